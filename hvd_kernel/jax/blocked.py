@@ -1,9 +1,10 @@
-"""Deadlock detection, a rank's part: it tells the core when it is blocked in a program; other orders get an error.
+"""Deadlock detection, a rank's part: it tells the core when it is blocked; other orders get an error.
 
 Programs run one after the other, so a rank that waits in one asks for nothing else but what is left of it; and once all
-of XLA's threads are idle, nothing of it can begin before what is waited for has ended. A thread looks now and then. The
-core compares the ranks (native/engine/controller/deadlock.h). Where other threads run code of the user's, or JAX had
-begun before us and runs programs at a time, nothing is said: the stall check tells of those.
+of XLA's threads are idle, nothing of it can begin before what is waited for has ended. Outside of programs a rank that
+waits for an operation asks for nothing at all. A thread looks now and then. The core compares the ranks
+(native/engine/controller/deadlock.h). Where other threads run code of the user's, or JAX had begun before us and runs
+programs at a time, nothing is said: the stall check tells of those.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from hvd_kernel.core import session
+from hvd_kernel.core import handles, session
 from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.errors import NotInitialized
 
@@ -48,7 +49,7 @@ class _Watch:
         never = threading.Event()
         while not never.wait(LOOK_S):
             busy = self._busy()
-            if self._under_way() and not busy:
+            if (self._under_way() or _waits_outside()) and not busy:
                 self._look()
             else:
                 self._said = ""
@@ -81,6 +82,12 @@ class _Watch:
         self._pause = min(2 * self._pause, MOST_S) if what == self._said else LOOK_S
         self._said, self._due = what, now + self._pause
         return True
+
+
+def _waits_outside() -> bool:
+    """Tell whether the main thread waits for an operation outside of programs."""
+    frame = call_stack.main_frame()
+    return frame is not None and frame.f_code is handles.synchronize.__code__
 
 
 def _others_run() -> bool:

@@ -24,6 +24,7 @@ from hvd_kernel.frameworks.plugin import core_table, load
 from hvd_kernel.jax import blocked, installed
 
 TARGET = "hvd_jax"
+TOGETHER = "hvd_jax_together"
 CHOICE = "HVD_JAX"
 STREAM = "stream"
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
@@ -54,7 +55,8 @@ def plugin() -> ctypes.CDLL:
     """
     library = load("libhvd_jax.so", "JAX")
     library.hvd_jax_begin(core_table())
-    ffi().register_ffi_target(TARGET, ffi().pycapsule(library.hvd_jax_handler), platform="cpu", api_version=1)
+    for target, handler in ((TARGET, library.hvd_jax_handler), (TOGETHER, library.hvd_jax_together)):
+        ffi().register_ffi_target(target, ffi().pycapsule(handler), platform="cpu", api_version=1)
     if os.environ.get(CHOICE) == STREAM:
         device = ffi().pycapsule(library.hvd_jax_device_handler)
         ffi().register_ffi_target(TARGET, device, platform="CUDA", api_version=1)

@@ -212,7 +212,6 @@ def reduce_leaves(
     leaves: Sequence[Any],
     op: int,
     name: str | None,
-    compression: type[Compressor],
     scales: handles.Scales,
     process_set: ProcessSet,
     *,
@@ -221,7 +220,7 @@ def reduce_leaves(
 ) -> list[Any]:
     """Reduce some of a step's gradients together; ``ends_step``: they are its last, of so many samples."""
     step = samples if ends_step else None
-    return _reduced(leaves, op, name, compression, scales, process_set, grouped=True, ended_step=step)
+    return _reduced(leaves, op, name, NoneCompressor, scales, process_set, grouped=True, ended_step=step)
 
 
 def _reduced(

@@ -23,6 +23,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
 from hvd_kernel.jax import names
 from hvd_kernel.jax.ops import reduce_leaves
+from hvd_kernel.jax.primitive import together
 
 BUCKET_BYTES = 4 << 20
 
@@ -57,14 +58,14 @@ def reduce_gradients(
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ConfigError("gradient_predivide_factor needs op=Average.")
     scales = 1.0 / gradient_predivide_factor, gradient_predivide_factor
-    reduced = list(leaves)
+    small, contexts = zip(*(compression.compress(each) for each in leaves), strict=True)
+    reduced = list(small)
     every = list(_buckets(leaves, groups)) if groups is None or isinstance(groups, int) else groups
     for number, bucket in enumerate(every):
         results = reduce_leaves(
-            [leaves[place] for place in bucket],
+            [small[place] for place in bucket],
             op,
             name and f"{name}.group_{number}",
-            compression,
             scales,
             process_set,
             ends_step=number == len(every) - 1,
@@ -74,7 +75,10 @@ def reduce_gradients(
             reduced[place] = result
     if not names.is_traced():
         metrics.step(samples)
-    return jax.tree.unflatten(form, reduced)
+    elif len(every) > 1:
+        reduced = together(reduced)
+    whole = [compression.decompress(each, context) for each, context in zip(reduced, contexts, strict=True)]
+    return jax.tree.unflatten(form, whole)
 
 
 def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's other frontends
@@ -103,6 +107,9 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
     gradient_predivide_factor
         What gradients are divided by before they are added up; the average stays the average.
 
+    Each update counts as a step. It sees no batch: the panel has samples/s where ``update`` is told how many samples
+    this rank's gradients are of, ``samples=len(batch)``, a number that is known when the program is traced.
+
     Raises
     ------
     ImportError
@@ -118,14 +125,14 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
         @jax.jit
         def step(params, opt_state, batch):
             grads = jax.grad(loss_fn)(params, batch)
-            updates, opt_state = tx.update(grads, opt_state, params)
+            updates, opt_state = tx.update(grads, opt_state, params, samples=len(batch))
             return optax.apply_updates(params, updates), opt_state
     """
     check(process_set)
     optax = _optax()
     inner = optax.with_extra_args_support(optimizer)
 
-    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    def update(gradients: Any, state: Any, params: Any = None, *, samples: int = 0, **extra: Any) -> Any:
         reduced = reduce_gradients(
             gradients,
             op=op,
@@ -133,6 +140,7 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
             groups=groups,
             gradient_predivide_factor=gradient_predivide_factor,
             process_set=process_set,
+            samples=samples * every_k,
         )
         return inner.update(reduced, state, params, **extra)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from packaging.version import Version
 
 from hvd_kernel.jax import library, outside
 from hvd_kernel.jax.operation import (
@@ -26,6 +29,12 @@ from hvd_kernel.jax.operation import (
     Operation,
 )
 
+_TAKES_ATTRIBUTES_FOR_ITS_OWN = Version(version("jaxlib")) < Version("0.7.2")
+"""XLA for the CPU aborts where a program with a matrix product ends in a handler: it reads the handler's attributes as
+JSON of its own. With a second result a program ends in what takes the first one out."""
+
+_NOTHING = jax.core.ShapedArray((0,), np.dtype(np.int32))
+
 _CALLBACK = "callback"
 _ON_STREAM = (ALLREDUCE, BROADCAST, REDUCESCATTER)  # their results go where XLA wants them
 
@@ -33,6 +42,11 @@ _ON_STREAM = (ALLREDUCE, BROADCAST, REDUCESCATTER)  # their results go where XLA
 def bind(operation: Operation, operands: Sequence[Any]) -> list[Any]:
     """Add an operation to the program that is being traced; where none is, carry it out."""
     return list(PRIMITIVES[operation.kind].bind(*operands, **operation.parameters))
+
+
+def together(results: Sequence[Any]) -> list[Any]:
+    """Return a program's results of several operations once all of them are there: native/jax/together.h says why."""
+    return list(TOGETHER.bind(*results))
 
 
 def shape_of(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -58,7 +72,10 @@ def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     _check_devices(ctx, operation)
     aliases = {place: place for place in range(len(operands))} if operation.kind in ELEMENTWISE else {}
     rule = library.ffi().ffi_lowering(library.TARGET, has_side_effect=True, operand_output_aliases=aliases)
-    return rule(ctx, *operands, **operation.attributes)
+    results = list(ctx.avals_out)
+    if len(results) == 1 and _TAKES_ATTRIBUTES_FOR_ITS_OWN:
+        ctx = ctx.replace(avals_out=[*results, _NOTHING])
+    return rule(ctx, *operands, **operation.attributes)[: len(results)]
 
 
 def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
@@ -108,8 +125,33 @@ def _primitive(kind: int) -> Any:
     return made
 
 
+def _unchanged(*operands: Any) -> list[Any]:
+    return list(operands)
+
+
+def _lower_unchanged(_ctx: Any, *operands: Any) -> list[Any]:
+    return list(operands)
+
+
+def _lower_together(ctx: Any, *operands: Any) -> Any:
+    aliases = {place: place for place in range(len(operands))}
+    return library.ffi().ffi_lowering(library.TOGETHER, operand_output_aliases=aliases)(ctx, *operands)
+
+
+def _together() -> Any:
+    made = Primitive("hvd_together")
+    made.multiple_results = True
+    made.def_impl(_unchanged)
+    made.def_abstract_eval(_unchanged)
+    if os.environ.get(library.CHOICE) != _CALLBACK:
+        _register(made, _lower_together, platform="cpu")
+    _register(made, _lower_unchanged)
+    return made
+
+
 def _register(primitive: Any, rule: Callable[..., Any], **how: Any) -> None:
     mlir.register_lowering(primitive, rule, **how)
 
 
 PRIMITIVES = {kind: _primitive(kind) for kind in KINDS}
+TOGETHER = _together()

@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching
 from hvd_kernel.core.tensor import OPS, Adasum, Average, Sum
 from hvd_kernel.jax import names
 from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, BROADCAST, ELEMENTWISE, KINDS, REDUCESCATTER, Operation
-from hvd_kernel.jax.primitive import PRIMITIVES, bind
+from hvd_kernel.jax.primitive import PRIMITIVES, TOGETHER, bind, together
 
 _NOT_MAPPED = None
 
@@ -33,6 +33,8 @@ def register() -> None:
         ad.primitive_jvps[primitive] = _jvp
         ad.primitive_transposes[primitive] = _transpose
         batching.primitive_batchers[primitive] = _batch
+    ad.primitive_jvps[TOGETHER] = lambda primals, tangents: (together(primals), tangents)
+    batching.primitive_batchers[TOGETHER] = lambda operands, dimensions: (together(operands), dimensions)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> Any:

@@ -216,19 +216,6 @@ bool any_under_way() {
 
 namespace {
 
-// Whether XLA only asks what the handler is, or has something to do before a program runs.
-bool is_asked(Frame* frame) {
-  for (Extension* each = frame->extension; each != nullptr; each = each->next) {
-    if (each->type != kMetadata) continue;
-    Metadata* const metadata = reinterpret_cast<MetadataExtension*>(each)->metadata;
-    metadata->version.major = 0;
-    metadata->version.minor = 1;
-    metadata->traits = 0;
-    return true;
-  }
-  return frame->stage != kExecute;
-}
-
 // Whether it may begin; else the call has the reason.
 bool is_ready(const Frame& frame, Call* call, std::string trouble) {
   if (trouble.empty()) trouble = read(frame, call);

@@ -24,6 +24,18 @@ bool makes_futures(const Api* api, std::size_t place) {
 
 }  // namespace
 
+bool is_asked(Frame* frame) {
+  for (Extension* each = frame->extension; each != nullptr; each = each->next) {
+    if (each->type != kMetadata) continue;
+    Metadata* const metadata = reinterpret_cast<MetadataExtension*>(each)->metadata;
+    metadata->version.major = 0;
+    metadata->version.minor = 1;
+    metadata->traits = 0;
+    return true;
+  }
+  return frame->stage != kExecute;
+}
+
 Error* error(const Api* api, Code code, const std::string& text) {
   ErrorCreate arguments{kErrorCreateSize, nullptr, text.c_str(), static_cast<std::int32_t>(code)};
   return api->error_create(&arguments);

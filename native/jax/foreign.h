@@ -146,6 +146,10 @@ enum class Code : std::int32_t {
   kUnimplemented = 12
 };
 
+// Whether XLA only asks what a handler is, and is told, or has something to do before a program
+// runs.
+bool is_asked(Frame* frame);
+
 Error* error(const Api* api, Code code, const std::string& text);
 
 // The stream that a call on a GPU belongs to. An error, of which nothing is left to give back; ""

@@ -7,6 +7,7 @@
 
 #include "jax/call.h"
 #include "jax/foreign.h"
+#include "jax/together.h"
 
 #define HVD_SHOWN __attribute__((visibility("default")))
 extern "C" {
@@ -22,6 +23,10 @@ HVD_SHOWN void* hvd_jax_handler(void* frame) {
 
 HVD_SHOWN void* hvd_jax_device_handler(void* frame) {
   return hvd::jax::run_on_device(static_cast<hvd::jax::Frame*>(frame));
+}
+
+HVD_SHOWN void* hvd_jax_together(void* frame) {
+  return hvd::jax::together(static_cast<hvd::jax::Frame*>(frame));
 }
 
 HVD_SHOWN int hvd_jax_under_way() { return hvd::jax::any_under_way() ? 1 : 0; }

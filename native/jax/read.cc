@@ -1,5 +1,6 @@
 #include "jax/read.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -68,22 +69,26 @@ std::vector<std::int64_t> shape_of(const Buffer& buffer) {
 
 }  // namespace
 
+bool type_of(const Buffer& buffer, DLDataType* type) {
+  return plugin::dlpack_type(kTypes, buffer.type, type);
+}
+
 std::string read(const Frame& frame, Call* call) {
   read_attributes(frame.attributes, call);
   for (std::int64_t i = 0; i < frame.inputs.count; ++i) {
     const Buffer& buffer = *frame.inputs.all[i];
-    if (!plugin::dlpack_type(kTypes, buffer.type, &call->types.emplace_back()))
+    if (!type_of(buffer, &call->types.emplace_back()))
       return call->name + ": arrays of XLA's type " + std::to_string(buffer.type) +
              " cannot be sent to other ranks; use astype(...)";
     call->shapes.push_back(shape_of(buffer));
     call->data.push_back(buffer.data);
   }
-  for (std::int64_t i = 0; i < frame.outputs.count; ++i) {
+  // One for each operand; hvd_kernel/jax/primitive.py may add one that has no elements.
+  for (std::int64_t i = 0; i < std::min(frame.inputs.count, frame.outputs.count); ++i) {
     const Buffer& buffer = *frame.outputs.all[i];
     call->output_shapes.push_back(shape_of(buffer));
     call->output_data.push_back(buffer.data);
-    if (i < frame.inputs.count && buffer.data == frame.inputs.all[i]->data)
-      count(&counters.aliased);
+    if (buffer.data == frame.inputs.all[i]->data) count(&counters.aliased);
   }
   return "";
 }

@@ -17,4 +17,13 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def jax_ranks(version: str) -> RankPool:
-    return kept(("jax", version), lambda: Ranks(environment(version), 2))
+    return of_version(version)
+
+
+@pytest.fixture
+def newest() -> RankPool:
+    return of_version("jaxnew")
+
+
+def of_version(version: str) -> RankPool:
+    return kept(("jax", version), lambda: Ranks(environment(version), 2, HOROVOD_TIMELINE="DYNAMIC"))

@@ -131,7 +131,7 @@ def test_gradients_parameters_and_buckets(jax_ranks: RankPool) -> None:
 
 
 def counted() -> list[list[int]]:
-    """Steps and samples, in programs and outside, of functions that know their batch and of an optimizer that does not."""
+    """Steps and samples, in programs and outside, of functions that know their batch and of an optimizer that may be told."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -148,6 +148,9 @@ def counted() -> list[list[int]]:
         "outside": hvd.grad(loss),
         "another argument": jax.jit(hvd.value_and_grad(lambda x, w, y: loss(w, x, y), argnums=1)),
         "an optimizer": jax.jit(lambda w, x, y: tx.update(jax.grad(loss)(w, x, y), tx.init(w), w)[0]),
+        "an optimizer that is told": jax.jit(
+            lambda w, x, y: tx.update(jax.grad(loss)(w, x, y), tx.init(w), w, samples=len(x))[0]
+        ),
     }
     told = []
     for name, step in steps.items():
@@ -161,7 +164,30 @@ def counted() -> list[list[int]]:
 
 
 def test_samples_are_counted_where_the_batch_is_known(jax_ranks: RankPool) -> None:
-    assert jax_ranks.run(counted) == [[[3, 24], [3, 24], [3, 24], [3, 0]]] * 2
+    assert jax_ranks.run(counted) == [[*[[3, 24]] * 3, [3, 0], [3, 24]]] * 2
+
+
+def counted_every_second() -> list[int]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.core import metrics
+
+    hvd.init()
+    tx = hvd.DistributedGradientTransformation(optax.sgd(0.1), every_k=2)
+    step = jax.jit(lambda w, state: tx.update(w, state, w, samples=8))
+    w = jnp.ones(3)
+    state, before = tx.init(w), metrics.snapshot()
+    for _ in range(4):
+        _, state = step(w, state)
+    after = metrics.snapshot()
+    return [after.step - before.step, after.samples - before.samples]
+
+
+def test_samples_of_steps_that_only_add_up_count_too(jax_ranks: RankPool) -> None:
+    assert jax_ranks.run(counted_every_second) == [[2, 32]] * 2
 
 
 def elastic() -> dict[str, Any]:

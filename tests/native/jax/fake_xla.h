@@ -169,11 +169,12 @@ class FrameOf {
       : name_(name), in_dims_(in->size()), out_dims_(out->size()), numbers_{kind, -1, 2, 0} {
     input_ = {sizeof(Buffer), nullptr, 11, in->data(), 1, &in_dims_};
     output_ = {sizeof(Buffer), nullptr, 11, out->data(), 1, &out_dims_};
+    nothing_ = {sizeof(Buffer), nullptr, 4, nullptr, 1, &no_dims_};
     frame.size = sizeof(Frame);
     frame.api = &xla.api;
     frame.stage = kExecute;
     frame.inputs = {sizeof(Buffers), nullptr, 1, nullptr, &input_place_};
-    frame.outputs = {sizeof(Buffers), nullptr, 1, nullptr, &output_place_};
+    frame.outputs = {sizeof(Buffers), nullptr, 1, nullptr, output_places_};
     frame.attributes = {sizeof(Attributes), nullptr, 5, kinds_, names_, values_};
   }
   FrameOf(const FrameOf&) = delete;
@@ -184,15 +185,17 @@ class FrameOf {
   void kind(std::int32_t number) { numbers_[0] = number; }
   void on(void* stream) { frame.context = stream; }
   void type(std::int32_t number) { input_.type = number; }
+  // A second result, of no elements.
+  void with_nothing() { frame.outputs.count = 2; }
 
   Frame frame{};
 
  private:
   std::string name_;
-  std::int64_t in_dims_, out_dims_;
+  std::int64_t in_dims_, out_dims_, no_dims_ = 0;
   std::int32_t numbers_[4];
-  Buffer input_{}, output_{};
-  Buffer *input_place_ = &input_, *output_place_ = &output_;
+  Buffer input_{}, output_{}, nothing_{};
+  Buffer *input_place_ = &input_, *output_places_[2]{&output_, &nothing_};
   Text kind_{"kind", 4}, name_name_{"name", 4}, only_{"only", 4}, size_{"size", 4},
       samples_{"samples", 7};
   Text* names_[5]{&kind_, &name_name_, &only_, &size_, &samples_};

@@ -1,5 +1,6 @@
 // One call of the handler, from XLA's frame to its result or error.
 #include "jax/fake_xla.h"
+#include "jax/together.h"
 
 namespace hvd::jax::test {
 namespace {
@@ -166,6 +167,8 @@ TEST_CASE("a result for one rank only is zero on the others") {
   Floats in{1}, out{5};
   FrameOf call(xla, "allreduce.a", &in, &out);
   call.only(0);
+  SUBCASE("alone") {}
+  SUBCASE("beside the one of no elements that programs of an old XLA have") { call.with_nothing(); }
   CHECK(run(&call.frame) == nullptr);
   CHECK(out == Floats{0});
 }
@@ -182,6 +185,32 @@ TEST_CASE("a program that computes long behind one result holds up no other") {
   const std::unique_lock<std::mutex> held(calls[0].frame.future->lock);  // its thread waits in set
   for (std::size_t i = 0; i < memory.size(); ++i) core.end(i);
   for (std::size_t i = 1; i < memory.size(); ++i) CHECK(calls[i].frame.future->wait() == nullptr);
+}
+
+TEST_CASE("gradients that are all there are given back as they are") {
+  const FakeXla xla;
+  Floats in{1, 2}, out{0, 0};
+  FrameOf call(xla, "", &in, &out);
+  SUBCASE("when XLA asks what the handler is, nothing is") {
+    call.frame.stage = 0;
+    CHECK(together(&call.frame) == nullptr);
+    CHECK(out == Floats{0, 0});
+  }
+  SUBCASE("elsewhere") {
+    CHECK(together(&call.frame) == nullptr);
+    CHECK(out == Floats{1, 2});
+  }
+  SUBCASE("where they lie") {
+    FrameOf there(xla, "", &in, &in);
+    CHECK(together(&there.frame) == nullptr);
+    CHECK(in == Floats{1, 2});
+  }
+  SUBCASE("of a type that no rank can send") {
+    call.type(8);
+    const Error* const why = together(&call.frame);
+    REQUIRE(why != nullptr);
+    CHECK(why->text == "gradients of XLA's type 8 cannot be reduced");
+  }
 }
 
 }  // namespace
