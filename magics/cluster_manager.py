@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.engines.choice import refuse_change
+from hvd_kernel.magics.engines.sources import source
 from hvd_kernel.magics.history.store import History
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import Job, Jobs
@@ -42,7 +44,7 @@ _CROWD = 10
 
 def crowd(spec: ClusterSpec, cores: int) -> str:
     """Return what to say before a start in which the ranks outnumber this host's cores tenfold; "" in any other."""
-    if spec.hosts or spec.hostfile or spec.n < _CROWD * cores:
+    if spec.hosts or spec.hostfile or spec.on or spec.n < _CROWD * cores:
         return ""
     named = f"{spec.n} ranks on {cores} core{'s' if cores != 1 else ''}"
     remedy = f"If fewer will do, interrupt it and say, for example, -np {2 * cores}."
@@ -200,6 +202,7 @@ class ClusterManager:
             return self.start(spec, progress)
         if self.session.spec == spec:
             return self.session
+        refuse_change(self.session.spec, spec)
         if cluster_size.differs_in_size_alone(self.session, spec):
             _warn(spec, say)
             cluster_size.resize(self.session, self.samples, spec.n, say, progress, force=force)
@@ -245,11 +248,12 @@ class ClusterManager:
         if self.problem:
             raise ConfigError(self.problem)
         Session.check(spec)
+        engine = source(spec)
         name = self._name
         self.stop()
         self._ended_spec = spec  # if the start is interrupted, the next line without -np means these ranks
         try:
-            self.session = Session.start(spec, progress)
+            self.session = Session.start(spec, progress, engine=engine)
         except KeyboardInterrupt:
             who, them = ("1 rank", "it") if spec.n == 1 else (f"{spec.n} ranks", "them")
             lost = f"the start of {who} was interrupted and undone; %%hvdrun starts {them} anew"

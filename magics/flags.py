@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.processes.cluster_spec import ENGINES
 from hvd_kernel.processes.detached import NAME
 from hvd_kernel.settings import gpus
 
@@ -128,6 +129,12 @@ WHERE = (
     Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
     Flag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
     Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
+    Flag(
+        ("--on",),
+        "on",
+        "who starts the ranks: mpiexec (here), or a Ray cluster, a Spark application, Kubernetes",
+        choices=("here", *ENGINES),
+    ),
     Flag(("--job",), "job", "ranks, hosts, limits and variables from a platform's file", "FILE"),
 )
 RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)

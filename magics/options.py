@@ -44,6 +44,7 @@ class Options:
     hosts: str = ""
     hostfile: str = ""
     gpus: str = ""
+    on: str = ""  # who starts the ranks; "here": mpiexec
     job: str = ""
     line: tuple[str, ...] = ()  # another launcher's, behind --
     mpi_args: tuple[str, ...] | None = None

@@ -166,8 +166,8 @@ def misses(address: str) -> int:
     return NEVER if address == LOOPBACK else MISSES
 
 
-def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
-    """Run the controller in this thread, the main one, for ever."""
+def serve(deliver: Deliver, stopped: Callable[[], None], address: str, key: str) -> None:
+    """Run the controller in this thread, the main one, for ever; ``key``: of its messages."""
     ipp_app.Process = _HeartThread
     ipp_app.start_heartmonitor = _monitor_hearts
     ipp_app.util.select_random_ports = ports.reserve
@@ -176,7 +176,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str) -> None:
     config.IPController.engine_ip = address
     config.IPController.use_threads = True
     config.IPController.enable_curve = True
-    config.Session.key = secrets.token_hex(32).encode()  # Curve hides and the key admits: ipyparallel would do without
+    config.Session.key = key.encode()  # Curve hides and the key admits: ipyparallel would do without
     config.Session.digest_history_size = REMEMBERED_MESSAGES
     config.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"  # else it keeps every request of the session
     config.IPController.log_level = logging.ERROR

@@ -54,7 +54,7 @@ class Executor:
         self.latest: Run | None = None  # the cell that runs, or ran last
         self.on_ready: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
-        self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec))
+        self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec) or bool(spec.on))
         self._secret = ""  # shows the hub that it is told of deaths by this kernel
         self._inboxes: dict[int, SimpleQueue[e.Answer]] = {}  # of those who wait
         self._numbers = count(1)
@@ -109,7 +109,9 @@ class Executor:
         finally:
             del self._inboxes[number]
         if isinstance(answer, e.Failed):
-            raise failure.start_failed(answer.why, self.launched.log) if answer.with_log else ClusterError(answer.why)
+            if answer.with_log:
+                raise failure.start_failed(self.launched.explain(answer.why), self.launched.log)
+            raise ClusterError(answer.why)
         return answer.value
 
     def deliver(self, event: e.Event) -> None:
@@ -144,6 +146,12 @@ class Executor:
         match message:
             case messages.Connected(client):
                 self.connect(client)
+            case messages.Inviting():
+                self.launched.invite(message)
+            case messages.RankKilled(rank, why):
+                self.recorder.killed(rank, why)
+            case messages.RankExited(rank, status) if rank != messages.MPIEXEC:
+                self.recorder.ended(rank, status)
             case messages.RankExited(status=status):
                 self.recorder.launcher_ended(status)
             case messages.ChannelClosed():

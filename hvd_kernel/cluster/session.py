@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvd_kernel.cluster import failure
+from hvd_kernel.cluster.by_engine.engine_launch import EngineLaunched
 from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import Launched, possible
@@ -36,6 +37,7 @@ from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
+    from hvd_kernel.cluster.by_engine.engine import RankSource
     from hvd_kernel.cluster.requests.stream import Stream
 
 _ANSWER_S = 30.0
@@ -78,11 +80,14 @@ class Session:
         ConfigError, ClusterError
             Naming what is missing.
         """
-        possible(spec)
+        if not spec.on:
+            possible(spec)
 
     @classmethod
-    def start(cls, spec: ClusterSpec, progress: Progress | None = None) -> Session:
+    def start(cls, spec: ClusterSpec, progress: Progress | None = None, *, engine: RankSource | None = None) -> Session:
         """Start ``spec.n`` ranks and return when an allreduce over all of them has succeeded.
+
+        ``engine``: who has their processes started (``spec.on``); None: mpiexec, here or on the hosts of the spec.
 
         Raises
         ------
@@ -94,9 +99,13 @@ class Session:
         session: Session | None = None
         try:
             with deferred():
-                session = cls(spec, Launched(spec))
+                launched = Launched(spec) if engine is None else EngineLaunched(spec, engine)
+                session = cls(
+                    spec, launched, Ranks(spec.n, socket.gethostname(), engine="" if engine is None else engine.name)
+                )
                 atexit.register(session.end)
             session.executor.call(events.StartRequested, say=say)
+            session.executor.launched.up()
         except BaseException:
             if session is not None:
                 with deferred():
@@ -366,7 +375,7 @@ class Session:
     def _check_resizable(self, n: int) -> None:
         far = self.ranks.everybody - self.ranks.here
         if n != self.n and (far or self.spec.limits):
-            raise failure.not_resizable(n, far)
+            raise failure.not_resizable(n, far, self.ranks.engine)
 
     def take_changes(self) -> list[Change]:
         """Return who has come or left between cells, since this was asked last."""

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
-from hvd_kernel.processes.channel.messages import Message, Stop
+from hvd_kernel.processes.channel.messages import Inviting, Message, Stop
 from hvd_kernel.processes.lifetime import children, is_stopped
 
 LOG = "cluster.log"
@@ -44,6 +44,16 @@ class Supervised:
     def local_ranks(self) -> set[int]:
         """Return the process ids of the ranks on this host: those that mpiexec started here."""
         return {rank for mpiexec in children(self.pid) for rank in children(mpiexec)}
+
+    def invite(self, invitation: Inviting) -> None:
+        """Have who starts the ranks elsewhere begin: nobody here."""
+
+    def up(self) -> None:
+        """Take note that every rank is there."""
+
+    def explain(self, why: str) -> str:
+        """Add to the reason why ranks have not come what else is known."""
+        return why
 
     def stop(self) -> None:
         """End everything and leave nothing. Idempotent."""

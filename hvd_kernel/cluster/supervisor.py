@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,44 @@ from hvd_kernel.processes.supervise import ProcessSupervisor
 _GRACE_S = 1.5  # what ranks get to end by themselves where no kernel is left
 
 
-class Supervisor(ProcessSupervisor):
-    """Owns mpiexec and the private folders. The main thread is ipyparallel's controller, a second one serves."""
+class ControllerHost(ProcessSupervisor):
+    """Owns the private folders. The main thread is ipyparallel's controller, a second one serves."""
 
     def __init__(self, plan: dict[str, Any], kernel: Controller) -> None:
         super().__init__(kernel, map(Path, plan["folders"]))
+        self.key = secrets.token_hex(32)  # of the controller's messages
+
+    def run(self) -> None:
+        """Serve, and end this process."""
+        try:
+            self.serve()
+        except BaseException:  # noqa: BLE001 - whatever it is: a cluster that nobody watches must not be
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    def deliver(self, connections: dict[str, dict[str, Any]]) -> None:
+        """Hand the controller's addresses and keys to who needs them. Any thread."""
+        self.loop.call_soon_threadsafe(partial(self.connected, connections["client"], connections["engine"]))
+
+    def connected(self, client: dict[str, Any], engine: dict[str, Any]) -> None:
+        """Tell the kernel and the ranks where the controller is."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """End all of it. Any thread, and signal handlers."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def kill(self) -> None:
+        """End all of it."""
+        self.loop.stop()
+
+
+class Supervisor(ControllerHost):
+    """Owns mpiexec."""
+
+    def __init__(self, plan: dict[str, Any], kernel: Controller) -> None:
+        super().__init__(plan, kernel)
         self.handlers |= {
             m.SetSpares: self._set_spares,
             m.ReplaceRanks: self._replace,
@@ -62,24 +97,8 @@ class Supervisor(ProcessSupervisor):
         self._mpiexec = ChildProcess(plan["mpiexec"], stdin=subprocess.PIPE, stdout=sys.stderr.fileno())
         self.hold(self._mpiexec, lambda status: self.send(m.RankExited(m.MPIEXEC, status)))
 
-    def run(self) -> None:
-        """Serve, and end this process."""
-        try:
-            self.serve()
-        except BaseException:  # noqa: BLE001 - whatever it is: a cluster that nobody watches must not be
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-
-    def deliver(self, connections: dict[str, dict[str, Any]]) -> None:
-        """Hand the controller's addresses and keys to the kernel and, over mpiexec's stdin, to rank 0. Any thread."""
-        self.loop.call_soon_threadsafe(partial(self._deliver, connections["client"], connections["engine"]))
-
-    def finish(self) -> None:
-        """End all of it. Any thread, and signal handlers."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-
-    def _deliver(self, client: dict[str, Any], engine: dict[str, Any]) -> None:
+    def connected(self, client: dict[str, Any], engine: dict[str, Any]) -> None:
+        """Tell the kernel and, over mpiexec's stdin, rank 0 where the controller is."""
         self._client = client
         self._engine |= engine
         self.send(m.Connected(client))
@@ -91,10 +110,6 @@ class Supervisor(ProcessSupervisor):
         """Ask the ranks to end."""
         for pid in [*lifetime.children(self._mpiexec.pid), *(each.pid for each in self._spares.replacements)]:
             lifetime.kill(pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End all of it."""
-        self.loop.stop()
 
     def on_progress(self) -> None:
         """End when the ranks have, where they shall; and where nobody can come back to a cluster without any."""
@@ -182,7 +197,7 @@ def _channel_to_kernel() -> ControlChannel:
     return ControlChannel(incoming, outgoing, is_agent=True)
 
 
-def main() -> None:
+def host(make: Callable[[dict[str, Any], Controller], ControllerHost]) -> None:
     """Run until the kernel ends or says stop."""
     lifetime.take_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -190,18 +205,18 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     os.environ[lifetime.HOLDER] = lifetime.mark(os.getpid())  # of what is started from here on
     registration.expect(range(plan["ranks"]))
-    supervisor = Supervisor(plan, kernel)
+    supervisor = make(plan, kernel)
     lifetime.dump_no_memory()
     serving = threading.Thread(target=supervisor.run, name="hvd-life", daemon=True)
     serving.start()
     try:
         from hvd_kernel.cluster import controller  # noqa: PLC0415 - mpiexec must not wait for this import
 
-        controller.serve(supervisor.deliver, supervisor.finish, plan["address"])
+        controller.serve(supervisor.deliver, supervisor.finish, plan["address"] or controller.LOOPBACK, supervisor.key)
     finally:
         supervisor.finish()
         serving.join()
 
 
 if __name__ == "__main__":
-    main()
+    host(Supervisor)

@@ -15,6 +15,7 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hvd_kernel.diagnosis.post_mortem import Cause, Evidence, cause, known, launcher_ended, status_in_log
@@ -114,6 +115,16 @@ class Recorder:
         self._folder = folder
         self._alive: dict[int, RankRecord] = {}  # by pid: a rank that is replaced has two for a while
         self._launcher = ""
+        self._told: dict[int, Evidence] = {}  # of ranks that somebody else watches, when they have ended
+
+    def killed(self, rank: int, why: str) -> None:
+        """Take from a rank's agent why it was ended; ``ended`` follows."""
+        self._told[rank] = Evidence(passed=why)
+
+    def ended(self, rank: int, status: int) -> None:
+        """Take a rank's status from its agent, as in ``subprocess``: it may be on another host."""
+        why = self._told.get(rank, Evidence()).passed
+        self._told[rank] = Evidence(status=-status if status < 0 else status << 8, passed=why)
 
     def watch(self, rank: int, pid: int) -> None:
         """Keep a record of a rank of this host."""
@@ -144,7 +155,9 @@ class Recorder:
         """Find out why a rank died and call ``then`` with it, soon; ``later`` is the I/O loop's timer."""
         record = self._alive.pop(pid, None)
         if record is None:
-            self._tell(rank, Evidence(launcher=self._launcher), then)
+            told = self._told.pop(rank, Evidence(launcher=self._launcher))
+            note = _text(self._folder / f"crash.{pid}")  # "" where the rank is on another host
+            self._tell(rank, replace(told, note=note, resident=resident), then)
             return
 
         def look(tries: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.settings import gpus as devices
+
+ENGINES = ("ray", "spark", "k8s")
+"""On what else than this host and its neighbours ranks can be started."""
 
 
 @dataclass(frozen=True)
@@ -17,9 +20,11 @@ class ClusterSpec:
     hosts: str = ""  # "a:2,b:2"; empty: this machine
     hostfile: str = ""  # path of a file of lines "host slots=N"
     mpi_args: tuple[str, ...] = ()  # given to mpiexec as they are
-    start_timeout_s: float = 120.0  # a dead start is seen at once; this is for a machine that is merely busy
+    # A dead start is seen at once; this is for a machine that is merely busy. What runs is the same with another one.
+    start_timeout_s: float = field(default=120.0, compare=False)
     gpus: str = ""  # auto, all, none or 0,1; empty: HVD_GPUS, else auto
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any; kept for the ranks of this host
+    on: str = ""  # the engine that starts them, one of ENGINES; empty: mpiexec does
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -30,5 +35,7 @@ class ClusterSpec:
             raise ConfigError(f"limits are for {len(self.limits)} rank(s), but the cluster has {self.n}.")
         if self.gpus:
             devices.checked(self.gpus)
+        if self.on not in {"", *ENGINES}:
+            raise ConfigError(f"on={self.on!r}: ranks can be started on {', '.join(ENGINES)}, or by mpiexec (empty).")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s={self.start_timeout_s:g} must be above 0 seconds.")

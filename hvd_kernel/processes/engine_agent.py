@@ -16,11 +16,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.agent import Agent, card
+from hvd_kernel.processes.channel.authentication import controller_key
 from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import Input, Introduce
 from hvd_kernel.processes.lifetime import take_orphans
 from hvd_kernel.processes.mpi_agent import connect
 from hvd_kernel.processes.ports import bound
@@ -83,9 +86,16 @@ def main() -> None:
         channel = ControlChannel(connection, connection, is_agent=True)
         here = {"python": sys.executable, "cwd": os.getcwd()}  # noqa: PTH109 - a string for the wire
         agent = Agent(channel, card(port.getsockname()[1]) | here | asked["told"], stays=True)
+        agent.handlers[Introduce] = partial(_introduce, agent, controller_key(asked["secret"]))
         agent.loop.add_reader(sys.stdin.fileno(), agent.loop.stop)
         agent.dismiss_on_signals()
         agent.serve()
+
+
+def _introduce(agent: Agent, key: str, told: Introduce) -> None:
+    """Tell a notebook's rank who it is, on its stdin."""
+    who = {"rank": told.rank, "size": told.size, "connection": told.connection | {"key": key}}
+    agent.handlers[Input](Input(told.rank, json.dumps(who).encode() + b"\n"))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,18 @@ NOTEBOOK_SETTINGS = (
     ),
     Setting(("HVD_MPI_ARGS",), anything, "", "more arguments for the mpiexec that starts them", flag="--mpi-args"),
     Setting(
+        ("HVD_ON_CPUS",),
+        number(0.0),
+        "1",
+        "CPUs that each rank of `%%hvdrun --on ray` or `--on k8s` asks for; Spark's are spark.task.cpus",
+    ),
+    Setting(
+        ("HVD_ON_GPUS",),
+        number(0.0),
+        "0",
+        "GPUs that each of them asks for; Spark's are spark.task.resource.gpu.amount",
+    ),
+    Setting(
         ("HVD_KEEP",),
         cluster_name,
         "0",

@@ -1,7 +1,7 @@
 """Entry of a rank: ``python -P -m hvd_kernel.worker``, started by mpiexec.
 
 With two words it is a rank to be, started by the supervisor: ``spare 4`` takes its time, ``now 4`` is waited for; the
-number is that of the ranks that share the cores.
+number is that of the ranks that share the cores. ``held``: an agent has started it, on a cluster of others.
 """
 
 import sys
@@ -16,7 +16,9 @@ if __name__ == "__main__":
     devices.settle()
     from hvd_kernel.worker import bootstrap
 
-    if haste:
+    if haste == "held":
+        bootstrap.be_told()
+    elif haste:
         bootstrap.stand_by(idle=haste == "spare")
     else:
         bootstrap.main()

@@ -18,7 +18,8 @@ import time
 from typing import Any
 
 from hvd_kernel import compat
-from hvd_kernel.worker import communication, crash
+from hvd_kernel.processes import rank_channel
+from hvd_kernel.worker import communication, crash, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.standby import Standby, in_spare_time, uncollected
 
@@ -57,6 +58,28 @@ def stand_by(*, idle: bool) -> None:
     if who is None:
         return
     standby.leave()
+    _serve(who)
+
+
+def be_told() -> None:
+    """Import, learn on stdin from the agent which rank this is, and serve as that one; end where nobody tells."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # engines ignore it, and children inherit that
+    os.environ.pop(rank_channel.VARIABLE, None)  # the notebook asks over channels of its own
+    compat.install_in_rank()
+    _import_all()
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    who = json.loads(line)
+    rendezvous.meet_at(who["connection"].pop("meet"))
+    _serve(who)
+
+
+def _serve(who: dict[str, Any]) -> None:
+    """Serve as a rank that has met nobody yet."""
     from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
     crash.install(who["connection"]["folder"])

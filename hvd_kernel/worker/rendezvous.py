@@ -30,6 +30,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.port = ReservedPort()
+        self.host = ""  # where others reach this one, as its agent has been told; empty: nobody has said it
         self._pidfds: dict[int, int] = {}
         self._ranks: dict[tuple[int, str], int] = {}  # by process, in the latest communicator
         self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
@@ -72,9 +73,14 @@ def _numbers() -> dict[str, int]:
     return {"rank": session.rank(), "size": session.size(), "local_rank": session.local_rank()}
 
 
+def meet_at(host: str) -> None:
+    """Offer this address from here on."""
+    _held.host = host
+
+
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
-    host = socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK
+    host = _held.host or (socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK)
     return {"host": host, "port": _held.port.take(host)}, []
 
 

@@ -78,7 +78,7 @@ class _Cell:
     def ready(self) -> Session:
         """Return a session in which the cell can run."""
         manager, writer = self.context.manager, Writer(self.context.shell)
-        keep.check(self.context, self.options)
+        keep.check(self.context, self.options, self.spec)
         session = manager.ensure(
             self.spec, lambda text: writer.say(f"{text}\n"), writer.status(), force=self.options.force
         )

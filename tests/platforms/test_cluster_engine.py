@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import StringIO
@@ -18,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from hvdtest.hvdrun import gone, lines_of, processes_with
+from hvdtest.pretend_engine import Processes
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
@@ -31,52 +30,6 @@ pytestmark = pytest.mark.mp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
 
 EVERYWHERE = pytest.mark.parametrize("addresses", [[], pytest.param(["127.0.0.1"], marks=pytest.mark.nightly)])
-ACCEPT = "import pickle, sys; pickle.load(sys.stdin.buffer).accept(int(sys.argv[1]))"
-
-
-class Processes:
-    """An engine: one process for each host that is named, in this order of indices."""
-
-    name = "Pretend"
-    hidden = ("ENGINE_TOKEN",)
-
-    def __init__(self, hosts: Sequence[str], addresses: Sequence[str] = (), brings: int | None = None) -> None:
-        self.addresses = addresses
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._hosts, self._brings = hosts, brings
-
-    def work(self, invitation: Invitation) -> None:
-        for index in range(len(self._hosts[: self._brings])):
-            self.start(invitation, index)
-        if self._brings is not None:
-            raise ValueError("no room")
-        for process in self.processes:
-            process.wait()
-
-    def start(self, invitation: Invitation, index: int) -> subprocess.Popen[bytes]:
-        host = self._hosts[index]
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", ACCEPT, str(index)],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name != "DRIVERS_OWN"}
-            | {"HVD_HOST": host, "INDEX": str(index), "ENGINE_TOKEN": "1"},
-        )
-        assert process.stdin is not None
-        pickle.dump(invitation, process.stdin)
-        process.stdin.close()
-        self.processes.append(process)
-        return process
-
-    def cancel(self) -> None:
-        for process in self.processes:
-            process.kill()
-
-    def explain(self, error: BaseException) -> str:
-        return f"{error}, make some"
-
-    def shortage(self) -> str:
-        return "It has 1 slot."
 
 
 def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[object]:

@@ -72,8 +72,8 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "jobs": {"errors", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
-    "ray": SHARED | {"launch", "compat"},
-    "spark": SHARED | {"launch"},
+    "ray": SHARED | {"launch", "compat", "diagnosis"},
+    "spark": SHARED | {"launch", "diagnosis"},
     "spark.common": SHARED | {"launch", "spark", "data", "tracking"},
     "spark.torch": RANK | {"spark", "spark.common", "torch"},
     "spark.keras": RANK | {"spark", "spark.common", "keras"},
@@ -81,7 +81,8 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "bench": CORE | {"torch", "launch"},
     "cluster": SHARED | {"diagnosis"},
     "widgets": SHARED | {"diagnosis"},
-    "magics": SHARED | {"jobs", "diagnosis", "cluster", "widgets", "compat", "tracking", "frameworks"},
+    "magics": SHARED
+    | {"jobs", "diagnosis", "cluster", "widgets", "compat", "tracking", "frameworks", "launch", "ray", "spark"},
     "kernel": SHARED | {"magics"},
     "__init__": {"magics", "launch", "protocol", "version"},
 }

@@ -35,7 +35,7 @@ from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.resize import Resize
 from hvd_kernel.cluster.ranks.respawn import Replace
-from hvd_kernel.cluster.ranks.startup import Attach, Detach, Start
+from hvd_kernel.cluster.ranks.startup import Attach, Detach, Start, StartByEngine
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 
@@ -115,6 +115,8 @@ class Membership:
                 self._rest = State.DOWN
             case RankDied(rank, pid):
                 yield from self._lose(rank, pid)
+            case messages.RankExited(rank=rank) if rank != messages.MPIEXEC:
+                yield from self._lose(rank)
             case messages.RankExited() | messages.ChannelClosed():
                 yield from self._lose_all(by_launcher=isinstance(event, messages.RankExited))
             case _:
@@ -126,7 +128,7 @@ class Membership:
             case EngineRegistered(rank):
                 ranks.registered.add(rank)
             case messages.RanksJoining(pids) if self._rest is State.READY:  # else they end with the cluster
-                yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items())
+                yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items() if pid)
             case messages.SparesReady(count):
                 ranks.spares = count
             case messages.Detached(name):
@@ -143,6 +145,8 @@ class Membership:
     def _made(self, asked: Request) -> Operation:
         match asked:
             case StartRequested(request):
+                if self.ranks.engine:
+                    return StartByEngine(request, self.ranks, self._patience, far=self._far)
                 return Start(request, self.ranks, self._patience)
             case AttachRequested(request):
                 return Attach(request, self.ranks)

@@ -11,10 +11,22 @@ from itertools import count
 from typing import Any, TypeVar
 
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.ranks.events import Action, Ask, Event, Greet, RankAnswered, SetTimer, Tell, Ticket, TimerFired
+from hvd_kernel.cluster.ranks.events import (
+    Action,
+    Ask,
+    Event,
+    Greet,
+    RankAnswered,
+    Rendezvous,
+    SetTimer,
+    Tell,
+    Ticket,
+    TimerFired,
+)
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.errors import ClusterError
 
+_MEET_S = 60.0  # for a rendezvous of all ranks
 _T = TypeVar("_T")
 Flow = Generator[Action | None, None, _T]
 
@@ -107,6 +119,23 @@ class Operation:
             raise ClusterError(f"{handler}: {named(gone)} dead")
         yield Ask(ticket, handler, frozenset(asked), content, urgent)
         return (yield from self.answered(ticket, handler, asked, seconds))
+
+    def meet(self, fresh: Iterable[int], *, far: bool, check: Callable[[], None]) -> Flow[dict[int, Mapping[str, Any]]]:
+        """Have all ranks form a communicator, in which these have met nobody yet; return what each says of itself.
+
+        ``check`` is called where a rank may have died; raises as ``ask``.
+        """
+        ranks = self.ranks
+        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, _MEET_S, urgent=True)).values()
+        check()
+        ranks.generation += 1
+        living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
+        ticket = self.ticket()
+        ranks.apart = True  # whatever interrupts this
+        yield Rendezvous(ticket, ranks.generation, living, frozenset(fresh), place)
+        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _MEET_S)
+        check()
+        return answers
 
     def answered(
         self, ticket: Ticket, handler: str, ranks: set[int], seconds: float

@@ -14,12 +14,13 @@ class Ranks:
     A rank counts as dead until whoever replaces it has met the others, and as bare until it has what was kept.
     """
 
-    def __init__(self, n: int, host: str) -> None:
+    def __init__(self, n: int, host: str, engine: str = "") -> None:
         self.n = n
         self.host = host  # this one's name
+        self.engine = engine  # whose processes hold the ranks; "": mpiexec and the supervisor do
         self.members: dict[int, RankStatus] = {}
         self.here: set[int] = set()  # on this host
-        self.by_launcher = set(range(n))  # they end with mpiexec
+        self.by_launcher = set() if engine else set(range(n))  # they end with mpiexec
         self.registered: set[int] = set()  # the controller knows their engine
         self.dead: set[int] = set()
         self.arrivals: dict[int, RankStatus] = {}  # who is to take a dead rank's place
@@ -51,6 +52,11 @@ class Ranks:
         before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, first=rank)
         self.members[rank] = replace(before, pid=pid, host=host, device=device)
         return self.members[rank]
+
+    def introduce_arrival(self, rank: int, said: Mapping[str, str | int]) -> None:
+        """Take over what who is to be a rank says of itself: its process may be on any host."""
+        pid, host = int(said["pid"]), str(said["host"])
+        self.arrivals[rank] = replace(self.arrivals[rank], pid=pid, host=host)
 
     def make_way(self, ranks: set[int]) -> None:
         """Forget who was to take these ranks' places so far."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import (
@@ -24,19 +25,17 @@ from hvd_kernel.cluster.ranks.events import (
     Event,
     Forget,
     Kill,
-    Rendezvous,
     Send,
 )
 from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.channel.messages import ReplaceRanks
+from hvd_kernel.processes.channel.messages import ReplaceRanks, StartFailed, StopRank
 
 _TRIES = 5
 _GIFTS = 2  # tries to give what was kept: it may be the very thing of which a rank dies, in packing or in unpacking it
 _LETHAL = "a rank died each time it was given; `%hvd respawn` tries again"
 _HELLO_S = 0.05  # between two greetings
-_RENDEZVOUS_S = 60.0
 _MOVE_S = 600.0
 _SIGN_S = 5.0  # for a rank to show that it lives, or to be seen dead
 _END_S = 10.0  # for a process to end, and for the others' cell to end after a rank was killed in the middle of it
@@ -65,12 +64,15 @@ class Rejoin(Operation):
         self._far = far
         self._restore = restore
         self._cell_ended = False
+        self._why = ""  # nobody will come
         self._names: tuple[str, ...] = ()  # of what is given
 
     def hear(self, event: Event) -> None:
         """Take in what has happened."""
         super().hear(event)
         self._cell_ended |= isinstance(event, CellEnded)
+        if isinstance(event, StartFailed):
+            self._why = event.why
 
     def look(self) -> Flow[set[int]]:
         """Ask every rank for a sign of life, so that a death of this moment is noticed; return who keeps silent."""
@@ -88,7 +90,10 @@ class Rejoin(Operation):
         """Kill ranks, and wait for their end."""
         ranks = self.ranks
         if chosen - ranks.dead:
-            yield Kill(frozenset(ranks.members[rank].pid for rank in chosen - ranks.dead))
+            if ranks.engine:
+                yield from (Send(StopRank(rank, 0.0)) for rank in sorted(chosen - ranks.dead))
+            else:
+                yield Kill(frozenset(ranks.members[rank].pid for rank in chosen - ranks.dead))
         if not (yield from self.ended(chosen)):
             left = named(chosen - ranks.dead)
             raise ClusterError(f"{left} not dead {_END_S:g} s after SIGKILL: stuck in a driver?")
@@ -140,17 +145,7 @@ class Rejoin(Operation):
         yield from self._replace(dead)
         yield from self._introduce(dead)
         ranks = self.ranks
-        [place] = (
-            yield from self.ask("rendezvous_address", [0], {"far": self._far}, _RENDEZVOUS_S, urgent=True)
-        ).values()
-        self._check_alive(dead)
-        ranks.generation += 1
-        living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
-        ticket = self.ticket()
-        ranks.apart = True  # whatever interrupts this
-        yield Rendezvous(ticket, ranks.generation, living, frozenset(dead), place)
-        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _RENDEZVOUS_S)
-        self._check_alive(dead)
+        answers = yield from self.meet(dead, far=self._far, check=partial(self._check_alive, dead))
         ranks.admit({rank: content["device"] for rank, content in answers.items()}, dead)
         ranks.apart = False
         yield CommunicatorReady(ranks.generation)
@@ -167,8 +162,10 @@ class Rejoin(Operation):
             yield Send(ReplaceRanks(sorted(wanted)))
         timer = yield from self.timer(self._patience)
         yield from self.until(lambda: dead <= ranks.arrivals.keys() or ranks.dead == ranks.everybody, timer)
-        there = yield from self.until(lambda: self._died(dead) or not self._missing(dead), timer)
+        there = yield from self.until(lambda: bool(self._why) or self._died(dead) or not self._missing(dead), timer)
         self._check_alive(dead)
+        if self._why:
+            raise ClusterError(f"{named(dead)} not to be replaced: {self._why}. {failure.RESTART}.")
         if not there:
             late = self._missing(dead)
             ranks.fallen |= late & ranks.arrivals.keys()  # not to be counted on any more
@@ -185,6 +182,9 @@ class Rejoin(Operation):
         self._check_alive(dead)
         if missing := dead - met.keys():
             raise ClusterError(f"{named(missing)} not answering: {failure.RESTART}")
+        if self.ranks.engine:
+            for rank in dead:
+                self.ranks.introduce_arrival(rank, met[rank])
 
     def _died(self, dead: set[int]) -> bool:
         """Tell whether somebody has died since these were the dead."""

@@ -56,7 +56,7 @@ class Resize(Rejoin):
     def _check(self, leaving: set[int], silent: set[int]) -> None:
         ranks = self.ranks
         if far := ranks.everybody - ranks.here:
-            raise failure.not_resizable(self._asked.n, far)
+            raise failure.not_resizable(self._asked.n, far, ranks.engine)
         if ranks.everybody <= ranks.dead:
             raise failure.all_dead(ranks.n)
         if ranks.everybody - ranks.dead <= leaving:

@@ -41,5 +41,5 @@ class Replace(Rejoin):
         if chosen >= ranks.everybody:
             nobody = ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
             raise nobody if living else failure.all_dead(ranks.n)
-        if far := chosen - ranks.here:
+        if (far := chosen - ranks.here) and not ranks.engine:
             raise ClusterError(f"{named(far)} on another host, where no spare can be: {failure.RESTART}")

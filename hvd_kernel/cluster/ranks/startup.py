@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hvd_kernel.cluster.ranks.events import Event, Remember, Send, Ticket, Watch
 from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
@@ -24,6 +25,7 @@ class Start(Operation):
         self._patience = patience
         self._connected = False
         self._ended = ""
+        self._waits_for = "controller ready, ranks are importing"
 
     def hear(self, event: Event) -> None:
         """Take in what has happened."""
@@ -31,17 +33,19 @@ class Start(Operation):
         match event:
             case messages.Connected():
                 self._connected = True
-            case messages.RankExited(status=status):
-                self._ended = str(status)
+            case messages.RankExited(rank=rank, status=status):
+                self._ended = self._ended or _ended(rank, status)
+            case messages.StartFailed(why=why):
+                self._ended = self._ended or f"{why}."
             case messages.ChannelClosed():
-                self._ended = self._ended or "unknown"
+                self._ended = self._ended or _ended(messages.MPIEXEC, "unknown")
 
     def run(self) -> Flow[None]:
         """Come to know the ranks."""
         ranks = self.ranks
         timer = yield from self.timer(self._patience)
         yield from self._come(lambda: self._connected, timer, lambda: "the controller")
-        yield self.tell("controller ready, ranks are importing")
+        yield self.tell(self._waits_for)
         for known in range(1, ranks.n + 1):
             yield from self._registered(known, timer)
         met = yield from self.greet(ranks.everybody, ("shell", "control"), _HELLO_S, lambda _: self._is_over(timer))
@@ -66,13 +70,34 @@ class Start(Operation):
     def _come(self, condition: Callable[[], bool], timer: Ticket, whom: Callable[[], str]) -> Flow[None]:
         there = yield from self.until(lambda: bool(self._ended) or condition(), timer)
         if self._ended:
-            raise WithLog(f"the ranks ended while they started (mpiexec's status {self._ended}).")
+            raise WithLog(self._ended)
         if not there:
             late = f"did not come up within {self._patience:g} s (ClusterSpec.start_timeout_s)."
             raise WithLog(f"{whom()} {late}")
 
     def _is_over(self, timer: Ticket) -> bool:
         return bool(self._ended) or self.is_over(timer)
+
+
+class StartByEngine(Start):
+    """The same where an engine starts the processes: nothing has brought the ranks together before."""
+
+    def __init__(self, request: int, ranks: Ranks, patience: float, *, far: bool) -> None:
+        super().__init__(request, ranks, patience)
+        self._far, self._waits_for = far, f"controller ready, waiting for {ranks.engine} to start the ranks"
+
+    def run(self) -> Flow[None]:
+        """Come to know the ranks, and have them meet."""
+        yield from super().run()
+        ranks = self.ranks
+        answers = yield from self.meet(ranks.everybody, far=self._far, check=self._check)
+        ranks.apart = False
+        for rank, said in answers.items():
+            ranks.members[rank] = replace(ranks.members[rank], device=said["device"])
+
+    def _check(self) -> None:
+        if self._ended:
+            raise WithLog(self._ended)
 
 
 class Attach(Operation):
@@ -117,6 +142,12 @@ class Detach(Operation):
             raise ClusterError(f"the ranks' supervisor (process {self._supervisor}) does not answer: is it stopped?")
         if self._why:
             raise ClusterError(f"the ranks cannot be kept: {self._why}")
+
+
+def _ended(rank: int, status: int | str) -> str:
+    if rank == messages.MPIEXEC:
+        return f"the ranks ended while they started (mpiexec's status {status})."
+    return f"rank {rank} ended while it started (status {status})."
 
 
 def _named(ranks: set[int]) -> str:

@@ -98,12 +98,20 @@ class ChangingEngine(Engine, Protocol):
 
 
 class EngineRun:
-    """An engine at work, in a thread of its own; it explains why ranks do not come (``Starter``)."""
+    """An engine at work, in a thread of its own; it explains why ranks do not come (``Starter``).
 
-    def __init__(self, engine: Engine, invitation: Invitation) -> None:
+    ``on_end`` is called in that thread when it has ended, with the error if there is one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        invitation: Invitation,
+        on_end: Callable[[BaseException | None], None] = lambda _error: None,
+    ) -> None:
         self.error: BaseException | None = None
         self._engine, self._is_up = engine, False
-        self._over = os.eventfd(0)
+        self._over, self._on_end = os.eventfd(0), on_end
         self._thread = threading.Thread(target=self._work, args=(invitation,), name=engine.name, daemon=True)
         self._thread.start()
 
@@ -113,6 +121,7 @@ class EngineRun:
         except BaseException as error:  # noqa: BLE001 - it is raised where the ranks are waited for
             self.error = error
         os.eventfd_write(self._over, 1)
+        self._on_end(self.error)
 
     def watch(self, loop: EventLoop, on_end: Callable[[], None]) -> None:
         """Call back in the loop where the engine has ended."""

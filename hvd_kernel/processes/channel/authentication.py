@@ -36,6 +36,14 @@ def proves(said: bytes, secret: str, role: bytes, nonces: bytes) -> bool:
     return hmac.compare_digest(said, proof(secret, role, nonces))
 
 
+def controller_key(secret: str) -> str:
+    """Return the key of ipyparallel's messages in a cluster whose agents prove to have this secret.
+
+    Both ends make it, so that it is never sent.
+    """
+    return hmac.new(secret.encode(), b"controller", hashlib.sha256).hexdigest()
+
+
 class ProvenChannel(ControlChannel):
     """The controller's end of a channel whose agent first proves that it holds the secret; nothing counts before."""
 

@@ -265,10 +265,35 @@ class Refused(Message, frozen=True):
     kernel: int
 
 
+# Where a cluster's engine (Ray, Spark) has a notebook's ranks started: between kernel, supervisor and agents.
+
+
+class Inviting(Message, frozen=True):
+    """The supervisor waits for agents: where, and the secret that they prove to have."""
+
+    address: str
+    secret: str
+
+
+class EngineEnded(Message, frozen=True):
+    """The engine starts nothing any more, and why; agents that are there go on."""
+
+    why: str
+
+
+class Introduce(Message, frozen=True):
+    """Tell a rank that waits for it who it is, and where the controller is; the agent adds the key."""
+
+    rank: int
+    size: int
+    connection: dict[str, Any]
+
+
 ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Detach, Detached, DetachFailed, Attached, Refused),
+    *(Inviting, EngineEnded, Introduce),
 )

@@ -6,13 +6,15 @@ import os
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.engines.choice import NAMES
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lookup
 
 
-def check(context: Context, options: Options) -> None:
-    """Refuse a name that other ranks have, before anything starts.
+def check(context: Context, options: Options, spec: ClusterSpec) -> None:
+    """Refuse a name that other ranks have, and to keep what ends with this kernel, before anything starts.
 
     Raises
     ------
@@ -20,6 +22,11 @@ def check(context: Context, options: Options) -> None:
         Naming them.
     """
     name, session = _asked(options), context.manager.session
+    if spec.on and name is not None:
+        raise UsageError(
+            f"--keep: {NAMES[spec.on]} ends its ranks with this kernel, which has asked for them: leave --keep (and "
+            "HVD_KEEP) out"
+        )
     kept = session.detached_name if session is not None else ""
     if not name or kept == name or (kept and options.keep is None):
         return

@@ -19,7 +19,7 @@ def start(context: Context, options: Options) -> None:
         return
     writer = context.writer()
     spec = wanted(options, context.manager.spec or default(options.gpus))
-    keep.check(context, options)
+    keep.check(context, options, spec)
     context.manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status(), force=options.force)
     _ready(context)
     keep.keep(context, options)
@@ -29,7 +29,7 @@ def restart(context: Context, options: Options) -> None:
     """Start the same ranks again."""
     context.manager.respawn = options.respawn or context.manager.respawn
     spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
-    keep.check(context, options)
+    keep.check(context, options, spec)
     context.manager.start(spec, context.writer().status())
     _ready(context)
     keep.keep(context, options)

@@ -1,0 +1,1 @@
+"""A notebook's ranks on Ray: ``%%hvdrun --on ray``."""

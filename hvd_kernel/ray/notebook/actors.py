@@ -1,0 +1,174 @@
+"""Ray as the engine of a notebook's ranks (cluster_engine.py): an actor for each, on as few nodes as possible.
+
+All of them get their resources together, in a placement group, or none does. Each holds the agent of one rank. An actor
+that is lost, or whose node is, is followed by another one in its place, for the rank that `%hvd respawn` starts there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from threading import Event
+from typing import Any
+
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.launch.launchers.cluster_engine import Invitation
+from hvd_kernel.ray.utils import ray_api
+
+_LOOK_S = 0.5  # between two looks at whether it is all over
+_NOT_CONNECTED = (
+    "this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell first"
+)
+_FROM_OUTSIDE = (
+    "this notebook is a client of Ray's (ray://), which the cluster's nodes cannot call: run it on a node, with "
+    "ray.init(address='auto')"
+)
+
+
+def connected() -> Any:
+    """Return Ray's module, where this process is one of a cluster's.
+
+    Raises
+    ------
+    UsageError
+        It is not, and what helps.
+    """
+    ray = ray_api()
+    if ray.util.client.ray.is_connected():
+        raise UsageError(_FROM_OUTSIDE)
+    if not ray.is_initialized():
+        raise UsageError(_NOT_CONNECTED)
+    return ray
+
+
+class Actors:
+    """The engine, for one cluster.
+
+    Parameters
+    ----------
+    np
+        Ranks.
+    cpus, gpus
+        Resources of each.
+
+    Raises
+    ------
+    UsageError
+        This process is not connected to Ray.
+    """
+
+    name = "Ray"
+    hidden: tuple[str, ...] = ()
+
+    def __init__(self, np: int, cpus: float, gpus: float) -> None:
+        ray = connected()
+        self.addresses: Sequence[str] = [str(ray.util.get_node_ip_address())]
+        self._np, self._resources = np, {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+        self._over = Event()
+        self._group: Any = None
+        self._actors: dict[int, Any] = {}
+
+    def work(self, invitation: Invitation) -> None:
+        """Have an actor for each rank, until the ranks' agents are let go, or ``cancel``.
+
+        Raises
+        ------
+        ClusterError
+            Actors cannot serve, and why.
+        """
+        ray = ray_api()
+        self._group = ray.util.placement_group([self._resources] * self._np, strategy="PACK")
+        try:
+            while not self._over.is_set() and not self._group.wait(_LOOK_S):
+                pass
+            self._hold(invitation)
+        finally:
+            for actor in self._actors.values():
+                ray.kill(actor)
+            ray.util.remove_placement_group(self._group)
+
+    def cancel(self) -> None:
+        """Have ``work`` end. Any thread."""
+        self._over.set()
+
+    def explain(self, error: BaseException) -> str:
+        """Return what an error of ``work`` says."""
+        return str(error)
+
+    def shortage(self) -> str:
+        """Say what Ray has."""
+        available = {name: count for name, count in ray_api().available_resources().items() if name in {"CPU", "GPU"}}
+        return f"Ray has {available} free, and each of {self._np} rank(s) asks for {self._resources}."
+
+    def _hold(self, invitation: Invitation) -> None:
+        """Start the actors, and again those that are lost; return when all have let their agents go."""
+        ray, ends = ray_api(), dict[Any, int]()
+        if not self._over.is_set():
+            for index in range(self._np):
+                self._start(index)
+            places = self._places()
+            given: dict[str, list[str]] = defaultdict(list)
+            for node, gpus in places.values():
+                given[node] += gpus
+            for index, (node, _) in places.items():
+                ends[self._actors[index].hold.remote(invitation, index, node, ",".join(given[node]))] = index
+        while ends and not self._over.is_set():
+            for reference in ray.wait([*ends], num_returns=1, timeout=_LOOK_S)[0]:
+                index = ends.pop(reference)
+                if not self._has_let_go(reference):
+                    self._start(index)
+                    ends[self._actors[index].join.remote(invitation, index)] = index
+
+    def _start(self, index: int) -> None:
+        ray = ray_api()
+        self._actors[index] = (
+            ray.remote(_Holder)
+            .options(
+                num_cpus=self._resources["CPU"],
+                num_gpus=self._resources.get("GPU", 0),
+                scheduling_strategy=ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                    placement_group=self._group, placement_group_bundle_index=index
+                ),
+            )
+            .remote()
+        )
+
+    def _places(self) -> dict[int, tuple[str, list[str]]]:
+        """Return the node and the GPUs of each actor, as far as they come."""
+        ray, found = ray_api(), dict[int, tuple[str, list[str]]]()
+        asked = {actor.place.remote(): index for index, actor in self._actors.items()}
+        while asked and not self._over.is_set():
+            for reference in ray.wait([*asked], num_returns=1, timeout=_LOOK_S)[0]:
+                found[asked.pop(reference)] = ray.get(reference)
+        return found
+
+    def _has_let_go(self, reference: Any) -> bool:
+        """Tell whether an actor has ended its work because it was told to; else it, or its node, is lost."""
+        ray = ray_api()
+        try:
+            ray.get(reference)
+        except ray.exceptions.RayActorError:
+            return False
+        except ray.exceptions.RayTaskError as error:
+            raise ClusterError(str(error.cause)) from error.cause
+        return True
+
+
+class _Holder:
+    """The actor."""
+
+    def place(self) -> tuple[str, list[str]]:
+        """Return the id of the node that it is on, and the GPUs that Ray has given it."""
+        ray = ray_api()
+        return str(ray.get_runtime_context().get_node_id()), [str(each) for each in ray.get_gpu_ids()]
+
+    def hold(self, invitation: Invitation, index: int, node: str, devices: str) -> None:
+        """Hold the agent of a rank, until it is let go; the rank sees the GPUs of all ranks of its node."""
+        os.environ["HVD_HOST"] = node
+        invitation.accept(index, {"CUDA_VISIBLE_DEVICES": devices} if devices else None)
+
+    def join(self, invitation: Invitation, index: int) -> None:
+        """Do the same in the place of an actor that was lost, with its own GPUs."""
+        node, gpus = self.place()
+        self.hold(invitation, index, node, ",".join(gpus))

@@ -1,0 +1,43 @@
+"""Who starts a notebook's ranks elsewhere: the engine of a cluster's specification. Only here it is loaded."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.settings import SETTINGS, lookup
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.by_engine.engine import RankSource
+    from hvd_kernel.launch.launchers.cluster_engine import Engine
+
+
+def source(spec: ClusterSpec) -> RankSource | None:
+    """Return what has the processes of such a cluster started; None: mpiexec does.
+
+    Raises
+    ------
+    UsageError
+        This notebook is not connected to the engine, or it is not installed.
+    """
+    if not spec.on:
+        return None
+    from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine  # noqa: PLC0415 - only such ranks need it
+
+    return NotebookEngine(_engine(spec), _carried())
+
+
+def _engine(spec: ClusterSpec) -> Engine:
+    if spec.on == "ray":
+        from hvd_kernel.ray.notebook.actors import Actors  # noqa: PLC0415 - needs Ray
+
+        cpus, gpus = (float(lookup.value(name, os.environ)) for name in ("HVD_ON_CPUS", "HVD_ON_GPUS"))
+        return Actors(spec.n, cpus, gpus)
+    raise NotImplementedError(spec.on)
+
+
+def _carried() -> dict[str, str]:
+    """Return the settings that this process has: ranks elsewhere do not inherit them."""
+    names = [name for row in SETTINGS if not row.set_by_others for name in row.variables]
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,0 +1,170 @@
+"""``%%hvdrun --on ray`` on a real Ray of two nodes: ranks in actors, which stay between cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hvdtest.ray_driver import outcomes
+
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
+
+SCRIPT = """
+import contextlib, io, signal
+import psutil
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "hvd_kernel.magics")
+
+def cell(line, code="", when=lambda said: None):
+    # What it says without its error, and its error; `when` is called in a thread with what is said meanwhile.
+    said = io.StringIO()
+    watch = threading.Thread(target=when, args=[said], daemon=True)
+    watch.start()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        result = shell.run_cell(f"{line}\\n{code}", store_history=True)
+    error = result.error_in_exec
+    return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+def holders():
+    raylets = [each.all_processes["raylet"][0].process.pid for each in made.list_all_nodes()]
+    below = [each for raylet in raylets for each in psutil.Process(raylet).children(recursive=True)]
+    living = [each for each in below if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in living if "ray::_Holder" in each.name() or "hvd_kernel" in " ".join(each.cmdline())]
+
+def unconnected():
+    return cell("%%hvdrun --on ray -np 2", "rank")
+
+def how_many():
+    return cell("%%hvdrun --on ray", "rank")
+
+def doubled():
+    return cell("%%hvdrun --on ray -np 2 -H a:2", "rank")
+
+def too_many():
+    os.environ["HOROVOD_START_TIMEOUT"] = "5"
+    found = cell("%%hvdrun --on ray -np 9", "rank")
+    del os.environ["HOROVOD_START_TIMEOUT"]
+    return found
+
+def first():
+    return cell("%%hvdrun --on ray -np 2 -o found", "import os\\nx = rank * 10\\n(hvd.rank(), size, local_rank, os.environ['HVD_HOST'])")
+
+def places():
+    nodes = [each["NodeID"] for each in ray.nodes()]
+    return [[*each[:3], nodes.index(each[3]) >= 0] for each in shell.user_ns["found"]] + [
+        len({each[3] for each in shell.user_ns["found"]})
+    ]
+
+def second():
+    return cell("%%hvdrun", "hvd.allgather_object(x)")
+
+def elsewhere():
+    return [cell("%%hvdrun --on here -np 2", "1"), cell("%hvd resize 3"), cell("%%hvdrun --keep", "1")]
+
+def interrupted():
+    def press(said):
+        until(lambda: "here" in said.getvalue())
+        signal.raise_signal(signal.SIGINT)
+
+    waits = "import time\\nif rank == 0:\\n    print('here', flush=True)\\n    hvd.barrier()\\ntime.sleep(1000)"
+    return [cell("%%hvdrun", waits, press), cell("%%hvdrun", "hvd.allgather_object(x)")]
+
+def died():
+    return [
+        cell("%%hvdrun", "import os\\nos._exit(3) if rank == 1 else hvd.barrier()"),
+        cell("%hvd respawn"),
+        cell("%%hvdrun", "hvd.allgather_object(globals().get('x'))"),
+    ]
+
+def actor_died():
+    def kill(said):
+        until(lambda: "here" in said.getvalue())
+        psutil.Process(shell.user_ns["agents"][0]).parent().kill()
+
+    cell("%%hvdrun -o agents", "import os, time\\nos.getppid()")
+    return [
+        cell("%%hvdrun", "if rank == 0:\\n    print('here', flush=True)\\n    time.sleep(1000)\\nhvd.barrier()", kill),
+        cell("%hvd respawn"),
+        cell("%%hvdrun", "hvd.allgather_object(rank)"),
+    ]
+
+def stopped():
+    said = cell("%hvd stop")
+    until(lambda: not holders())
+    return [said, sorted({each["state"] for each in ray.util.placement_group_table().values()})]
+
+tell(unconnected)
+made, others = connected(node(1), node(1))
+tell(how_many, doubled, too_many, first, places, second, elsewhere, interrupted, died, actor_died, stopped)
+ray.shutdown()
+made.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    return outcomes(SCRIPT, tmp_path_factory.mktemp("notebook"))
+
+
+def test_what_is_missing_is_said_before_anything_starts(told: Mapping[str, Any]) -> None:
+    assert told["unconnected"][1] == (
+        "UsageError: this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell "
+        "first"
+    )
+    assert told["how_many"][1] == ("UsageError: --on ray: say how many ranks there are to be, as in --on ray -np 8")
+    assert told["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
+
+
+def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str, Any]) -> None:
+    said, error = told["too_many"]
+    assert said.startswith("starting 9 ranks\n")
+    assert error.endswith("Ray has {'CPU': 2.0} free, and each of 9 rank(s) asks for {'CPU': 1.0}.")
+
+
+def test_variables_stay_between_cells(told: Mapping[str, Any]) -> None:
+    assert told["first"][1] == ""
+    assert told["places"] == [[0, 2, 0, True], [1, 2, 0, True], 2], "a rank on each node"
+    assert told["second"] == ["[0-1] [0, 10]\n", ""]
+
+
+def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -> None:
+    here, resized, kept = (error for _, error in told["elsewhere"])
+    assert here.startswith("UsageError: the ranks run on Ray: `%hvd stop` ends them, with their variables, and then")
+    assert resized.startswith("ClusterError: Ray was asked for all ranks at once, and none can be added or taken away")
+    assert kept.startswith("UsageError: --keep: Ray ends its ranks with this kernel")
+
+
+def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[str, Any]) -> None:
+    (_, error), after = told["interrupted"]
+    assert error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
+    assert after == ["[0-1] [0, 10]\n", ""]
+
+
+def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_actor(told: Mapping[str, Any]) -> None:
+    (_, error), (said, _), after = told["died"]
+    assert re.match(
+        r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
+    )
+    assert "rank 1 is fresh: its variables are missing" in said
+    assert after == ["[0-1] [0, None]\n", ""]
+
+
+def test_an_actor_that_is_killed_takes_its_rank_along_and_is_followed_by_another(told: Mapping[str, Any]) -> None:
+    (_, error), (said, _), after = told["actor_died"]
+    assert "died: it was lost with the process of Ray that held it; the variables of the other" in error
+    assert "rank 0 is fresh" in said
+    assert after == ["[0-1] [0, 1]\n", ""]
+
+
+def test_nothing_is_left_after_a_stop(told: Mapping[str, Any]) -> None:
+    assert told["stopped"] == [["the ranks are stopped\n", ""], ["REMOVED"]]

@@ -1,0 +1,143 @@
+"""A notebook's ranks on a cluster's engine: what holds of Ray and of Spark, by an engine that starts plain processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hvdtest.cluster import drain, execute, wait_until_all_speak
+from hvdtest.pretend_engine import Processes
+
+from hvd_kernel.cluster import Session
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.launchers.cluster_engine import Invitation
+from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
+
+pytestmark = pytest.mark.mp
+
+
+@contextmanager
+def ranks_on(engine: Processes, **how: float) -> Iterator[Session]:
+    """Ranks that this engine has started; afterwards none of its processes is left."""
+    spec = ClusterSpec(len(engine._hosts), on="ray", **how)
+    session = Session.start(spec, engine=NotebookEngine(engine, {"GIVEN": "2"}))
+    try:
+        yield session
+    finally:
+        session.stop()
+    assert [process.poll() for process in engine.processes] == [0] * len(engine.processes)
+
+
+def test_variables_stay_a_death_is_told_and_another_process_takes_the_place() -> None:
+    with ranks_on(Processes(["b", "a"])) as session:
+        made = "import os\nx = rank * 10\n(hvd.rank(), size, local_rank, os.environ['INDEX'], os.environ['GIVEN'])"
+        assert execute(session, made).run.values() == {0: (0, 2, 0, "0", "2"), 1: (1, 2, 0, "1", "2")}
+        assert execute(session, "hvd.allgather_object(x)").run.values() == {0: [0, 10], 1: [0, 10]}
+        died = execute(session, "os._exit(3) if rank == 1 else hvd.barrier()").failures[1]
+        [_, who] = session.status()
+        assert died.evalue.startswith(f"rank 1 (process {who.pid} on {who.host}) died: it exited with os._exit(3)")
+        assert session.respawn().ranks == (1,)
+        left = "hvd.allgather_object(globals().get('x'))"
+        assert execute(session, left).run.values() == {0: [0, None], 1: [0, None]}
+
+
+@pytest.mark.nightly
+def test_ranks_of_other_hosts_reach_the_notebook_by_its_address_and_no_key_is_in_an_environment() -> None:
+    with ranks_on(Processes(["a", "b", "a"], ["127.0.0.1"])) as session:
+        place = "import os\n(rank, local_rank, os.environ['INDEX'], os.getpid(), os.getppid())"
+        found = execute(session, place).run.values()
+        assert [each[:3] for each in found.values()] == [(0, 0, "0"), (1, 1, "2"), (2, 0, "1")]
+        key = session.executor.wire.session.key.decode()
+        for _, _, _, *processes in found.values():
+            for pid in processes:
+                assert key not in environment_of(pid).values()
+                assert key not in Path(f"/proc/{pid}/cmdline").read_text()
+        session.push({"y": [1, 2]})
+        assert session.pull(["y"]) == {rank: {"y": [1, 2]} for rank in range(3)}
+
+
+@pytest.mark.nightly
+def test_an_interrupt_ends_the_cell_and_keeps_the_variables() -> None:
+    with ranks_on(Processes(["a", "a"])) as session:
+        run = session.run(
+            "kept = rank\nprint('here', flush=True)\nif rank == 0:\n    hvd.barrier()\nimport time\ntime.sleep(1000)"
+        )
+        seen = wait_until_all_speak(run)
+        session.interrupt()
+        assert {failure.ename for failure in drain(run).run.failures} == {"KeyboardInterrupt"}, seen
+        assert execute(session, "hvd.allgather_object(kept)").run.values() == {0: [0, 1], 1: [0, 1]}
+
+
+class Again(Processes):
+    """One that starts a process again that was killed, as Ray's engine does with actors."""
+
+    def work(self, invitation: Invitation) -> None:
+        for index in range(len(self._hosts)):
+            self.start(invitation, index)
+        for index, process in enumerate([*self.processes]):
+            if process.wait() < 0:
+                self.processes.remove(process)
+                self.start(invitation, index).wait()
+
+
+@pytest.mark.nightly
+def test_a_rank_goes_with_the_process_that_held_it_and_another_process_brings_the_next() -> None:
+    with ranks_on(Again(["a", "a"])) as session:
+        found = execute(session, "import os\nos.getppid()").run.values()
+        kill(int(stat_of(found[0])[1]), 9)
+        run = execute(session, "import time\ntime.sleep(1000) if rank == 0 else None")
+        assert "died: it was lost with the process of Pretend that held it" in run.failures[0].evalue
+        assert session.respawn().ranks == (0,)
+        assert execute(session, "hvd.allgather_object(rank)").run.values() == {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.mark.nightly
+def test_a_living_rank_is_replaced_by_force_and_the_size_stays() -> None:
+    with ranks_on(Processes(["a", "a"])) as session:
+        execute(session, "x = rank")
+        assert session.respawn([0], force=True).ranks == (0,)
+        assert execute(session, "globals().get('x')").run.values() == {0: None, 1: 1}
+        with pytest.raises(ClusterError, match=r"^Pretend was asked for all ranks at once, and none can be added"):
+            session.resize(3)
+        with pytest.raises(ClusterError, match=r"Pretend ends them with this kernel"):
+            session.keep("name", "place")
+
+
+@pytest.mark.nightly
+def test_an_engine_that_ends_before_the_ranks_are_there_says_why() -> None:
+    with (
+        pytest.raises(ClusterError, match=r"^Pretend has ended: no room, make some \(when \d of 2 ranks were up\)"),
+        ranks_on(Processes(["a", "a"], brings=1)),
+    ):
+        pass
+
+
+class Never(Processes):
+    """One that brings a rank too few, and goes on."""
+
+    def work(self, invitation: Invitation) -> None:
+        self.start(invitation, 0).wait()
+
+
+@pytest.mark.nightly
+def test_an_engine_without_room_is_given_up_after_a_time() -> None:
+    engine = Never(["a", "a"])
+    with (
+        pytest.raises(ClusterError, match=r"did not come up within 6 s .*It has 1 slot"),
+        ranks_on(engine, start_timeout_s=6.0),
+    ):
+        pass
+    assert [process.wait(30) for process in engine.processes] == [0] or engine.processes[0].returncode == -9
+
+
+@pytest.mark.nightly
+def test_an_address_that_is_none_of_this_host_is_refused() -> None:
+    with (
+        pytest.raises(ClusterError, match=r"^Pretend reaches this notebook at 192\.0\.2\.1, which is no address of"),
+        ranks_on(Processes(["a"], ["192.0.2.1"])),
+    ):
+        pass
