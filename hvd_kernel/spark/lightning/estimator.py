@@ -8,12 +8,12 @@ from typing import Any
 
 import lightning.pytorch as lightning
 
-from hvd_kernel.spark.common.estimator import HorovodEstimator
 from hvd_kernel.spark.common.job import Job, checkpoint_of
 from hvd_kernel.spark.common.params import Row, declare
 from hvd_kernel.spark.lightning import remote
 from hvd_kernel.spark.lightning.legacy import Module
 from hvd_kernel.spark.torch import estimator as plain
+from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 
 
 @declare(
@@ -34,7 +34,7 @@ from hvd_kernel.spark.torch import estimator as plain
         "val_async_data_loader_queue_size": Row("accepted: a thread reads ahead"),
     }
 )
-class TorchEstimator(HorovodEstimator):
+class TorchEstimator(ModuleEstimator):
     """Fits a LightningModule to a DataFrame; every param of the table is a keyword.
 
     Parameters
@@ -68,19 +68,12 @@ class TorchEstimator(HorovodEstimator):
         estimator.fit(frame).transform(frame).select("y__output")
     """
 
-    _runs_begin_with = "pytorch"
-
-    def __init__(self, **params: Any) -> None:
-        if params.get("loss") is not None and params.get("loss_constructors") is not None:
-            raise ValueError("only one of loss_constructors and loss parameters can be specified.")
-        super().__init__(**params)
-
     def _check_before(self) -> None:
         if isinstance(self.getModel(), lightning.LightningModule):
             if self.getOptimizer() is not None:
                 raise ValueError("Parameter `optimizer` cannot be specified with a `LightningModule`")
-        elif self.getOptimizer() is None or (self.getLoss() is None and not self.getLossConstructors()):
-            raise ValueError("A model that is no LightningModule needs optimizer and loss parameters")
+        else:
+            super()._check_before()
 
     def _function(self) -> Callable[..., Any]:
         return remote.train
@@ -89,10 +82,9 @@ class TorchEstimator(HorovodEstimator):
         return self._module(job), checkpoint_of(job.store, job.run_id)
 
     def _module(self, job: Job) -> Any:
-        model = copy.deepcopy(self.getModel()) if self.getOptimizer() is None else self.getModel()
-        if isinstance(model, lightning.LightningModule):
-            return model
-        model, optimizer = copy.deepcopy((model, self.getOptimizer()))
+        if isinstance(self.getModel(), lightning.LightningModule):
+            return copy.deepcopy(self.getModel())
+        model, optimizer = copy.deepcopy(self._both())
         loss = self.getLoss() or [make(model=model, optimizer=optimizer) for make in self.getLossConstructors()]
         return Module(
             model,
@@ -109,17 +101,7 @@ class TorchEstimator(HorovodEstimator):
         module = self._module(job)
         module.load_state_dict(remote.state_of(checkpoint)["state_dict"])
         model = module.model if isinstance(module, Module) else module
-        return TorchModel(
-            history=history,
-            model=model.eval(),
-            feature_columns=[*job.features],
-            input_shapes=self.getInputShapes(),
-            label_columns=[*job.labels],
-            run_id=job.run_id,
-            _metadata=dict(job.columns),
-            loss=self.getLoss(),
-            loss_constructors=self.getLossConstructors(),
-        )
+        return TorchModel(model=model.eval(), **self._of_the_run(job, history))
 
 
 class TorchModel(plain.TorchModel):

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import torch
 
 from hvd_kernel.spark.common.data.columns import Column
-from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
+from hvd_kernel.spark.common.estimator import HorovodModel
 from hvd_kernel.spark.common.job import Job, checkpoint_of
 from hvd_kernel.spark.common.params import Row, declare
 from hvd_kernel.spark.torch import remote
+from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
 
 _INPUTS = Row("shape of each input, with -1 for the rows; None: what the columns hold")
@@ -28,7 +29,7 @@ _INPUTS = Row("shape of each input, with -1 for the rows; None: what the columns
         "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
     }
 )
-class TorchEstimator(HorovodEstimator):
+class TorchEstimator(ModuleEstimator):
     """Fits a torch model to a DataFrame; every param of the table is a keyword.
 
     Parameters
@@ -64,52 +65,18 @@ class TorchEstimator(HorovodEstimator):
         estimator.fit(frame).transform(frame).select("y__output")
     """
 
-    _runs_begin_with = "pytorch"
-
-    def __init__(self, **params: Any) -> None:
-        if params.get("loss") is not None and params.get("loss_constructors") is not None:
-            raise ValueError("only one of loss_constructors and loss parameters can be specified.")
-        super().__init__(**params)
-
-    def _check_before(self) -> None:
-        if self.getOptimizer() is None:
-            raise ValueError("Optimizer parameter is required")
-        if self.getLoss() is None and not self.getLossConstructors():
-            raise ValueError("Loss parameter is required: loss=torch.nn.functional.mse_loss")
-
     def _function(self) -> Callable[..., Any]:
         return remote.train
 
     def _arguments(self, job: Job) -> tuple[Any, ...]:
         return (*self._both(), checkpoint_of(job.store, job.run_id))
 
-    def _both(self) -> tuple[Any, Any]:
-        """Return model and optimizer, the latter of the former's parameters."""
-        model, optimizer = self.getModel(), self.getOptimizer()
-        own = {id(each) for each in model.parameters()}
-        if all(id(each) in own for group in optimizer.param_groups for each in group["params"]):
-            return model, optimizer
-        fresh = type(optimizer)(model.parameters(), lr=1)  # of an equal model: as Horovod, by its state alone
-        fresh.load_state_dict(optimizer.state_dict())
-        return model, fresh
-
     def _model(self, job: Job, results: Sequence[Any]) -> TorchModel:
         history, checkpoint = results[0]
         model, optimizer = copy.deepcopy(self._both())
         remote.load(checkpoint, model, optimizer)
         model.eval()
-        return TorchModel(
-            history=history,
-            model=model,
-            optimizer=optimizer,
-            feature_columns=[*job.features],
-            input_shapes=self.getInputShapes(),
-            label_columns=[*job.labels],
-            run_id=job.run_id,
-            _metadata=dict(job.columns),
-            loss=self.getLoss(),
-            loss_constructors=self.getLossConstructors(),
-        )
+        return TorchModel(model=model, optimizer=optimizer, **self._of_the_run(job, history))
 
 
 @declare(
