@@ -54,6 +54,11 @@ def configure(queue: Any) -> None:
     _way.put = None if queue is None else queue.put
 
 
+def is_chief() -> bool:
+    """Tell whether this process is rank 0."""
+    return os.environ.get("HOROVOD_RANK") == "0"
+
+
 def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
     """Send values to the callbacks of ``RayExecutor.run`` or ``ElasticRayExecutor.run``, while the ranks run.
 
@@ -75,7 +80,7 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
 
         ray_logger.log({"epoch": epoch, "loss": float(loss)})
     """
-    if chief_only and os.environ.get("HOROVOD_RANK") != "0":
+    if chief_only and not is_chief():
         return
     if _way.put is not None:
         _way.put(info_dict)
