@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hvd_kernel.errors import RankDied
@@ -19,6 +19,9 @@ _RELEASED_S = 2.0
 
 _ENDED_S = 10.0
 """A rank that was interrupted may take so long; it is killed then."""
+
+_TOLD_S = 60.0
+"""Ray may take so long to say that the node of a rank is lost: by its defaults 15 s."""
 
 
 @dataclass
@@ -87,9 +90,14 @@ class Ranks:
             raise
         self._within(_RELEASED_S, pending, seen)
         if pending:
+            others = dict(pending)
             self._interrupt(pending)
             self._within(_ENDED_S, pending, seen)
             self._kill(pending)
+            self._within(_TOLD_S, pending, seen)
+            for rank in others.values():  # what they say of the interrupt is not the cause
+                if (said := seen.failures.get(rank)) is not None and said.kind == KeyboardInterrupt.__name__:
+                    seen.failures[rank] = replace(said, secondary=True)
         return seen
 
     def _within(self, seconds: float, pending: dict[Any, int], seen: _Seen) -> None:

@@ -32,7 +32,7 @@ class Callbacks:
             at = ray_api().util.scheduling_strategies.NodeAffinitySchedulingStrategy
             from ray.util.queue import Queue  # noqa: PLC0415 - see ray_api
 
-            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": at(_node(), soft=False)})
+            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": at(lasting_node(), soft=False)})
             self._thread.start()
         return self
 
@@ -54,8 +54,8 @@ class Callbacks:
             self._error = error
 
 
-def _node() -> str:
-    """Return the node of this process, which stays as long as it does; of a client of Ray's, the head."""
+def lasting_node() -> str:
+    """Return the node of this process, which stays as long as it does; of a client of Ray's, that of the head."""
     ray = ray_api()
     if not ray.util.client.ray.is_connected():
         return str(ray.get_runtime_context().get_node_id())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import cloudpickle
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.ray.adapter import Adapter
-from hvd_kernel.ray.callbacks import Callbacks
+from hvd_kernel.ray.callbacks import Callbacks, lasting_node
 from hvd_kernel.ray.elastic_v2 import ElasticParams
 from hvd_kernel.ray.static import StaticAdapter, StaticParams
 from hvd_kernel.ray.utils import ray_api
@@ -269,7 +270,11 @@ class RemoteAdapter(Adapter):
     """An adapter in an actor: a client of Ray's is not on the cluster, and the ranks could not reach it."""
 
     def __init__(self, kind: Callable[..., Adapter], settings: Any, told: Mapping[str, Any]) -> None:
-        self._actor = ray_api().remote(_Held).options(num_cpus=0).remote(kind, settings, dict(told))
+        ray = ray_api()
+        # On the head: with another node that is lost the job would be.
+        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(lasting_node(), soft=True)
+        held = ray.remote(_Held).options(num_cpus=0, scheduling_strategy=at)
+        self._actor = held.remote(kind, settings, dict(told))
 
     def start(self, *args: Any, **kwargs: Any) -> None:
         """As of the adapter there."""
@@ -293,7 +298,8 @@ class RemoteAdapter(Adapter):
 
     def shutdown(self) -> None:
         """End the ranks, and the actor."""
-        self._call("shutdown")
+        with suppress(ClusterError):  # it has ended, and the ranks with it
+            self._call("shutdown")
         ray_api().kill(self._actor)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -303,10 +309,15 @@ class RemoteAdapter(Adapter):
         except KeyboardInterrupt:
             ray.kill(self._actor)  # the ranks end with it
             raise
+        except ray.exceptions.RayActorError as error:
+            said = str(error).partition("\n")[0]
+            raise ClusterError(
+                f"the actor that leads the ranks has ended, and they with it: {said} Call shutdown() and start() again."
+            ) from error
         if raised is None:
             return value
-        error, cause = pickle.loads(raised)  # noqa: S301 - of our own actor
-        raise error from cause
+        failure, cause = pickle.loads(raised)  # noqa: S301 - of our own actor
+        raise failure from cause
 
 
 class _Held:

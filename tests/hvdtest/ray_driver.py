@@ -1,6 +1,6 @@
 """Ray drivers for tests: a script in the environment `ray`, which makes a cluster of its own, and tells as Spark's do.
 
-Each node has an address of its own, 127.0.0.2 and so on: what goes by addresses tells them apart.
+Each node has an address of its own on the loopback interface: what goes by addresses tells them apart.
 """
 
 from __future__ import annotations
@@ -17,39 +17,43 @@ from typing import Any
 from hvdtest.environments import environment
 from hvdtest.launch import clean_environment
 from hvdtest.spark_driver import TELL, told_by
-from hvdtest.venvs import site_packages
 
 from hvd_kernel.processes.lifetime import environment_of, kill
 
 HEAD = (
     TELL
     + """
-import itertools, os, threading, time
+import inspect, itertools, os, threading, time
 from pathlib import Path
 import ray
+import ray._private.services as services
 
+# Addresses that no other driver's nodes have: what is at a fixed port of theirs meets nothing.
+NETWORK = f"127.{os.getpid() // 254 % 254 + 1}.{os.getpid() % 254 + 1}"
 ADDRESSES = itertools.count(2)
 
 def node(cpus, gpus=0, **more):
-    return dict(
-        num_cpus=cpus, num_gpus=gpus, node_ip_address=f"127.0.0.{next(ADDRESSES)}", object_store_memory=80 << 20, **more
-    )
+    address = f"{NETWORK}.{next(ADDRESSES)}"
+    memory = 80 << 20
+    ports = dict(runtime_env_agent_port=20000)
+    return dict(num_cpus=cpus, num_gpus=gpus, node_ip_address=address, object_store_memory=memory) | ports | more
 
-def up(start):
-    # Ray itself gives a raylet 30 s, which are too few beside a load of 40.
-    for _ in range(5):
-        try:
-            return start()
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-    return start()
+# A raylet begins two agents, which are Python processes, and aborts where one takes longer than 15 s to leave a file
+# with its port. Ray has no setting for that, and beside a load of 10 they take 10 s. So the files are there before.
+def start_raylet(*args, begin=services.start_raylet, **named):
+    from ray._raylet import persist_port
+    given = inspect.signature(begin).bind(*args, **named).arguments
+    for name in ("metrics_agent", "metrics_export", "dashboard_agent_listen"):
+        persist_port(given["session_dir"], given["node_id"], name + "_port", -1)  # without a dashboard there is none
+    persist_port(given["session_dir"], given["node_id"], "runtime_env_agent_port", given["runtime_env_agent_port"])
+    return begin(*args, **named)
+
+services.start_raylet = start_raylet
 
 def cluster(first, *others):
     from ray.cluster_utils import Cluster
-    made = up(lambda: Cluster(initialize_head=True, head_node_args=first | dict(include_dashboard=False)))
-    nodes = [up(lambda: made.add_node(**each)) for each in others]
-    return made, nodes
+    made = Cluster(initialize_head=True, head_node_args=first | dict(include_dashboard=False))
+    return made, [made.add_node(**each) for each in others]
 
 def connected(*nodes):
     made, others = cluster(*nodes)
@@ -59,25 +63,20 @@ def connected(*nodes):
 )
 
 
-def _compiled(python: Path) -> Path:
-    """The same, with the modules of Ray's own processes compiled: a raylet waits 30 s for them, and then gives up."""
-    packages = site_packages(python)
-    made = packages / "ray" / "compiled"
-    if not made.exists():
-        parts = [str(packages / name) for name in ("ray", "grpc", "google", "pydantic", "requests", "jsonschema")]
-        subprocess.run([python, "-m", "compileall", "-q", *parts], stdout=subprocess.DEVNULL, check=False)
-        made.touch()
-    return python
-
-
 @contextmanager
 def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver at work. Nothing of its cluster is left at the end."""
     folder = tempfile.mkdtemp(prefix="hvd-ray-")  # short: the path of a socket has at most 107 bytes
     mark = f"HVDTEST_RAY_{Path(folder).name[-8:]}"
-    python = _compiled(environment("ray"))
-    # Ray makes its workers nice: beside other work on the machine they would wait for ever.
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    python = environment("ray")
+    # Ray makes its workers nice: beside other work on the machine they would wait for ever. And it gives them 60 s to
+    # begin, and the process that serves a client 30 s.
+    quiet = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_worker_register_timeout_seconds": "600",
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600",
+    }
     env = clean_environment(RAY_TMPDIR=folder, PYTHONPATH="", **quiet)
     process = subprocess.Popen(
         [str(python), "-P", "-c", HEAD + script, *args],

@@ -93,11 +93,25 @@ def lost_and_added():
         executor,
         "lost",
         (3, lambda: made.remove_node(others[0])),
-        (2, lambda: up(lambda: made.add_node(**node(1)))),
+        (2, lambda: made.add_node(**node(1))),
         (3, lambda: None),
     )
     executor.shutdown()
     return found
+
+def lost_hard():
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=3)
+    executor.start()
+    [worker] = made.worker_nodes
+
+    def kill():
+        worker.all_processes["raylet"][0].process.kill()
+
+    def replace():
+        made.remove_node(worker)
+        made.add_node(**node(1))
+
+    return job(executor, "hard", (3, kill), (2, replace), (3, lambda: None))
 
 def taken_in_time():
     from hvd_kernel.ray.discovery import alive_nodes
@@ -164,7 +178,7 @@ def single():
     executor.start()
     executor.execute_single(print)
 
-tell(lost_and_added, taken_in_time, killed, cause, objects, too_few, references, single)
+tell(lost_and_added, lost_hard, taken_in_time, killed, cause, objects, too_few, references, single)
 ray.shutdown()
 made.shutdown()
 """
@@ -176,15 +190,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 
 def test_a_lost_node_leaves_the_others_training_and_a_new_one_joins(told: Mapping[str, Any]) -> None:
-    sizes, places, is_exact = told["lost_and_added"]
-    assert sizes == [3, 2, 3]
+    check_lost_and_added(*told["lost_and_added"])
+
+
+def test_so_it_is_when_the_raylet_of_a_node_is_killed(told: Mapping[str, Any]) -> None:
+    check_lost_and_added(*told["lost_hard"])
+
+
+def check_lost_and_added(sizes: list[int], places: list[list[int]], is_exact: bool) -> None:
+    assert sizes[-3:] == [3, 2, 3], "it may begin with the two that it needs"
     assert places == [[0, 3, 0, 2], [1, 3, 1, 2], [2, 3, 0, 1]]
     assert is_exact, "each step is counted once"
 
 
 def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(told: Mapping[str, Any]) -> None:
     (sizes, places, is_exact), has_died = told["taken_in_time"]
-    assert sizes == [3, 1, 2]
+    assert sizes[-3:] == [3, 1, 2], "it may begin with fewer"
     assert places == [[0, 2, 0, 2], [1, 2, 1, 2]]
     assert is_exact
     assert not has_died
