@@ -46,9 +46,9 @@ def session(master, **conf):
 )
 
 
-def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
-    """A driver at work: ``session``, ``tell`` and the script."""
-    python = environment("spark")
+def started(script: str, *args: str, version: str = "spark", **more: Any) -> subprocess.Popen[str]:
+    """A driver at work, in an environment: ``session``, ``tell`` and the script."""
+    python = environment(version)
     env = clean_environment(
         PYSPARK_PYTHON=str(python), PYTHONPATH="", SPARK_LOCAL_IP="127.0.0.1", JAVA_TOOL_OPTIONS="-Xss2m"
     )
@@ -64,9 +64,11 @@ def started(script: str, *args: str, **more: Any) -> subprocess.Popen[str]:
     )
 
 
-def outcomes(script: str, folder: Path, *, seconds: float = WITHIN_S, **env: str) -> Mapping[str, Any]:
+def outcomes(
+    script: str, folder: Path, *, seconds: float = WITHIN_S, version: str = "spark", **env: str
+) -> Mapping[str, Any]:
     """What the cases have told."""
-    return told_by(started(script, cwd=folder, env=env), seconds)
+    return told_by(started(script, version=version, cwd=folder, env=env), seconds)
 
 
 def told_by(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping[str, Any]:
