@@ -279,7 +279,7 @@ class Executor:
         self._hands[action.ticket].greet(self.wire.request)
 
     def _introduce(self, ticket: e.Ticket, rank: int, said: Mapping[str, Any]) -> None:
-        here = said["pid"] in self.launched.local_ranks()
+        here = said.get("pid") in self.launched.local_ranks()
         self.deliver(e.RankAnswered(ticket, rank, {**said, "here": here}))
 
     def _ask(self, action: e.Ask) -> None:

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 
 from ipykernel import kernelapp
+from IPython.paths import get_ipython_dir
 
 from hvd_kernel.kernel.kernel import HvdKernel
 from hvd_kernel.kernel.pipe import PrivatePipe
+from hvd_kernel.magics.history.store import INSTEAD
 
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -29,8 +34,19 @@ class HvdKernelApp(kernelapp.IPKernelApp):
         sys.path.insert(next(places, 0), "")
 
 
+def find_ipython_dir() -> None:
+    """Give IPython a folder that goes with this kernel where it can make none, and would end with an error."""
+    try:
+        get_ipython_dir()
+    except OSError as error:  # it asks for permissions, which tell nothing of a full quota, or of root on NFS
+        sys.stderr.write(f"{error.filename} cannot be made ({error.strerror}): history lasts as long as this kernel\n")
+        os.environ["IPYTHONDIR"] = folder = tempfile.mkdtemp(prefix=INSTEAD)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 def main() -> None:
     """Serve until shut down."""
+    find_ipython_dir()
     vars(kernelapp)["IOPubThread"] = PrivatePipe  # the application has no setting for it
     HvdKernelApp.launch_instance(kernel_class=HvdKernel)
 

@@ -37,6 +37,7 @@ _NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and open_mpi
 _CLAIMED_S = 60.0
 _END_S = 2.0
 _MOMENT_S = 1.0
+_RANK = "-m hvd_kernel.worker"
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
 
 
@@ -93,6 +94,15 @@ def strays(supervisor: int) -> list[Marked]:
     """Return what cells of a supervisor's cluster have detached."""
     holder = mark(supervisor)
     return [each for each in _marked() if each.holder == holder and _is_detached(each, supervisor)]
+
+
+def neighbours(supervisor: int) -> int:
+    """Return how many ranks of this user's other notebooks run on this host, beside those of this supervisor.
+
+    Not those that have taken a dead one's place: they look like the spare processes that they were.
+    """
+    own = mark(supervisor)
+    return sum(each.command.endswith(_RANK) and each.holder != own for each in _marked())
 
 
 def end(orphan: Marked) -> bool:

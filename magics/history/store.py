@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,6 +14,9 @@ from hvd_kernel.magics.history.run_record import RunRecord, read, written
 from hvd_kernel.processes.private_dir import write_private
 
 FILE = "hvd-runs.jsonl"
+INSTEAD = "hvd-ipython-"
+"""How the name of a folder begins that stands in for IPython's, as long as a kernel lives."""
+
 MOST = 1000
 """Runs that are kept; the file is cut when it has half as many more."""
 
@@ -25,8 +30,12 @@ class History:
         self.problem = ""  # why there is none
 
     def keep_in(self, folder: Path) -> None:
-        """Keep them there from here on."""
+        """Keep them there from here on; a folder that IPython has made because it has none goes with the kernel."""
         self._folder = folder
+        named = os.environ.get("IPYTHONDIR", "")
+        chosen = named and folder == Path(named) and not folder.name.startswith(INSTEAD)
+        if folder.parent == Path(tempfile.gettempdir()) and not chosen:
+            self.problem = "IPython's folder cannot be written"
 
     def add(self, record: RunRecord) -> RunRecord:
         """Keep a record, and return it with its number."""

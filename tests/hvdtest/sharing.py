@@ -236,3 +236,15 @@ def _strangers(kernel: Kernel) -> dict[int, str]:
     """Processes that neither the kernel nor its cluster needs."""
     rooms = family(kernel.pid)
     return {pid: name for pid, name in tagged(kernel.tag).items() if rooms.get(pid) not in OURS}
+
+
+@pytest.fixture
+def own() -> Iterator[Session]:
+    """A cluster of two ranks for one test, which may give it another size; it leaves nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVD_SPARES", "0")
+        session = Session.start(ClusterSpec(2))
+        yield session
+    traces = Traces.of(session)
+    session.stop()
+    traces.wait_none_left()

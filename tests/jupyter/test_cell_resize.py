@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdtest.cluster import Traces, drain, execute, living
+from hvdtest.cluster import drain, execute, living
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Run, Session
 from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import InElastic, RankJoined, RankLeft
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
@@ -42,18 +41,6 @@ def train(state):
 train(state)
 """
 """It ends when it has had a step with so many ranks."""
-
-
-@pytest.fixture
-def own() -> Iterator[Session]:
-    """A cluster of two ranks, which leaves nothing; it has another size at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HVD_SPARES", "0")
-        session = Session.start(ClusterSpec(2))
-        yield session
-    traces = Traces.of(session)
-    session.stop()
-    traces.wait_none_left()
 
 
 @pytest.fixture

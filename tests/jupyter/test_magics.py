@@ -147,7 +147,7 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     [
         ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
         ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
-        ("%hvd begin", "UsageError: %hvd: 'begin' is not understood; %hvd help lists the commands"),
+        ("%hvd zip", "UsageError: %hvd: 'zip' is not understood; %hvd help lists the commands"),
         ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),
         ("%hvdauto maybe", "UsageError: %hvdauto: 'maybe' is not understood: write %hvdauto on or %hvdauto off"),
     ],

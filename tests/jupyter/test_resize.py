@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import Traces, drain, execute, living, processes_below, until, wait_until_all_speak
+from hvdtest.cluster import drain, execute, living, processes_below, until, wait_until_all_speak
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.ranks import events
-from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol import rank_log
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
@@ -23,18 +22,6 @@ EVERYTHING = (
     "total = ops.allreduce(np.array([rank + 1]), name='whole', op=ops.Sum).item()\n"
     "(get_ipython().kernel.engine_id, hvd.rank(), hvd.local_rank(), rank, local_rank, hvd.size(), size, total)"
 )
-
-
-@pytest.fixture
-def own() -> Iterator[Session]:
-    """A cluster of two ranks, which leaves nothing; it has another size at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HVD_SPARES", "0")
-        session = Session.start(ClusterSpec(2))
-        yield session
-    traces = Traces.of(session)
-    session.stop()
-    traces.wait_none_left()
 
 
 def pids(session: Session) -> list[int]:

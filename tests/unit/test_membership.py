@@ -17,6 +17,7 @@ from hvd_kernel.cluster.ranks.operation import Operation
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.cluster.ranks.resize import Resize, Resized
+from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.processes.channel import messages
 
 WISH = messages.Detach("name", "place", 4, 1.0)
@@ -31,6 +32,29 @@ def started(n: int, seed: int = 0) -> VirtualCluster:
     world.run()
     assert world.answers[request] == [e.Done(request)]
     return world
+
+
+def test_a_rank_that_cannot_say_who_it_is_ends_the_start_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = VirtualCluster(2, 0)
+    refused = {"error": "RuntimeError: can't start new thread", "here": False}
+    monkeypatch.setattr(world, "_introduce", lambda ticket, rank: world.deliver(e.RankAnswered(ticket, rank, refused)))
+    world.start()
+    request = world.request(e.StartRequested)
+    world.run()
+    failed = answer(world, request)
+    assert isinstance(failed, e.Failed)
+    assert failed.why == "rank 0 cannot work: RuntimeError: can't start new thread"
+
+
+def test_an_error_instead_of_a_greeting_is_handed_on() -> None:
+    reported = []
+    hands = Handshake([0, 1], ["shell", "control"], lambda rank, said: reported.append((rank, said)))
+    who = {"pid": 7, "host": "here", "device": "cpu"}
+    hands.on_reply(1, {"error": "MemoryError: "}, [])
+    for channel in ("shell", "control"):
+        hands.on_reply(0, who | {"channel": channel}, [])
+    hands.on_output(0, "status", {})
+    assert reported == [(1, {"error": "MemoryError: "}), (0, who | {"channel": "control"})]
 
 
 def answer(world: VirtualCluster, request: int) -> e.Done | e.Failed:

@@ -96,12 +96,21 @@ class Operation:
     def greet(
         self, ranks: set[int], channels: tuple[str, ...], pause: float, enough: Callable[[set[int]], bool]
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Greet ranks, with pauses, until all have answered or ``enough`` says so of the missing; return answers."""
+        """Greet ranks, with pauses, until all have answered or ``enough`` says so of the missing; return answers.
+
+        Raises
+        ------
+        ClusterError
+            One has answered with an error: it lacks memory, descriptors or threads.
+        """
         ticket = self.ticket()
         met = self.answers[ticket]
         while not (ranks <= met.keys() or enough(ranks - met.keys())):
             yield Greet(ticket, frozenset(ranks & self.ranks.living), channels)
             yield from self.within(lambda: ranks <= met.keys() or enough(ranks - met.keys()), pause)
+        for rank, said in sorted(met.items()):
+            if "error" in said:
+                raise WithLog(f"rank {rank} cannot work: {said['error']}")
         return met
 
     def ask(

@@ -117,7 +117,10 @@ class Handshake:
             request(unmet, "hvd_request", hello, self, urgent=channel == "control")
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
-        """Note a channel that answers, and who the rank says it is."""
+        """Note a channel that answers, and who the rank says it is; one that cannot say it is met with its error."""
+        if "error" in content:
+            self._report(rank, content)
+            return False
         self._introduced[rank] = content
         self._met(rank, content["channel"])
         return False

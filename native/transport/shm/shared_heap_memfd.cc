@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/failpoint.h"
@@ -15,14 +17,21 @@ namespace {
 
 const char* const kRoom = "transport/shared_heap";
 
+// A limit of the address space (RLIMIT_AS) is for all that a process maps: the heap takes this
+// part.
+constexpr std::size_t kPartOfLimit = 4;
+
 std::string sized(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
 }  // namespace
 
 std::size_t heap_bytes_or_all(std::size_t wanted) {
   if (wanted != 0) return whole_pages(wanted);
-  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t all = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  struct rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return all;
+  return std::min(all, whole_pages(static_cast<std::size_t>(space.rlim_cur) / kPartOfLimit));
 }
 
 Result<std::shared_ptr<MemfdHeap>> MemfdHeap::create(std::size_t bytes) {

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/failpoint.h"
@@ -56,6 +57,23 @@ Status share_bytes(Mesh& mesh) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "heap: of a limited address space it takes a quarter, so that a rank can map other things") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const std::size_t unlimited = heap_bytes_or_all(0);
+  rlimit limited = before;
+  limited.rlim_cur =
+      8 * 1024 * kMiB;  // less than a sanitizer maps: nothing may be mapped in between
+  const int set = ::setrlimit(RLIMIT_AS, &limited);
+  const std::size_t quarter = heap_bytes_or_all(0);
+  const int restored = ::setrlimit(RLIMIT_AS, &before);
+  REQUIRE(set == 0);
+  REQUIRE(restored == 0);
+  CHECK(quarter == std::min(unlimited, 2 * 1024 * kMiB));
+  CHECK(heap_bytes_or_all(4096) == 4096);
+}
 
 TEST_CASE("heap: what is claimed is there, zeroed, and gone when it is released") {
   const auto made = MemfdHeap::create(64 * kMiB);
