@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display.timeline_poll import TimelinePoll
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.history.repository import commit
 from hvd_kernel.magics.history.run_record import digest
@@ -82,7 +83,8 @@ def watched(
             board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
             renderer = Renderer(writer, board, ranks, before, cell)
             manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
-            watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts)
+            poll = TimelinePoll(session, board, lambda: watch.ranks)
+            watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts, tick=poll.tick)
             board.on_resize = partial(_resize, watch.rejoin)
             watch.rejoin.mark_earlier()
             running.set_result(watch.rejoin)
@@ -90,6 +92,7 @@ def watched(
                 job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
                 prompts.park(looked_at=job.writer.looked_at)
             watch.drive(interrupts)
+            poll.finish()
     except BaseException:
         if running.done():
             running.result().close()

@@ -60,6 +60,7 @@ class Watch:
         timeout: float | None,
         *,
         prompts: Prompts | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._run = run
@@ -80,6 +81,7 @@ class Watch:
         self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
         self.prompts = prompts or Prompts(session, renderer, ranks)
+        self._tick = tick  # what else is done between events
 
     def drive(self, key: InterruptCount | None = None) -> None:
         """Pump events to the renderer; returns when the run is over. Raises nothing of the ranks."""
@@ -95,6 +97,7 @@ class Watch:
                 self._explain()
                 self._renderer.tick()
                 self.prompts.tick()
+                self._tick()
             self._obeyed = interrupts.count
 
     def _take(self, event: Event) -> None:
@@ -121,6 +124,11 @@ class Watch:
         if ranks != {*self._ranks}:
             self._ranks = tuple(sorted(ranks))
             self._stalls = StallMonitor(self._session, self._ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the cell."""
+        return self._ranks
 
     @property
     def left(self) -> list[int]:

@@ -19,6 +19,7 @@ from hvd_kernel.widgets.board import Board, Size
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import curves_of, summary
+from hvd_kernel.widgets.swimlanes.live import Live
 
 HERE = Path(__file__).parent
 FLUSH_S = 0.1
@@ -45,8 +46,13 @@ class Panel(anywidget.AnyWidget):
         from_json=lambda _value, _panel: None,  # the browser has nothing to say about what ranks did
     )
 
-    def __init__(self, current: Callable[[], dict[str, Any]], resize: Callable[[int], None]) -> None:
-        self.current, self._resize = current, resize
+    def __init__(
+        self,
+        current: Callable[[], dict[str, Any]],
+        resize: Callable[[int], None],
+        wish: Callable[[int | None, bool], None],
+    ) -> None:
+        self.current, self._resize, self._wish = current, resize, wish
         super().__init__()
         setattr(self.comm, READABLE, True)
         self.on_msg(self._answer)
@@ -57,6 +63,8 @@ class Panel(anywidget.AnyWidget):
                 self.send_state("snapshot")
             case {"resize": int(n)} if not isinstance(n, bool) and 0 < n <= MOST_RANKS:
                 self._resize(n)
+            case {"timeline": int() | None as picked, "whole": bool(whole)}:
+                self._wish(picked, whole)
 
 
 class Dashboard:
@@ -72,6 +80,7 @@ class Dashboard:
         self._panel: Panel | None = None
         self._flushed = 0.0
         self.origin: Mapping[str, Any] = {}  # of the cell: what stands in the metadata beside the figures
+        self._live = Live()
         self.on_resize: Callable[[int], None] = lambda _n: None  # of a page that asks for so many ranks, on any thread
 
     def feed(self, sample: MetricsSample) -> None:
@@ -108,6 +117,30 @@ class Dashboard:
         """Say why ranks wait, "" when they do not."""
         with self._lock:
             self._board.wait = sentence
+
+    @property
+    def shown(self) -> bool:
+        """Whether it has been displayed."""
+        return self._panel is not None
+
+    @property
+    def timeline_due(self) -> bool:
+        """Whether a page shows the timeline, and ranks are to be asked for it now."""
+        with self._lock:
+            return self._live.due
+
+    def timeline_question(self, ranks: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
+        """Return which of the ranks to ask what they did lately, and the question."""
+        with self._lock:
+            return self._live.question(ranks, map(int, self._board.slow))
+
+    def feed_recent(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take what ranks did lately, and show it."""
+        with self._lock:
+            self._live.take(answers)
+            message = self._live.message()
+        if self._panel is not None:
+            self._panel.send({"timeline": message})
 
     def flush(self) -> None:
         """Send the news to the browser, if there is one and the last flush was not a moment ago."""
@@ -148,14 +181,19 @@ class Dashboard:
 
     def _repr_mimebundle_(self, **_options: object) -> Bundle:
         if self._panel is None:
-            self._panel = Panel(self._snapshot, self._resize)
+            self._panel = Panel(self._snapshot, self._resize, self._wish)
         live = self._panel._repr_mimebundle_() or ({}, {})
         data, metadata = self.static_bundle()
         return {**live[0], **data}, {**live[1], **metadata}
+
+    def _wish(self, picked: int | None, whole: bool) -> None:
+        with self._lock:
+            self._live.wish(picked, whole=whole)
 
     def _resize(self, n: int) -> None:
         self.on_resize(n)
 
     def _snapshot(self) -> dict[str, Any]:
         with self._lock:
-            return self._board.snapshot()
+            stored = self._live.stored() if self._board.states is not None else None
+            return self._board.snapshot() | ({"timeline": stored} if stored else {})

@@ -5,6 +5,7 @@
 //            and one number more: of an operation how many requests were carried out together, of
 //            READY (rank 0 only: a rank has asked) the rank. While a timeline is written, an
 //            operation's record also has dtype and shape
+//            WAIT: a user thread stood still in wait() for that long
 //   cursor   the number of the next record a reader has not seen
 // Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the
 // ring is long loses the oldest records, and so does (rarely) a writer that was stopped in the

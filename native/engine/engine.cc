@@ -23,6 +23,8 @@ constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
 // Devices have no doorbell for when they are done.
 constexpr std::chrono::microseconds kBetweenLooks(100);
+// A wait in the trace: a shorter one is not seen there, and noting it would cost a small call more.
+constexpr std::int64_t kSeenWaitNs = 20'000;
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -277,7 +279,9 @@ bool Engine::wait_for(const TaskPtr& task, std::chrono::nanoseconds longest) {
   const Deadline deadline(begin, longest);
   if (const RundownScope scope(rundown_guard_); scope) progress_engine_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
-  counters_.wait_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);
+  const std::int64_t waited = now_ns() - begin;
+  counters_.wait_ns.fetch_add(waited, std::memory_order_relaxed);
+  if (waited >= kSeenWaitNs) trace_.add(begin, waited, "WAIT", task->request.name, 0);
   return done;
 }
 

@@ -36,6 +36,10 @@ def test_a_cell_is_recorded_and_shown(kernel: Kernel, tmp_path: Path) -> None:
     assert json.loads(of_one) == {"bytes": 12, "fused": 1, "dtype": "float32", "shape": "[3]"}
     kernel.run(CELL)
     assert kernel.run("%hvd timeline").shown == [shown], "what came after the end is not in it"
+    kernel.run(f"%hvd timeline save {tmp_path}/last.json")
+    last_cell = json.loads((tmp_path / "last.json").read_text())
+    moved = [(e["pid"], e["name"].split()[-1]) for e in last_cell if e.get("cat") == "transfer"]
+    assert sorted(moved) == sorted((rank, f"grad{i % 4}") for rank in range(2) for i in range(20)), "of every rank"
 
 
 @pytest.mark.nightly
@@ -45,9 +49,11 @@ def test_what_cannot_be_recorded_or_shown_is_told(kernel: Kernel, tmp_path: Path
         return kernel.run(line, allow_error=True).error.removeprefix("UsageError: %hvd timeline: ")
 
     kernel.run("%hvd restart")  # ranks that have never recorded
-    assert error("%hvd timeline") == "nothing has been recorded; write %hvd timeline start, or show FILE"
+    assert error("%hvd timeline show") == "nothing has been recorded; write %hvd timeline start, or show FILE"
+    refused = kernel.run("%hvd timeline save t.txt", allow_error=True).error
+    assert refused.endswith("save: name a file that ends with .json (a Chrome trace) or .svg (a picture)")
     assert error("%hvd timeline statr") == (
-        "'statr' is not understood: did you mean start?; write %hvd timeline start [FILE], stop, or show [FILE]"
+        "'statr' is not understood: did you mean start?; write %hvd timeline, save FILE, start [FILE], stop, or show [FILE]"
     )
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
@@ -80,3 +86,27 @@ def test_while_a_cell_runs_in_the_background(kernel: Kernel, tmp_path: Path) -> 
     (again,) = kernel.run(f"%hvd timeline show {tmp_path}/a.json").shown
     assert again == shown
     kernel.run("%hvd timeline stop")
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(3)
+def test_what_each_rank_did_at_last_is_shown_without_a_recording(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run("%hvd restart")
+    kernel.run("""%%hvdrun
+import time, torch
+for i in range(20):
+    time.sleep(0.05 if rank == 2 else 0.01)
+    hvd.allreduce(torch.ones(1000), name="grad")""")
+    shown = kernel.run("%hvd timeline")
+    head, *rows = shown.shown[0].splitlines()
+    assert head.startswith("the last ")
+    assert head.endswith(" of 3 ranks")
+    table = {row.split()[0]: row for row in rows[1:]}
+    assert {row.split()[1] for row in table.values()} >= {"20"}
+    assert table["2"].endswith("ms"), "rank 2 was waited for"
+    html = shown.contents("display_data")[0]["data"]["text/html"]
+    assert html.startswith("<svg ")
+    kernel.run(f"%hvd timeline save {tmp_path}/a.svg")
+    assert "rank 2" in (tmp_path / "a.svg").read_text()
+    again = kernel.run(f"%hvd timeline save {tmp_path}/a.svg", allow_error=True).error
+    assert again.endswith("a.svg exists: name another file, or add --force")

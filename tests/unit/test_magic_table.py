@@ -106,7 +106,7 @@ def test_only_the_tables_are_registered(shell: InteractiveShell) -> None:
     ("line", "found"),
     [
         ("%hvd ", list(WORDS)),
-        ("%hvd timeline ", ["start", "stop", "show"]),
+        ("%hvd timeline ", ["save", "start", "stop", "show"]),
         ("%hvdauto ", ["on", "off"]),
         ("%hvdpush pushed_v", ["pushed_value"]),
         ("%hvdlogs -", ["--ranks", "--targets", "-t", "--cell", "--tail", "--stream", "--path", "--help"]),

@@ -23,17 +23,24 @@ const MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97
  */
 export const markColour = (kind) => MARKS[kind] ?? MARKS.left;
 
-/** @typedef {{ soft: string, grid: string, font: string }} Theme what a canvas, which has no style sheet, is drawn with */
+/** @typedef {Record<"soft" | "grid" | "ink" | "paper" | "font", string>} Theme what a canvas, which has no style sheet, is drawn with */
+
+const NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "late", "queue", "transfer"];
 
 /**
+ * Return the colours of the theme by their names in the style sheet, and the font; a canvas resolves no variables of it.
+ *
  * @param {Element} root
- * @returns {Theme}
+ * @returns {Theme & Record<string, string>}
  */
 export function readTheme(root) {
   const style = getComputedStyle(root);
-  return {
-    soft: style.getPropertyValue("--hvd-soft"),
-    grid: style.getPropertyValue("--hvd-grid"),
-    font: `11px ${style.fontFamily}`,
-  };
+  const probe = document.createElement("i");
+  root.append(probe);
+  const colours = NAMES.map((name) => {
+    probe.style.color = `var(--hvd-${name})`;
+    return [name, getComputedStyle(probe).color];
+  });
+  probe.remove();
+  return { ...Object.fromEntries(colours), font: `11px ${style.fontFamily}` };
 }

@@ -4,6 +4,8 @@
  * A row is a list, to be short. tests/unit/test_page_modules.py holds these tables equal to those in Python.
  */
 
+/** @import {TimelineMessage} from "./lanes/model.js" */
+
 /** @typedef {number | string | null} Logged "nan" and "inf" come as text */
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
@@ -54,6 +56,7 @@
  * @property {number} lines how many there were
  * @property {Line[]} open lines without their end yet
  * @property {Mark[]} marks
+ * @property {TimelineMessage} [timeline] of a cell that has ended: what its ranks did at last
  */
 
 /** @typedef {Head & Whole} Snapshot */

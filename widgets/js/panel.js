@@ -6,7 +6,8 @@ import { readTheme } from "./colours.js";
 import { h, setVisible } from "./dom.js";
 import { makeFigures } from "./figures.js";
 import { makeHead } from "./head.js";
-import { LOG, RATES } from "./messages.js";
+import { makeLanes } from "./lanes/view.js";
+import { LOG, RATES, ROW } from "./messages.js";
 import { makeOutput } from "./output.js";
 import { makeTable } from "./ranks/table.js";
 
@@ -15,6 +16,11 @@ import { makeTable } from "./ranks/table.js";
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */
 
+const ASK_AGAIN = 2000; // milliseconds: the kernel forgets who shows the timeline (widgets/swimlanes/live.py)
+
+/** @param {Snapshot} state */
+const communicates = ({ rows }) => Object.values(rows).some((row) => (row[ROW.comm] ?? 0) > 0);
+
 /**
  * @param {Store} store
  * @param {HTMLElement} el
@@ -22,7 +28,7 @@ import { makeTable } from "./ranks/table.js";
  */
 export function makePanel(store, el, signal) {
   /** @type {Theme} */
-  let theme = { soft: "", grid: "", font: "11px sans-serif" };
+  let theme = { soft: "", grid: "", ink: "", paper: "", font: "11px sans-serif" };
   /** @type {number | null} */
   let hovered = null;
   /** @type {number | null} */
@@ -32,6 +38,7 @@ export function makePanel(store, el, signal) {
   const figures = makeFigures();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
+  const lanes = makeLanes(() => theme);
   const table = makeTable(
     (rank) => {
       hovered = rank;
@@ -45,7 +52,17 @@ export function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, head.size, figures.root, marks.root, charts.root, table.root, output.root);
+  root.append(
+    head.root,
+    head.wait,
+    head.size,
+    figures.root,
+    marks.root,
+    charts.root,
+    lanes.root,
+    table.root,
+    output.root,
+  );
   el.append(root);
 
   function focus() {
@@ -59,6 +76,7 @@ export function makePanel(store, el, signal) {
     figures.update(state);
     setVisible(figures.root, charts.update(state));
     marks.update(state);
+    lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
     table.update(state, picked);
     output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
@@ -66,9 +84,15 @@ export function makePanel(store, el, signal) {
   function schedule() {
     frame ||= requestAnimationFrame(draw);
   }
+  function ask() {
+    if (lanes.open && !store.state?.finished && !document.hidden) store.askTimeline(picked);
+  }
+  const asking = setInterval(ask, ASK_AGAIN);
+  lanes.root.addEventListener("toggle", ask);
   function restyle() {
     theme = readTheme(root);
     charts.redraw();
+    lanes.draw();
   }
   const themes = new MutationObserver(restyle);
   themes.observe(document.body, { attributes: true });
@@ -82,6 +106,7 @@ export function makePanel(store, el, signal) {
   schedule();
   signal.addEventListener("abort", () => {
     store.views.delete(schedule);
+    clearInterval(asking);
     themes.disconnect();
     sizes.disconnect();
     cancelAnimationFrame(frame);

@@ -1,7 +1,9 @@
 /** State of the panel: one store per widget model applies its messages, so that all views of the model show the same. */
 
+import { takeMessage } from "./lanes/model.js";
 import { MAX_LINES } from "./messages.js";
 
+/** @import {Timeline, TimelineMessage} from "./lanes/model.js" */
 /** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
 
 /**
@@ -16,7 +18,9 @@ import { MAX_LINES } from "./messages.js";
  * @typedef {object} Store
  * @property {Snapshot | null} state
  * @property {Set<() => void>} views called after each change
+ * @property {Timeline | null} timeline what ranks did lately, where a view has asked for it
  * @property {(n: number) => void} resize asks the kernel for so many ranks
+ * @property {(picked: number | null) => void} askTimeline says that a view shows the timeline, with this rank
  */
 
 /**
@@ -26,7 +30,13 @@ import { MAX_LINES } from "./messages.js";
  */
 export function makeStore(model, signal) {
   /** @type {Store} */
-  const store = { state: null, views: new Set(), resize: (n) => model.send({ resize: n }) };
+  const store = {
+    state: null,
+    timeline: null,
+    views: new Set(),
+    resize: (n) => model.send({ resize: n }),
+    askTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null }),
+  };
   const changed = () => {
     for (const view of store.views) view();
   };
@@ -35,21 +45,34 @@ export function makeStore(model, signal) {
     const snapshot = model.get("snapshot");
     if (!snapshot || (store.state && snapshot.seq < store.state.seq)) return;
     store.state = structuredClone(snapshot);
+    if (snapshot.timeline) store.timeline = takeMessage(null, snapshot.timeline) ?? store.timeline;
     changed();
+  }
+  /** @param {TimelineMessage} message */
+  function takeTimeline(message) {
+    if (store.state?.finished) return;
+    store.timeline = takeMessage(store.timeline, message);
+    changed();
+  }
+  /** @param {Increment | { timeline: TimelineMessage }} content */
+  function take(content) {
+    if (typeof content !== "object") return;
+    if ("timeline" in content) takeTimeline(content.timeline);
+    else takeIncrement(content);
   }
   /** @param {Increment} increment */
   function takeIncrement(increment) {
     const state = store.state;
-    if (!state || typeof increment !== "object" || increment.seq <= state.seq || state.finished) return;
+    if (!state || increment.seq <= state.seq || state.finished) return;
     if (increment.seq !== state.seq + 1) model.send("snapshot"); // a gap: curves miss some columns until it comes
     applyIncrement(state, increment);
     changed();
   }
   model.on("change:snapshot", takeSnapshot);
-  model.on("msg:custom", takeIncrement);
+  model.on("msg:custom", take);
   signal.addEventListener("abort", () => {
     model.off("change:snapshot", takeSnapshot);
-    model.off("msg:custom", takeIncrement);
+    model.off("msg:custom", take);
   });
   takeSnapshot();
   return store;

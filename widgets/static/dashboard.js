@@ -114,13 +114,17 @@ function rankColour(index, count) {
 }
 var MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
 var markColour = (kind) => MARKS[kind] ?? MARKS.left;
+var NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "late", "queue", "transfer"];
 function readTheme(root) {
   const style = getComputedStyle(root);
-  return {
-    soft: style.getPropertyValue("--hvd-soft"),
-    grid: style.getPropertyValue("--hvd-grid"),
-    font: `11px ${style.fontFamily}`
-  };
+  const probe = document.createElement("i");
+  root.append(probe);
+  const colours = NAMES.map((name) => {
+    probe.style.color = `var(--hvd-${name})`;
+    return [name, getComputedStyle(probe).color];
+  });
+  probe.remove();
+  return { ...Object.fromEntries(colours), font: `11px ${style.fontFamily}` };
 }
 
 // widgets/js/charts/axes.js
@@ -233,8 +237,8 @@ function makeChart(label, theme, sync) {
       {
         ...options,
         hooks: {
-          setCursor: [(drawn) => setText(readout, readoutOf(drawn))],
-          draw: [(drawn) => drawMarks(drawn, marks, theme())]
+          setCursor: [(drawn2) => setText(readout, readoutOf(drawn2))],
+          draw: [(drawn2) => drawMarks(drawn2, marks, theme())]
         }
       },
       [[]],
@@ -263,10 +267,10 @@ function makeChart(label, theme, sync) {
      */
     draw(state, names, standard, changed) {
       shown = names.includes(picked) ? picked : standard;
-      const drawn = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
+      const drawn2 = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
       marks = state.marks;
       const columns = state.curves.y[shown] ?? [];
-      drawn.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
+      drawn2.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
       const last = (columns.at(-1) ?? []).map(metric).join(", ");
       canvas.setAttribute("aria-label", `${titleOf(shown)} of ${ranks} ranks over time; last values ${last}`);
       if (names.length !== tabs.children.length) tabs.replaceChildren(...names.map((name) => makeTab(name, changed)));
@@ -411,6 +415,535 @@ function shownOf(size2, picked) {
   return { number: number2, apply: number2 === size2[SIZE.n] ? "" : `resize to ${number2}`, note: size2[SIZE.note] };
 }
 
+// widgets/js/lanes/layout.js
+var LEGEND = (
+  /** @type {const} */
+  {
+    compute: "computing",
+    wait: "standing still",
+    negotiate: "negotiating",
+    late: "waiting for a rank",
+    queue: "queue",
+    transfer: "transfer"
+  }
+);
+var SHORTEST = 1e3;
+var FINEST = 1;
+function partsOf({ asked, ready, agreed, begun, end, late, waited }) {
+  const there = late < 0 ? ready : Math.min(agreed, ready + waited);
+  return [
+    ["negotiate", asked, ready],
+    ["late", ready, there],
+    ["negotiate", there, agreed],
+    ["queue", agreed, begun],
+    ["transfer", begun, Math.max(end, begun + 1)]
+  ];
+}
+function barsOf(timeline, view, width) {
+  const scale = width / (view.to - view.from);
+  return [...timeline.lanes.values()].flatMap((lane, i) => {
+    const parts = lane.operations.filter(({ asked, end }) => end > view.from && asked < view.to).flatMap(partsOf);
+    for (const [, since, missing2] of lane.open)
+      parts.push([missing2.length ? "late" : "negotiate", since, timeline.now]);
+    const waits = lane.waits.filter(([begin, end]) => end > view.from && begin < view.to);
+    return [
+      ...drawn([[Math.max(view.from, 0), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
+      ...drawn(waits, view, scale, i, 0, "wait"),
+      ...KINDS.flatMap((kind) => {
+        const spans = parts.filter(([each]) => each === kind).map(([, from, to]) => (
+          /** @type {Pair} */
+          [from, to]
+        ));
+        return drawn(spans, view, scale, i, 1, kind);
+      })
+    ];
+  });
+}
+var KINDS = ["negotiate", "queue", "late", "transfer"];
+function drawn(spans, view, scale, lane, band, kind) {
+  const bars = [];
+  for (const [from, to] of spans.sort((a, b) => a[0] - b[0])) {
+    if (to <= from || to < view.from || from > view.to) continue;
+    const x = (Math.max(from, view.from) - view.from) * scale;
+    const end = (Math.min(to, view.to) - view.from) * scale;
+    const last = bars.at(-1);
+    if (last && x - (last.x + last.width) < FINEST) last.width = Math.max(last.width, end - last.x);
+    else bars.push({ x, width: Math.max(end - x, FINEST), lane, band, kind });
+  }
+  return bars;
+}
+function operationAt(lane, time, slack) {
+  let [best, least] = [
+    /** @type {Operation | null} */
+    null,
+    Number.POSITIVE_INFINITY
+  ];
+  for (const operation of lane.operations) {
+    const off = Math.max(operation.asked - time, time - operation.end, 0);
+    const within = time >= operation.begun && time <= operation.end;
+    const cost = off > 0 ? 1e12 + off : (operation.end - operation.asked) * (within ? 1e-3 : 1);
+    if (off <= slack && cost < least) [best, least] = [operation, cost];
+  }
+  return best;
+}
+function neighbour(lane, operation, by, view) {
+  const all = lane.operations;
+  if (!all.length) return null;
+  if (!operation) return all.filter(({ begun }) => begun <= view.to).at(-1) ?? all[0];
+  const at = all.findIndex(({ asked, end }) => asked === operation.asked && end === operation.end);
+  return all[Math.min(Math.max(at + by, 0), all.length - 1)];
+}
+function zoomed({ from, to }, factor, at, longest) {
+  const span2 = Math.min(Math.max((to - from) * factor, SHORTEST), Math.max(longest, SHORTEST));
+  const place = from + (to - from) * at;
+  return { from: place - span2 * at, to: place + span2 * (1 - at) };
+}
+function panned({ from, to }, by, within) {
+  const span2 = to - from;
+  const start = Math.min(
+    Math.max(from + span2 * by, within.from - span2 * 0.05),
+    Math.max(within.to - span2, within.from)
+  );
+  return { from: start, to: start + span2 };
+}
+function ticksOf({ from, to }, most = 6) {
+  const power = 10 ** Math.floor(Math.log10((to - from) / most));
+  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each * most >= to - from) ?? 10 * power;
+  const first = Math.ceil(from / step);
+  const digits = Math.max(0, -Math.floor(Math.log10(step / 1e6) + 1e-9));
+  return Array.from({ length: Math.max(0, Math.floor(to / step) - first + 1) }, (_, i) => {
+    const at = (first + i) * step;
+    return [at, `${(at / 1e6).toFixed(digits)} s`];
+  });
+}
+
+// widgets/js/lanes/files.js
+var PLACES = (
+  /** @type {const} */
+  {
+    left: 74,
+    right: 14,
+    lane: 34,
+    program: 4,
+    core: 13,
+    thin: 7,
+    thick: 15,
+    axis: 20
+  }
+);
+function chromeTrace(timeline) {
+  const events = [];
+  for (const [rank, lane] of timeline.lanes) {
+    events.push({ name: "process_name", ph: "M", pid: rank, tid: 0, args: { name: `rank ${rank}` } });
+    events.push({ name: "thread_name", ph: "M", pid: rank, tid: 0, args: { name: "program" } });
+    events.push({ name: "thread_name", ph: "M", pid: rank, tid: 1, args: { name: "core" } });
+    for (const [begin, end] of lane.waits) {
+      events.push({ name: "WAIT", cat: "program", ph: "X", ts: begin, dur: end - begin, pid: rank, tid: 0 });
+    }
+    for (const operation of lane.operations) {
+      for (const [kind, from, to] of partsOf(operation)) {
+        if (to <= from) continue;
+        events.push({
+          name: nameOf(kind, operation),
+          cat: kind,
+          ph: "X",
+          ts: from,
+          dur: to - from,
+          pid: rank,
+          tid: 1,
+          args: argsOf(operation)
+        });
+      }
+    }
+  }
+  return JSON.stringify(events);
+}
+var nameOf = (kind, { kind: operation, name, how, late }) => ({
+  negotiate: `NEGOTIATE_${operation} ${name}`,
+  late: `WAIT_FOR_RANK_${late} ${name}`,
+  queue: `QUEUE ${name}`,
+  transfer: `${how || operation} ${name}`,
+  compute: "",
+  wait: ""
+})[kind];
+var argsOf = ({ tensors, bytes, merged, late, waited }) => ({
+  tensors,
+  bytes,
+  merged,
+  ...late < 0 ? {} : { late, waited_us: waited }
+});
+var escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+function svgOf(timeline, view, width, colours, title) {
+  const [head, foot] = [34, 26];
+  const height = head + PLACES.lane * timeline.lanes.size + PLACES.axis + foot;
+  const inner = width - PLACES.left - PLACES.right;
+  const parts = [`<rect width="${width}" height="${height}" fill="${colours.paper}"/>`];
+  const text = (x2, y, said, anchor = "start", fill = colours.soft) => parts.push(
+    `<text x="${x2.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="${fill}">${escaped(said)}</text>`
+  );
+  text(10, 20, title, "start", colours.ink);
+  const bottom = head + PLACES.lane * timeline.lanes.size;
+  for (const [at, said] of ticksOf(view)) {
+    const x2 = PLACES.left + (at - view.from) / (view.to - view.from) * inner;
+    parts.push(`<rect x="${x2.toFixed(1)}" y="${head}" width="1" height="${bottom - head}" fill="${colours.grid}"/>`);
+    text(x2, bottom + 14, said, "middle");
+  }
+  for (const [i, rank] of [...timeline.lanes.keys()].entries())
+    text(10, head + PLACES.lane * i + 20, `rank ${rank}`, "start", colours.ink);
+  for (const { x: x2, width: wide, lane, band, kind } of barsOf(timeline, view, inner)) {
+    const y = head + PLACES.lane * lane + (band ? PLACES.core : PLACES.program);
+    const tall = band ? PLACES.thick : PLACES.thin;
+    parts.push(
+      `<rect x="${(PLACES.left + x2).toFixed(1)}" y="${y}" width="${wide.toFixed(1)}" height="${tall}" fill="${colours[kind]}"/>`
+    );
+  }
+  let x = PLACES.left;
+  for (const [kind, said] of Object.entries(LEGEND)) {
+    parts.push(`<rect x="${x}" y="${height - 16}" width="9" height="9" fill="${colours[kind]}"/>`);
+    text(x + 13, height - 8, said);
+    x += 34 + 6 * said.length;
+  }
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif" font-size="11">${parts.join("")}</svg>`;
+}
+
+// widgets/js/lanes/model.js
+var OPERATION = (
+  /** @type {const} */
+  {
+    asked: 0,
+    ready: 1,
+    agreed: 2,
+    begun: 3,
+    end: 4,
+    kind: 5,
+    name: 6,
+    how: 7,
+    tensors: 8,
+    bytes: 9,
+    merged: 10,
+    late: 11,
+    waited: 12
+  }
+);
+var KEEP = 2e7;
+function takeMessage(timeline, message) {
+  if (!message.whole && (!timeline || timeline.words.length !== message.from)) return null;
+  const before = message.whole || !timeline ? { now: 0, words: [], lanes: /* @__PURE__ */ new Map() } : timeline;
+  const words = before.words.concat(message.words);
+  const oldest = message.now - KEEP;
+  const lanes = /* @__PURE__ */ new Map();
+  for (const [rank, fresh] of Object.entries(message.lanes)) {
+    const old = before.lanes.get(Number(rank));
+    const operations = (old?.operations ?? []).concat(fresh.operations.map((row) => operationOf(row, words)));
+    lanes.set(Number(rank), {
+      operations: operations.filter(({ end }) => end > oldest),
+      waits: (old?.waits ?? []).concat(fresh.waits).filter(([, end]) => end > oldest),
+      open: fresh.open
+    });
+  }
+  return { now: message.now, words, lanes };
+}
+function operationOf(row, words) {
+  return {
+    asked: row[OPERATION.asked],
+    ready: row[OPERATION.ready],
+    agreed: row[OPERATION.agreed],
+    begun: row[OPERATION.begun],
+    end: row[OPERATION.end],
+    kind: words[row[OPERATION.kind]] ?? "",
+    name: words[row[OPERATION.name]] ?? "",
+    how: words[row[OPERATION.how]] ?? "",
+    tensors: row[OPERATION.tensors],
+    bytes: row[OPERATION.bytes],
+    merged: row[OPERATION.merged],
+    late: row[OPERATION.late],
+    waited: row[OPERATION.waited]
+  };
+}
+function beginOf(timeline) {
+  const starts = [...timeline.lanes.values()].map(({ operations: [first] }) => first?.asked ?? timeline.now);
+  return Math.max(0, Math.min(timeline.now, ...starts));
+}
+
+// widgets/js/lanes/paint.js
+function paint(context, picture) {
+  const { timeline, view, chosen, width, colours } = picture;
+  const inner = width - PLACES.left - PLACES.right;
+  const bottom = PLACES.lane * timeline.lanes.size;
+  context.font = colours.font;
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  for (const [at, text] of ticksOf(view)) {
+    const x = PLACES.left + (at - view.from) / (view.to - view.from) * inner;
+    context.fillStyle = colours.grid;
+    context.fillRect(Math.round(x), 0, 1, bottom);
+    context.fillStyle = colours.soft;
+    context.fillText(text, Math.min(Math.max(x, PLACES.left), width - 24), bottom + 11);
+  }
+  context.textAlign = "left";
+  for (const [i, rank] of [...timeline.lanes.keys()].entries()) {
+    context.fillStyle = rank === chosen?.rank ? colours.ink : colours.soft;
+    context.fillText(`rank ${rank}`, 14, PLACES.lane * i + 17);
+  }
+  for (const bar of barsOf(timeline, view, inner)) {
+    context.fillStyle = colours[bar.kind];
+    const y = PLACES.lane * bar.lane + (bar.band ? PLACES.core : PLACES.program);
+    context.fillRect(PLACES.left + bar.x, y, bar.width, bar.band ? PLACES.thick : PLACES.thin);
+  }
+  outline(context, picture, inner);
+}
+function outline(context, { timeline, view, chosen, colours }, inner) {
+  if (!chosen?.operation) return;
+  const scale = inner / (view.to - view.from);
+  const lane = [...timeline.lanes.keys()].indexOf(chosen.rank);
+  const from = Math.max(0, (chosen.operation.asked - view.from) * scale);
+  const to = Math.min(inner, (chosen.operation.end - view.from) * scale);
+  if (lane < 0 || to < from) return;
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1.5;
+  const y = PLACES.lane * lane + PLACES.core;
+  context.strokeRect(PLACES.left + from - 1, y - 1, Math.max(to - from, 2) + 2, PLACES.thick + 2);
+}
+
+// widgets/js/lanes/tools.js
+function makeTools() {
+  const legend = h("div", { class: "hvd-lanes-legend" });
+  for (const [kind, text] of Object.entries(LEGEND)) legend.append(h("span", { "data-kind": kind }, h("i"), text));
+  const root = h("div", { class: "hvd-lanes-tools" }, legend);
+  const buttons = /* @__PURE__ */ new Map();
+  return {
+    root,
+    /** @param {[text: string, hint: string, act: () => void][]} actions */
+    fill(actions) {
+      for (const [text, hint, act] of actions) {
+        const made = h(
+          "button",
+          { type: "button", class: "hvd-tool", title: hint, "aria-label": `${text}: ${hint}` },
+          text
+        );
+        made.addEventListener("click", act);
+        buttons.set(text, made);
+        root.append(made);
+      }
+    },
+    /**
+     * @param {string} text
+     * @param {boolean} pressed
+     */
+    press: (text, pressed) => buttons.get(text)?.setAttribute("aria-pressed", String(pressed))
+  };
+}
+function download(name, blob) {
+  if (!blob) return;
+  const link = h("a", { download: name, href: URL.createObjectURL(blob) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1e3);
+}
+function obeyKeys(element, keys) {
+  element.addEventListener("keydown", (event) => {
+    const act = keys[event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act(event);
+  });
+}
+
+// widgets/js/lanes/words.js
+function span(micros) {
+  if (micros >= 1e6) return `${Number((micros / 1e6).toPrecision(3))} s`;
+  if (micros >= 1e3) return `${Number((micros / 1e3).toPrecision(3))} ms`;
+  return `${Math.round(micros)} us`;
+}
+function describe(rank, operation) {
+  const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
+  const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
+  const what = merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
+  const moved = end > begun && bytes > 0 ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
+  const parts = [
+    `rank ${rank}: ${what}`,
+    bytes > 0 ? size(bytes) : "",
+    merged > 1 ? "" : moved,
+    `${span(end - asked)} in all`,
+    merged > 1 || end <= begun ? "" : `transfer ${span(end - begun)}${how ? ` (${how.toLowerCase().replaceAll("_", " ")})` : ""}`,
+    begun > agreed && merged === 1 ? `queue ${span(begun - agreed)}` : "",
+    late >= 0 ? `waited ${span(waited)} for rank ${late}` : ""
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+function describeOpen(rank, [name, since, missing2], now) {
+  const ranks = `${missing2.length === 1 ? "rank" : "ranks"} ${missing2.join(", ")}`;
+  return `rank ${rank}: '${name}' for ${span(now - since)}${missing2.length ? ` · waits for ${ranks}` : ""}`;
+}
+
+// widgets/js/lanes/view.js
+var FIRST = 5e6;
+var NEAR = 4;
+var DRAGGED = 3;
+var KEYS = "Arrow keys move and choose a rank, + and - zoom, Shift with an arrow chooses an operation, Home shows all, End follows";
+function makeLanes(theme) {
+  const canvas = h("canvas", {
+    class: "hvd-lanes-canvas",
+    tabindex: "0",
+    role: "application",
+    "aria-label": `Timeline. ${KEYS}`
+  });
+  const said = h("p", { class: "hvd-lanes-said", role: "status" });
+  const tools = makeTools();
+  const body = h("div", { class: "hvd-lanes-body" }, tools.root, canvas, said);
+  const root = h(
+    "details",
+    { class: "hvd-lanes", hidden: "" },
+    h("summary", { class: "hvd-log-head" }, h("span", {}, "timeline")),
+    body
+  );
+  let timeline = null;
+  let view = { from: 0, to: FIRST };
+  let following = true;
+  let title = "";
+  let chosen = null;
+  let drag = null;
+  const inner = () => Math.max(1, canvas.clientWidth - PLACES.left - PLACES.right);
+  const extent = () => ({ from: timeline ? beginOf(timeline) : 0, to: timeline?.now ?? FIRST });
+  function show(next) {
+    const { from, to } = extent();
+    following = next.to >= to - (next.to - next.from) * 0.01;
+    view = panned(next, 0, { from, to });
+    draw();
+  }
+  const zoom = (factor, at2 = 0.5) => show(zoomed(view, factor, at2, extent().to - extent().from));
+  function all() {
+    show(extent());
+  }
+  function newest() {
+    const length = view.to - view.from;
+    show({ from: extent().to - length, to: extent().to });
+  }
+  function draw() {
+    if (!timeline || !root.open || !canvas.clientWidth) return;
+    const ratio = devicePixelRatio;
+    const [wide, tall] = [canvas.clientWidth, PLACES.lane * timeline.lanes.size + PLACES.axis];
+    canvas.style.height = `${tall}px`;
+    canvas.width = wide * ratio;
+    canvas.height = tall * ratio;
+    const context = (
+      /** @type {CanvasRenderingContext2D} */
+      canvas.getContext("2d")
+    );
+    context.scale(ratio, ratio);
+    paint(context, { timeline, view, chosen, width: wide, colours: theme() });
+    tools.press("follow", following);
+  }
+  function choose(next) {
+    chosen = next;
+    setText(said, next ? wordsOf(next) : "");
+    draw();
+  }
+  function wordsOf({ rank, operation }) {
+    if (operation) return describe(rank, operation);
+    const open = timeline?.lanes.get(rank)?.open[0];
+    return open && timeline ? describeOpen(rank, open, timeline.now) : `rank ${rank}`;
+  }
+  function at(event) {
+    const box = canvas.getBoundingClientRect();
+    const x = event.clientX - box.left - PLACES.left;
+    const time = view.from + x / inner() * (view.to - view.from);
+    const rank = [...timeline?.lanes.keys() ?? []][Math.floor((event.clientY - box.top) / PLACES.lane)];
+    const lane = timeline?.lanes.get(rank);
+    const slack = NEAR / inner() * (view.to - view.from);
+    return { place: x / inner(), rank, operation: lane ? operationAt(lane, time, slack) : null };
+  }
+  function chooseRank(by) {
+    const ranks = [...timeline?.lanes.keys() ?? []];
+    const place = chosen ? ranks.indexOf(chosen.rank) + by : 0;
+    const rank = ranks[Math.min(Math.max(place, 0), ranks.length - 1)];
+    if (rank !== void 0) choose({ rank, operation: null });
+  }
+  function chooseOperation(by) {
+    const rank = chosen?.rank ?? [...timeline?.lanes.keys() ?? []][0];
+    const lane = timeline?.lanes.get(rank);
+    const operation = lane ? neighbour(lane, chosen?.operation ?? null, by, view) : null;
+    if (!operation) return;
+    following = false;
+    const middle = (operation.asked + operation.end) / 2;
+    if (middle < view.from || middle > view.to)
+      show({ from: middle - (view.to - view.from) / 2, to: middle + (view.to - view.from) / 2 });
+    choose({ rank, operation });
+  }
+  const keys = {
+    ArrowLeft: ({ shiftKey }) => shiftKey ? chooseOperation(-1) : show(panned(view, -0.2, extent())),
+    ArrowRight: ({ shiftKey }) => shiftKey ? chooseOperation(1) : show(panned(view, 0.2, extent())),
+    ArrowUp: () => chooseRank(-1),
+    ArrowDown: () => chooseRank(1),
+    "+": () => zoom(0.5),
+    "-": () => zoom(2),
+    Home: all,
+    End: newest,
+    Escape: () => choose(null)
+  };
+  obeyKeys(canvas, keys);
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey && !canvas.matches(":focus")) return;
+    event.preventDefault();
+    zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.min(Math.max(at(event).place, 0), 1));
+  });
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, view, moved: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!drag) {
+      const { rank, operation } = at(event);
+      if (!chosen?.operation) setText(said, operation ? describe(rank, operation) : "");
+      return;
+    }
+    drag.moved ||= Math.abs(event.clientX - drag.x) > DRAGGED;
+    if (drag.moved) show(panned(drag.view, (drag.x - event.clientX) / inner(), extent()));
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const { rank, operation } = at(event);
+    if (drag && !drag.moved) choose(operation ? { rank, operation } : null);
+    drag = null;
+  });
+  root.addEventListener("toggle", draw);
+  tools.fill([
+    ["follow", "show the newest, and go on with it", newest],
+    ["+", "closer", () => zoom(0.5)],
+    ["−", "further away", () => zoom(2)],
+    ["all", "show all that is kept", all],
+    ["JSON", "save as a trace for Perfetto and chrome://tracing", () => save("json", chromeTrace)],
+    ["SVG", "save what is seen as a picture", () => save("svg", (shown) => svgOf(shown, view, 1100, theme(), title))],
+    ["PNG", "save what is seen as a picture of pixels", () => canvas.toBlob((blob) => download(fileName("png"), blob))]
+  ]);
+  const fileName = (ending) => `${title.replaceAll(/\W+/g, "-")}-timeline.${ending}`;
+  function save(ending, write) {
+    if (timeline) download(fileName(ending), new Blob([write(timeline)]));
+  }
+  return {
+    root,
+    draw,
+    get open() {
+      return root.open && !root.hidden;
+    },
+    /**
+     * @param {Timeline | null} next
+     * @param {string} name of the cell
+     * @param {boolean} there whether there is anything to show
+     */
+    update(next, name, there) {
+      setVisible(root, there || !root.hidden);
+      title = name;
+      if (next === timeline) return;
+      const length = view.to - view.from;
+      timeline = next;
+      if (following && next) view = { from: Math.max(beginOf(next), next.now - length), to: 0 };
+      view.to = following ? view.from + length : view.to;
+      if (chosen && !chosen.operation) setText(said, wordsOf(chosen));
+      draw();
+    }
+  };
+}
+
 // widgets/js/output.js
 var NEAR_END = 30;
 function makeOutput() {
@@ -424,7 +957,7 @@ function makeOutput() {
   const note = h("span", { class: "hvd-note" });
   const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
   const root = h("details", { class: "hvd-log", open: "" }, head, lines);
-  let [drawn, chosen] = ["", ""];
+  let [drawn2, chosen] = ["", ""];
   function draw(state, picked) {
     const mine = ([rank]) => picked === null || rank === picked;
     const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
@@ -449,8 +982,8 @@ function makeOutput() {
       chosen = choice;
       setVisible(root, state.log.length + state.open.length > 0);
       const wanted = `${state.lines} ${picked} ${JSON.stringify(state.open)}`;
-      if (wanted !== drawn) draw(state, picked);
-      drawn = wanted;
+      if (wanted !== drawn2) draw(state, picked);
+      drawn2 = wanted;
     }
   };
 }
@@ -597,8 +1130,10 @@ function updateCells({ cells }, row, columns) {
 }
 
 // widgets/js/panel.js
+var ASK_AGAIN = 2e3;
+var communicates = ({ rows }) => Object.values(rows).some((row) => (row[ROW.comm] ?? 0) > 0);
 function makePanel(store, el, signal) {
-  let theme = { soft: "", grid: "", font: "11px sans-serif" };
+  let theme = { soft: "", grid: "", ink: "", paper: "", font: "11px sans-serif" };
   let hovered = null;
   let picked = null;
   let frame = 0;
@@ -606,6 +1141,7 @@ function makePanel(store, el, signal) {
   const figures = makeFigures();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
+  const lanes = makeLanes(() => theme);
   const table = makeTable(
     (rank) => {
       hovered = rank;
@@ -619,7 +1155,17 @@ function makePanel(store, el, signal) {
   );
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
-  root.append(head.root, head.wait, head.size, figures.root, marks.root, charts.root, table.root, output.root);
+  root.append(
+    head.root,
+    head.wait,
+    head.size,
+    figures.root,
+    marks.root,
+    charts.root,
+    lanes.root,
+    table.root,
+    output.root
+  );
   el.append(root);
   function focus() {
     charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
@@ -632,6 +1178,7 @@ function makePanel(store, el, signal) {
     figures.update(state);
     setVisible(figures.root, charts.update(state));
     marks.update(state);
+    lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
     table.update(state, picked);
     output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
@@ -639,9 +1186,15 @@ function makePanel(store, el, signal) {
   function schedule() {
     frame ||= requestAnimationFrame(draw);
   }
+  function ask() {
+    if (lanes.open && !store.state?.finished && !document.hidden) store.askTimeline(picked);
+  }
+  const asking = setInterval(ask, ASK_AGAIN);
+  lanes.root.addEventListener("toggle", ask);
   function restyle() {
     theme = readTheme(root);
     charts.redraw();
+    lanes.draw();
   }
   const themes = new MutationObserver(restyle);
   themes.observe(document.body, { attributes: true });
@@ -655,6 +1208,7 @@ function makePanel(store, el, signal) {
   schedule();
   signal.addEventListener("abort", () => {
     store.views.delete(schedule);
+    clearInterval(asking);
     themes.disconnect();
     sizes.disconnect();
     cancelAnimationFrame(frame);
@@ -711,7 +1265,13 @@ function makeCharts(theme, changed) {
 
 // widgets/js/store.js
 function makeStore(model, signal) {
-  const store = { state: null, views: /* @__PURE__ */ new Set(), resize: (n) => model.send({ resize: n }) };
+  const store = {
+    state: null,
+    timeline: null,
+    views: /* @__PURE__ */ new Set(),
+    resize: (n) => model.send({ resize: n }),
+    askTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null })
+  };
   const changed = () => {
     for (const view of store.views) view();
   };
@@ -719,20 +1279,31 @@ function makeStore(model, signal) {
     const snapshot = model.get("snapshot");
     if (!snapshot || store.state && snapshot.seq < store.state.seq) return;
     store.state = structuredClone(snapshot);
+    if (snapshot.timeline) store.timeline = takeMessage(null, snapshot.timeline) ?? store.timeline;
     changed();
+  }
+  function takeTimeline(message) {
+    if (store.state?.finished) return;
+    store.timeline = takeMessage(store.timeline, message);
+    changed();
+  }
+  function take(content) {
+    if (typeof content !== "object") return;
+    if ("timeline" in content) takeTimeline(content.timeline);
+    else takeIncrement(content);
   }
   function takeIncrement(increment) {
     const state = store.state;
-    if (!state || typeof increment !== "object" || increment.seq <= state.seq || state.finished) return;
+    if (!state || increment.seq <= state.seq || state.finished) return;
     if (increment.seq !== state.seq + 1) model.send("snapshot");
     applyIncrement(state, increment);
     changed();
   }
   model.on("change:snapshot", takeSnapshot);
-  model.on("msg:custom", takeIncrement);
+  model.on("msg:custom", take);
   signal.addEventListener("abort", () => {
     model.off("change:snapshot", takeSnapshot);
-    model.off("msg:custom", takeIncrement);
+    model.off("msg:custom", take);
   });
   takeSnapshot();
   return store;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -82,6 +83,7 @@ class Run:
         """Begin; ``replaces``: ranks that die may be replaced while the cell runs; until then they are ``lost``."""
         self.ranks = ranks
         self.cell = cell
+        self.begun = time.monotonic()
         self.failures: list[Failure] = []
         self.metrics: dict[int, MetricsSample] = {}
         self.aborted = False  # a rank's engine has been aborted: the communicator must be reset before the next cell

@@ -18,7 +18,7 @@ from hvd_kernel import tracking
 from hvd_kernel.core import session
 from hvd_kernel.worker import devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
-from hvd_kernel.worker.inspect import memory, replicate, value_access, variable_summary
+from hvd_kernel.worker.inspect import memory, recent_operations, replicate, value_access, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
 from hvd_kernel.worker.output import log_excerpt
 from hvd_kernel.worker.shell import latest, stack_report
@@ -147,6 +147,7 @@ TABLE: dict[str, Handler] = {
     "alone": rendezvous.alone,
     "track": _track,
     "timeline": _timeline,
+    "recent": recent_operations.answer,
     "log": log_excerpt.answer,
     "latest": latest.answer,
     "rendezvous_address": rendezvous.offer,

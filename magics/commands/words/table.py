@@ -159,12 +159,12 @@ WORDS: dict[str, Word] = {
     ),
     "timeline": Word(
         timeline,
-        "%hvd timeline start [FILE]",
-        "record what the core does as a Chrome trace (--mark-cycles); then %hvd timeline stop, or show [FILE]",
+        "%hvd timeline [save FILE]",
+        "what each rank did at last, also of a run that is over; start [FILE], stop, show [FILE]: rank 0 records all of it",
         more_words=2,
         anytime=True,
-        completes=words("start", "stop", "show"),
-        such_as="%hvd timeline start trace.json",
+        completes=words("save", "start", "stop", "show"),
+        such_as="%hvd timeline save run.json",
     ),
     "job": Word(
         job,

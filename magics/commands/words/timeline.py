@@ -1,14 +1,23 @@
-"""%hvd timeline: have rank 0 record a Chrome trace of what the core does, and show one."""
+"""%hvd timeline: what the ranks did lately, from what each core remembers; a Chrome trace that rank 0 records."""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, nearest
+from hvd_kernel.protocol.operations import Recent
+
+if TYPE_CHECKING:
+    from hvd_kernel.widgets.swimlanes.window import Lane
+
+EVER_S = 1e9
+"""All that a core remembers."""
 
 TIMELINE = "hvd-timeline.json"
 """The file of a timeline that is given no other, in the notebook's folder."""
@@ -16,9 +25,9 @@ TIMELINE = "hvd-timeline.json"
 
 def timeline(context: Context, options: Options) -> None:
     """Start or stop the recording, or show one."""
-    word, path, *_ = (*(options.words[1:] or ("show",)), "")
+    word, path, *_ = (*(options.words[1:] or ("",)), "")
     if word not in _ACTIONS:
-        usage = "write %hvd timeline start [FILE], stop, or show [FILE]"
+        usage = "write %hvd timeline, save FILE, start [FILE], stop, or show [FILE]"
         raise UsageError(f"%hvd timeline: {word!r} is not understood{nearest(word, [*_ACTIONS])}; {usage}")
     _ACTIONS[word](context, options, path)
 
@@ -51,6 +60,56 @@ def _show_recorded(context: Context, _options: Options, name: str) -> None:
     _show(context, known)
 
 
+def _lately(context: Context, _options: Options, _name: str) -> None:
+    """Show what was recorded last, if anything was; else what the cores remember."""
+    if context.manager.session is not None and _told(context, "tell")["path"]:
+        _show_recorded(context, _options, "")
+        return
+    from hvd_kernel.widgets.swimlanes import rank_lanes  # noqa: PLC0415 - a kernel that shows none starts without it
+
+    lanes = _remembered(context)
+    said = rank_lanes.table(lanes)
+    context.writer().show({"text/plain": said, "text/html": rank_lanes.page(lanes, said)})
+
+
+def _save(context: Context, options: Options, name: str) -> None:
+    """Write what the cores remember: a trace, or by its ending a rank_lanes."""
+    path = Path(name)
+    if path.suffix not in {".json", ".svg"}:
+        raise UsageError("%hvd timeline save: name a file that ends with .json (a Chrome trace) or .svg (a picture)")
+    if path.exists() and not options.force:
+        raise UsageError(f"%hvd timeline: {path} exists: name another file, or add --force")
+    from hvd_kernel.widgets.swimlanes import rank_lanes  # noqa: PLC0415 - a kernel that shows none starts without it
+
+    lanes = _remembered(context)
+    try:
+        path.write_text(
+            rank_lanes.render(lanes, "timeline") if path.suffix == ".svg" else rank_lanes.chrome_trace(lanes)
+        )
+    except OSError as error:
+        raise UsageError(f"%hvd timeline: {path} cannot be written: {error.strerror}") from None
+    context.writer().say(f"{path}: the last operations of ranks {', '.join(map(str, lanes))}\n")
+
+
+def _remembered(context: Context) -> Mapping[int, Lane]:
+    """Ask each rank's core for its last operations, also while a cell runs."""
+    from hvd_kernel.widgets.swimlanes.window import Window, chosen  # noqa: PLC0415 - as above
+
+    if context.manager.session is None:
+        raise UsageError("%hvd timeline: no ranks run, so nothing is remembered; run a cell with %%hvdrun first")
+    session = context.manager.current()
+    asked = chosen([rank for rank in range(session.n) if rank not in session.dead], (), None)
+    begun = session.latest.begun if session.latest is not None else 0.0
+    for seconds in (time.monotonic() - begun, EVER_S):  # of the last cell, where it has communicated
+        answers = session.ask("recent", asked, {"cursors": {}, "seconds": seconds}, urgent=True)
+        window = Window(socket.gethostname(), 0)
+        found = {rank: Recent.of(content) for rank, (content, _) in answers.items()}
+        window.take(found, round(1e6 * time.monotonic()), over=True)
+        if any(lane.operations for lane in window.lanes.values()):
+            return window.lanes
+    raise UsageError("%hvd timeline: the ranks have not communicated yet")
+
+
 def _told(context: Context, do: str, **more: object) -> Mapping[str, Any]:
     """Have rank 0 do something about its timeline, also while a cell runs."""
     answers = context.manager.current().ask("timeline", [0], {"do": do, **more}, urgent=True)
@@ -79,4 +138,4 @@ def _show(context: Context, known: Mapping[str, Any]) -> None:
     context.writer().show({"text/plain": text, "text/html": lanes.page(recording, str(path), text)})
 
 
-_ACTIONS = {"start": _start, "stop": _stop, "show": _show_recorded}
+_ACTIONS = {"": _lately, "save": _save, "start": _start, "stop": _stop, "show": _show_recorded}

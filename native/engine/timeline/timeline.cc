@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -173,6 +174,8 @@ struct Timeline::State {
     const std::uint64_t before = cursor;
     std::vector<TraceRecord> records = trace.read(cursor);
     const std::uint64_t lost = cursor - before - records.size();
+    // What a tensor went through is written, not where the program stood.
+    records.erase(std::remove_if(records.begin(), records.end(), is_wait), records.end());
     const bool quiet = records.empty();
     records.insert(records.begin(), std::make_move_iterator(held.begin()),
                    std::make_move_iterator(held.end()));

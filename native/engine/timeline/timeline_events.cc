@@ -58,6 +58,8 @@ std::size_t fast_path_from(std::vector<std::int64_t>& lanes, std::int64_t start_
 
 bool is_instant(const TraceRecord& record) { return is(record, "READY") || is(record, "CYCLE"); }
 
+bool is_wait(const TraceRecord& record) { return is(record, "WAIT"); }
+
 bool negotiates(const TraceRecord& record) {
   return std::string_view(record.phase).rfind("NEGOTIATE_", 0) == 0;
 }

@@ -23,6 +23,7 @@ namespace hvd {
 std::string json_text(std::string_view text);
 
 bool is_instant(const TraceRecord& record);
+bool is_wait(const TraceRecord& record);
 bool negotiates(const TraceRecord& record);
 
 class TimelineEvents {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 
 #include "base/failpoint.h"
 #include "engine/engine.h"
+#include "engine/timeline/timeline_events.h"
 #include "ranks.h"
 #include "test_collective_values.h"
 
@@ -66,6 +68,13 @@ inline void on_every_rank(Engines& engines, const std::function<void(Engine&, in
     body(engine, rank);
     engine.shutdown();
   });
+}
+
+// What the trace has of operations from the cursor on: how long a thread waits depends on the machine.
+inline std::vector<TraceRecord> traced(Engine& engine, std::uint64_t& cursor) {
+  std::vector<TraceRecord> records = engine.trace(cursor);
+  records.erase(std::remove_if(records.begin(), records.end(), is_wait), records.end());
+  return records;
 }
 
 inline Outcome outcome_of(Engine& engine, std::int64_t handle) {

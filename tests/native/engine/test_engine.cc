@@ -280,7 +280,7 @@ TEST_CASE("engine: counters and trace tell what happened") {
     CHECK(engine.counters().bytes.load() == 1024);
     CHECK(engine.counters().busy_ns.load() > 0);
     std::uint64_t cursor = 0;
-    const auto records = engine.trace(cursor);
+    const auto records = traced(engine, cursor);
     // On rank 0 first of all: who has asked.
     const std::size_t asked = rank == 0 ? 2 : 0;
     REQUIRE(records.size() == asked + 4);
@@ -307,7 +307,28 @@ TEST_CASE("engine: counters and trace tell what happened") {
     CHECK(std::string(algorithm.phase) != "");
     CHECK(algorithm.start_ns == queue.start_ns + queue.duration_ns);
     CHECK(algorithm.start_ns + algorithm.duration_ns == op.start_ns + op.duration_ns);
-    CHECK(engine.trace(cursor).empty());
+    CHECK(traced(engine, cursor).empty());
+  });
+}
+
+TEST_CASE("engine: a wait for another rank is in the trace, as long as it is counted") {
+  Engines engines = engines_of(2);
+  on_every_rank(engines, [&](Engine& engine, int rank) {
+    auto values = input_of<float>(rank, 0, 256);
+    while (rank == 1 && engines[0]->pending().empty()) std::this_thread::yield();
+    const std::int64_t begin = now_ns();
+    while (rank == 1 && now_ns() - begin < 20'000'000) std::this_thread::yield();
+    CHECK(outcome_of(engine, start_sum(engine, "grad", values)).status.is_ok());
+    std::uint64_t cursor = 0;
+    std::int64_t waited = 0;
+    for (const TraceRecord& record : engine.trace(cursor)) {
+      if (!is_wait(record)) continue;
+      CHECK(record.name == "grad");
+      CHECK(record.duration_ns >= 20'000);
+      waited += record.duration_ns;
+    }
+    const std::int64_t counted = engine.counters().wait_ns.load();
+    CHECK(waited == (counted >= 20'000 ? counted : 0));
   });
 }
 

@@ -208,7 +208,7 @@ TEST_CASE("device: the timeline's phases name what the device does it with") {
     check_given(give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)}));
     std::uint64_t cursor = 0;
     std::vector<std::string> phases;
-    for (const TraceRecord& record : engine.trace(cursor)) phases.emplace_back(record.phase);
+    for (const TraceRecord& record : traced(engine, cursor)) phases.emplace_back(record.phase);
     CHECK(phases == std::vector<std::string>{"READY", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "QUEUE",
                                              "INIT_DEVICES", "FAKE_RING"});
   });
@@ -224,17 +224,17 @@ TEST_CASE("device: a timeline's bars end when the device has done it, not when i
   check_given(give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)}));
   REQUIRE(engine.start_timeline("/dev/null", false).message == "");
   std::uint64_t cursor = 0;
-  (void)engine.trace(cursor);
+  (void)traced(engine, cursor);
   machine[0].held = true;
   const std::int64_t before = now_ns();
   const Outcome outcome = give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)});
   const std::int64_t after = now_ns();
-  const auto records = engine.trace(cursor);
+  const auto records = traced(engine, cursor);
   REQUIRE(records.size() == 1);  // it is not done
   CHECK(std::string(records[0].phase) == "READY");
   machine[0].held = false;
   engine.stop_timeline();
-  const auto rest = engine.trace(cursor);
+  const auto rest = traced(engine, cursor);
   REQUIRE(rest.size() == 5);
   const auto end = [](const TraceRecord& one) { return one.start_ns + one.duration_ns; };
   const TraceRecord &op = rest[1], &queue = rest[2], &data = rest[3], &ring = rest[4];
@@ -266,7 +266,7 @@ TEST_CASE("device: what is part of a graph lasts as long as giving it did") {
   machine[0].captures = true;
   check_given(give(engine, device_request<float>("x", 4, 0), {in_place(values, 4)}));
   std::uint64_t cursor = 0;
-  const auto records = engine.trace(cursor);
+  const auto records = traced(engine, cursor);
   REQUIRE(records.size() == 6);  // at once
   CHECK(std::string(records.back().phase) == "FAKE_RING");
   CHECK(records.back().start_ns + records.back().duration_ns <= now_ns());

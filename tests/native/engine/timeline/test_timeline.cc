@@ -442,6 +442,20 @@ TEST_CASE("timeline: a reader that is too slow for the ring says how much it los
   CHECK(count_of(events, R"("ph":"E")") + lost == 100'000);
 }
 
+TEST_CASE("timeline: how long the program stood still is not written") {
+  TempFolder folder;
+  const std::string path = folder.file("a.json");
+  Trace trace(64);
+  auto timeline = started(trace, path);
+  trace.add(1, 1, "NEGOTIATE_ALLREDUCE", "x", 4);
+  trace.add(1, 3, "WAIT", "x", 0);
+  trace.add(2, 1, "ALLREDUCE", "x", 4, 1);
+  timeline.reset();
+  const std::string text = read_file(path);
+  CHECK(text.find("WAIT") == std::string::npos);
+  CHECK(count_of(events_in(text), R"("ph":"E")") == 2);
+}
+
 TEST_CASE("timeline: no file, no timeline") {
   Trace trace(64);
   const auto nowhere = Timeline::start(trace, "/nonexistent/a.json", false);

@@ -1,0 +1,62 @@
+/** Tools above the lanes: the legend, buttons, and files that a person saves. */
+
+import { h } from "../dom.js";
+import { LEGEND } from "./layout.js";
+
+export function makeTools() {
+  const legend = h("div", { class: "hvd-lanes-legend" });
+  for (const [kind, text] of Object.entries(LEGEND)) legend.append(h("span", { "data-kind": kind }, h("i"), text));
+  const root = h("div", { class: "hvd-lanes-tools" }, legend);
+  /** @type {Map<string, HTMLElement>} */
+  const buttons = new Map();
+  return {
+    root,
+    /** @param {[text: string, hint: string, act: () => void][]} actions */
+    fill(actions) {
+      for (const [text, hint, act] of actions) {
+        const made = h(
+          "button",
+          { type: "button", class: "hvd-tool", title: hint, "aria-label": `${text}: ${hint}` },
+          text,
+        );
+        made.addEventListener("click", act);
+        buttons.set(text, made);
+        root.append(made);
+      }
+    },
+    /**
+     * @param {string} text
+     * @param {boolean} pressed
+     */
+    press: (text, pressed) => buttons.get(text)?.setAttribute("aria-pressed", String(pressed)),
+  };
+}
+
+/**
+ * Have the browser save a file.
+ *
+ * @param {string} name
+ * @param {Blob | null} blob
+ */
+export function download(name, blob) {
+  if (!blob) return;
+  const link = h("a", { download: name, href: URL.createObjectURL(blob) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/**
+ * Have keys do something while an element has the focus.
+ *
+ * @param {HTMLElement} element
+ * @param {Record<string, (event: KeyboardEvent) => void>} keys
+ */
+export function obeyKeys(element, keys) {
+  element.addEventListener("keydown", (event) => {
+    const act = keys[event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation(); // the notebook has shortcuts of its own
+    act(event);
+  });
+}
