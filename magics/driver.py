@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -80,7 +81,9 @@ def watched(
         with counted(interrupts):  # as well: a cell that ended before its ranks would refuse the next one
             run = begin()
             ranks, cell = run.ranks, run.cell
-            board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before)
+            one_host = {*range(session.n)} <= session.ranks.here
+            cores = len(os.sched_getaffinity(0)) if one_host else 0
+            board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before, cores)
             renderer = Renderer(writer, board, ranks, before, cell)
             manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
             poll = TimelinePoll(session, board, lambda: watch.ranks)

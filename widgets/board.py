@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
+from hvd_kernel.widgets.limits_window import LimitsWindow
 from hvd_kernel.widgets.log_tail import LogTail
 from hvd_kernel.widgets.marks import Kind, Marks
 from hvd_kernel.widgets.series import Grid, Rates, Track, mean
@@ -59,6 +60,7 @@ class Board:
         title: str,
         clock: Callable[[], float],
         before: Mapping[int, MetricsSample] | None = None,
+        limits: LimitsWindow | None = None,
     ) -> None:
         self.ranks = tuple(ranks)
         self.title = title
@@ -74,6 +76,10 @@ class Board:
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
         self._stragglers = Stragglers(self.ranks)
+        self._limits = limits or LimitsWindow()
+        self._said: list[str] = []  # what limits the run
+        self._judged = 0.0
+        self._sent_said: list[str] = []
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
@@ -97,6 +103,7 @@ class Board:
             self._column()
         track.add(sample, self.seconds)
         self._stragglers.feed(sample)
+        self._limits.feed(sample)
         self.logged[sample.rank] = track.logged()
         self._learn(self.logged[sample.rank])
         self._changed.add(sample.rank)
@@ -138,6 +145,7 @@ class Board:
             self._column()
         self._seconds = self.seconds
         self.states = {rank: states.get(rank, "done") for rank in self.ranks}
+        self._said = self._limits.verdict(self._there, self._stragglers.slow, over=True).lines
         self._changed = set(self.ranks)
 
     def snapshot(self) -> Message:
@@ -154,7 +162,16 @@ class Board:
             "lines": self.log.count,
             "open": [list(line) for line in self.log.open_lines()],
             "marks": self.marks.wire(),
+            "limits": self.limits,
         }
+
+    @property
+    def limits(self) -> list[str]:
+        """What limits the run, in sentences; while it runs they change once in a second at most."""
+        if self.states is None and self.seconds - self._judged >= 1.0:
+            self._judged = self.seconds
+            self._said = self._limits.verdict(self._there, self._stragglers.slow, over=False).lines
+        return self._said[:]
 
     def increment(self) -> tuple[Message, bool]:
         """Return the news since the last call, and whether a snapshot must follow.
@@ -180,6 +197,8 @@ class Board:
         if self.marks.count > self._sent_marks:
             news["marks"] = self.marks.wire()
             self._sent_marks = self.marks.count
+        if (said := self.limits) != self._sent_said:
+            news["limits"] = self._sent_said = said
         whole = self._merges != self.grid.merges or self._sent_ranks != self.ranks or self._seq & (self._seq - 1) == 0
         self._changed.clear()
         self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened

@@ -8,14 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
+from hvd_kernel.diagnosis.limits_of_run import Possible
+from hvd_kernel.processes.resources import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board, Size
+from hvd_kernel.widgets.limits_window import LimitsWindow
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.summary import curves_of, summary
@@ -33,6 +37,20 @@ Bundle = tuple[dict[str, Any], dict[str, Any]]
 
 def _source(*names: str) -> str:
     return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+def _possible(ranks: int) -> Possible:
+    """Return what ``hvd.bench()`` has measured here for so many ranks; it is read when it is asked for first."""
+
+    @cache
+    def found() -> bandwidth.Bandwidth | None:
+        return bandwidth.kept(ranks)
+
+    def possible(nbytes: float) -> float | None:
+        known = found()
+        return None if known is None else known.bus(known.possible(nbytes))
+
+    return possible
 
 
 class Panel(anywidget.AnyWidget):
@@ -71,12 +89,15 @@ class Dashboard:
     """Live figures and output of ``ranks`` under ``title``.
 
     ``before`` holds each rank's last sample of an earlier cell: with it, rates count from the beginning of this cell.
+    ``cores`` is how many the ranks share, where all of them are on this host.
     ``feed`` and ``feed_text`` are cheap and may be called from any thread; ``flush`` sends what is new.
     """
 
-    def __init__(self, ranks: Sequence[int], title: str, before: Mapping[int, MetricsSample] | None = None) -> None:
+    def __init__(
+        self, ranks: Sequence[int], title: str, before: Mapping[int, MetricsSample] | None = None, cores: int = 0
+    ) -> None:
         self._lock = threading.Lock()
-        self._board = Board(ranks, title, time.monotonic, before)
+        self._board = Board(ranks, title, time.monotonic, before, LimitsWindow(_possible(len(ranks)), cores))
         self._panel: Panel | None = None
         self._flushed = 0.0
         self.origin: Mapping[str, Any] = {}  # of the cell: what stands in the metadata beside the figures
@@ -129,10 +150,10 @@ class Dashboard:
         with self._lock:
             return self._live.due
 
-    def timeline_question(self, ranks: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
-        """Return which of the ranks to ask what they did lately, and the question."""
+    def timeline_question(self, ranks: Sequence[int], *, over: bool) -> tuple[list[int], dict[str, Any]]:
+        """Return which of the ranks to ask what they did lately, and the question; over: the cell is."""
         with self._lock:
-            return self._live.question(ranks, map(int, self._board.slow))
+            return self._live.question(ranks, map(int, self._board.slow), over=over)
 
     def feed_recent(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
         """Take what ranks did lately, and show it."""

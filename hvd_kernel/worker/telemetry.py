@@ -68,6 +68,7 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
     """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread."""
     training = metrics.snapshot()
     core = session.counters()
+    scheduled = of_main_thread()
     waits_for = communication.waiting_for() if running and not parked else ""
     return MetricsSample(
         rank=rank,
@@ -82,9 +83,21 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
         comm_ns=core.get("busy_ns", 0),
         wait_ns=core.get("wait_ns", 0),
         cpu_s=time.process_time(),
+        ran_ns=scheduled[0],
+        queued_ns=scheduled[1],
         rss=resident(),
         gpu=gpu_figures.sample(),
     )
+
+
+def of_main_thread() -> tuple[int, int]:
+    """Return for how many nanoseconds the main thread ran, and was ready while others had the processor; 0: unknown."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:  # noqa: PTH123 - five times a second
+            ran, queued, _ = map(int, file.read().split())
+    except (OSError, ValueError):  # a kernel without CONFIG_SCHED_INFO
+        return 0, 0
+    return ran, queued
 
 
 def resident() -> int:

@@ -40,7 +40,7 @@ class TimelinePoll:
             self._gather = None
             self._board.feed_recent(answers)
         elif self._board.timeline_due:
-            self._ask()
+            self._ask(over=False)
 
     def finish(self) -> None:
         """Have the cell's last seconds, where somebody has its panel."""
@@ -48,13 +48,13 @@ class TimelinePoll:
             return
         if self._gather is not None:
             self._board.feed_recent(self._gather.settle(LAST_S))
-        self._ask()
+        self._ask(over=True)
         if self._gather is not None:
             self._board.feed_recent(self._gather.settle(LAST_S))
 
-    def _ask(self) -> None:
+    def _ask(self, *, over: bool) -> None:
         alive = [rank for rank in self._ranks() if rank not in self._session.dead]
-        asked, content = self._board.timeline_question(alive)
+        asked, content = self._board.timeline_question(alive, over=over)
         try:
             self._gather = self._session.post(HANDLER, asked, content, urgent=True)
         except ClusterError:  # the cluster is being stopped

@@ -55,7 +55,7 @@ def test_lanes_are_live_are_moved_and_stay(lab: Lab, place: Path) -> None:
         assert {event["pid"] for event in events} == {0, 1, 2}
         assert {event["cat"] for event in events if event["ph"] == "X"} >= {"program", "negotiate", "late", "transfer"}
         (place / "seen").touch()
-        notebook.wait(f"{PANEL}.dataset.kind === 'good'")
+        notebook.wait(f"{PANEL}?.dataset.kind === 'good'")
         notebook.save()
         page.wait_for_selector(".jp-mod-dirty", state="detached")
         page.reload()

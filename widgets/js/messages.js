@@ -56,11 +56,12 @@
  * @property {number} lines how many there were
  * @property {Line[]} open lines without their end yet
  * @property {Mark[]} marks
+ * @property {string[]} limits what limits the run, in sentences
  * @property {TimelineMessage} [timeline] of a cell that has ended: what its ranks did at last
  */
 
 /** @typedef {Head & Whole} Snapshot */
-/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[] }} Increment */
+/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[], limits?: string[] }} Increment */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({

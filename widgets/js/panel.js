@@ -7,6 +7,7 @@ import { h, setVisible } from "./dom.js";
 import { makeFigures } from "./figures.js";
 import { makeHead } from "./head.js";
 import { makeLanes } from "./lanes/view.js";
+import { makeLimits } from "./limits.js";
 import { LOG, RATES, ROW } from "./messages.js";
 import { makeOutput } from "./output.js";
 import { makeTable } from "./ranks/table.js";
@@ -36,6 +37,7 @@ export function makePanel(store, el, signal) {
   let frame = 0;
   const head = makeHead(store.resize);
   const figures = makeFigures();
+  const limits = makeLimits();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
   const lanes = makeLanes(() => theme);
@@ -75,6 +77,7 @@ export function makePanel(store, el, signal) {
     root.dataset.kind = head.update(state);
     figures.update(state);
     setVisible(figures.root, charts.update(state));
+    limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
     table.update(state, picked);

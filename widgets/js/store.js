@@ -96,6 +96,7 @@ export function applyIncrement(state, increment) {
   }
   if (increment.open) state.open = increment.open;
   if (increment.marks) state.marks = increment.marks;
+  if (increment.limits) state.limits = increment.limits;
 }
 
 /**

@@ -709,7 +709,8 @@ function outline(context, { timeline, view, chosen, colours }, inner) {
 function makeTools() {
   const legend = h("div", { class: "hvd-lanes-legend" });
   for (const [kind, text] of Object.entries(LEGEND)) legend.append(h("span", { "data-kind": kind }, h("i"), text));
-  const root = h("div", { class: "hvd-lanes-tools" }, legend);
+  const row = h("div", { class: "hvd-lanes-buttons", role: "group", "aria-label": "Timeline" });
+  const root = h("div", { class: "hvd-lanes-tools" }, legend, row);
   const buttons = /* @__PURE__ */ new Map();
   return {
     root,
@@ -723,7 +724,7 @@ function makeTools() {
         );
         made.addEventListener("click", act);
         buttons.set(text, made);
-        root.append(made);
+        row.append(made);
       }
     },
     /**
@@ -773,7 +774,7 @@ function describe(rank, operation) {
 }
 function describeOpen(rank, [name, since, missing2], now) {
   const ranks = `${missing2.length === 1 ? "rank" : "ranks"} ${missing2.join(", ")}`;
-  return `rank ${rank}: '${name}' for ${span(now - since)}${missing2.length ? ` · waits for ${ranks}` : ""}`;
+  return `rank ${rank}: ${name} for ${span(now - since)}${missing2.length ? ` · waits for ${ranks}` : ""}`;
 }
 
 // widgets/js/lanes/view.js
@@ -940,6 +941,23 @@ function makeLanes(theme) {
       view.to = following ? view.from + length : view.to;
       if (chosen && !chosen.operation) setText(said, wordsOf(chosen));
       draw();
+    }
+  };
+}
+
+// widgets/js/limits.js
+function makeLimits() {
+  const root = h("section", { class: "hvd-limits", "aria-label": "What limits this run", hidden: "" });
+  let shown = "";
+  return {
+    root,
+    /** @param {Pick<Snapshot, "limits">} state */
+    update({ limits = [] }) {
+      const wanted = limits.join("\n");
+      if (wanted === shown) return;
+      shown = wanted;
+      root.replaceChildren(...limits.map((sentence) => h("p", {}, sentence)));
+      setVisible(root, limits.length > 0);
     }
   };
 }
@@ -1139,6 +1157,7 @@ function makePanel(store, el, signal) {
   let frame = 0;
   const head = makeHead(store.resize);
   const figures = makeFigures();
+  const limits = makeLimits();
   const marks = makeMarks();
   const charts = makeCharts(() => theme, schedule);
   const lanes = makeLanes(() => theme);
@@ -1177,6 +1196,7 @@ function makePanel(store, el, signal) {
     root.dataset.kind = head.update(state);
     figures.update(state);
     setVisible(figures.root, charts.update(state));
+    limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
     table.update(state, picked);
@@ -1320,6 +1340,7 @@ function applyIncrement(state, increment) {
   }
   if (increment.open) state.open = increment.open;
   if (increment.marks) state.marks = increment.marks;
+  if (increment.limits) state.limits = increment.limits;
 }
 function appendColumns(curves, fresh, ranks) {
   const gap = () => Array(ranks).fill(null);

@@ -40,13 +40,13 @@ class Live:
         now = time.monotonic()
         return now < self._until and now - self._asked >= PERIOD_S
 
-    def question(self, ranks: Sequence[int], slow: Iterable[int]) -> tuple[list[int], dict[str, Any]]:
-        """Return whom to ask, and what."""
+    def question(self, ranks: Sequence[int], slow: Iterable[int], *, over: bool) -> tuple[list[int], dict[str, Any]]:
+        """Return whom to ask, and what; over: the cell is."""
         self._asked = now = time.monotonic()
         seconds = min(KEEP_S, now - self.begin)  # what came before is of earlier cells
         asked = chosen(ranks, slow, self._picked)
         self.window.lanes = {rank: lane for rank, lane in self.window.lanes.items() if rank in asked}
-        return asked, {"cursors": self.window.cursors(), "seconds": seconds}
+        return asked, {"cursors": self.window.cursors(), "seconds": seconds, "over": over}
 
     def take(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
         """Take what they said; a rank that could not answer has no news."""

@@ -33,19 +33,26 @@ _MOST_OPEN = 4
 
 
 def answer(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return what came in the last ``seconds``, and after this rank's of the ``cursors``, if it has one there."""
+    """Return what came in the last ``seconds``, and after this rank's of the ``cursors``, if it has one there.
+
+    over: the cell is; nobody asks again for the end of its last operation.
+    """
     now = time.monotonic_ns()
     generation, cursor = content["cursors"].get(str(control.rank), (0, 0))
     if generation != session.generation():  # another engine, another ring
         cursor = 0
     cursor, records = session.engine().trace(cursor) if session.is_initialized() else (0, [])
     found, waits, last = operations(records)
-    if found and now - found[-1].end * _US < _COMPLETE_NS:  # its last records may not be here yet
+    if (
+        found and not content.get("over") and now - found[-1].end * _US < _COMPLETE_NS
+    ):  # its last records may not be here yet
         cursor, found = cursor - last, found[:-1]
     since = now // _US - round(1e6 * content["seconds"])
     found = [each for each in found if each.end > since]
     waits = [(begin, end) for begin, end in waits if end > since]
-    pending = [Open(one.name, round(now / _US - 1e6 * one.seconds), one.missing) for one in communication.pending()]
+    pending = [
+        Open(_said(one.name), round(now / _US - 1e6 * one.seconds), one.missing) for one in communication.pending()
+    ]
     return Recent(
         socket.gethostname(),
         now // _US,
@@ -88,13 +95,24 @@ def operations(records: Sequence[Record]) -> tuple[list[Operation], list[tuple[i
                     bytes=whole.bytes + nbytes,
                 )
             else:
-                found.append(Operation(when, when, begin, begin, end, phase, name, "", 1, nbytes))
+                found.append(Operation(when, when, begin, begin, end, phase, _plain(name, phase), "", 1, nbytes))
                 first, span = since, (start, duration)
             at[name] = len(found) - 1
         elif name in at:
             one = found[at[name]]
             found[at[name]] = one._replace(begun=max(one.begun, end)) if phase in _BEFORE else one._replace(how=phase)
     return found, waits, len(records) - first if found else 0
+
+
+def _plain(name: str, phase: str) -> str:
+    """Return what the user calls it: in the core a name begins with its operation's."""
+    return name.removeprefix(f"{phase.lower()}.")
+
+
+def _said(name: str) -> str:
+    """Write ``allreduce 'x'`` for the core's ``allreduce.x``."""
+    kind, dot, own = name.partition(".")
+    return f"{kind} '{own}'" if dot else name
 
 
 def shortened(found: Iterable[Operation], gap: int) -> list[Operation]:

@@ -160,7 +160,7 @@ WORDS: dict[str, Word] = {
     "timeline": Word(
         timeline,
         "%hvd timeline [save FILE]",
-        "what each rank did at last, also of a run that is over; start [FILE], stop, show [FILE]: rank 0 records all of it",
+        "what each rank did at last, also after a run; start [FILE], stop, show [FILE]: rank 0 records all of it",
         more_words=2,
         anytime=True,
         completes=words("save", "start", "stop", "show"),

@@ -131,7 +131,10 @@ test("an operation in words", () => {
     describe(1, { ...operations[0], merged: 12, late: -1 }),
     "rank 1: 12 short operations from 'grad' on · 4 MB · 1.85 ms in all",
   );
-  assert.equal(describeOpen(3, ["x", 500, [1, 2]], 2500), "rank 3: 'x' for 2 ms · waits for ranks 1, 2");
+  assert.equal(
+    describeOpen(3, ["allreduce 'x'", 500, [1, 2]], 2500),
+    "rank 3: allreduce 'x' for 2 ms · waits for ranks 1, 2",
+  );
   assert.deepEqual([12.3, 4500, 2_500_000].map(span), ["12 us", "4.5 ms", "2.5 s"]);
 });
 

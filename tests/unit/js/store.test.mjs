@@ -159,6 +159,31 @@ test("a curve that an increment lacks has a gap, and the last 200 lines are kept
   assert.deepEqual([state.log.length, state.log[0][2], state.log.at(-1)[2]], [200, "50", "249"]);
 });
 
+test("a timeline is kept as far as it is whole, and asked for anew where it is not", () => {
+  const { store, increment, model } = opened(snapshot(1));
+  const told = (from, words, more = {}) => ({ timeline: { now: 5, from, words, lanes: {}, ...more } });
+  store.askTimeline(3);
+  increment(told(0, ["a"], { whole: true }));
+  assert.deepEqual(store.timeline.words, ["a"]);
+  store.askTimeline(null);
+  increment(told(2, ["c"]));
+  assert.equal(store.timeline, null);
+  store.askTimeline(null);
+  assert.deepEqual(model.sent, [
+    { timeline: 3, whole: true },
+    { timeline: null, whole: false },
+    { timeline: null, whole: true },
+  ]);
+});
+
+test("what limits the run stays until something else is said", () => {
+  const state = snapshot(1, { limits: ["limited by communication"] });
+  applyIncrement(state, head(2));
+  assert.deepEqual(state.limits, ["limited by communication"]);
+  applyIncrement(state, head(3, { limits: [] }));
+  assert.deepEqual(state.limits, []);
+});
+
 test("marks are replaced by those that come, and stay where none do", () => {
   const state = snapshot(1, { marks: [[1, "died", "rank 2 died"]] });
   applyIncrement(state, head(2));

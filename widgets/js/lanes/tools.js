@@ -6,7 +6,8 @@ import { LEGEND } from "./layout.js";
 export function makeTools() {
   const legend = h("div", { class: "hvd-lanes-legend" });
   for (const [kind, text] of Object.entries(LEGEND)) legend.append(h("span", { "data-kind": kind }, h("i"), text));
-  const root = h("div", { class: "hvd-lanes-tools" }, legend);
+  const row = h("div", { class: "hvd-lanes-buttons", role: "group", "aria-label": "Timeline" });
+  const root = h("div", { class: "hvd-lanes-tools" }, legend, row);
   /** @type {Map<string, HTMLElement>} */
   const buttons = new Map();
   return {
@@ -21,7 +22,7 @@ export function makeTools() {
         );
         made.addEventListener("click", act);
         buttons.set(text, made);
-        root.append(made);
+        row.append(made);
       }
     },
     /**

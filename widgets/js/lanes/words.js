@@ -46,5 +46,5 @@ export function describe(rank, operation) {
  */
 export function describeOpen(rank, [name, since, missing], now) {
   const ranks = `${missing.length === 1 ? "rank" : "ranks"} ${missing.join(", ")}`;
-  return `rank ${rank}: '${name}' for ${span(now - since)}${missing.length ? ` · waits for ${ranks}` : ""}`;
+  return `rank ${rank}: ${name} for ${span(now - since)}${missing.length ? ` · waits for ${ranks}` : ""}`;
 }

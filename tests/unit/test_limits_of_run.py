@@ -1,0 +1,112 @@
+"""What limits a run: each cause from figures that show it, and advice only where it was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hvd_kernel.diagnosis.limits_of_run import Figures, Verdict, verdict
+from hvd_kernel.diagnosis.stragglers import Slow
+
+GB = 10**9
+
+
+def rank(**more: Any) -> Figures:
+    """Ten seconds in which it computes."""
+    usual = {"waited": 0.2, "communicated": 0.4, "bytes": GB, "operations": 500, "ran": 9.8, "queued": 0.0}
+    return Figures(10.0, **(usual | more))
+
+
+def of(*ranks: Figures) -> dict[int, Figures]:
+    return dict(enumerate(ranks))
+
+
+def test_computation() -> None:
+    found = verdict(of(rank(), rank(waited=0.3)), {})
+    assert found == Verdict(
+        (
+            "limited by its own computation: communication that it does not hide takes 2 % of the time",
+            "bus bandwidth 2.50 GB/s in operations of 2 MB",
+        )
+    )
+
+
+def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
+    moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
+    asked: list[float] = []
+
+    def possible(size: float) -> float:
+        asked.append(size)
+        return 2.0 * GB
+
+    found = verdict(of(rank(**moved), rank(**moved | {"waited": 4.0})), {}, possible)
+    assert found.lines == [
+        "limited by communication: 38 % of the time is not hidden by computation, of 51 % in all",
+        "bus bandwidth 1.57 GB/s in operations of 16 MB; %hvd bench had 2.00 GB/s here",
+        "compression=hvd.Compression.fp16 would halve what float32 takes of these 38 %",
+    ]
+    assert set(asked) == {16e6}
+
+
+@pytest.mark.parametrize(
+    ("more", "possible"),
+    [
+        ({"operations": 50_000}, 2.0 * GB),  # small ones: their bytes are not what takes the time
+        ({}, 9.0 * GB),  # the bus could do much more: something else takes the time
+        ({"waited": 0.5}, 2.0 * GB),  # there is little to save
+    ],
+)
+def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float) -> None:
+    moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0} | more
+    assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
+
+
+def slowest(one: Figures, cores: int = 0) -> Verdict:
+    return verdict(of(rank(waited=3.0, ran=6.9), rank(waited=3.1, ran=6.8), one), {2: Slow(1.4, 0.28)}, cores=cores)
+
+
+def test_a_rank_whose_core_is_shared() -> None:
+    found = slowest(rank(ran=6.7, queued=3.1), cores=2)
+    assert found.lines == [
+        "limited by rank 2, slow 1.4x, others wait 28 %: its core is shared, for 31 % of its time other processes had it",
+        "communication that computation does not hide: 2 % of the time",
+        "bus bandwidth 3.33 GB/s in operations of 2 MB",
+        "-np 2 would give each rank a core of its own, and save up to 28 % of the others' time",
+    ]
+    assert slowest(rank(ran=6.7, queued=3.1), cores=4).advice == "", "there are cores enough: others use them"
+
+
+def test_a_rank_that_waits_for_its_data() -> None:
+    found = slowest(rank(ran=6.7))
+    assert found.sentences[0] == (
+        "limited by rank 2, slow 1.4x, others wait 28 %: for 31 % of its time it does not compute, as when it waits for data or a file"
+    )
+    assert found.advice == (
+        "num_workers of its DataLoader, or a cache of what it reads, would save up to 28 % of the others' time"
+    )
+
+
+def test_a_rank_with_more_work() -> None:
+    found = slowest(rank())
+    assert found.sentences[0].endswith("others wait 28 %: its own computation takes longer")
+    assert found.advice == ""
+
+
+def test_a_slow_rank_of_which_the_kernel_tells_nothing() -> None:
+    assert slowest(rank(ran=None)).sentences[0].endswith(": its own part of a step takes longer")
+
+
+def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() -> None:
+    moved = {"waited": 4.0, "communicated": 5.0, "bytes": 8 * GB, "ran": 6.0}
+    found = verdict(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)})
+    assert (
+        found.sentences[0] == "limited by communication: 40 % of the time is not hidden by computation, of 50 % in all"
+    )
+    assert found.sentences[-1] == "slowest rank: 1, slow 1.3x, others wait 15 %: its own computation takes longer"
+    assert found.advice == "compression=hvd.Compression.fp16 would halve what float32 takes of these 40 %"
+
+
+def test_nothing_is_said_of_one_rank_or_of_ranks_that_do_not_communicate() -> None:
+    assert verdict(of(rank()), {}) == Verdict()
+    assert verdict(of(rank(operations=0), rank(operations=0)), {}) == Verdict()

@@ -1,0 +1,65 @@
+"""Figures of the last seconds, for what limits a run: which samples they are of, and when sentences travel."""
+
+from __future__ import annotations
+
+from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.limits_window import SOONEST_S, LimitsWindow
+
+NS = 10**9
+
+
+def sample(rank: int, t: float, wait: float = 0.0, *, ran: float = 0.0, ops: int = 0) -> MetricsSample:
+    return MetricsSample(
+        rank, t, "compute", ops=ops, bytes=ops * 2**21, comm_ns=round(0.5 * t * NS), wait_ns=round(wait * NS),
+        ran_ns=round(ran * NS),
+    )  # fmt: skip
+
+
+def fed(seconds: int, wait: float, window: LimitsWindow | None = None, begin: int = 0) -> LimitsWindow:
+    """Ranks that stand still for a share of their time, twice a second."""
+    window = window or LimitsWindow()
+    for i in range(2 * begin, 2 * (begin + seconds) + 1):
+        for rank in range(2):
+            window.feed(sample(rank, i / 2, wait * i / 2, ran=i / 2 + 1, ops=i))
+    return window
+
+
+def test_the_last_ten_seconds_count_while_it_runs_and_all_of_it_at_the_end() -> None:
+    window = LimitsWindow()
+    for i in range(61):
+        wait = 0.1 * i if i <= 40 else 4.0  # communication until second 40: 10 % of the time; nothing of it since
+        for rank in range(2):
+            window.feed(sample(rank, i, wait, ran=i + 1, ops=i))
+    assert window.verdict(range(2), {}, over=False).sentences[0].startswith("limited by its own computation: ")
+    assert window.verdict(range(2), {}, over=False).sentences[0].endswith(" 0 % of the time")
+    assert window.verdict(range(2), {}, over=True).sentences[0].endswith(" 7 % of the time")
+
+
+def test_nothing_is_said_of_the_first_moments() -> None:
+    assert fed(2, 0.5).verdict(range(2), {}, over=False).lines == []
+    assert fed(2, 0.5).verdict(range(2), {}, over=True).lines != []
+    assert fed(int(SOONEST_S), 0.5).verdict(range(2), {}, over=False).lines != []
+
+
+def test_after_a_reset_counting_begins_again() -> None:
+    window = fed(10, 0.5)
+    fed(2, 0.0, window)  # the counters begin at zero
+    assert window.verdict(range(2), {}, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
+
+
+def test_sentences_travel_when_they_change() -> None:
+    now = [0.0]
+    board = Board(range(2), "cell 1", lambda: now[0])
+    sent = []
+    for i in range(50):
+        now[0] = i * 0.2
+        for rank in range(2):
+            board.feed(sample(rank, now[0], 0.4 * now[0], ran=now[0] + 1, ops=i))
+        news, _ = board.increment()
+        sent += [news["limits"]] if "limits" in news else []
+    assert len(sent) == 1
+    assert sent[0][0] == "limited by communication: 40 % of the time is not hidden by computation, of 50 % in all"
+    assert board.snapshot()["limits"] == sent[0]
+    board.finish({})
+    assert board.snapshot()["limits"][0] == sent[0][0]

@@ -1,0 +1,64 @@
+"""Figures of the last seconds, by which the panel says what limits a run. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from hvd_kernel.diagnosis.limits_of_run import Figures, Possible, Verdict, verdict
+from hvd_kernel.diagnosis.stragglers import Slow
+from hvd_kernel.protocol.messages import MetricsSample
+
+SPAN_S = 10
+"""How long a while figures are of, as long as the cell runs."""
+
+SOONEST_S = 3.0
+"""Of less than this nothing is said while the cell runs: it begins with what is done once."""
+
+SHORTEST_S = 0.5
+NS = 1e-9
+
+
+class LimitsWindow:
+    """Feed it every sample; ``verdict`` is of the last seconds, or of the whole cell."""
+
+    def __init__(self, possible: Possible = lambda _bytes: None, cores: int = 0) -> None:
+        self._possible = possible
+        self._cores = cores
+        self._recent: dict[int, deque[MetricsSample]] = {}
+        self._first: dict[int, MetricsSample] = {}
+        self._last: dict[int, MetricsSample] = {}
+
+    def feed(self, sample: MetricsSample) -> None:
+        """Take a sample; after a reset of the communicator, or of the rank, counting begins again."""
+        last = self._last.get(sample.rank)
+        if last is None or sample.ops < last.ops or sample.wait_ns < last.wait_ns or sample.ran_ns < last.ran_ns:
+            self._first[sample.rank] = sample
+            self._recent[sample.rank] = deque([sample], maxlen=SPAN_S + 1)
+        self._last[sample.rank] = sample
+        recent = self._recent[sample.rank]
+        if sample.time - recent[-1].time >= 1.0:
+            recent.append(sample)
+
+    def verdict(self, ranks: Iterable[int], slow: Mapping[int, Slow], *, over: bool) -> Verdict:
+        """Say what limits the run; over: the whole of it."""
+        since = self._first if over else {rank: recent[0] for rank, recent in self._recent.items()}
+        there = [rank for rank in ranks if rank in self._last]
+        spans = [self._last[rank].time - since[rank].time for rank in there]
+        if not spans or min(spans) < (SHORTEST_S if over else SOONEST_S):
+            return Verdict()
+        figures = {rank: _growth(since[rank], self._last[rank]) for rank in there}
+        return verdict(figures, slow, self._possible, self._cores)
+
+
+def _growth(before: MetricsSample, after: MetricsSample) -> Figures:
+    known = after.ran_ns > 0
+    return Figures(
+        after.time - before.time,
+        (after.wait_ns - before.wait_ns) * NS,
+        (after.comm_ns - before.comm_ns) * NS,
+        after.bytes - before.bytes,
+        after.ops - before.ops,
+        (after.ran_ns - before.ran_ns) * NS if known else None,
+        (after.queued_ns - before.queued_ns) * NS if known else None,
+    )
