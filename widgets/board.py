@@ -19,9 +19,14 @@ from hvd_kernel.widgets.log_tail import LogTail
 from hvd_kernel.widgets.marks import Kind, Marks
 from hvd_kernel.widgets.series import Grid, Rates, Track, mean
 
+MOST_ROWS = 12
+"""Of an increment: of more ranks those whose row was sent longest ago go first."""
+
 MAX_NAMES = 8
 MAX_NAME = 48
 SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
+
+_MENDING = frozenset(4**i for i in range(16))
 
 Message = dict[str, Any]
 """JSON-able; the keys are those of ``Board.snapshot`` and ``Board.increment``."""
@@ -83,7 +88,9 @@ class Board:
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
-        self._changed: set[int] = set()  # ranks with news since the last increment
+        self._changed: dict[
+            int, None
+        ] = {}  # ranks with news since the last increment, those first that have waited longest
         self._fresh: set[int] = set()  # ranks with a sample since the last column
         self._seq = self._sent_columns = self._sent_lines = self._sent_marks = self._merges = 0
         self._sent_open: list[list[Any]] = []
@@ -106,7 +113,7 @@ class Board:
         self._limits.feed(sample)
         self.logged[sample.rank] = track.logged()
         self._learn(self.logged[sample.rank])
-        self._changed.add(sample.rank)
+        self._changed[sample.rank] = None
         self._fresh.add(sample.rank)
         if self._due(late=len(self._fresh) < len(self._there)):
             self._column()
@@ -124,14 +131,14 @@ class Board:
             self.tracks[rank], self.logged[rank] = Track(None), {}
         self._left.discard(rank)
         self._stragglers = Stragglers(self._there)
-        self._changed.add(rank)
+        self._changed[rank] = None
 
     def leave(self, rank: int) -> None:
         """Have a rank no more: its row stays."""
         self._left.add(rank)
         self._fresh.discard(rank)
         self._stragglers = Stragglers(self._there)
-        self._changed.add(rank)
+        self._changed[rank] = None
 
     @property
     def _there(self) -> list[int]:
@@ -146,7 +153,7 @@ class Board:
         self._seconds = self.seconds
         self.states = {rank: states.get(rank, "done") for rank in self.ranks}
         self._said = self._limits.verdict(self._there, self._stragglers.slow, over=True).lines
-        self._changed = set(self.ranks)
+        self._changed = dict.fromkeys(self.ranks)
 
     def snapshot(self) -> Message:
         """Everything, as of now."""
@@ -176,16 +183,20 @@ class Board:
     def increment(self) -> tuple[Message, bool]:
         """Return the news since the last call, and whether a snapshot must follow.
 
-        It follows a merge of columns, and calls 1, 2, 4, 8, ...: so rare, all snapshots together cost about as much
-        as the increments, and they mend what a view missed while it was loading.
+        It follows a change of the ranks, and calls 1, 4, 16, ...: so rare, they mend what a view missed while it was
+        loading. Where columns were merged since, the page merges its own in the same way (``merges``).
         """
         self._seq += 1
-        start = self._sent_columns if self._merges == self.grid.merges else len(self.grid.t)
+        merges = self.grid.merges - self._merges
+        start = self._sent_columns >> merges
+        sent = list(self._changed)[:MOST_ROWS]
         news: Message = {
             "seq": self._seq,
-            "rows": {str(rank): list(self.row(rank)) for rank in sorted(self._changed)},
+            "rows": {str(rank): list(self.row(rank)) for rank in sent},
             **self._head(),
         }
+        if merges:
+            news["merges"] = merges
         if start < len(self.grid.t):
             news["curves"] = {"t": self.grid.t[start:], "y": {n: c[start:] for n, c in self.grid.curves.items()}}
         if self.log.count > self._sent_lines:
@@ -199,8 +210,9 @@ class Board:
             self._sent_marks = self.marks.count
         if (said := self.limits) != self._sent_said:
             news["limits"] = self._sent_said = said
-        whole = self._merges != self.grid.merges or self._sent_ranks != self.ranks or self._seq & (self._seq - 1) == 0
-        self._changed.clear()
+        whole = self._sent_ranks != self.ranks or self._seq in _MENDING
+        for rank in sent:
+            del self._changed[rank]
         self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened
         self._merges, self._sent_ranks = self.grid.merges, self.ranks
         return news, whole

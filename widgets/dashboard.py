@@ -22,12 +22,16 @@ from hvd_kernel.widgets.board import Board, Size
 from hvd_kernel.widgets.limits_window import LimitsWindow
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
+from hvd_kernel.widgets.series import FEW
 from hvd_kernel.widgets.summary import curves_of, summary
 from hvd_kernel.widgets.swimlanes.live import Live
 
 HERE = Path(__file__).parent
 FLUSH_S = 0.1
 """Increments leave at most this often."""
+
+MANY_FLUSH_S = 0.2
+"""Of more than a few ranks this often."""
 
 MOST_RANKS = 1 << 16
 """No page asks for more."""
@@ -166,7 +170,7 @@ class Dashboard:
     def flush(self) -> None:
         """Send the news to the browser, if there is one and the last flush was not a moment ago."""
         now = time.monotonic()
-        if self._panel is None or now - self._flushed < FLUSH_S:
+        if self._panel is None or now - self._flushed < (FLUSH_S if len(self._board.ranks) <= FEW else MANY_FLUSH_S):
             return
         self._flushed = now
         with self._lock:

@@ -22,6 +22,9 @@ WINDOW_S = 1.0
 FIRST_COLUMN_S = 0.2
 """Width of a column before the first merge: the pace of telemetry."""
 
+FEW = 8
+"""More ranks than this are drawn as a heat map, which needs fewer digits."""
+
 NS = 1e-9
 PAIR = 2  # a rate needs two samples
 
@@ -168,7 +171,7 @@ class Grid:
             self.curves.setdefault(name, [[None] * self.ranks for _ in self.t])
         self.t.append(round(t, 2))
         for name, columns in self.curves.items():
-            columns.append([_short(v) for v in column.get(name, [None] * self.ranks)])
+            columns.append([self._short(v) for v in column.get(name, [None] * self.ranks)])
 
     def widen(self) -> None:
         """Have one rank more, with holes so far."""
@@ -183,15 +186,15 @@ class Grid:
         self.t = self.t[1::2]
         for name, columns in self.curves.items():
             pairs = zip(columns[::2], columns[1::2], strict=False)
-            self.curves[name] = [[_short(mean(pair)) for pair in zip(a, b, strict=True)] for a, b in pairs]
+            self.curves[name] = [[self._short(mean(pair)) for pair in zip(a, b, strict=True)] for a, b in pairs]
+
+    def _short(self, value: float | None) -> float | None:
+        """Four significant digits travel and are stored, of many ranks three; what cannot be drawn becomes a hole."""
+        digits = 4 if self.ranks <= FEW else 3
+        return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Mean of the values that are there."""
     there = [v for v in values if v is not None]
     return sum(there) / len(there) if there else None
-
-
-def _short(value: float | None) -> float | None:
-    """Four significant digits travel and are stored; a number that cannot be drawn becomes a hole."""
-    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None

@@ -9,7 +9,8 @@ import pytest
 from hvdtest.node import MODULES, evaluate, needs_node, node
 
 from hvd_kernel.protocol.messages import GPU_FIGURES
-from hvd_kernel.widgets import board, log_tail, marks, picture
+from hvd_kernel.protocol.operations import Operation
+from hvd_kernel.widgets import board, log_tail, marks, picture, series
 
 TESTS = sorted((Path(__file__).parent / "js").glob("*.test.mjs"))
 MAX_LINES = 200
@@ -29,14 +30,16 @@ def test_no_module_is_longer_than_200_lines() -> None:
 
 @needs_node
 def test_messages_are_the_same_in_python_and_in_the_page() -> None:
-    tables = "return {ROW, GPU, MARK, RATES, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
-    names = ("ROW", "GPU", "MARK", "RATES", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
-    page = evaluate(tables, **dict.fromkeys(names, "messages"))
+    tables = "return {ROW, GPU, MARK, RATES, OPERATION, FEW, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
+    names = ("ROW", "GPU", "MARK", "RATES", "FEW", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
+    page = evaluate(tables, OPERATION="lanes/model", **dict.fromkeys(names, "messages"))
     renamed = {"samples_per_s": "speed"}
     assert page == {
         "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
         "GPU": {camel(name): i for i, name in enumerate(GPU_FIGURES)},
         "MARK": {name: i for i, name in enumerate(marks.Mark._fields)},
+        "OPERATION": {name: i for i, name in enumerate((*Operation._fields, "late", "waited"))},
+        "FEW": series.FEW,
         "RATES": [board.SAMPLES, board.GBPS, board.COMM],
         "MAX_LINES": log_tail.MAX_LINES,
         "MAX_LOGGED": picture.MAX_LOGGED,

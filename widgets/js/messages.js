@@ -61,7 +61,7 @@
  */
 
 /** @typedef {Head & Whole} Snapshot */
-/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[], limits?: string[] }} Increment */
+/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[], limits?: string[], merges?: number }} Increment */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({
@@ -101,6 +101,9 @@ export const RATES = ["samples/s", "allreduce GB/s", "communication %"];
 
 /** Curves of logged values are called this and the name. */
 export const LOG = "log:";
+
+/** More ranks than this are drawn as a heat map. */
+export const FEW = 8;
 
 /** How many lines of output are kept. */
 export const MAX_LINES = 200;

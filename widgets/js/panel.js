@@ -59,6 +59,7 @@ export function makePanel(store, el, signal) {
     head.wait,
     head.size,
     figures.root,
+    limits.root,
     marks.root,
     charts.root,
     lanes.root,

@@ -1,7 +1,7 @@
 /** State of the panel: one store per widget model applies its messages, so that all views of the model show the same. */
 
 import { takeMessage } from "./lanes/model.js";
-import { MAX_LINES } from "./messages.js";
+import { FEW, MAX_LINES } from "./messages.js";
 
 /** @import {Timeline, TimelineMessage} from "./lanes/model.js" */
 /** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
@@ -88,6 +88,7 @@ export function applyIncrement(state, increment) {
   const { seq, t, names, unnamed, slow, wait, size, totals } = increment;
   Object.assign(state, { seq, t, names, unnamed, slow, wait, size, totals });
   Object.assign(state.rows, increment.rows);
+  for (let i = 0; i < (increment.merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
   if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
   if (increment.log && increment.lines !== undefined) {
     const unseen = increment.lines - state.lines; // a snapshot taken between two increments has some of them
@@ -97,6 +98,23 @@ export function applyIncrement(state, increment) {
   if (increment.open) state.open = increment.open;
   if (increment.marks) state.marks = increment.marks;
   if (increment.limits) state.limits = increment.limits;
+}
+
+/**
+ * Average neighbours, as the kernel has done it with its own (Grid in widgets/series.py).
+ *
+ * @param {Curves} curves
+ * @param {number} digits significant ones
+ */
+function mergeColumns(curves, digits) {
+  /** @param {number | null} a @param {number | null} b */
+  const mean = (a, b) => (a === null || b === null ? (a ?? b) : Number(((a + b) / 2).toPrecision(digits)));
+  curves.t = curves.t.filter((_when, i) => i % 2 === 1);
+  for (const [name, columns] of Object.entries(curves.y)) {
+    curves.y[name] = curves.t.map((_when, i) =>
+      columns[2 * i].map((value, rank) => mean(value, columns[2 * i + 1][rank])),
+    );
+  }
 }
 
 /**

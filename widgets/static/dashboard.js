@@ -55,6 +55,7 @@ var MARK = (
 );
 var RATES = ["samples/s", "allreduce GB/s", "communication %"];
 var LOG = "log:";
+var FEW = 8;
 var MAX_LINES = 200;
 var MAX_LOGGED = 3;
 var STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
@@ -107,9 +108,9 @@ function duration(seconds) {
 var twoDigits = (value) => String(value).padStart(2, "0");
 
 // widgets/js/colours.js
-var FEW = ["#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b"];
+var FEW2 = ["#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b"];
 function rankColour(index, count) {
-  if (count <= FEW.length) return FEW[index];
+  if (count <= FEW2.length) return FEW2[index];
   return `hsl(${Math.round(265 - 120 * index / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
 }
 var MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97c12" };
@@ -751,6 +752,7 @@ function obeyKeys(element, keys) {
 }
 
 // widgets/js/lanes/words.js
+var LEAST = 1e4;
 function span(micros) {
   if (micros >= 1e6) return `${Number((micros / 1e6).toPrecision(3))} s`;
   if (micros >= 1e3) return `${Number((micros / 1e3).toPrecision(3))} ms`;
@@ -760,10 +762,10 @@ function describe(rank, operation) {
   const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
   const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
   const what = merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
-  const moved = end > begun && bytes > 0 ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
+  const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
   const parts = [
     `rank ${rank}: ${what}`,
-    bytes > 0 ? size(bytes) : "",
+    bytes >= 1e3 ? size(bytes) : `${bytes} bytes`,
     merged > 1 ? "" : moved,
     `${span(end - asked)} in all`,
     merged > 1 || end <= begun ? "" : `transfer ${span(end - begun)}${how ? ` (${how.toLowerCase().replaceAll("_", " ")})` : ""}`,
@@ -1179,6 +1181,7 @@ function makePanel(store, el, signal) {
     head.wait,
     head.size,
     figures.root,
+    limits.root,
     marks.root,
     charts.root,
     lanes.root,
@@ -1332,6 +1335,7 @@ function applyIncrement(state, increment) {
   const { seq, t, names, unnamed, slow, wait, size: size2, totals } = increment;
   Object.assign(state, { seq, t, names, unnamed, slow, wait, size: size2, totals });
   Object.assign(state.rows, increment.rows);
+  for (let i = 0; i < (increment.merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
   if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
   if (increment.log && increment.lines !== void 0) {
     const unseen = increment.lines - state.lines;
@@ -1341,6 +1345,15 @@ function applyIncrement(state, increment) {
   if (increment.open) state.open = increment.open;
   if (increment.marks) state.marks = increment.marks;
   if (increment.limits) state.limits = increment.limits;
+}
+function mergeColumns(curves, digits) {
+  const mean = (a, b) => a === null || b === null ? a ?? b : Number(((a + b) / 2).toPrecision(digits));
+  curves.t = curves.t.filter((_when, i) => i % 2 === 1);
+  for (const [name, columns] of Object.entries(curves.y)) {
+    curves.y[name] = curves.t.map(
+      (_when, i) => columns[2 * i].map((value, rank) => mean(value, columns[2 * i + 1][rank]))
+    );
+  }
 }
 function appendColumns(curves, fresh, ranks) {
   const gap = () => Array(ranks).fill(null);

@@ -18,7 +18,7 @@ KINDS = {
     "compute": ("#8ecae6", "computing"),
     "wait": ("#e69f00", "standing still"),
     "negotiate": ("#9aa5b1", "negotiating"),
-    "queue": ("#cc79a7", "queue"),
+    "queue": ("#5f3f9f", "queue"),
     "late": ("#d55e00", "waiting for a rank"),
     "transfer": ("#0072b2", "transfer"),
 }

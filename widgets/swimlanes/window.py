@@ -169,7 +169,7 @@ class Window:
         lanes = {
             str(rank): {
                 "operations": [each.wire(words) for each in _last(lane.operations, most)],
-                "waits": [list(each) for each in _last(lane.waits, most)],
+                "waits": [list(each) for each in _since_first(lane, most)],
                 "open": [_open(one) for one in lane.open],
             }
             for rank, lane in self.lanes.items()
@@ -220,6 +220,12 @@ def _by_name(earlier: Iterable[Drawn], fresh: Iterable[Operation], base: int) ->
 
 def _open(one: Open) -> list[Any]:
     return [one.name, one.since, list(one.missing)]
+
+
+def _since_first(lane: Lane, most: int | None) -> list[tuple[int, int]]:
+    """Return the waits in the time of the last ``most`` operations."""
+    shown = _last(lane.operations, most)
+    return [each for each in lane.waits if most is None or not shown or each[1] > shown[0].operation.asked]
 
 
 def _last(items: list[Any], most: int | None) -> list[Any]:

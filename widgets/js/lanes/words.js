@@ -4,6 +4,8 @@ import { grouped, number, size } from "../units.js";
 
 /** @import {Open, Operation} from "./model.js" */
 
+const LEAST = 10_000; // bytes whose speed says something
+
 /**
  * 12 us, 4.5 ms, 2.5 s.
  *
@@ -24,10 +26,10 @@ export function describe(rank, operation) {
   const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
   const what =
     merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
-  const moved = end > begun && bytes > 0 ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
+  const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
   const parts = [
     `rank ${rank}: ${what}`,
-    bytes > 0 ? size(bytes) : "",
+    bytes >= 1000 ? size(bytes) : `${bytes} bytes`,
     merged > 1 ? "" : moved,
     `${span(end - asked)} in all`,
     merged > 1 || end <= begun
