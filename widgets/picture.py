@@ -26,7 +26,9 @@ ROW_HEIGHT = 22
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 MAX_LOGGED = 3
 SHORTEST_HEAD = 6  # characters: no column is narrower
-FEW = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b")
+FEW = ("#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b")
+"""Told apart also by people who see red and green alike (tests/unit/test_colours.py)."""
+
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
 STATES = {"compute": "computing", "collective": "in collective", "prompt": "at a prompt"}
 INK, SOFT, RULE, GRID, GREEN, RED, BLUE, AMBER = (

@@ -80,10 +80,10 @@ class MetricsSample:
     comm_ns: int = 0  # time the core spent in collectives
     wait_ns: int = 0  # time user threads were blocked waiting for them
     cpu_s: float = 0.0  # process CPU time
-    ran_ns: int = 0  # processor time of the main thread, 0 where the system does not tell
-    queued_ns: int = 0  # time in which that thread was ready to run, and others had the processor
     rss: int = 0  # resident bytes
     gpu: dict[str, float] = field(default_factory=dict)  # of GPU_FIGURES those that the rank's device has
+    ran_ns: int = 0  # processor time of the main thread, 0 where the system does not tell
+    queued_ns: int = 0  # time in which that thread was ready to run, and others had the processor
 
 
 @dataclass(frozen=True)

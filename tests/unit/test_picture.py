@@ -166,5 +166,7 @@ def test_the_script_turns_no_text_into_markup_or_code() -> None:
 
 @pytest.mark.parametrize("name", ["static/dashboard.js", "dashboard.css", "static/uPlot.min.css"])
 def test_nothing_is_fetched(name: str) -> None:
-    text = (WIDGETS / name).read_text().replace("/*! https://github.com/leeoniya/uPlot", "")
+    text = (WIDGETS / name).read_text()
+    for address in ("/*! https://github.com/leeoniya/uPlot", 'xmlns="http://www.w3.org/2000/svg"'):  # names, no places
+        text = text.replace(address, "")
     assert not re.findall(r"https?://|\bfetch\(|XMLHttpRequest|@import|url\(|WebSocket|\bimport\b", text)

@@ -1,6 +1,7 @@
 /** Colours of the ranks, the same as in the picture (widgets/picture.py), and of the front end's theme. */
 
-const FEW = ["#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b"];
+/** Told apart also by people who see red and green alike, and seen on light and dark ground (tests/unit/test_colours.py). */
+const FEW = ["#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b"];
 
 /**
  * Return a rank's colour: of a small palette, or of a ramp where there are many ranks.

@@ -39,19 +39,16 @@ export function makePanel(store, el, signal) {
   const figures = makeFigures();
   const limits = makeLimits();
   const marks = makeMarks();
-  const charts = makeCharts(() => theme, schedule);
-  const lanes = makeLanes(() => theme);
-  const table = makeTable(
-    (rank) => {
-      hovered = rank;
-      focus();
-    },
-    (rank) => {
-      picked = picked === rank ? null : rank;
-      focus();
-      schedule();
-    },
+  const charts = makeCharts(
+    () => theme,
+    schedule,
+    (index) => pick(store.state?.ranks[index] ?? null),
   );
+  const lanes = makeLanes(() => theme);
+  const table = makeTable((rank) => {
+    hovered = rank;
+    focus();
+  }, pick);
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
   root.append(
@@ -68,6 +65,12 @@ export function makePanel(store, el, signal) {
   );
   el.append(root);
 
+  /** @param {number | null} rank */
+  function pick(rank) {
+    picked = picked === rank ? null : rank;
+    focus();
+    schedule();
+  }
   function focus() {
     charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
   }
@@ -77,7 +80,7 @@ export function makePanel(store, el, signal) {
     if (!state) return;
     root.dataset.kind = head.update(state);
     figures.update(state);
-    setVisible(figures.root, charts.update(state));
+    setVisible(figures.root, charts.update(state, picked));
     limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
@@ -122,12 +125,14 @@ export function makePanel(store, el, signal) {
 /**
  * @param {() => Theme} theme
  * @param {() => void} changed called when another curve is picked
+ * @param {(index: number) => void} onPick of many ranks, one whose curve is wanted
  */
-function makeCharts(theme, changed) {
+function makeCharts(theme, changed, onPick) {
   const key = `hvd-${Math.random()}`;
-  const logged = makeChart("Logged value", theme, key);
-  const rates = makeChart("Rate", theme, key);
+  const logged = makeChart("Logged value", theme, key, onPick);
+  const rates = makeChart("Rate", theme, key, onPick);
   const both = [logged, rates];
+  let one = -1; // place of the rank that is picked
   const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
   /**
    * @param {Chart} chart
@@ -137,7 +142,7 @@ function makeCharts(theme, changed) {
    */
   function update(chart, state, names, standard) {
     setVisible(chart.root, names.length > 0);
-    if (names.length && !root.hidden) chart.draw(state, names, standard, changed);
+    if (names.length && !root.hidden) chart.draw(state, names, standard, one, changed);
   }
   return {
     root,
@@ -145,8 +150,10 @@ function makeCharts(theme, changed) {
      * Return whether there is any curve: a cell that only computes has a table and its output, no empty charts.
      *
      * @param {Snapshot} state
+     * @param {number | null} picked
      */
-    update(state) {
+    update(state, picked) {
+      one = picked === null ? -1 : state.ranks.indexOf(picked);
       const { names, curves } = state;
       const moved = RATES.filter((rate) => (curves.y[rate] ?? []).some((column) => column.some((v) => v && v > 0)));
       const active = names.length + moved.length > 0;

@@ -108,7 +108,7 @@ function duration(seconds) {
 var twoDigits = (value) => String(value).padStart(2, "0");
 
 // widgets/js/colours.js
-var FEW2 = ["#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d", "#2b9fb5", "#d1555b"];
+var FEW2 = ["#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b"];
 function rankColour(index, count) {
   if (count <= FEW2.length) return FEW2[index];
   return `hsl(${Math.round(265 - 120 * index / (count - 1))} 48% ${index % 2 ? 60 : 52}%)`;
@@ -167,6 +167,151 @@ function axisRange(low, high, fromZero) {
   return [from, high + 0.08 * (high - from || 1)];
 }
 
+// widgets/js/charts/heat.js
+var LEFT = 46;
+var BOTTOM = 22;
+var TOP = 4;
+var STOPS = [
+  [0, 32, 77],
+  [49, 68, 107],
+  [87, 92, 109],
+  [124, 123, 120],
+  [166, 157, 117],
+  [211, 193, 100],
+  [255, 234, 70]
+];
+function heatColour(value, low, high) {
+  const place = (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0.5) * (STOPS.length - 1);
+  const at = Math.min(Math.floor(place), STOPS.length - 2);
+  const [from, to] = [STOPS[at], STOPS[at + 1]];
+  const part = place - at;
+  return (
+    /** @type {[number, number, number]} */
+    from.map((each, i) => Math.round(each + part * (to[i] - each)))
+  );
+}
+function rangeOf(columns) {
+  let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const column of columns) {
+    for (const value of column) {
+      if (value === null) continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  return low > high ? null : [low, high];
+}
+function pixelsOf(columns, ranks) {
+  const pixels = new Uint8ClampedArray(4 * columns.length * ranks);
+  const range = rangeOf(columns);
+  if (!range) return pixels;
+  for (const [x, column] of columns.entries()) {
+    for (let y = 0; y < ranks; y++) {
+      const value = column[y];
+      if (value === null || value === void 0) continue;
+      pixels.set([...heatColour(value, ...range), 255], 4 * (y * columns.length + x));
+    }
+  }
+  return pixels;
+}
+function makeHeat(theme, onPick, readout) {
+  const hint = "a row for each rank; click one, or choose it with the arrow keys and Enter, for its curve";
+  const canvas = h("canvas", { class: "hvd-heat", tabindex: "0", role: "img", title: hint });
+  const small = document.createElement("canvas");
+  let shown = { t: [], columns: [], ranks: [], marks: [] };
+  let chosen = 0;
+  function paint2() {
+    const { t, columns, ranks } = shown;
+    const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
+    const range = rangeOf(columns);
+    if (!wide || !columns.length) return;
+    [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
+    [small.width, small.height] = [columns.length, ranks.length];
+    const context = (
+      /** @type {CanvasRenderingContext2D} */
+      canvas.getContext("2d")
+    );
+    const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
+    small.getContext("2d")?.putImageData(pixels, 0, 0);
+    context.scale(ratio, ratio);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, LEFT, TOP, wide - LEFT - 12, tall - TOP - BOTTOM);
+    for (const mark of shown.marks) {
+      const part = (mark[MARK.t] - t[0]) / (t[t.length - 1] - t[0] || 1);
+      context.fillStyle = markColour(mark[MARK.kind]);
+      if (part >= 0 && part <= 1) context.fillRect(LEFT + part * (wide - LEFT - 12), TOP, 2, tall - TOP - BOTTOM);
+    }
+    context.fillStyle = theme().soft;
+    context.font = theme().font;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const i of [0, ranks.length - 1])
+      context.fillText(String(ranks[i]), LEFT - 8, y(i) + rowHeight() / 2 + (i ? -4 : 4));
+    context.textAlign = "left";
+    context.fillText(duration(t[0]), LEFT, tall - 9);
+    context.textAlign = "right";
+    context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
+    if (range) scale(context, range, wide, tall);
+    if (canvas.matches(":focus-visible")) {
+      context.strokeStyle = theme().ink;
+      context.strokeRect(LEFT - 1, y(chosen), wide - LEFT - 10, Math.max(rowHeight(), 2));
+    }
+  }
+  function scale(context, [low, high], wide, tall) {
+    const [length, middle] = [80, (wide + LEFT) / 2];
+    context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
+    for (let i = 0; i < length; i++) {
+      context.fillStyle = `rgb(${heatColour(i, 0, length).join(" ")})`;
+      context.fillRect(middle - length / 2 + i, tall - 13, 1.5, 8);
+    }
+    context.fillStyle = theme().soft;
+    context.textAlign = "left";
+    context.fillText(metric(high), middle + length / 2 + 6, tall - 9);
+  }
+  const rowHeight = () => (HEIGHT - TOP - BOTTOM) / Math.max(1, shown.ranks.length);
+  const y = (index) => TOP + index * rowHeight();
+  const rowAt = (event) => Math.floor((event.clientY - canvas.getBoundingClientRect().top - TOP) / rowHeight());
+  function tell(index, column) {
+    const value = shown.columns[column]?.[index];
+    const said = shown.ranks[index] === void 0 || value === void 0 ? "" : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
+    setText(readout, said);
+  }
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
+    tell(rowAt(event), Math.floor(part * shown.columns.length));
+  });
+  canvas.addEventListener("pointerleave", () => setText(readout, ""));
+  canvas.addEventListener("click", (event) => {
+    const index = rowAt(event);
+    if (shown.ranks[index] !== void 0) onPick(index);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (by === void 0 && event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (by === void 0) return onPick(chosen);
+    chosen = Math.min(Math.max(chosen + by, 0), shown.ranks.length - 1);
+    tell(chosen, shown.columns.length - 1);
+    paint2();
+  });
+  for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint2);
+  return {
+    root: canvas,
+    paint: paint2,
+    /**
+     * @param {Shown} next
+     * @param {string} label
+     */
+    draw(next, label) {
+      shown = next;
+      canvas.setAttribute("aria-label", label);
+      paint2();
+    }
+  };
+}
+
 // widgets/js/charts/marks.js
 var ROWS = 4;
 var LINE = 13;
@@ -216,11 +361,14 @@ function makeMarks() {
 var textOf = (marks) => marks.map(([t, , label]) => `${duration(t)} ${label}`).join(" · ");
 
 // widgets/js/charts/chart.js
-function makeChart(label, theme, sync) {
+function makeChart(label, theme, sync, onPick) {
   const tabs = h("div", { class: "hvd-tabs", role: "group", "aria-label": `${label} shown` });
   const readout = h("div", { class: "hvd-readout", "aria-hidden": "true" });
   const canvas = h("div", { class: "hvd-plot", role: "img" });
-  const root = h("section", { class: "hvd-chart" }, h("div", { class: "hvd-chart-head" }, tabs, readout), canvas);
+  const heat = makeHeat(theme, onPick, readout);
+  const head = h("div", { class: "hvd-chart-head" }, tabs, readout);
+  const root = h("section", { class: "hvd-chart" }, head, canvas, heat.root);
+  let legend = "";
   let picked = "";
   let shown = "";
   let ranks = 0;
@@ -238,7 +386,7 @@ function makeChart(label, theme, sync) {
       {
         ...options,
         hooks: {
-          setCursor: [(drawn2) => setText(readout, readoutOf(drawn2))],
+          setCursor: [(drawn2) => setText(readout, readoutOf(drawn2) || legend)],
           draw: [(drawn2) => drawMarks(drawn2, marks, theme())]
         }
       },
@@ -256,6 +404,18 @@ function makeChart(label, theme, sync) {
     });
     return tab;
   }
+  function drawLines(state, columns, one) {
+    const lines = one < 0 ? state.ranks.map((_rank, i) => columns.map((column) => column[i])) : besideMean(columns, one);
+    const drawn2 = plot && ranks === lines.length ? plot : makePlot(lines.length);
+    marks = state.marks;
+    legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
+    drawn2.setData([state.curves.t, ...lines]);
+    if (legend && !drawn2.cursor.idx) setText(readout, legend);
+    const last = lines.map((line) => metric(line.at(-1))).join(", ");
+    const whose = legend || `${state.ranks.length} ranks`;
+    canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
+    fit();
+  }
   return {
     root,
     /**
@@ -264,26 +424,40 @@ function makeChart(label, theme, sync) {
      * @param {Snapshot} state
      * @param {string[]} names
      * @param {string} standard
-     * @param {() => void} changed called when another one is picked
+     * @param {number} one place of the rank that is picked, -1 for none
+     * @param {() => void} changed called when another curve is picked
      */
-    draw(state, names, standard, changed) {
+    draw(state, names, standard, one, changed) {
       shown = names.includes(picked) ? picked : standard;
-      const drawn2 = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
-      marks = state.marks;
       const columns = state.curves.y[shown] ?? [];
-      drawn2.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
-      const last = (columns.at(-1) ?? []).map(metric).join(", ");
-      canvas.setAttribute("aria-label", `${titleOf(shown)} of ${ranks} ranks over time; last values ${last}`);
+      const many = state.ranks.length > FEW;
+      setVisible(heat.root, many && one < 0);
+      setVisible(canvas, !many || one >= 0);
+      if (many && one < 0) {
+        const label2 = `${titleOf(shown)} of ${state.ranks.length} ranks over time`;
+        heat.draw({ t: state.curves.t, columns, ranks: state.ranks, marks: state.marks }, label2);
+      } else drawLines(state, columns, many ? one : -1);
       if (names.length !== tabs.children.length) tabs.replaceChildren(...names.map((name) => makeTab(name, changed)));
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
-      fit();
     },
     fit,
     /** @param {number} index the line that stands out, -1 for none */
-    focus: (index) => plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 }),
-    redraw: () => plot?.redraw(false, true),
+    focus(index) {
+      if (!legend) plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 });
+    },
+    redraw() {
+      plot?.redraw(false, true);
+      heat.paint();
+    },
     destroy: () => plot?.destroy()
   };
+}
+function besideMean(columns, one) {
+  const means = columns.map((column) => {
+    const there = column.filter((value) => value !== null);
+    return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  });
+  return [columns.map((column) => column[one]), means];
 }
 var titleOf = (name) => name.startsWith(LOG) ? name.slice(LOG.length) : name;
 function readoutOf({ cursor: { idx }, data: [times, ...curves] }) {
@@ -1161,19 +1335,16 @@ function makePanel(store, el, signal) {
   const figures = makeFigures();
   const limits = makeLimits();
   const marks = makeMarks();
-  const charts = makeCharts(() => theme, schedule);
-  const lanes = makeLanes(() => theme);
-  const table = makeTable(
-    (rank) => {
-      hovered = rank;
-      focus();
-    },
-    (rank) => {
-      picked = picked === rank ? null : rank;
-      focus();
-      schedule();
-    }
+  const charts = makeCharts(
+    () => theme,
+    schedule,
+    (index) => pick(store.state?.ranks[index] ?? null)
   );
+  const lanes = makeLanes(() => theme);
+  const table = makeTable((rank) => {
+    hovered = rank;
+    focus();
+  }, pick);
   const output = makeOutput();
   const root = h("article", { class: "hvd", "aria-label": "hvd dashboard" });
   root.append(
@@ -1189,6 +1360,11 @@ function makePanel(store, el, signal) {
     output.root
   );
   el.append(root);
+  function pick(rank) {
+    picked = picked === rank ? null : rank;
+    focus();
+    schedule();
+  }
   function focus() {
     charts.focus(store.state?.ranks.indexOf(hovered ?? picked ?? -1) ?? -1);
   }
@@ -1198,7 +1374,7 @@ function makePanel(store, el, signal) {
     if (!state) return;
     root.dataset.kind = head.update(state);
     figures.update(state);
-    setVisible(figures.root, charts.update(state));
+    setVisible(figures.root, charts.update(state, picked));
     limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
@@ -1239,15 +1415,16 @@ function makePanel(store, el, signal) {
     root.remove();
   });
 }
-function makeCharts(theme, changed) {
+function makeCharts(theme, changed, onPick) {
   const key = `hvd-${Math.random()}`;
-  const logged = makeChart("Logged value", theme, key);
-  const rates = makeChart("Rate", theme, key);
+  const logged = makeChart("Logged value", theme, key, onPick);
+  const rates = makeChart("Rate", theme, key, onPick);
   const both = [logged, rates];
+  let one = -1;
   const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
   function update(chart, state, names, standard) {
     setVisible(chart.root, names.length > 0);
-    if (names.length && !root.hidden) chart.draw(state, names, standard, changed);
+    if (names.length && !root.hidden) chart.draw(state, names, standard, one, changed);
   }
   return {
     root,
@@ -1255,8 +1432,10 @@ function makeCharts(theme, changed) {
      * Return whether there is any curve: a cell that only computes has a table and its output, no empty charts.
      *
      * @param {Snapshot} state
+     * @param {number | null} picked
      */
-    update(state) {
+    update(state, picked) {
+      one = picked === null ? -1 : state.ranks.indexOf(picked);
       const { names, curves } = state;
       const moved = RATES.filter((rate2) => (curves.y[rate2] ?? []).some((column) => column.some((v) => v && v > 0)));
       const active = names.length + moved.length > 0;

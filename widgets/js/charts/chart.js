@@ -1,25 +1,30 @@
 /** Chart of one curve per rank over time, drawn by uPlot, with a tab for each curve that there is to choose. */
 
-import { h, setText } from "../dom.js";
-import { LOG, RATES } from "../messages.js";
+import { h, setText, setVisible } from "../dom.js";
+import { FEW, LOG, RATES } from "../messages.js";
 import { duration, metric } from "../units.js";
 import { HEIGHT, plotOptions } from "./axes.js";
+import { makeHeat } from "./heat.js";
 import { drawMarks } from "./marks.js";
 
 /** @import {Theme} from "../colours.js" */
-/** @import {Mark, Snapshot} from "../messages.js" */
+/** @import {Column, Mark, Snapshot} from "../messages.js" */
 /** @typedef {ReturnType<typeof makeChart>} Chart */
 
 /**
  * @param {string} label
  * @param {() => Theme} theme
  * @param {string} sync charts of the same key show their cursor at the same time
+ * @param {(index: number) => void} onPick of many ranks, one whose curve is wanted
  */
-export function makeChart(label, theme, sync) {
+export function makeChart(label, theme, sync, onPick) {
   const tabs = h("div", { class: "hvd-tabs", role: "group", "aria-label": `${label} shown` });
   const readout = h("div", { class: "hvd-readout", "aria-hidden": "true" });
   const canvas = h("div", { class: "hvd-plot", role: "img" });
-  const root = h("section", { class: "hvd-chart" }, h("div", { class: "hvd-chart-head" }, tabs, readout), canvas);
+  const heat = makeHeat(theme, onPick, readout);
+  const head = h("div", { class: "hvd-chart-head" }, tabs, readout);
+  const root = h("section", { class: "hvd-chart" }, head, canvas, heat.root);
+  let legend = ""; // what lines are, where it is not one for each rank
   let picked = "";
   let shown = "";
   let ranks = 0;
@@ -41,7 +46,7 @@ export function makeChart(label, theme, sync) {
       {
         ...options,
         hooks: {
-          setCursor: [(drawn) => setText(readout, readoutOf(drawn))],
+          setCursor: [(drawn) => setText(readout, readoutOf(drawn) || legend)],
           draw: [(drawn) => drawMarks(drawn, marks, theme())],
         },
       },
@@ -63,6 +68,26 @@ export function makeChart(label, theme, sync) {
     });
     return tab;
   }
+  /**
+   * Draw a line for each rank, or one of a rank and one of the mean of all.
+   *
+   * @param {Snapshot} state
+   * @param {Column[]} columns
+   * @param {number} one
+   */
+  function drawLines(state, columns, one) {
+    const lines =
+      one < 0 ? state.ranks.map((_rank, i) => columns.map((column) => column[i])) : besideMean(columns, one);
+    const drawn = plot && ranks === lines.length ? plot : makePlot(lines.length);
+    marks = state.marks;
+    legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
+    drawn.setData([state.curves.t, ...lines]);
+    if (legend && !drawn.cursor.idx) setText(readout, legend);
+    const last = lines.map((line) => metric(line.at(-1))).join(", ");
+    const whose = legend || `${state.ranks.length} ranks`;
+    canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
+    fit();
+  }
   return {
     root,
     /**
@@ -71,26 +96,46 @@ export function makeChart(label, theme, sync) {
      * @param {Snapshot} state
      * @param {string[]} names
      * @param {string} standard
-     * @param {() => void} changed called when another one is picked
+     * @param {number} one place of the rank that is picked, -1 for none
+     * @param {() => void} changed called when another curve is picked
      */
-    draw(state, names, standard, changed) {
+    draw(state, names, standard, one, changed) {
       shown = names.includes(picked) ? picked : standard;
-      const drawn = plot && ranks === state.ranks.length ? plot : makePlot(state.ranks.length);
-      marks = state.marks;
       const columns = state.curves.y[shown] ?? [];
-      drawn.setData([state.curves.t, ...state.ranks.map((_rank, i) => columns.map((column) => column[i]))]);
-      const last = (columns.at(-1) ?? []).map(metric).join(", ");
-      canvas.setAttribute("aria-label", `${titleOf(shown)} of ${ranks} ranks over time; last values ${last}`);
+      const many = state.ranks.length > FEW;
+      setVisible(heat.root, many && one < 0);
+      setVisible(canvas, !many || one >= 0);
+      if (many && one < 0) {
+        const label = `${titleOf(shown)} of ${state.ranks.length} ranks over time`;
+        heat.draw({ t: state.curves.t, columns, ranks: state.ranks, marks: state.marks }, label);
+      } else drawLines(state, columns, many ? one : -1);
       if (names.length !== tabs.children.length) tabs.replaceChildren(...names.map((name) => makeTab(name, changed)));
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
-      fit();
     },
     fit,
     /** @param {number} index the line that stands out, -1 for none */
-    focus: (index) => plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 }),
-    redraw: () => plot?.redraw(false, true),
+    focus(index) {
+      if (!legend) plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 });
+    },
+    redraw() {
+      plot?.redraw(false, true);
+      heat.paint();
+    },
     destroy: () => plot?.destroy(),
   };
+}
+
+/**
+ * @param {Column[]} columns
+ * @param {number} one
+ * @returns {Column[]}
+ */
+export function besideMean(columns, one) {
+  const means = columns.map((column) => {
+    const there = column.filter((value) => value !== null);
+    return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  });
+  return [columns.map((column) => column[one]), means];
 }
 
 /** @param {string} name */

@@ -1,0 +1,195 @@
+/** Heat map of many ranks: a row for each, time to the right, the value as a colour; a click picks a rank. */
+
+import { markColour } from "../colours.js";
+import { h, setText } from "../dom.js";
+import { MARK } from "../messages.js";
+import { duration, metric } from "../units.js";
+import { HEIGHT } from "./axes.js";
+
+/** @import {Theme} from "../colours.js" */
+/** @import {Column, Mark} from "../messages.js" */
+
+const LEFT = 46; // pixels, as the axis of lines has
+const BOTTOM = 22;
+const TOP = 4;
+
+/** From low to high: dark blue to yellow (Cividis), in which people who see red and green alike see the same order. */
+export const STOPS = [
+  [0, 32, 77],
+  [49, 68, 107],
+  [87, 92, 109],
+  [124, 123, 120],
+  [166, 157, 117],
+  [211, 193, 100],
+  [255, 234, 70],
+];
+
+/**
+ * Return the colour of a value between `low` and `high`.
+ *
+ * @param {number} value
+ * @param {number} low
+ * @param {number} high
+ * @returns {[number, number, number]}
+ */
+export function heatColour(value, low, high) {
+  const place = (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0.5) * (STOPS.length - 1);
+  const at = Math.min(Math.floor(place), STOPS.length - 2);
+  const [from, to] = [STOPS[at], STOPS[at + 1]];
+  const part = place - at;
+  return /** @type {[number, number, number]} */ (from.map((each, i) => Math.round(each + part * (to[i] - each))));
+}
+
+/**
+ * Return the least and the greatest value; null where there is none.
+ *
+ * @param {Column[]} columns
+ * @returns {[number, number] | null}
+ */
+export function rangeOf(columns) {
+  let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const column of columns) {
+    for (const value of column) {
+      if (value === null) continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  return low > high ? null : [low, high];
+}
+
+/**
+ * Return the pixels of the map, one for each rank and column: red, green, blue, opaque or, without a value, not.
+ *
+ * @param {Column[]} columns
+ * @param {number} ranks
+ */
+export function pixelsOf(columns, ranks) {
+  const pixels = new Uint8ClampedArray(4 * columns.length * ranks);
+  const range = rangeOf(columns);
+  if (!range) return pixels;
+  for (const [x, column] of columns.entries()) {
+    for (let y = 0; y < ranks; y++) {
+      const value = column[y];
+      if (value === null || value === undefined) continue;
+      pixels.set([...heatColour(value, ...range), 255], 4 * (y * columns.length + x));
+    }
+  }
+  return pixels;
+}
+
+/** @typedef {{ t: number[], columns: Column[], ranks: number[], marks: Mark[] }} Shown */
+
+/**
+ * @param {() => Theme} theme
+ * @param {(index: number) => void} onPick of the rank at this place
+ * @param {HTMLElement} readout
+ */
+export function makeHeat(theme, onPick, readout) {
+  const hint = "a row for each rank; click one, or choose it with the arrow keys and Enter, for its curve";
+  const canvas = h("canvas", { class: "hvd-heat", tabindex: "0", role: "img", title: hint });
+  const small = document.createElement("canvas");
+  /** @type {Shown} */
+  let shown = { t: [], columns: [], ranks: [], marks: [] };
+  let chosen = 0;
+
+  function paint() {
+    const { t, columns, ranks } = shown;
+    const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
+    const range = rangeOf(columns);
+    if (!wide || !columns.length) return;
+    [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
+    [small.width, small.height] = [columns.length, ranks.length];
+    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
+    small.getContext("2d")?.putImageData(pixels, 0, 0);
+    context.scale(ratio, ratio);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, LEFT, TOP, wide - LEFT - 12, tall - TOP - BOTTOM);
+    for (const mark of shown.marks) {
+      const part = (mark[MARK.t] - t[0]) / (t[t.length - 1] - t[0] || 1);
+      context.fillStyle = markColour(mark[MARK.kind]);
+      if (part >= 0 && part <= 1) context.fillRect(LEFT + part * (wide - LEFT - 12), TOP, 2, tall - TOP - BOTTOM);
+    }
+    context.fillStyle = theme().soft;
+    context.font = theme().font;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const i of [0, ranks.length - 1])
+      context.fillText(String(ranks[i]), LEFT - 8, y(i) + rowHeight() / 2 + (i ? -4 : 4));
+    context.textAlign = "left";
+    context.fillText(duration(t[0]), LEFT, tall - 9);
+    context.textAlign = "right";
+    context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
+    if (range) scale(context, range, wide, tall);
+    if (canvas.matches(":focus-visible")) {
+      context.strokeStyle = theme().ink;
+      context.strokeRect(LEFT - 1, y(chosen), wide - LEFT - 10, Math.max(rowHeight(), 2));
+    }
+  }
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {[number, number]} range
+   * @param {number} wide
+   * @param {number} tall
+   */
+  function scale(context, [low, high], wide, tall) {
+    const [length, middle] = [80, (wide + LEFT) / 2];
+    context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
+    for (let i = 0; i < length; i++) {
+      context.fillStyle = `rgb(${heatColour(i, 0, length).join(" ")})`;
+      context.fillRect(middle - length / 2 + i, tall - 13, 1.5, 8);
+    }
+    context.fillStyle = theme().soft;
+    context.textAlign = "left";
+    context.fillText(metric(high), middle + length / 2 + 6, tall - 9);
+  }
+  const rowHeight = () => (HEIGHT - TOP - BOTTOM) / Math.max(1, shown.ranks.length);
+  /** @param {number} index */
+  const y = (index) => TOP + index * rowHeight();
+  /** @param {MouseEvent} event */
+  const rowAt = (event) => Math.floor((event.clientY - canvas.getBoundingClientRect().top - TOP) / rowHeight());
+  /** @param {number} index @param {number} column */
+  function tell(index, column) {
+    const value = shown.columns[column]?.[index];
+    const said =
+      shown.ranks[index] === undefined || value === undefined
+        ? ""
+        : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
+    setText(readout, said);
+  }
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
+    tell(rowAt(event), Math.floor(part * shown.columns.length));
+  });
+  canvas.addEventListener("pointerleave", () => setText(readout, ""));
+  canvas.addEventListener("click", (event) => {
+    const index = rowAt(event);
+    if (shown.ranks[index] !== undefined) onPick(index);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (by === undefined && event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (by === undefined) return onPick(chosen);
+    chosen = Math.min(Math.max(chosen + by, 0), shown.ranks.length - 1);
+    tell(chosen, shown.columns.length - 1);
+    paint();
+  });
+  for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint);
+  return {
+    root: canvas,
+    paint,
+    /**
+     * @param {Shown} next
+     * @param {string} label
+     */
+    draw(next, label) {
+      shown = next;
+      canvas.setAttribute("aria-label", label);
+      paint();
+    },
+  };
+}
