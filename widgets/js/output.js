@@ -19,7 +19,12 @@ export function makeOutput() {
   const note = h("span", { class: "hvd-note" });
   const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
   const root = h("details", { class: "hvd-log", open: "" }, head, lines);
+  const [whole, unfinished] = [h("div"), h("div")];
+  lines.append(whole, unfinished);
   let [drawn, chosen] = ["", ""];
+  /** @type {number | null} */
+  let of = null; // whose lines are there
+  let drawnTo = 0; // how many lines there had been
 
   /**
    * @param {Snapshot} state
@@ -29,8 +34,13 @@ export function makeOutput() {
     /** @param {Line} line */
     const mine = ([rank]) => picked === null || rank === picked;
     const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
-    lines.replaceChildren(
-      ...state.log.filter(mine).map((line) => lineOf(state.ranks, line)),
+    const fresh = of === picked && drawnTo <= state.lines ? state.lines - drawnTo : state.log.length;
+    if (fresh >= state.log.length) whole.replaceChildren();
+    const added = fresh > 0 ? state.log.slice(-fresh).filter(mine) : [];
+    whole.append(...added.map((line) => lineOf(state.ranks, line)));
+    while (whole.childElementCount > state.log.length) whole.firstElementChild?.remove();
+    [of, drawnTo] = [picked, state.lines];
+    unfinished.replaceChildren(
       ...state.open.filter(mine).map((line) => lineOf(state.ranks, line, "hvd-line hvd-open")),
     );
     const earlier = state.lines - state.log.length;

@@ -17,6 +17,9 @@ import { makeTable } from "./ranks/table.js";
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */
 
+/** What a person sets in the system, and the style sheet follows. */
+const QUERIES = ["(prefers-color-scheme: dark)", "(prefers-contrast: more)", "(forced-colors: active)"];
+
 const ASK_AGAIN = 2000; // milliseconds: the kernel forgets who shows the timeline (widgets/swimlanes/live.py)
 
 /** @param {Snapshot} state */
@@ -103,6 +106,7 @@ export function makePanel(store, el, signal) {
   }
   const themes = new MutationObserver(restyle);
   themes.observe(document.body, { attributes: true });
+  for (const query of QUERIES) matchMedia(query).addEventListener("change", restyle, { signal });
   const sizes = new ResizeObserver(() => {
     restyle();
     charts.fit();

@@ -167,10 +167,7 @@ function axisRange(low, high, fromZero) {
   return [from, high + 0.08 * (high - from || 1)];
 }
 
-// widgets/js/charts/heat.js
-var LEFT = 46;
-var BOTTOM = 22;
-var TOP = 4;
+// widgets/js/charts/pixels.js
 var STOPS = [
   [0, 32, 77],
   [49, 68, 107],
@@ -201,19 +198,29 @@ function rangeOf(columns) {
   }
   return low > high ? null : [low, high];
 }
+var SHADES = 256;
+var TABLE = new Uint32Array(
+  Uint8ClampedArray.from({ length: 4 * SHADES }, (_, i) => [...heatColour(i >> 2, 0, SHADES - 1), 255][i & 3]).buffer
+);
 function pixelsOf(columns, ranks) {
-  const pixels = new Uint8ClampedArray(4 * columns.length * ranks);
+  const pixels = new Uint32Array(columns.length * ranks);
   const range = rangeOf(columns);
-  if (!range) return pixels;
-  for (const [x, column] of columns.entries()) {
+  const [low, high] = range ?? [0, 0];
+  const scale = high > low ? (SHADES - 1) / (high - low) : 0;
+  for (let x = 0; range && x < columns.length; x++) {
     for (let y = 0; y < ranks; y++) {
-      const value = column[y];
+      const value = columns[x][y];
       if (value === null || value === void 0) continue;
-      pixels.set([...heatColour(value, ...range), 255], 4 * (y * columns.length + x));
+      pixels[y * columns.length + x] = TABLE[scale ? Math.round((value - low) * scale) : SHADES >> 1];
     }
   }
-  return pixels;
+  return new Uint8ClampedArray(pixels.buffer);
 }
+
+// widgets/js/charts/heat.js
+var LEFT = 46;
+var BOTTOM = 22;
+var TOP = 4;
 function makeHeat(theme, onPick, readout) {
   const hint = "a row for each rank; click one, or choose it with the arrow keys and Enter, for its curve";
   const canvas = h("canvas", { class: "hvd-heat", tabindex: "0", role: "img", title: hint });
@@ -225,7 +232,7 @@ function makeHeat(theme, onPick, readout) {
     const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
     const range = rangeOf(columns);
     if (!wide || !columns.length) return;
-    [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
+    if (canvas.width !== Math.round(wide * ratio)) [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
     [small.width, small.height] = [columns.length, ranks.length];
     const context = (
       /** @type {CanvasRenderingContext2D} */
@@ -233,7 +240,8 @@ function makeHeat(theme, onPick, readout) {
     );
     const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
     small.getContext("2d")?.putImageData(pixels, 0, 0);
-    context.scale(ratio, ratio);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, wide, tall);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, TOP, wide - LEFT - 12, tall - TOP - BOTTOM);
     for (const mark of shown.marks) {
@@ -410,7 +418,7 @@ function makeChart(label, theme, sync, onPick) {
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
     drawn2.setData([state.curves.t, ...lines]);
-    if (legend && !drawn2.cursor.idx) setText(readout, legend);
+    if (legend && (drawn2.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
     canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
@@ -1151,12 +1159,21 @@ function makeOutput() {
   const note = h("span", { class: "hvd-note" });
   const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
   const root = h("details", { class: "hvd-log", open: "" }, head, lines);
+  const [whole2, unfinished] = [h("div"), h("div")];
+  lines.append(whole2, unfinished);
   let [drawn2, chosen] = ["", ""];
+  let of = null;
+  let drawnTo = 0;
   function draw(state, picked) {
     const mine = ([rank]) => picked === null || rank === picked;
     const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
-    lines.replaceChildren(
-      ...state.log.filter(mine).map((line) => lineOf(state.ranks, line)),
+    const fresh = of === picked && drawnTo <= state.lines ? state.lines - drawnTo : state.log.length;
+    if (fresh >= state.log.length) whole2.replaceChildren();
+    const added = fresh > 0 ? state.log.slice(-fresh).filter(mine) : [];
+    whole2.append(...added.map((line) => lineOf(state.ranks, line)));
+    while (whole2.childElementCount > state.log.length) whole2.firstElementChild?.remove();
+    [of, drawnTo] = [picked, state.lines];
+    unfinished.replaceChildren(
       ...state.open.filter(mine).map((line) => lineOf(state.ranks, line, "hvd-line hvd-open"))
     );
     const earlier = state.lines - state.log.length;
@@ -1259,6 +1276,9 @@ function makeTable(onHover, onPick) {
       layout = wanted;
       for (const [rank, parts] of rows) {
         const row = state.rows[rank];
+        const seen = JSON.stringify([rank === picked, state.slow[rank], row]);
+        if (seen === parts.seen) continue;
+        parts.seen = seen;
         parts.button.setAttribute("aria-pressed", String(rank === picked));
         updateState(parts, row);
         updateSlow(parts, state.slow[rank], rows.size > 1);
@@ -1288,7 +1308,7 @@ function makeRow(rank, colour, columns) {
     h("td", { class: "left" }, h("span", { class: "hvd-dot" }), state, " ", share, " ", waits),
     ...cells.map(({ cell }) => cell)
   );
-  return { row, button, slow, share, state, waits, cells };
+  return { row, button, slow, share, state, waits, cells, seen: "" };
 }
 function makeCell({ bar }) {
   const text = h("span");
@@ -1324,6 +1344,7 @@ function updateCells({ cells }, row, columns) {
 }
 
 // widgets/js/panel.js
+var QUERIES = ["(prefers-color-scheme: dark)", "(prefers-contrast: more)", "(forced-colors: active)"];
 var ASK_AGAIN = 2e3;
 var communicates = ({ rows }) => Object.values(rows).some((row) => (row[ROW.comm] ?? 0) > 0);
 function makePanel(store, el, signal) {
@@ -1397,6 +1418,7 @@ function makePanel(store, el, signal) {
   }
   const themes = new MutationObserver(restyle);
   themes.observe(document.body, { attributes: true });
+  for (const query of QUERIES) matchMedia(query).addEventListener("change", restyle, { signal });
   const sizes = new ResizeObserver(() => {
     restyle();
     charts.fit();

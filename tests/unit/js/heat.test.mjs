@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { besideMean } from "../../../widgets/js/charts/chart.js";
-import { heatColour, pixelsOf, rangeOf, STOPS } from "../../../widgets/js/charts/heat.js";
+import { heatColour, pixelsOf, rangeOf, STOPS } from "../../../widgets/js/charts/pixels.js";
 
 test("colours go from the first to the last stop, and grow lighter all the way", () => {
   assert.deepEqual(heatColour(2, 2, 5), STOPS[0]);

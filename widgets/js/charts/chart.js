@@ -82,7 +82,7 @@ export function makeChart(label, theme, sync, onPick) {
     marks = state.marks;
     legend = one < 0 ? "" : `rank ${state.ranks[one]}, and the mean of ${state.ranks.length}`;
     drawn.setData([state.curves.t, ...lines]);
-    if (legend && !drawn.cursor.idx) setText(readout, legend);
+    if (legend && (drawn.cursor.idx ?? null) === null) setText(readout, legend);
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
     canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);

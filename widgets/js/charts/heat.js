@@ -5,6 +5,7 @@ import { h, setText } from "../dom.js";
 import { MARK } from "../messages.js";
 import { duration, metric } from "../units.js";
 import { HEIGHT } from "./axes.js";
+import { heatColour, pixelsOf, rangeOf } from "./pixels.js";
 
 /** @import {Theme} from "../colours.js" */
 /** @import {Column, Mark} from "../messages.js" */
@@ -12,71 +13,6 @@ import { HEIGHT } from "./axes.js";
 const LEFT = 46; // pixels, as the axis of lines has
 const BOTTOM = 22;
 const TOP = 4;
-
-/** From low to high: dark blue to yellow (Cividis), in which people who see red and green alike see the same order. */
-export const STOPS = [
-  [0, 32, 77],
-  [49, 68, 107],
-  [87, 92, 109],
-  [124, 123, 120],
-  [166, 157, 117],
-  [211, 193, 100],
-  [255, 234, 70],
-];
-
-/**
- * Return the colour of a value between `low` and `high`.
- *
- * @param {number} value
- * @param {number} low
- * @param {number} high
- * @returns {[number, number, number]}
- */
-export function heatColour(value, low, high) {
-  const place = (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0.5) * (STOPS.length - 1);
-  const at = Math.min(Math.floor(place), STOPS.length - 2);
-  const [from, to] = [STOPS[at], STOPS[at + 1]];
-  const part = place - at;
-  return /** @type {[number, number, number]} */ (from.map((each, i) => Math.round(each + part * (to[i] - each))));
-}
-
-/**
- * Return the least and the greatest value; null where there is none.
- *
- * @param {Column[]} columns
- * @returns {[number, number] | null}
- */
-export function rangeOf(columns) {
-  let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
-  for (const column of columns) {
-    for (const value of column) {
-      if (value === null) continue;
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
-  }
-  return low > high ? null : [low, high];
-}
-
-/**
- * Return the pixels of the map, one for each rank and column: red, green, blue, opaque or, without a value, not.
- *
- * @param {Column[]} columns
- * @param {number} ranks
- */
-export function pixelsOf(columns, ranks) {
-  const pixels = new Uint8ClampedArray(4 * columns.length * ranks);
-  const range = rangeOf(columns);
-  if (!range) return pixels;
-  for (const [x, column] of columns.entries()) {
-    for (let y = 0; y < ranks; y++) {
-      const value = column[y];
-      if (value === null || value === undefined) continue;
-      pixels.set([...heatColour(value, ...range), 255], 4 * (y * columns.length + x));
-    }
-  }
-  return pixels;
-}
 
 /** @typedef {{ t: number[], columns: Column[], ranks: number[], marks: Mark[] }} Shown */
 
@@ -98,12 +34,13 @@ export function makeHeat(theme, onPick, readout) {
     const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
     const range = rangeOf(columns);
     if (!wide || !columns.length) return;
-    [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
+    if (canvas.width !== Math.round(wide * ratio)) [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
     [small.width, small.height] = [columns.length, ranks.length];
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
     small.getContext("2d")?.putImageData(pixels, 0, 0);
-    context.scale(ratio, ratio);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, wide, tall);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, TOP, wide - LEFT - 12, tall - TOP - BOTTOM);
     for (const mark of shown.marks) {

@@ -59,6 +59,9 @@ export function makeTable(onHover, onPick) {
       layout = wanted;
       for (const [rank, parts] of rows) {
         const row = state.rows[rank];
+        const seen = JSON.stringify([rank === picked, state.slow[rank], row]);
+        if (seen === parts.seen) continue; // what is not touched costs a browser nothing
+        parts.seen = seen;
         parts.button.setAttribute("aria-pressed", String(rank === picked));
         updateState(parts, row);
         updateSlow(parts, state.slow[rank], rows.size > 1);
@@ -94,7 +97,7 @@ function makeRow(rank, colour, columns) {
     h("td", { class: "left" }, h("span", { class: "hvd-dot" }), state, " ", share, " ", waits),
     ...cells.map(({ cell }) => cell),
   );
-  return { row, button, slow, share, state, waits, cells };
+  return { row, button, slow, share, state, waits, cells, seen: "" };
 }
 
 /** @param {Column} column */
