@@ -137,6 +137,6 @@ def test_64_ranks_are_a_heat_map_and_a_click_shows_one(page: Page) -> None:
     page.focus(".hvd-heat")
     for _ in range(3):
         page.keyboard.press("ArrowDown")
-    assert page.text_content(".hvd-readout >> nth=0").endswith("rank 3   0.2253")  # type: ignore[union-attr]
+    assert page.text_content(".hvd-readout >> nth=0").endswith("rank 3   0.2250")  # type: ignore[union-attr]
     page.keyboard.press("Enter")
     page.wait_for_function("document.querySelector('.hvd-rank[aria-pressed=true]')?.textContent === '3'")

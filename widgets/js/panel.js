@@ -82,6 +82,7 @@ export function makePanel(store, el, signal) {
     const state = store.state;
     if (!state) return;
     root.dataset.kind = head.update(state);
+    root.dataset.second = Math.floor(state.t) % 2 ? "odd" : "even";
     figures.update(state);
     setVisible(figures.root, charts.update(state, picked));
     limits.update(state);

@@ -16,11 +16,11 @@ export const missing = (value) => value === null || value === undefined || typeo
  *
  * @param {number} value
  */
-export const grouped = (value, digits = 0) =>
-  Number(value.toFixed(digits)).toLocaleString("en-US", {
-    minimumFractionDigits: digits,
-    maximumFractionDigits: digits,
-  });
+export function grouped(value, digits = 0) {
+  const [whole, part] = value.toFixed(digits).split(".");
+  const thousands = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return part === undefined ? thousands : `${thousands}.${part}`;
+}
 
 /**
  * 0.21, 2.14, 21.4, 2,140, 2.14 M: a column of them keeps its width.

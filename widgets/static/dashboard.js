@@ -64,10 +64,11 @@ var ENDED_BADLY = /* @__PURE__ */ new Set(["failed", "dead", "interrupted"]);
 // widgets/js/units.js
 var NONE = "–";
 var missing = (value) => value === null || value === void 0 || typeof value === "string";
-var grouped = (value, digits = 0) => Number(value.toFixed(digits)).toLocaleString("en-US", {
-  minimumFractionDigits: digits,
-  maximumFractionDigits: digits
-});
+function grouped(value, digits = 0) {
+  const [whole2, part] = value.toFixed(digits).split(".");
+  const thousands = whole2.replace(/\B(?=(\d{3})+$)/g, ",");
+  return part === void 0 ? thousands : `${thousands}.${part}`;
+}
 function number(value) {
   if (missing(value)) return NONE;
   const magnitude = Math.abs(value);
@@ -268,10 +269,10 @@ function makeHeat(theme, onPick, readout) {
   function scale(context, [low, high], wide, tall) {
     const [length, middle] = [80, (wide + LEFT) / 2];
     context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
-    for (let i = 0; i < length; i++) {
-      context.fillStyle = `rgb(${heatColour(i, 0, length).join(" ")})`;
-      context.fillRect(middle - length / 2 + i, tall - 13, 1.5, 8);
-    }
+    const ramp = context.createLinearGradient(middle - length / 2, 0, middle + length / 2, 0);
+    for (const [i, colour] of STOPS.entries()) ramp.addColorStop(i / (STOPS.length - 1), `rgb(${colour.join(" ")})`);
+    context.fillStyle = ramp;
+    context.fillRect(middle - length / 2, tall - 13, length, 8);
     context.fillStyle = theme().soft;
     context.textAlign = "left";
     context.fillText(metric(high), middle + length / 2 + 6, tall - 9);
@@ -919,9 +920,9 @@ function makeTools() {
 }
 function download(name, blob) {
   if (!blob) return;
-  const link = h("a", { download: name, href: URL.createObjectURL(blob) });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1e3);
+  const address = URL.createObjectURL(blob);
+  h("a", { download: name, href: address }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1e3);
 }
 function obeyKeys(element, keys) {
   element.addEventListener("keydown", (event) => {
@@ -1394,6 +1395,7 @@ function makePanel(store, el, signal) {
     const state = store.state;
     if (!state) return;
     root.dataset.kind = head.update(state);
+    root.dataset.second = Math.floor(state.t) % 2 ? "odd" : "even";
     figures.update(state);
     setVisible(figures.root, charts.update(state, picked));
     limits.update(state);

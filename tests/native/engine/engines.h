@@ -70,7 +70,7 @@ inline void on_every_rank(Engines& engines, const std::function<void(Engine&, in
   });
 }
 
-// What the trace has of operations from the cursor on: how long a thread waits depends on the machine.
+// What the trace has of operations from the cursor on: how long a thread waits is the machine's.
 inline std::vector<TraceRecord> traced(Engine& engine, std::uint64_t& cursor) {
   std::vector<TraceRecord> records = engine.trace(cursor);
   records.erase(std::remove_if(records.begin(), records.end(), is_wait), records.end());

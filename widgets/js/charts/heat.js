@@ -5,7 +5,7 @@ import { h, setText } from "../dom.js";
 import { MARK } from "../messages.js";
 import { duration, metric } from "../units.js";
 import { HEIGHT } from "./axes.js";
-import { heatColour, pixelsOf, rangeOf } from "./pixels.js";
+import { pixelsOf, rangeOf, STOPS } from "./pixels.js";
 
 /** @import {Theme} from "../colours.js" */
 /** @import {Column, Mark} from "../messages.js" */
@@ -73,10 +73,10 @@ export function makeHeat(theme, onPick, readout) {
   function scale(context, [low, high], wide, tall) {
     const [length, middle] = [80, (wide + LEFT) / 2];
     context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
-    for (let i = 0; i < length; i++) {
-      context.fillStyle = `rgb(${heatColour(i, 0, length).join(" ")})`;
-      context.fillRect(middle - length / 2 + i, tall - 13, 1.5, 8);
-    }
+    const ramp = context.createLinearGradient(middle - length / 2, 0, middle + length / 2, 0);
+    for (const [i, colour] of STOPS.entries()) ramp.addColorStop(i / (STOPS.length - 1), `rgb(${colour.join(" ")})`);
+    context.fillStyle = ramp;
+    context.fillRect(middle - length / 2, tall - 13, length, 8);
     context.fillStyle = theme().soft;
     context.textAlign = "left";
     context.fillText(metric(high), middle + length / 2 + 6, tall - 9);

@@ -41,9 +41,9 @@ export function makeTools() {
  */
 export function download(name, blob) {
   if (!blob) return;
-  const link = h("a", { download: name, href: URL.createObjectURL(blob) });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  const address = URL.createObjectURL(blob);
+  h("a", { download: name, href: address }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
 /**
