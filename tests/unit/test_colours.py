@@ -1,4 +1,4 @@
-"""The palette of the ranks and of the timeline: told apart whatever colours a person sees, and seen on light and dark ground."""
+"""The palette of the ranks and of the timeline: told apart whatever colours a person sees, and seen on a light and a dark background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvd_kernel.widgets.picture import FEW
 from hvd_kernel.widgets.swimlanes.rank_lanes import KINDS
 
 LIGHT, DARK = "#ffffff", "#111111"
-"""Ground of JupyterLab's themes."""
+"""Background of JupyterLab's themes."""
 
 SEEN_BY = {  # Machado and others 2009, the whole strength of it: what reaches the eye, of linear red, green, blue
     "everybody": np.eye(3),
@@ -59,9 +59,9 @@ def test_every_two_are_told_apart_by_everybody(name: str, colours: Sequence[str]
         assert {pair: far for pair, far in near.items() if far < least} == {}, f"{name}, as {who} see them"
 
 
-def test_lines_are_seen_on_light_and_on_dark_ground() -> None:
+def test_lines_are_seen_on_both_backgrounds() -> None:
     assert {
-        colour: contrast(colour, ground) for colour in FEW for ground in (LIGHT, DARK) if contrast(colour, ground) < 3
+        colour: contrast(colour, behind) for colour in FEW for behind in (LIGHT, DARK) if contrast(colour, behind) < 3
     } == {}
 
 
