@@ -33,6 +33,7 @@ from hvdtest.venvs import site_packages
 
 LOCKS = TESTS / "frameworks" / "environments"
 MAKING_S = 500
+_LINKED = "with programs and libraries"  # what a checkout's environment has of the downloaded one: a part of its digest
 OURS = ("hvd_kernel", "hvd_kernel-*.dist-info", "_editable_skbc_hvd_kernel.*")
 _WANTED = re.compile(
     r"(?:Could not find a version that satisfies the requirement|No matching distribution found for) (\S+)"
@@ -49,7 +50,7 @@ def environment(name: str) -> Path:
     lock = LOCKS / f"{name}.txt"
     assert lock.exists(), f"no environment {name!r}: {LOCKS} has {', '.join(names())}"
     downloaded = _made(f"{name}-{_digest(lock)}", lambda python: _install(python, lock))
-    return _made(f"{name}-{_digest(lock, str(ours()))}", lambda python: _link_all(python, lock, downloaded))
+    return _made(f"{name}-{_digest(lock, str(ours()), _LINKED)}", lambda python: _link_all(python, lock, downloaded))
 
 
 class Ranks(RankPool):
@@ -140,6 +141,19 @@ def _link_all(python: Path, lock: Path, downloaded: Path) -> None:
     for pattern in (*OURS, *_links(lock)):
         _link(pattern, folder)
     (folder / "downloaded.pth").write_text(f"import site; site.addsitedir({str(site_packages(downloaded))!r})\n")
+    _link_beside(downloaded.parents[1], python.parents[1])
+
+
+def _link_beside(theirs: Path, ours: Path) -> None:
+    """What packages have beside Python's own folders, as mpiexec and its libraries: it is looked for beside the Python."""
+    for each in theirs.iterdir():
+        here = ours / each.name
+        if not here.exists():
+            here.symlink_to(each)
+        elif here.is_dir() and not here.is_symlink():
+            for inner in each.iterdir():
+                if not (here / inner.name).exists():
+                    (here / inner.name).symlink_to(inner)
 
 
 def _install(python: Path, lock: Path) -> None:
