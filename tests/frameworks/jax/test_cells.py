@@ -1,13 +1,12 @@
-"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, the panel, fresh ranks, kept ranks."""
+"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, panel, doctor, fresh ranks, kept ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.environments import environment, quiet
+from hvdtest.framework_cells import FIRST, SECOND, kept_ranks
 from hvdtest.kernel import Kernel
-from hvdtest.launch import TESTS
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter, pytest.mark.timeout(400)]
 
@@ -33,19 +32,12 @@ def train():
     params, opt_state = step(params, opt_state, jnp.full((4, 3), rank + 1.0))
     return params["layers"][0]["kernel"][0].tolist()
 """
-GRADIENT = 1.5  # of each weight: the average of 1 and 2
-FIRST = 1 - 0.5 * GRADIENT
-SECOND = FIRST - 0.5 * GRADIENT - 0.5 * 0.5 * GRADIENT  # with what momentum remembers of the first
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
-    with Kernel(tmp_path_factory.mktemp("kernel"), "jax", env, environment("jaxnew")) as kernel:
-        kernel.run("%hvd start -np 2 --keep jax")
+    with kept_ranks(tmp_path_factory.mktemp("kernel"), "jax", "jaxnew") as kernel:
         yield kernel
-        if not kernel.ended:
-            kernel.run("%hvd stop")
 
 
 @pytest.fixture
@@ -63,6 +55,36 @@ def test_hvd_is_jaxs_and_there_is_no_torch(cells: Kernel) -> None:
     shown = cells.run("%%hvdrun\nhvd.__name__, 'torch' in sys.modules, device.platform").shown
     assert shown == ["[0-1] ('hvd_kernel.jax', False, 'cpu')"]
     assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(FIRST)
+
+
+TRAINS = """%%hvdrun
+@jax.jit
+def counted(params, opt_state, x):
+    grads = jax.grad(loss_fn)(params, x)
+    updates, opt_state = tx.update(grads, opt_state, params, samples=len(x))
+    return optax.apply_updates(params, updates), opt_state
+
+from hvd_kernel.core import metrics
+before = metrics.snapshot()
+for _ in range(20):
+    params, opt_state = counted(params, opt_state, jnp.full((4, 3), rank + 1.0))
+after = metrics.snapshot()
+after.step - before.step, after.samples - before.samples
+"""
+
+
+def test_the_panel_has_steps_and_samples(cells: Kernel) -> None:
+    trained = cells.run(TRAINS)
+    assert trained.shown[-1:] == ["[0-1] (20, 80)"]
+    (panel,) = (each for each in trained.contents("display_data") if each["metadata"])
+    figures = panel["metadata"]["hvd"]
+    assert all(figures["samples_per_s"]["per_rank"][rank] > 0 for rank in ("0", "1"))
+
+
+def test_the_doctor_tells_what_of_jax_works(cells: Kernel) -> None:
+    told = cells.run("%hvd doctor").text()
+    assert "JAX 0.10.2 (in jit and outside of it)" in told
+    assert "PyTorch" not in told
 
 
 def test_check_tells_what_differs_by_its_path_in_a_tree(cells: Kernel) -> None:

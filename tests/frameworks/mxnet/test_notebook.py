@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from hvdtest.cluster import until
-from hvdtest.environments import environment, quiet
+from hvdtest.framework_cells import FIRST, SECOND, kept_ranks
 from hvdtest.kernel import Kernel
-from hvdtest.launch import TESTS
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -29,19 +28,12 @@ def step():
     trainer.step(1)
     return net.weight.data().asnumpy().tolist()
 """
-GRADIENT = 1.5  # of each weight: the average of 1 and 2
-FIRST = 1 - 0.5 * GRADIENT
-SECOND = FIRST - 0.5 * GRADIENT - 0.5 * 0.5 * GRADIENT  # with what momentum remembers of the first
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
-    with Kernel(tmp_path_factory.mktemp("kernel"), "mxnet", env, environment("mxnet")) as kernel:
-        kernel.run("%hvd start -np 2 --keep mxnet")
+    with kept_ranks(tmp_path_factory.mktemp("kernel"), "mxnet", "mxnet") as kernel:
         yield kernel
-        if not kernel.ended:
-            kernel.run("%hvd stop")
 
 
 @pytest.fixture
