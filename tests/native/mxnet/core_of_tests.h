@@ -1,18 +1,12 @@
-// A core of which the test decides when, and with what, an operation ends; and arrays to push.
+// The core that the tests of MXNet's plugin have, and arrays to push.
 #pragma once
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstring>
-#include <deque>
-#include <functional>
-#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "c_api/plugin.h"
+#include "fake_core.h"
 #include "fake_mxnet/fake_mxnet.h"
 #include "mxnet/call.h"
 
@@ -20,112 +14,12 @@ namespace hvd::mxnet::test {
 
 constexpr int kFloat64 = 1;
 
-// A request that the core has taken.
-struct Taken {
-  std::string name;
-  hvd_request request;
-  std::vector<DLTensor> inputs, outputs;
-  std::vector<std::vector<std::int64_t>> shapes;  // of inputs
-};
+using plugin::test::Taken;
 
-class FakeCore {
+class FakeCore : public plugin::test::FakeCore {
  public:
-  FakeCore() {
-    table_.struct_size = sizeof(table_);
-    table_.current = [] { return the()->current(); };
-    table_.release = [](hvd_engine*) { --the()->engines; };
-    table_.enqueue = [](hvd_engine*, const hvd_request* request, char* text, std::size_t size) {
-      return the()->take(*request, text, size);
-    };
-    the() = this;
-    plugin::table() = &table_;
-  }
-  ~FakeCore() {
-    plugin::table() = nullptr;
-    the() = nullptr;
-    fake_mxnet::clear();
-  }
-  FakeCore(const FakeCore&) = delete;
-  FakeCore& operator=(const FakeCore&) = delete;
-
-  // Ends a request; on the thread of another `done`, when that one has returned.
-  void end(std::size_t number, std::int32_t code = HVD_OK, const std::string& text = "",
-           std::int32_t rank = -1) {
-    Taken* taken = nullptr;
-    {
-      const std::lock_guard<std::mutex> locked(mutex);
-      taken = &all.at(number);
-    }
-    tell(taken->request, code, text, rank);
-  }
-  std::vector<std::string> names() {
-    const std::lock_guard<std::mutex> locked(mutex);
-    std::vector<std::string> found;
-    for (const Taken& taken : all) found.push_back(taken.name);
-    return found;
-  }
-
-  std::mutex mutex;
-  std::deque<Taken> all;
-  bool initialized = true;
-  std::atomic<int> engines{0};     // that were asked for and not given back
-  std::int32_t ends_at_once = -1;  // a code: `done` comes before enqueue() returns
-  std::pair<std::int32_t, std::string> refuses{HVD_OK, ""};  // each request
-
- private:
-  static FakeCore*& the() {
-    static FakeCore* one = nullptr;
-    return one;
-  }
-  hvd_engine* current() {
-    if (!initialized) return nullptr;
-    ++engines;
-    return reinterpret_cast<hvd_engine*>(this);
-  }
-
-  std::int32_t take(const hvd_request& request, char* text, std::size_t size) {
-    if (refuses.first != HVD_OK) {
-      std::strncpy(text, refuses.second.c_str(), size - 1);
-      return refuses.first;
-    }
-    if (ends_at_once >= 0) tell(request, ends_at_once, ends_at_once == HVD_OK ? "" : "why", 1);
-    // It may look at all of the request until it returns, also where the operation has ended.
-    Taken taken{request.name,
-                request,
-                {request.inputs, request.inputs + request.count},
-                {request.outputs, request.outputs + request.count},
-                {}};
-    for (const DLTensor& input : taken.inputs)
-      taken.shapes.emplace_back(input.shape, input.shape + input.ndim);
-    const std::lock_guard<std::mutex> locked(mutex);
-    all.push_back(std::move(taken));
-    return HVD_OK;
-  }
-
-  void tell(const hvd_request& request, std::int32_t code, const std::string& text,
-            std::int32_t rank) {
-    thread_local std::deque<std::function<void()>> later;
-    thread_local int depth = 0;
-    later.emplace_back([=, done = request.done, context = request.context] {
-      hvd_outcome outcome{};
-      outcome.struct_size = sizeof(outcome);
-      outcome.code = code;
-      outcome.rank = rank;
-      outcome.text = text.c_str();
-      outcome.number = -1;
-      done(context, &outcome);
-    });
-    if (depth > 0) return;
-    ++depth;
-    while (!later.empty()) {
-      const std::function<void()> next = std::move(later.front());
-      later.pop_front();
-      next();
-    }
-    --depth;
-  }
-
-  hvd_core table_{};
+  FakeCore() { looks_at_last = true; }
+  ~FakeCore() { fake_mxnet::clear(); }
 };
 
 // Of one process: the fake MXNet is found once.

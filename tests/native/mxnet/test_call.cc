@@ -1,5 +1,5 @@
 // One call: what MXNet is told, what the core is told, and how it ends.
-#include "mxnet/fake_core.h"
+#include "mxnet/core_of_tests.h"
 
 namespace hvd::mxnet::test {
 namespace {

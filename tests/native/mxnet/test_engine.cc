@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "c_api/framework.h"
-#include "mxnet/fake_core.h"
+#include "mxnet/core_of_tests.h"
 
 namespace hvd::mxnet::test {
 namespace {

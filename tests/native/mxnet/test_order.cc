@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "mxnet/fake_core.h"
+#include "mxnet/core_of_tests.h"
 
 namespace hvd::mxnet::test {
 namespace {

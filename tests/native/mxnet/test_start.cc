@@ -1,7 +1,7 @@
 // Finding MXNet in the process, and what is said where it cannot be used.
 #include <dlfcn.h>
 
-#include "mxnet/fake_core.h"
+#include "mxnet/core_of_tests.h"
 
 namespace hvd::mxnet::test {
 

@@ -1,7 +1,7 @@
 // Each collective: what the core is asked for, where its results come to lie, and what is refused.
 #include <numeric>
 
-#include "tf/fake_core.h"
+#include "tf/core_of_tests.h"
 
 namespace hvd::tf::test {
 namespace {

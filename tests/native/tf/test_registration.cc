@@ -1,6 +1,6 @@
 // What TensorFlow is told of ops and kernels, shapes while a graph is traced, and a TensorFlow that
 // cannot be used.
-#include "tf/fake_core.h"
+#include "tf/core_of_tests.h"
 
 namespace hvd::tf::test {
 namespace {
