@@ -2,6 +2,7 @@
 
     python tools/bench/frameworks.py [ROUNDS] [WORD...]     ways that have one of the words in their names; all
     HOROVOD_PYTHON=... python tools/bench/frameworks.py     Horovod too, and TensorFlow 2.15 beside it: horovod_peer.py
+    MPI4JAX_PYTHON=... python tools/bench/frameworks.py     mpi4jax too: mpi4jax_peer.py
 
 Two ranks for each way, all alive at once; in every round each way takes one sample of each size, in turn, so that what the
 machine does besides hits all alike. TensorFlow and JAX come from tests/frameworks/environments, tf221.txt and jaxnew.txt.
@@ -25,6 +26,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests"), str(Path(__file__).resolve().parent)]
 
 import horovod_peer
+import mpi4jax_peer
 from hvdtest.environments import Ranks, environment, quiet
 from hvdtest.launch import RankPool, free_port
 
@@ -32,7 +34,7 @@ LAYERS, STEPS = 8, 5
 SIZES = {"4 KiB": (4 << 10, 20, 120, 20), "64 MiB": (64 << 20, 1, 5, 1)}  # bytes, short chain, long chain, repetitions
 
 
-def torch_call(size: int, short: int, long: int, times: int) -> float:
+def torch_call(size: int, short: int, long: int, times: int) -> list[float]:
     """Blocking, in place, under one name."""
     import torch
 
@@ -49,7 +51,7 @@ def torch_call(size: int, short: int, long: int, times: int) -> float:
     return _slope(chain, short, long, times)
 
 
-def torch_handle(size: int, short: int, long: int, times: int) -> float:
+def torch_handle(size: int, short: int, long: int, times: int) -> list[float]:
     """Started, then waited for: the way that gradients go."""
     import torch
 
@@ -65,7 +67,7 @@ def torch_handle(size: int, short: int, long: int, times: int) -> float:
     return _slope(chain, short, long, times)
 
 
-def graph(size: int, short: int, long: int, times: int) -> float:
+def graph(size: int, short: int, long: int, times: int) -> list[float]:
     """In a tf.function."""
     import tensorflow as tf
 
@@ -75,7 +77,7 @@ def graph(size: int, short: int, long: int, times: int) -> float:
     return _traced(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.zeros([size // 4]), short, long, times)
 
 
-def eager(size: int, short: int, long: int, times: int) -> float:
+def eager(size: int, short: int, long: int, times: int) -> list[float]:
     """Called one by one."""
     import tensorflow as tf
 
@@ -91,7 +93,7 @@ def eager(size: int, short: int, long: int, times: int) -> float:
     return _slope(chain, short, long, times)
 
 
-def horovod_graph(size: int, short: int, long: int, times: int) -> float:
+def horovod_graph(size: int, short: int, long: int, times: int) -> list[float]:
     """Horovod's own, in a tf.function."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
@@ -100,7 +102,7 @@ def horovod_graph(size: int, short: int, long: int, times: int) -> float:
     return _traced(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.zeros([size // 4]), short, long, times)
 
 
-def mirrored(size: int, short: int, long: int, times: int) -> float:
+def mirrored(size: int, short: int, long: int, times: int) -> list[float]:
     """The strategy's sum over its gRPC ring, in a tf.function."""
     import tensorflow as tf
 
@@ -121,31 +123,23 @@ def mirrored(size: int, short: int, long: int, times: int) -> float:
     return _slope(lambda length: functions[length](x).numpy(), short, long, times)
 
 
-def jitted(size: int, short: int, long: int, times: int) -> float:
+def jitted(size: int, short: int, long: int, times: int) -> list[float]:
     """In a program."""
-    import jax
-    import jax.numpy as jnp
-
     import hvd_kernel.jax as hvd
 
     hvd.init()
-    key = ("jax", short, long, size)
-    if key not in _kept:
-
-        def program(length: int) -> Any:
-            def all_of(x: Any) -> Any:
-                for _ in range(length):
-                    x = hvd.allreduce(x, hvd.Sum)
-                return x[:1]
-
-            return jax.jit(all_of)
-
-        _kept[key] = {length: program(length) for length in (short, long)}
-    x = jnp.zeros(size // 4)
-    return _slope(lambda length: _kept[key][length](x).block_until_ready(), short, long, times)
+    return _compiled(lambda x: hvd.allreduce(x, hvd.Sum), size, short, long, times)
 
 
-def outside(size: int, short: int, long: int, times: int) -> float:
+def mpi4jax_jit(size: int, short: int, long: int, times: int) -> list[float]:
+    """mpi4jax's own, in a program."""
+    import mpi4jax
+    from mpi4py import MPI
+
+    return _compiled(lambda x: mpi4jax.allreduce(x, op=MPI.SUM), size, short, long, times)
+
+
+def outside(size: int, short: int, long: int, times: int) -> list[float]:
     """Called one by one, past XLA."""
     import jax.numpy as jnp
 
@@ -161,7 +155,26 @@ def outside(size: int, short: int, long: int, times: int) -> float:
     return _slope(chain, short, long, times)
 
 
-def _traced(operation: Any, x: Any, short: int, long: int, times: int) -> float:
+def _compiled(operation: Any, size: int, short: int, long: int, times: int) -> list[float]:
+    import jax
+    import jax.numpy as jnp
+
+    if size not in _kept:
+
+        def program(length: int) -> Any:
+            def all_of(x: Any) -> Any:
+                for _ in range(length):
+                    x = operation(x)
+                return x[:1]
+
+            return jax.jit(all_of)
+
+        _kept[size] = {length: program(length) for length in (short, long)}
+    x = jnp.zeros(size // 4)
+    return _slope(lambda length: _kept[size][length](x).block_until_ready(), short, long, times)
+
+
+def _traced(operation: Any, x: Any, short: int, long: int, times: int) -> list[float]:
     import tensorflow as tf
 
     key = (short, long, int(tf.size(x)))
@@ -193,18 +206,23 @@ def _strategy() -> Any:
     return _kept["strategy"]
 
 
-def _slope(chain: Any, short: int, long: int, times: int) -> float:
-    """Microseconds of one operation."""
+def _slope(chain: Any, short: int, long: int, times: int) -> list[float]:
+    """Microseconds of one operation, and those of them, or more, that this process's threads computed."""
     import time
 
-    seconds = {short: 0.0, long: 0.0}
+    clocks = time.perf_counter, time.process_time
+    spent = {short: [0.0, 0.0], long: [0.0, 0.0]}
     chain(short), chain(long)
     for length in (short, long):
         for _ in range(times):
-            begin = time.perf_counter()
+            begin = [clock() for clock in clocks]
             chain(length)
-            seconds[length] += time.perf_counter() - begin
-    return 1e6 * (seconds[long] - seconds[short]) / (times * (long - short))
+            spent[length] = [
+                total + clock() - at for total, clock, at in zip(spent[length], clocks, begin, strict=True)
+            ]
+    return [
+        1e6 * (more - less) / (times * (long - short)) for more, less in zip(spent[long], spent[short], strict=True)
+    ]
 
 
 def counted(size: int) -> dict[str, int]:
@@ -248,7 +266,7 @@ def recorded(path: str, layers: int, wide: int) -> None:
     hvd.stop_timeline()
 
 
-def overlap(ranks: RankPool) -> str:
+def overlap(ranks: RankPool | mpi4jax_peer.Peer) -> str:
     """Return how many of a step's gradients were reduced on all ranks before the last one was ready on some rank."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "t.json")
@@ -277,6 +295,7 @@ WAYS = {
     "MultiWorkerMirroredStrategy": mirrored,
     "JAX, jit": jitted,
     "JAX, outside": outside,
+    "mpi4jax, jit": mpi4jax_jit,
 }
 
 
@@ -293,17 +312,18 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     first = next(iter(WAYS))
     wanted = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
-    ways = [way for way in wanted if horovod_peer.PYTHON or _pool_of(way) not in _WITH_HOROVOD]
+    ways = [way for way in wanted if _NEEDS.get(_pool_of(way), "none")]
     sys.stdout.write(
-        "| size | way | median, us | less the blocking call | of the blocking call |\n|---|---|---|---|---|\n"
+        "| size | way | median, us | less the blocking call | of the blocking call | of a processor, us |\n"
+        "|---|---|---|---|---|---|\n"
     )
     with ExitStack() as stack:
-        opened: dict[str, RankPool] = {}
+        opened: dict[str, RankPool | mpi4jax_peer.Peer] = {}
         for way in ways:
             if _pool_of(way) not in opened:
                 opened[_pool_of(way)] = stack.enter_context(_POOLS[_pool_of(way)]())
         for name, size in SIZES.items():
-            found: dict[str, list[float]] = {way: [] for way in ways}
+            found: dict[str, list[list[float]]] = {way: [] for way in ways}
             for _ in range(rounds + 1):  # the first one traces, and counts for nothing
                 for way in ways:
                     found[way].append(max(opened[_pool_of(way)].run(WAYS[way], *size)))
@@ -320,23 +340,26 @@ def _pool_of(way: str) -> str:
     return way.partition(",")[0]
 
 
-_WITH_HOROVOD = ("TensorFlow 2.15", "Horovod")
-_POOLS: dict[str, Callable[[], AbstractContextManager[RankPool]]] = {
+_NEEDS = {"TensorFlow 2.15": horovod_peer.PYTHON, "Horovod": horovod_peer.PYTHON, "mpi4jax": mpi4jax_peer.PYTHON}
+_POOLS: dict[str, Callable[[], AbstractContextManager[RankPool | mpi4jax_peer.Peer]]] = {
     "torch": lambda: RankPool(2),
     "TensorFlow": lambda: Ranks(environment("tf221"), 2, HOROVOD_TIMELINE="DYNAMIC"),
     "TensorFlow 2.15": lambda: Ranks(Path(horovod_peer.PYTHON), 2),
     "Horovod": horovod_peer.ranks,
     "MultiWorkerMirroredStrategy": lambda: RankPool(2, variables=_cluster, python=environment("tf221"), **quiet()),
     "JAX": lambda: Ranks(environment("jaxnew"), 2),
+    "mpi4jax": mpi4jax_peer.ranks,
 }
 
 
-def _print(size: str, found: dict[str, list[float]]) -> None:
-    first = found[next(iter(WAYS))]
+def _print(size: str, found: dict[str, list[list[float]]]) -> None:
+    first = [wall for wall, _ in found[next(iter(WAYS))]]
     for way, samples in found.items():
-        ratio = statistics.median(one / other for one, other in zip(samples, first, strict=True))
-        more = statistics.median(one - other for one, other in zip(samples, first, strict=True))
-        sys.stdout.write(f"| {size} | {way} | {statistics.median(samples):.1f} | {more:+.1f} | {ratio:.2f} |\n")
+        walls, computed = zip(*samples, strict=True)
+        ratio = statistics.median(one / other for one, other in zip(walls, first, strict=True))
+        more = statistics.median(one - other for one, other in zip(walls, first, strict=True))
+        median, processor = statistics.median(walls), statistics.median(computed)
+        sys.stdout.write(f"| {size} | {way} | {median:.1f} | {more:+.1f} | {ratio:.2f} | {processor:.1f} |\n")
     sys.stdout.flush()
 
 
