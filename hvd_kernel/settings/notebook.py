@@ -31,6 +31,7 @@ NOTEBOOK_SETTINGS = (
         "0",
         "GPUs that each of them asks for; Spark's are spark.task.resource.gpu.amount",
     ),
+    Setting(("HVD_ON_IMAGE",), anything, "", "image of the pods of `--on k8s`, which has this package in it"),
     Setting(
         ("HVD_KEEP",),
         cluster_name,

@@ -93,7 +93,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     np = _size(found) if num_proc is None else num_proc
     if np < 1:
         raise ConfigError(f"num_proc={np}: a job has 1 rank or more, e.g. num_proc=4.")
-    engine = _stage(found, np, nics, barrier=True)
+    engine = stage_of(found, np, nics, barrier=True)
     job = Job(
         command=[executable or ""],
         np=np,
@@ -186,13 +186,14 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
         network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
         start_timeout_s=start_seconds(start_timeout),
         timestamp=prefix_output_with_timestamp,
-        engine=_stage(found, most, nics, barrier=False),
+        engine=stage_of(found, most, nics, barrier=False),
     )
     call = pack_call(fn, args, kwargs or {}, ())
     return in_engine(call, job, stdout=stdout, stderr=stderr, elastic=options)
 
 
-def _stage(found: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bool) -> Stage:
+def stage_of(found: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:
+    """Return the stage of so many ranks in a SparkContext, or in a session of Spark Connect."""
     kind = Stage if _is_context(found) else connect.ConnectStage
     return kind(found, np, nics, barrier=barrier)
 

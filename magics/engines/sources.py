@@ -29,12 +29,19 @@ def source(spec: ClusterSpec) -> RankSource | None:
 
 
 def _engine(spec: ClusterSpec) -> Engine:
+    cpus, gpus = (float(lookup.value(name, os.environ)) for name in ("HVD_ON_CPUS", "HVD_ON_GPUS"))
     if spec.on == "ray":
         from hvd_kernel.ray.notebook.actors import Actors  # noqa: PLC0415 - needs Ray
 
-        cpus, gpus = (float(lookup.value(name, os.environ)) for name in ("HVD_ON_CPUS", "HVD_ON_GPUS"))
         return Actors(spec.n, cpus, gpus)
-    raise NotImplementedError(spec.on)
+    if spec.on == "k8s":
+        from hvd_kernel.launch.launchers.kubernetes_job import Api, PodJob  # noqa: PLC0415 - only such ranks need it
+
+        return PodJob(spec.n, lookup.value("HVD_ON_IMAGE", os.environ), cpus, gpus, Api())
+    from hvd_kernel.spark.runner import stage_of  # noqa: PLC0415 - needs PySpark
+    from hvd_kernel.spark.stage import active  # noqa: PLC0415 - as above
+
+    return stage_of(active(), spec.n, barrier=True)
 
 
 def _carried() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -103,9 +104,12 @@ def stopped():
     until(lambda: not holders())
     return [said, sorted({each["state"] for each in ray.util.placement_group_table().values()})]
 
+def doctor():
+    return cell("%hvd doctor --on ray")
+
 tell(unconnected)
 made, others = connected(node(1), node(1))
-tell(how_many, doubled, too_many, first, places, second, elsewhere, interrupted, died, actor_died, stopped)
+tell(doctor, how_many, doubled, too_many, first, places, second, elsewhere, interrupted, died, actor_died, stopped)
 ray.shutdown()
 made.shutdown()
 """
@@ -123,6 +127,17 @@ def test_what_is_missing_is_said_before_anything_starts(told: Mapping[str, Any])
     )
     assert told["how_many"][1] == ("UsageError: --on ray: say how many ranks there are to be, as in --on ray -np 8")
     assert told["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
+
+
+def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
+    said, error = told["doctor"]
+    assert error == ""
+    lines = said.splitlines()
+    assert [re.sub(r"\s+", " ", line).split(", hvd_kernel")[0] for line in lines[1:3]] == [
+        f"ok node 127.0.0.{number} Python {platform.python_version()}" for number in (2, 3)
+    ]
+    assert all(line.endswith("it reaches this notebook") for line in lines[1:3])
+    assert re.search(r"2 node\(s\), 2 CPUs free$", lines[0])
 
 
 def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str, Any]) -> None:

@@ -19,6 +19,8 @@ from hvd_kernel.magics.commands.words.job_plan import job
 from hvd_kernel.magics.commands.words.timeline import timeline
 from hvd_kernel.magics.commands.words.track import track
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.engines.choice import HERE
+from hvd_kernel.magics.engines.doctor import examine_on
 from hvd_kernel.magics.export.word import export
 from hvd_kernel.magics.history.words import runs
 from hvd_kernel.magics.machine import memory
@@ -58,8 +60,8 @@ def _help(context: Context, _options: Options) -> None:
     context.writer().say(usage())
 
 
-def _doctor(context: Context, _options: Options) -> None:
-    context.writer().say(report(examine()))
+def _doctor(context: Context, options: Options) -> None:
+    context.writer().say(report(examine_on(options.on) if options.on not in {"", HERE} else examine()))
 
 
 WORDS: dict[str, Word] = {
@@ -183,7 +185,9 @@ WORDS: dict[str, Word] = {
         such_as="%hvd client rc",
     ),
     "help": Word(_help, "%hvd help", "this list", anytime=True),
-    "doctor": Word(_doctor, "%hvd doctor", "what is missing on this machine, and how to get it", anytime=True),
+    "doctor": Word(
+        _doctor, "%hvd doctor", "what is missing on this machine, and how to get it (--on ray: there)", anytime=True
+    ),
 }
 
 

@@ -1,0 +1,21 @@
+"""What is missing where ``--on`` says: a row for each engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvd_kernel.diagnosis.machine import Finding
+
+_WHERE = {
+    "ray": "hvd_kernel.ray.notebook.doctor",
+    "spark": "hvd_kernel.spark.doctor",
+    "k8s": "hvd_kernel.launch.launchers.kubernetes_doctor",
+}
+
+
+def examine_on(engine: str) -> list[Finding]:
+    """Look at an engine and at what its processes have."""
+    found: list[Finding] = import_module(_WHERE[engine]).examine()
+    return found
