@@ -81,6 +81,12 @@ def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
     assert (second.late, second.waited) == (2, 480)
     assert third.late == -1
     assert late_shares(window.lanes) == {2: 780}
+    window.take(
+        {rank: recent(op("y", 100, 900, 950)) for rank in (0, 1)} | {2: recent(op("y", 880, 901, 950))}, 1_000_000
+    )
+    assert late_shares(window.lanes) == {2: 780}, (
+        "of operations that are waited for at the same time the time counts once"
+    )
 
 
 def test_who_asked_a_moment_later_was_not_waited_for_and_other_names_do_not_count() -> None:

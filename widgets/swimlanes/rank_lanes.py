@@ -26,6 +26,7 @@ KINDS = {
 
 _LABELS, _TOP, _LANE = 74, 66, 34
 _FINEST = 1.0  # pixels
+_KB = 1000
 
 Part = tuple[str, int, int]
 
@@ -115,7 +116,8 @@ def table(lanes: Mapping[int, Lane]) -> str:
         stood = [(max(a, begin), min(b, end)) for a, b in lane.waits if b > begin and a < end]
         share = [units.percent(covered(spans) / whole) for spans in (stood, transfers)]
         count = sum(each.operation.merged for each in lane.operations)
-        size = units.size_of(sum(each.operation.bytes for each in lane.operations))
+        nbytes = sum(each.operation.bytes for each in lane.operations)
+        size = units.size_of(nbytes) if nbytes >= _KB else f"{nbytes} B"
         rows.append((str(rank), f"{count:,}", size, *share, short(late[rank] / 1e6) if rank in late else units.NONE))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(wide) for cell, wide in zip(row, widths, strict=True)) for row in rows]

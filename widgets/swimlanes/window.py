@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hvd_kernel.protocol.operations import Open, Operation, Recent
+from hvd_kernel.widgets.timeline import covered
 
 KEEP_S = 20.0
 """How much of the past is kept."""
@@ -188,13 +189,13 @@ def chosen(ranks: Sequence[int], slow: Iterable[int], picked: int | None) -> lis
 
 
 def late_shares(lanes: Mapping[int, Lane]) -> dict[int, int]:
-    """Return for how many microseconds each rank was waited for, at the most by one of the others, all added up."""
-    sums: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    """Return for how many microseconds each rank was waited for: of the others' times the longest."""
+    spans: dict[int, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for rank, lane in lanes.items():
         for each in lane.operations:
             if each.late != NOBODY:
-                sums[each.late][rank] += each.waited
-    return {late: max(by.values()) for late, by in sums.items()}
+                spans[each.late][rank].append((each.operation.ready, each.operation.ready + each.waited))
+    return {late: round(max(map(covered, by.values()))) for late, by in spans.items()}
 
 
 def _moved(one: Operation, shift: int) -> Operation:
