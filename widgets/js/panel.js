@@ -88,8 +88,8 @@ export function makePanel(store, el, signal) {
     limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
+    output.update(state, picked); // before the table: it asks how far it is scrolled, for which all that changed is laid out
     table.update(state, picked);
-    output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
   }
   function schedule() {

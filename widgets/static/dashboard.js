@@ -1252,8 +1252,9 @@ function makeTable(onHover, onPick) {
     head.replaceChildren(
       h("th", { scope: "col", class: "left" }, "rank"),
       h("th", { scope: "col", class: "left" }, h("span", {}, "state")),
-      ...columns.map((column) => h("th", { scope: "col" }, column.head))
+      ...columns.map((column) => h("th", { scope: "col", class: column.bar ? "bar" : "" }, column.head))
     );
+    root.dataset.many = String(ranks.length > FEW);
     rows.clear();
     for (const [i, rank] of ranks.entries()) {
       const parts = makeRow(rank, rankColour(i, ranks.length), columns);
@@ -1401,8 +1402,8 @@ function makePanel(store, el, signal) {
     limits.update(state);
     marks.update(state);
     lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
-    table.update(state, picked);
     output.update(state, picked);
+    table.update(state, picked);
     if (picked !== null || hovered !== null) focus();
   }
   function schedule() {

@@ -2,7 +2,7 @@
 
 import { rankColour } from "../colours.js";
 import { h, setText, setVisible } from "../dom.js";
-import { ENDED_BADLY, ROW, STATES } from "../messages.js";
+import { ENDED_BADLY, FEW, ROW, STATES } from "../messages.js";
 import { multiple, percent } from "../units.js";
 import { barOf, columnsOf } from "./columns.js";
 
@@ -34,8 +34,9 @@ export function makeTable(onHover, onPick) {
     head.replaceChildren(
       h("th", { scope: "col", class: "left" }, "rank"),
       h("th", { scope: "col", class: "left" }, h("span", {}, "state")),
-      ...columns.map((column) => h("th", { scope: "col" }, column.head)),
+      ...columns.map((column) => h("th", { scope: "col", class: column.bar ? "bar" : "" }, column.head)),
     );
+    root.dataset.many = String(ranks.length > FEW);
     rows.clear();
     for (const [i, rank] of ranks.entries()) {
       const parts = makeRow(rank, rankColour(i, ranks.length), columns);
