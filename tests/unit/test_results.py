@@ -61,7 +61,7 @@ def test_without_a_cluster() -> None:
 def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare %%hvdrun after an interrupted %%hvdrun -np 4 started two ranks."""
 
-    def pressed(*_: object) -> None:
+    def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hvd_kernel.cluster.Session.start", pressed)
