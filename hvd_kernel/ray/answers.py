@@ -120,15 +120,7 @@ class Ranks:
                     seen.failures[rank] = failed
 
     def _interrupt(self, pending: dict[Any, int]) -> None:
-        """Interrupt the processes of ranks: a task on the node of each, as an actor that is busy hears of nothing."""
-        ray = ray_api()
-        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        sent = []
-        for rank in pending.values():
-            strategy = at(self._nodes[rank], soft=False)
-            task = ray.remote(_interrupt).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
-            sent.append(task.remote(self._pids[rank]))
-        ray.wait(sent, num_returns=len(sent), timeout=_ENDED_S)
+        interrupt([(self._nodes[rank], self._pids[rank]) for rank in pending.values()])
 
     def _kill(self, pending: dict[Any, int]) -> None:
         for rank in pending.values():
@@ -148,7 +140,18 @@ class Ranks:
             ) from error
 
 
-def _interrupt(pid: int) -> None:
+def interrupt(processes: Sequence[tuple[str, int]]) -> None:
+    """Interrupt processes, by node and number: a task on each node, as an actor that is busy hears of nothing."""
+    ray = ray_api()
+    at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    sent = []
+    for node, pid in processes:
+        task = ray.remote(_send).options(num_cpus=0, max_retries=0, scheduling_strategy=at(node, soft=False))
+        sent.append(task.remote(pid))
+    ray.wait(sent, num_returns=len(sent), timeout=_ENDED_S)
+
+
+def _send(pid: int) -> None:
     import os  # noqa: PLC0415 - this function travels alone
     import signal  # noqa: PLC0415
 

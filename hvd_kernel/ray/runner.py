@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -15,6 +17,7 @@ import cloudpickle
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.ray.adapter import Adapter
+from hvd_kernel.ray.answers import interrupt
 from hvd_kernel.ray.callbacks import Callbacks, lasting_node
 from hvd_kernel.ray.elastic_v2 import ElasticParams
 from hvd_kernel.ray.static import StaticAdapter, StaticParams
@@ -26,6 +29,9 @@ _LATE = (
     "Timed out waiting for {activity}. Please check connectivity between servers. You may need to increase the "
     "--start-timeout parameter if you have too many servers."
 )
+
+_INTERRUPTED_S = 60.0
+"""What leads the ranks of a client may take so long to end a call; it is killed then."""
 
 
 @dataclass
@@ -271,10 +277,11 @@ class RemoteAdapter(Adapter):
 
     def __init__(self, kind: Callable[..., Adapter], settings: Any, told: Mapping[str, Any]) -> None:
         ray = ray_api()
-        # On the head: with another node that is lost the job would be.
-        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(lasting_node(), soft=True)
+        self._node = lasting_node()  # on another one that is lost the job would be too
+        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
         held = ray.remote(_Held).options(num_cpus=0, scheduling_strategy=at)
         self._actor = held.remote(kind, settings, dict(told))
+        self._pid = ray.get(self._actor.pid.remote())
 
     def start(self, *args: Any, **kwargs: Any) -> None:
         """As of the adapter there."""
@@ -304,10 +311,13 @@ class RemoteAdapter(Adapter):
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         ray = ray_api()
+        answer = self._actor.call.remote(method, args, kwargs)
         try:
-            value, raised = ray.get(self._actor.call.remote(method, args, kwargs))
+            value, raised = ray.get(answer)
         except KeyboardInterrupt:
-            ray.kill(self._actor)  # the ranks end with it
+            interrupt([(self._node, self._pid)])
+            if not ray.wait([answer], timeout=_INTERRUPTED_S)[0]:
+                ray.kill(self._actor)  # the ranks end with it
             raise
         except ray.exceptions.RayActorError as error:
             said = str(error).partition("\n")[0]
@@ -324,17 +334,32 @@ class _Held:
     """The actor."""
 
     def __init__(self, kind: Callable[..., Adapter], settings: Any, told: dict[str, Any]) -> None:
-        self._adapter = kind(settings, **told)
+        self._adapter, self._is_busy = kind(settings, **told), False
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it in its workers
+
+    def pid(self) -> int:
+        """Return its process."""
+        return os.getpid()
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_busy:
+            self._is_busy = False
+            raise KeyboardInterrupt
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bytes | None]:
         """Return what a method returns, and None; or None, and what it raises with its cause, which no wire keeps."""
         try:
-            return getattr(self._adapter, method)(*args, **kwargs), None
-        except Exception as error:  # noqa: BLE001 - it is raised where the method was wanted
+            self._is_busy = True
+            value = getattr(self._adapter, method)(*args, **kwargs)
+            self._is_busy = False
+        except BaseException as error:  # noqa: BLE001 - it is raised where the method was wanted
+            self._is_busy = False
             return None, _packed(error)
+        return value, None
 
 
-def _packed(error: Exception) -> bytes:
+def _packed(error: BaseException) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps((error, error.__cause__))
     except Exception:  # noqa: BLE001 - a cause that cannot travel: its text does, in the error's
