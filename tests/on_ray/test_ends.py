@@ -14,20 +14,8 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 SCRIPT = (
     ENDS
     + '''
-import socket
-if sys.argv[1:] == ["client"]:
-    made, others = cluster(node(1, ray_client_server_port=20001), node(1), node(1))
-    served = (made.head_node.node_ip_address, 20001)
-    while True:  # a client itself waits 30 s at most
-        try:
-            socket.create_connection(served).close()
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-    address = "ray://{}:{}".format(*served)
-else:
-    made, others = cluster(node(1), node(1), node(1))
-    address = made.address
+made, others = cluster(node(1), node(1), node(1))
+address = made.address
 ray.init(address, log_to_driver=False)
 settings = RayExecutor.create_settings(timeout_s=100)
 
@@ -89,9 +77,9 @@ made.shutdown()
 )
 
 
-@pytest.fixture(scope="module", params=["node", "client"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("ends"), request.param)
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    return outcomes(SCRIPT, tmp_path_factory.mktemp("ends"))
 
 
 def test_interrupted_ranks_stay_for_the_next_call(told: Mapping[str, Any]) -> None:
