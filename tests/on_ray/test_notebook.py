@@ -149,7 +149,8 @@ def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str
 def test_variables_stay_between_cells(told: Mapping[str, Any]) -> None:
     assert told["first"][1] == ""
     assert told["places"] == [[0, 2, 0, True], [1, 2, 0, True], 2], "a rank on each node"
-    assert told["second"] == ["[0-1] [0, 10]\n", ""]
+    assert told["second"][0].endswith("[0-1] [0, 10]\n")
+    assert told["second"][1] == ""
 
 
 def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -> None:
@@ -162,7 +163,8 @@ def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -
 def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[str, Any]) -> None:
     (_, error), after = told["interrupted"]
     assert error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
-    assert after == ["[0-1] [0, 10]\n", ""]
+    assert after[0].endswith("[0-1] [0, 10]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_actor(told: Mapping[str, Any]) -> None:
@@ -171,14 +173,16 @@ def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_actor(told: Mappin
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
     )
     assert "rank 1 is fresh: its variables are missing" in said
-    assert after == ["[0-1] [0, None]\n", ""]
+    assert after[0].endswith("[0-1] [0, None]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_an_actor_that_is_killed_takes_its_rank_along_and_is_followed_by_another(told: Mapping[str, Any]) -> None:
     (_, error), (said, _), after = told["actor_died"]
     assert "died: it was lost with the process of Ray that held it; the variables of the other" in error
     assert "rank 0 is fresh" in said
-    assert after == ["[0-1] [0, 1]\n", ""]
+    assert after[0].endswith("[0-1] [0, 1]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_nothing_is_left_after_a_stop(told: Mapping[str, Any]) -> None:

@@ -122,7 +122,8 @@ def test_doctor_looks_at_the_executors(told: Mapping[str, Any]) -> None:
 
 def test_variables_stay_between_cells_and_ranks_have_no_secret_of_sparks(told: Mapping[str, Any]) -> None:
     assert told["first"] == ["", [[0, 2, 0, None], [1, 2, 1, None]]]
-    assert told["second"] == ["[0-1] [0, 10]\n", ""]
+    assert told["second"][0].endswith("[0-1] [0, 10]\n")
+    assert told["second"][1] == ""
 
 
 def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -> None:
@@ -136,7 +137,8 @@ def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -
 def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[str, Any]) -> None:
     (_, error), after = told["interrupted"]
     assert error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
-    assert after == ["[0-1] [0, 10]\n", ""]
+    assert after[0].endswith("[0-1] [0, 10]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_task(told: Mapping[str, Any]) -> None:
@@ -145,7 +147,8 @@ def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_task(told: Mapping
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
     )
     assert "rank 1 is fresh: its variables are missing" in said
-    assert after == ["[0-1] [0, None]\n", ""]
+    assert after[0].endswith("[0-1] [0, None]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_a_lost_executor_ends_all_ranks_and_restart_asks_for_another_stage(told: Mapping[str, Any]) -> None:
@@ -153,7 +156,8 @@ def test_a_lost_executor_ends_all_ranks_and_restart_asks_for_another_stage(told:
     assert "died: it was lost with the process of Spark that held it" in lost
     assert nobody.startswith("ClusterError: all 2 ranks are dead")
     assert ready.endswith("ranks 0-1 ready\n")
-    assert after == ["[0-1] [0, 1]\n", ""]
+    assert after[0].endswith("[0-1] [0, 1]\n"), "a slow machine may have said who waits for whom"
+    assert after[1] == ""
 
 
 def test_nothing_is_left_after_a_stop_and_spark_has_its_slots_back(told: Mapping[str, Any]) -> None:
