@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,8 +185,8 @@ def reduce_late(operations: int) -> None:
 
 def test_eight_long_reductions_cost_no_more_than_one_call_for_all(newest: RankPool) -> None:
     _, seconds = newest.run(of_long_reductions)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
-    assert medians["buckets"] < 1.2 * medians["one"], seconds
+    least = {name: min(each) for name, each in seconds.items()}  # what else the machine does comes on top
+    assert least["buckets"] < 1.2 * least["one"], seconds
 
 
 def backwards() -> list[float]:
