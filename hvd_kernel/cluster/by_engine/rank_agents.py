@@ -13,7 +13,6 @@ Words.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.authentication import ProvenChannel
+from hvd_kernel.processes.channel.listening import Listening
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.settings.network import reached
 from hvd_kernel.version import __version__
@@ -74,14 +74,9 @@ class RankAgents:
         self._wanted: set[int] = set()  # ranks whose agent is waited for
         self._over = ""  # why no more agents will come
         at = str(plan["address"])
-        family, where = (socket.AF_INET, (at, 0)) if at else (socket.AF_UNIX, f"\0hvd-{secrets.token_hex(16)}")
-        self._listening = socket.socket(family, socket.SOCK_STREAM)
-        self._listening.bind(where)
-        self._listening.listen(128)
-        self._listening.setblocking(False)
-        name = self._listening.getsockname()
-        self.address = f"{at}:{name[1]}" if at else f"@{name[1:].decode()}"
-        loop.add_reader(self._listening.fileno(), self._accept)
+        self._listening = Listening(loop, at or None, self._accept)
+        self.address = self._listening.address(at)
+        self._listening.open()
 
     @property
     def running(self) -> bool:
@@ -126,14 +121,11 @@ class RankAgents:
 
     def close(self) -> None:
         """Hang up, by which every agent ends with what it holds."""
-        self._loop.remove_reader(self._listening.fileno())
         self._listening.close()
         for agent in [*self._every]:
             self._let_go(agent)
 
-    def _accept(self) -> None:
-        connection, _ = self._listening.accept()
-        connection.setblocking(True)
+    def _accept(self, connection: socket.socket) -> None:
         if connection.family == socket.AF_INET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         agent = RankAgent(connection, self._secret)

@@ -13,7 +13,6 @@ until the launcher hangs up: it is hvdrun that ends the ranks, as without MPI.
 
 from __future__ import annotations
 
-import secrets
 import socket
 from typing import Protocol, Self
 
@@ -21,6 +20,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents, check_versions
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.authentication import ProvenChannel
+from hvd_kernel.processes.channel.listening import Listening
 from hvd_kernel.processes.channel.messages import Hello, Message
 
 _LOST = "lost with the process that held it"
@@ -76,20 +76,14 @@ class AgentListener:
     def __init__(self, agents: Agents, secret: str, addresses: list[str]) -> None:
         """Listen: on TCP where hosts have to reach one of ``addresses``, else within this host."""
         self._agents, self._secret = agents, secret
-        family, where = (socket.AF_INET, ("", 0)) if addresses else (socket.AF_UNIX, f"\0hvd-{secrets.token_hex(16)}")
-        self._listening = socket.socket(family, socket.SOCK_STREAM)
-        self._listening.bind(where)
-        self._listening.listen(128)
-        self._listening.setblocking(False)
-        name = self._listening.getsockname()
-        self.address = f"{','.join(addresses)}:{name[1]}" if addresses else f"@{name[1:].decode()}"
+        self._listening = Listening(agents.loop, "" if addresses else None, self._accept)
+        self.address = self._listening.address(",".join(addresses))
 
     def __enter__(self) -> Self:
-        self._agents.loop.add_reader(self._listening.fileno(), self._accept)
+        self._listening.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._agents.loop.remove_reader(self._listening.fileno())
         self._listening.close()
 
     def wait(self, starter: Starter, np: int, seconds: float) -> list[ConnectedAgent]:
@@ -127,7 +121,5 @@ class AgentListener:
         connected = [agent for agent in self._agents.every if isinstance(agent, ConnectedAgent)]
         return [agent for agent in connected if agent.hello and not agent.gone]
 
-    def _accept(self) -> None:
-        connection, _ = self._listening.accept()
-        connection.setblocking(True)
+    def _accept(self, connection: socket.socket) -> None:
         ConnectedAgent(self._agents, connection, self._secret)
