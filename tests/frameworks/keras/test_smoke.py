@@ -1,6 +1,6 @@
 """TensorFlow with Keras, end to end: two ranks of hvdrun, an operation, a tape's step, and fit with callbacks.
 
-The default tier's only test of a framework that .venv has not: the first one to run makes the environment.
+The default tier's only test of TensorFlow: the first one to run makes the environment.
 """
 
 from __future__ import annotations
