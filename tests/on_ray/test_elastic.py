@@ -105,7 +105,9 @@ def lost_hard():
     [worker] = made.worker_nodes
 
     def kill():
-        worker.all_processes["raylet"][0].process.kill()
+        raylet = worker.all_processes["raylet"][0].process
+        raylet.kill()
+        raylet.wait()  # its workers look whether there is such a process, and a zombie is one
 
     def replace():
         made.remove_node(worker)

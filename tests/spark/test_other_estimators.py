@@ -164,9 +164,13 @@ def legacy():
     net = torch.nn.Linear(2, 1)
     torch.nn.init.constant_(net.weight, 0.5)
     torch.nn.init.constant_(net.bias, 0.25)
-    made = of_lightning(backend=Here(), model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.25),
-                        loss=torch.nn.functional.mse_loss).fit(frame)
-    return [*made.getModel().weight.flatten().tolist(), made.getModel().bias.item()] == by_hand(0.25, 1)
+    estimator = of_lightning(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.25), loss=torch.nn.functional.mse_loss)
+    estimator.write().overwrite().save("legacy")
+    found = []
+    for each in (estimator, TorchEstimator.load("legacy")):
+        model = each.setBackend(Here()).fit(frame).getModel()
+        found.append([*model.weight.flatten().tolist(), model.bias.item()] == by_hand(0.25, 1))
+    return found
 
 def nan_ends():
     class Bad(Line):
@@ -223,7 +227,7 @@ def test_a_run_of_lightning_goes_on_from_its_checkpoint(told: Mapping[str, Any])
 
 
 def test_a_plain_model_of_torch_is_trained_by_lightning_too(told: Mapping[str, Any]) -> None:
-    assert told["legacy"] is True
+    assert told["legacy"] == [True, True], "also where model and optimizer were saved, each for itself"
 
 
 @pytest.mark.parametrize(
