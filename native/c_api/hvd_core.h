@@ -14,8 +14,8 @@
  * Every struct begins with its size as the one who fills it knows it: fields are appended, never
  * moved, and who reads a smaller struct takes what is missing as zero.
  *
- * Memory of a request (name, arrays, splits) may go as soon as enqueue() returns, what the tensors
- * point to when `done` has been called. */
+ * Memory of a request (name, arrays, splits) may go as soon as enqueue() returns or, where that is
+ * earlier, `done` is called; what the tensors point to when `done` has been called. */
 #ifndef HVD_CORE_H
 #define HVD_CORE_H
 
