@@ -85,7 +85,7 @@ class Panel(anywidget.AnyWidget):
                 self.send_state("snapshot")
             case {"resize": int(n)} if not isinstance(n, bool) and 0 < n <= MOST_RANKS:
                 self._resize(n)
-            case {"timeline": int() | None as picked, "whole": bool(whole)}:
+            case {"timeline": int() | None as picked, "whole": bool(whole)} if not isinstance(picked, bool):
                 self._wish(picked, whole)
 
 

@@ -258,7 +258,7 @@ def _show(cells: list[nbformat.NotebookNode]) -> None:
 
 
 def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
-    """Whatever a page sends over the widget's channel: a snapshot, or so many ranks, may be asked for; nothing else."""
+    """Whatever a page sends over the widget's channel: a snapshot, so many ranks or the timeline may be asked for."""
     dice = random.Random(11)
     sent: list[str] = []
 
@@ -271,7 +271,8 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
         return {str(anything(9)): anything(depth + 1) for _ in range(dice.randrange(4))}
 
     resized: list[int] = []
-    panel = Panel(lambda: {"seq": 1}, resized.append)
+    wishes: list[tuple[int | None, bool]] = []
+    panel = Panel(lambda: {"seq": 1}, resized.append, lambda *wish: wishes.append(wish))
     panel.send_state = lambda key=None: sent.append(str(key))
     for _ in range(10_000):
         panel._answer(panel, anything(), [])
@@ -286,6 +287,11 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
     assert resized == []
     panel._answer(panel, {"resize": 6}, [])
     assert resized == [6]
+    for picked, whole in (("1", True), (None, 1), ([1], False), (1.0, True), (True, True)):
+        panel._answer(panel, {"timeline": picked, "whole": whole}, [])
+    assert wishes == []
+    panel._answer(panel, {"timeline": 1, "whole": False}, [])
+    assert wishes == [(1, False)]
     panel.close()
 
 
