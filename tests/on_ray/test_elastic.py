@@ -116,9 +116,8 @@ def lost_hard():
     return job(executor, "hard", (3, kill), (2, replace), (3, lambda: None))
 
 def taken_in_time():
-    from hvd_kernel.ray.discovery import alive_nodes
     here = ray.get_runtime_context().get_node_id()
-    [other] = [each["NodeManagerAddress"] for each in alive_nodes() if each["NodeID"] != here]
+    [other] = [each.node_ip_address for each in made.worker_nodes]  # Ray takes one that was killed for alive a while
     settings = ElasticRayExecutor.create_settings(min_num_proc=1)
     settings.discovery = hosts = FixedHosts({here: 2, other: 1})
     executor = ElasticRayExecutor(settings, override_discovery=False)

@@ -133,8 +133,9 @@ def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
     said, error = told["doctor"]
     assert error == ""
     lines = said.splitlines()
-    assert [re.sub(r"\s+", " ", line).split(", hvd_kernel")[0] for line in lines[1:3]] == [
-        f"ok node 127.0.0.{number} Python {platform.python_version()}" for number in (2, 3)
+    nodes = [re.sub(r"\s+", " ", line).split(", hvd_kernel")[0] for line in lines[1:3]]
+    assert [re.sub(r"127\.\d+\.\d+\.", "", node) for node in nodes] == [
+        f"ok node {number} Python {platform.python_version()}" for number in (2, 3)
     ]
     assert all(line.endswith("it reaches this notebook") for line in lines[1:3])
     assert re.search(r"2 node\(s\), 2 CPUs free$", lines[0])
