@@ -8,34 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hvdtest.engine_cells import CELLS
 from hvdtest.ray_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
-SCRIPT = """
-import contextlib, io, signal
-import psutil
-from IPython.core.interactiveshell import InteractiveShell
-
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "hvd_kernel.magics")
-
-def cell(line, code="", when=lambda said: None):
-    # What it says without its error, and its error; `when` is called in a thread with what is said meanwhile.
-    said = io.StringIO()
-    watch = threading.Thread(target=when, args=[said], daemon=True)
-    watch.start()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        result = shell.run_cell(f"{line}\\n{code}", store_history=True)
-    error = result.error_in_exec
-    return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
-
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
+SCRIPT = (
+    CELLS
+    + """
 def holders():
     raylets = [each.all_processes["raylet"][0].process.pid for each in made.list_all_nodes()]
     below = [each for raylet in raylets for each in psutil.Process(raylet).children(recursive=True)]
@@ -113,6 +93,7 @@ tell(doctor, how_many, doubled, too_many, first, places, second, elsewhere, inte
 ray.shutdown()
 made.shutdown()
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,34 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hvdtest.engine_cells import CELLS
 from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
-SCRIPT = """
-import contextlib, io, os, signal, threading, time
-import psutil
-from IPython.core.interactiveshell import InteractiveShell
-
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "hvd_kernel.magics")
-
-def cell(line, code="", when=lambda said: None):
-    # What it says without its error, and its error; `when` is called in a thread with what is said meanwhile.
-    said = io.StringIO()
-    watch = threading.Thread(target=when, args=[said], daemon=True)
-    watch.start()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        result = shell.run_cell(f"{line}\\n{code}", store_history=True)
-    error = result.error_in_exec
-    return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
-
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
+SCRIPT = (
+    CELLS
+    + """
 def ours():
     # The processes of ranks and of their agents.
     below = psutil.Process().children(recursive=True)
@@ -98,6 +78,7 @@ spark = session("local-cluster[2,1,1024]", **check)
 tell(doctor, too_many, first, second, elsewhere, interrupted, died, executor_lost, stopped)
 spark.stop()
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,28 @@
+"""Cells of a notebook in a driver's own process: the head of scripts that a cluster's engine is asked by."""
+
+from __future__ import annotations
+
+CELLS = """
+import contextlib, io, os, signal, threading, time
+import psutil
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "hvd_kernel.magics")
+
+def cell(line, code="", when=lambda said: None):
+    # What it says without its error, and its error; `when` is called in a thread with what is said meanwhile.
+    said = io.StringIO()
+    watch = threading.Thread(target=when, args=[said], daemon=True)
+    watch.start()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        result = shell.run_cell(f"{line}\\n{code}", store_history=True)
+    error = result.error_in_exec
+    return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+"""
