@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.job_panel import job_panel
 from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.driver import drive
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.protocol.notebook import Performed
 
 if TYPE_CHECKING:
@@ -35,6 +38,10 @@ class NotebookTasks:
             writer = self._context.writer()
             session = manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status())
             return self._perform(session, task)
+
+    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample], None]]:
+        """Show what ranks of a job do that are not the notebook's, as long as the ``with`` lasts."""
+        return job_panel(self._context.writer(), ranks, title)
 
     def _perform(self, session: Session, task: Any) -> Performed:
         ranks = tuple(range(session.n))

@@ -34,6 +34,7 @@ from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import addresses
@@ -71,6 +72,9 @@ class Job:
     engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
     call: bytes = b""  # what each rank carries out (``pack_call``): the command gets the path of a folder that has it
     on_logged: Callable[[bytes], None] | None = None  # gets what ranks of an elastic job log for whoever called them
+    on_sample: Callable[[MetricsSample], None] | None = (
+        None  # gets what ranks do, of a fixed number that carry a call out
+    )
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
@@ -148,7 +152,9 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         outputs = _outputs(job, out, err)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
         monitor = RankMonitor(placed, job.first, job.size, err, watches=watches)
-        running = JobMonitor(agents, outputs, placed, job.grace_s, mpiexec, monitor=monitor)
+        running = JobMonitor(
+            agents, outputs, placed, job.grace_s, mpiexec, monitor=monitor, on_sample=job.on_sample or _ignore
+        )
         left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
         try:
             with on_sigquit(monitor.want):
@@ -165,6 +171,10 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
             mpiexec.close()
         for output in (output for pair in outputs for output in pair):
             output.close()
+
+
+def _ignore(_sample: MetricsSample) -> None:
+    """Have no use for telemetry."""
 
 
 def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> list[AgentHandle]:

@@ -7,6 +7,7 @@ Words.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import Timer
+from hvd_kernel.protocol import elastic
+from hvd_kernel.protocol.messages import MetricsSample, from_wire
 
 _SETTLE_S = 0.5
 _SEARCH_S = 10.0  # the same where all that is known is that some other rank has failed: it may be slow to end
@@ -43,12 +46,13 @@ class JobMonitor:
         mpiexec: Mpiexec | None = None,
         *,
         monitor: RankMonitor,
+        on_sample: Callable[[MetricsSample], None],
     ) -> None:
         self.failures: list[Failure] = []
         self.codes: dict[int, int] = {}
         self.answers: dict[int, bytes] = {}  # to the job's call
         self._agents, self._outputs, self._placed, self._grace_s = agents, outputs, placed, grace_s
-        self._mpiexec, self._monitor = mpiexec, monitor
+        self._mpiexec, self._monitor, self._on_sample = mpiexec, monitor, on_sample
         self._stdin = StdinForwarder(-1, placed[0], agents.loop)
         self._timers: dict[Callable[[], None], Timer] = {}
         self._taken: set[int] = set()
@@ -107,9 +111,8 @@ class JobMonitor:
                 self._exited(message.rank, message.status)
             case m.RankKilled() | m.Answered():
                 self._note(message)
-            case m.RankState():
-                self._monitor.receive(message)
-                self._look()
+            case m.RankState() | m.RankSaid():
+                self._said(message)
             case m.Flushed():
                 self._release()
             case m.Terminated():
@@ -117,6 +120,14 @@ class JobMonitor:
             case m.StartFailed():
                 self._stop(0.0)
                 raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.why}.")
+
+    def _said(self, message: m.RankState | m.RankSaid) -> None:
+        """Take what a rank tells of itself."""
+        if isinstance(message, m.RankState):
+            self._monitor.receive(message)
+            self._look()
+        elif isinstance(said := elastic.from_worker(message.data), elastic.Sampled):
+            self._on_sample(from_wire(MetricsSample, json.loads(said.sample)))
 
     def _note(self, message: m.RankKilled | m.Answered) -> None:
         """Take what is told of a rank right before its end."""

@@ -75,6 +75,12 @@ class Logged(ElasticMessage, frozen=True):
     value: bytes  # pickled
 
 
+class Sampled(ElasticMessage, frozen=True):
+    """What a rank is doing now, for a panel; also of a job whose size does not change."""
+
+    sample: str  # a MetricsSample of protocol/messages.py, as JSON
+
+
 # To a worker.
 
 
@@ -117,7 +123,7 @@ class HostsUpdated(ElasticMessage, frozen=True):
     change: int  # REMOVED, ADDED, or both
 
 
-FromWorker = Ready | Registered | Leaving | Finished | Logged
+FromWorker = Ready | Registered | Leaving | Finished | Logged | Sampled
 ToWorker = Place | Removed | Lost | HostsUpdated
 
 _encode = msgspec.json.Encoder().encode

@@ -7,8 +7,11 @@ Words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from hvd_kernel.protocol.messages import MetricsSample
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,12 @@ class NotebookCluster(Protocol):
             Turns the spec of the running cluster (None where nothing runs) into that of the cluster that is wanted.
         instead
             Start the wanted ranks in place of others, rather than return None.
+        """
+
+    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample], None]]:
+        """Show what ranks of a job do that are not the notebook's, as long as the ``with`` lasts.
+
+        What it gives takes a sample of a rank; with the first one the panel begins.
         """
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 from hvd_kernel.errors import ConfigError, RankDied
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
+from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.spark import connect
 from hvd_kernel.spark.stage import Stage, active
@@ -38,7 +40,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
     """Call ``fn(*args, **kwargs)`` on ranks that Spark starts and return what it returned, in rank order.
 
     Each rank is one task of a barrier stage: all of them start together or none does. The function runs in a process of
-    its own beside the executor's Python worker, which ends with that worker, with the driver, and with Ctrl-C.
+    its own beside the executor's Python worker, which ends with that worker, with the driver, and with Ctrl-C. In a
+    notebook a panel shows the ranks while they train.
 
     Parameters
     ----------
@@ -105,7 +108,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
     )
     call = pack_call(fn, args, kwargs or {}, ())
     try:
-        return in_engine(call, job, stdout=stdout, stderr=stderr)
+        with panel(np, f"{np} rank{'s' * (np != 1)} on Spark") as show:
+            return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr)
     except RankDied as died:
         if engine.error is not None and died.__cause__ is None:
             raise died from engine.error

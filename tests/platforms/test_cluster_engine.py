@@ -25,6 +25,7 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
+from hvd_kernel.protocol.messages import MetricsSample
 
 pytestmark = pytest.mark.mp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
@@ -78,6 +79,34 @@ def test_a_rank_has_the_environment_of_the_engine_with_the_users_and_no_secret_o
     monkeypatch.setenv("DRIVERS_OWN", "1")
     found = called(environment, Processes(["a"]), GIVEN="2")
     assert found == [{"DRIVERS_OWN": None, "ENGINE_TOKEN": None, "GIVEN": "2", "INDEX": "0", "agent": []}]
+
+
+def counts_until(seen: str) -> None:
+    from hvd_kernel.core import metrics, ops, session
+
+    session.init()
+    metrics.step(samples=8)
+    metrics.log(loss=session.rank() + 0.5)
+    while not ops.allreduce(np.array([float(Path(seen).exists())]), "seen", ops.Sum).item():
+        metrics.step(samples=8)
+
+
+def test_samples_of_every_rank_come_while_it_runs_and_once_more_at_its_end(tmp_path: Path) -> None:
+    seen, running, ended = tmp_path / "seen", set[int](), dict[int, MetricsSample]()
+
+    def take(sample: MetricsSample) -> None:
+        if sample.state == "idle":
+            ended[sample.rank] = sample
+        elif sample.logged:
+            running.add(sample.rank)
+        if running == {0, 1}:
+            seen.touch()
+
+    job = Job(command=[""], np=2, engine=Processes(["a", "b"]), start_timeout_s=60.0, on_sample=take)
+    in_engine(pack_call(counts_until, [str(seen)], {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
+    assert {rank: last.logged for rank, last in ended.items()} == {0: {"loss": 0.5}, 1: {"loss": 1.5}}
+    assert ended[0].step == ended[1].step >= 1
+    assert [last.samples for last in ended.values()] == [8 * last.step for last in ended.values()]
 
 
 class Bad(Exception):

@@ -227,7 +227,7 @@ def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes
         (OutputStream(said.append, bytes, None, holds=False), OutputStream(said.append, bytes, None, holds=True))
     ]
     monitor = RankMonitor([agent], 0, 1, said.append, watches=False)
-    job = JobMonitor(agents, outputs, [agent], 5.0, mpiexec, monitor=monitor)
+    job = JobMonitor(agents, outputs, [agent], 5.0, mpiexec, monitor=monitor, on_sample=lambda _: None)
     job.handle(agent, m.RankExited(0, 0))
     assert (holder.told, agent.released) == ([m.Flush()], False)
     job.handle(holder, m.Output(MPIEXEC, "stderr", b"JOB MAP\n"))

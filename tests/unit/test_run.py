@@ -161,6 +161,12 @@ def test_a_notebooks_ranks_are_those_that_are_wanted() -> None:
     assert checked(options(np=2, start_timeout=9)).spec() == ClusterSpec(2, start_timeout_s=9)
 
 
+def test_a_notebooks_ranks_on_an_engine_are_those_that_are_wanted() -> None:
+    running = ClusterSpec(2, on="spark")
+    assert checked(options(np=2)).spec(running) == running
+    assert checked(options(np=2, hosts="a:2")).spec(running) == ClusterSpec(2, "a:2"), "these are not on the engine"
+
+
 def answers(*kinds: str) -> dict[int, Answer]:
     """One answer per rank: "ok", "late" and "early" raise by themselves, "because" because of another."""
     times = {"late": 2.0, "early": 1.0, "because": 0.5}

@@ -20,6 +20,7 @@ from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.private_dir import CALL, answer_file, write_private
 
 _TASK = ["-P", "-m", "hvd_kernel.launch.run.task"]
+_TELLING = ["-P", "-m", "hvd_kernel.worker.job_telemetry", _TASK[-1]]
 
 
 def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | None = None) -> list[Any]:
@@ -70,7 +71,8 @@ def in_engine(
     As ``in_processes``, but for call and answers, which go over the agents' channels. The job's command is the
     interpreter; an empty word: that of the engine's processes.
     """
-    job = replace(job, command=[*job.command, *_TASK], call=call, quiet=True)
+    task = _TASK if job.on_sample is None else _TELLING
+    job = replace(job, command=[*job.command, *task], call=call, quiet=True)
     out, err = stdout or sys.stdout, stderr or sys.stderr
     if elastic is None:
         outcome = launch(job, stdout=out, stderr=err)

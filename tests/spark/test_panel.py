@@ -1,0 +1,96 @@
+"""A fit in a notebook: a panel shows its ranks while they train, whoever has them. A real kernel, and a real Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdtest.environments import environment
+from hvdtest.kernel import Kernel
+
+pytestmark = [pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
+PATIENT_S = 400.0
+
+BEGIN = """
+import os, torch
+from pyspark.sql import SparkSession
+from hvd_kernel.spark.common.backend import RunBackend, SparkBackend
+from hvd_kernel.spark.common.store import Store
+from hvd_kernel.spark.torch import TorchEstimator
+
+build = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false")
+spark = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+frame = spark.createDataFrame([([n / 16.0], n / 8.0) for n in range(16)], ["x", "y"])
+
+def steps_until(seen):
+    # Each batch is trained on again and again until somebody has seen that.
+    def minibatch(model, optimizer, transform_outputs, loss_fn, inputs, labels, weights):
+        import hvd_kernel.torch as hvd
+        while True:
+            optimizer.zero_grad()
+            outputs, fitted = transform_outputs(model(*inputs), labels)
+            loss = loss_fn(outputs, fitted, weights)
+            loss.backward()
+            optimizer.step()
+            hvd.log(rank_loss=hvd.rank() + 0.5)
+            if hvd.allreduce(torch.tensor(float(os.path.exists(seen))), name="seen", op=hvd.Sum) > 0:
+                return outputs, loss
+    return minibatch
+
+def fit(folder, backend):
+    model = torch.nn.Linear(1, 1)
+    return TorchEstimator(
+        backend=backend, store=Store.create(f"{folder}/store"), model=model, loss=torch.nn.functional.mse_loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1), feature_cols=["x"], label_cols=["y"], batch_size=8,
+        train_minibatch_fn=steps_until(f"{folder}/seen"), verbose=0,
+        callbacks=[lambda told: open(f"{folder}/process", "w").write(str(os.getpid()))],
+    ).fit(frame)
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    python = environment("spark")
+    env = {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-Xss2m"}
+    with Kernel(tmp_path_factory.mktemp("panel"), python=python, env=env) as started:
+        started.run(BEGIN, timeout=PATIENT_S)
+        yield started
+        started.run("spark.stop()", timeout=PATIENT_S)
+
+
+def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
+    """The ranks' rows in what a kernel sends to a panel."""
+    data = content["data"]
+    news = data.get("content") or data.get("state", {}).get("snapshot") or {}
+    found: dict[str, list[Any]] = news.get("rows", {}) if isinstance(news, dict) else {}
+    return found
+
+
+def fitted_and_seen(kernel: Kernel, folder: Path, backend: str) -> dict[str, list[Any]]:
+    """Fit; return each rank's row, as the panel has it while the ranks still train."""
+    begun = kernel.start(f"fitted = fit({str(folder)!r}, {backend})", prompts=True)
+    rows: dict[str, list[Any]] = {}
+    while not all(rows.get(rank, [0] * 3)[2] > 1 and rows[rank][-1][:1] not in ([], [None]) for rank in "01"):
+        rows |= rows_of(kernel.wait_for("comm_open", "comm_msg", timeout=PATIENT_S))
+    (folder / "seen").touch()
+    kernel.finish_rest(begun, timeout=PATIENT_S)
+    return rows
+
+
+def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
+    rows = fitted_and_seen(kernel, tmp_path, "SparkBackend(2)")
+    assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
+    assert all(rows[rank][3] is None or rows[rank][3] > 0 for rank in "01"), "samples per second"
+    ended = kernel.run("len(fitted.getHistory())")
+    assert ended.shown == ["1"]
+
+
+def test_ranks_of_the_notebook_that_spark_holds_train_a_fit_with_their_panel(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run("%%hvdrun --on spark -np 2 -o pids\nimport os\nos.getpid()", timeout=PATIENT_S)
+    rows = fitted_and_seen(kernel, tmp_path, "RunBackend(2)")
+    assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5]
+    same = kernel.run("pids[0]").shown == [(tmp_path / "process").read_text()]
+    assert same, "rank 0 has trained, whose variables the notebook has"
+    kernel.run("%hvd stop")

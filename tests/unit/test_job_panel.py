@@ -1,0 +1,59 @@
+"""The panel of a job whose ranks are not the notebook's: when it begins, and what it says at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest.fakes import FakeWriter
+
+from hvd_kernel.errors import RankFailed
+from hvd_kernel.magics.display.job_panel import job_panel
+from hvd_kernel.protocol.messages import MetricsSample
+
+
+def sample(rank: int, step: int = 5) -> MetricsSample:
+    return MetricsSample(rank=rank, time=1.0, state="compute", step=step, samples=8 * step, logged={"loss": 0.5})
+
+
+def stored(writer: FakeWriter) -> tuple[str, list[str]]:
+    """The text of what is stored, and each rank's state in the picture."""
+    [(kind, data)] = writer.written
+    assert kind == "display"
+    picture: Any = data["image/svg+xml"]
+    states = [word for word in ("done", "failed", "ended", "interrupted") for _ in range(picture.count(f">{word}<"))]
+    return data["text/plain"], states
+
+
+def test_ranks_that_have_trained_are_stored_as_a_picture() -> None:
+    writer: Any = FakeWriter()
+    with job_panel(writer, 2, "2 ranks on Spark") as take:
+        for step in (1, 2):
+            take(sample(0, step))
+            take(sample(1, step))
+    assert stored(writer) == ("hvd dashboard: 2 ranks", ["done", "done"])
+
+
+def test_a_job_that_tells_nothing_has_no_panel() -> None:
+    writer: Any = FakeWriter()
+    with job_panel(writer, 2, "2 ranks on Spark"):
+        pass
+    assert writer.written == []
+
+
+@pytest.mark.parametrize(
+    ("error", "states"),
+    [(RankFailed("rank 1", 1), ["failed", "ended"]), (KeyboardInterrupt(), ["interrupted", "interrupted"])],
+)
+def test_how_it_has_ended_is_said(error: BaseException, states: list[str]) -> None:
+    writer: Any = FakeWriter()
+
+    def fail() -> None:
+        with job_panel(writer, 2, "2 ranks on Spark") as take:
+            take(sample(0))
+            take(sample(1))
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert stored(writer)[1] == states
