@@ -17,16 +17,19 @@ from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
 from hvd_kernel.widgets.limits_window import LimitsWindow
 from hvd_kernel.widgets.log_tail import LogTail
 from hvd_kernel.widgets.marks import Kind, Marks
-from hvd_kernel.widgets.series import Grid, Rates, Track, mean
+from hvd_kernel.widgets.series import FEW, Grid, Rates, Track, mean, short
 
-MOST_ROWS = 12
+ROWS_EVERY = 5
+"""Of many ranks rows travel with each fifth increment, once a second: what changes in a table has a page lay it out."""
+
+MOST_ROWS = 64
 """Of an increment: of more ranks those whose row was sent longest ago go first."""
 
 MAX_NAMES = 8
 MAX_NAME = 48
 SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
 
-_MENDING = frozenset(4**i for i in range(16))
+_MENDING = frozenset(ROWS_EVERY**i for i in range(14))
 
 Message = dict[str, Any]
 """JSON-able; the keys are those of ``Board.snapshot`` and ``Board.increment``."""
@@ -85,6 +88,7 @@ class Board:
         self._said: list[str] = []  # what limits the run
         self._judged = 0.0
         self._sent_said: list[str] = []
+        self._sent_head: Message = {}
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
@@ -183,18 +187,22 @@ class Board:
     def increment(self) -> tuple[Message, bool]:
         """Return the news since the last call, and whether a snapshot must follow.
 
-        It follows a change of the ranks, and calls 1, 4, 16, ...: so rare, they mend what a view missed while it was
-        loading. Where columns were merged since, the page merges its own in the same way (``merges``).
+        It follows a change of the ranks, and calls 1, 5, 25, ...: so rare, they mend what a view missed while it was
+        loading. What has not changed is left out. Where columns were merged since, the page merges its own in the same
+        way (``merges``).
         """
         self._seq += 1
         merges = self.grid.merges - self._merges
         start = self._sent_columns >> merges
-        sent = list(self._changed)[:MOST_ROWS]
+        turn = len(self.ranks) <= FEW or self._seq % ROWS_EVERY == 0
+        sent = list(self._changed)[:MOST_ROWS] if turn else []
+        head = self._head()
         news: Message = {
             "seq": self._seq,
             "rows": {str(rank): list(self.row(rank)) for rank in sent},
-            **self._head(),
+            **{name: value for name, value in head.items() if name == "t" or self._sent_head.get(name, ...) != value},
         }
+        self._sent_head = head
         if merges:
             news["merges"] = merges
         if start < len(self.grid.t):
@@ -219,7 +227,7 @@ class Board:
 
     def row(self, rank: int) -> Row:
         """Return the numbers of one rank: live, or final after finish()."""
-        track = self.tracks[rank]
+        track, digits = self.tracks[rank], self.grid.digits
         sample, rates = track.last, self.rates(rank)
         state = self.states[rank] if self.states else sample.state if sample else "starting"
         if rank in self._left:
@@ -229,14 +237,14 @@ class Board:
         return Row(
             state,
             "" if self.states or rank in self._left else sample.waiting_for[:MAX_NAME],
-            sample.step,
-            _round(rates.samples_per_s),
-            _round(rates.comm),
-            _round(rates.wait),
-            _round(rates.gbps),
-            _round(rates.cpu),
+            track.total.steps,
+            short(rates.samples_per_s, digits),
+            short(rates.comm, digits),
+            short(rates.wait, digits),
+            short(rates.gbps, digits),
+            short(rates.cpu, digits),
             sample.rss,
-            tuple(_round(sample.gpu.get(name)) for name in GPU_FIGURES) if sample.gpu else (),
+            tuple(short(sample.gpu.get(name)) for name in GPU_FIGURES) if sample.gpu else (),
             tuple(logged_value(self.logged[rank].get(name)) for name in self.names),
         )
 
@@ -250,18 +258,17 @@ class Board:
     @property
     def slow(self) -> dict[str, list[float | None]]:
         """The ranks that keep the others waiting, each with its ``Slow``; after finish() those that did at the end."""
-        return {str(rank): [_round(value) for value in slow] for rank, slow in sorted(self._stragglers.slow.items())}
+        return {str(rank): [short(value) for value in slow] for rank, slow in sorted(self._stragglers.slow.items())}
 
     def totals(self) -> Message:
         """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
         rates = {rank: self.rates(rank) for rank in self._there}
         samples = [r.samples_per_s for r in rates.values() if r.samples_per_s is not None]
-        last = [track.last for track in self.tracks.values() if track.last]
         return {
-            "samples_per_s": _round(sum(samples)) if samples else None,
-            "comm": _round(mean([r.comm for r in rates.values()])),
-            "gbps": _round(mean([r.gbps for r in rates.values()])),
-            "step": max((sample.step for sample in last), default=0),
+            "samples_per_s": short(sum(samples)) if samples else None,
+            "comm": short(mean([r.comm for r in rates.values()])),
+            "gbps": short(mean([r.gbps for r in rates.values()])),
+            "step": max((track.total.steps for track in self.tracks.values()), default=0),
             "logged": [logged_value(mean([_number(v.get(name)) for v in self.logged.values()])) for name in self.names],
         }
 
@@ -299,10 +306,6 @@ class Board:
             column[f"log:{name}"] = [_number(self.logged[rank].get(name)) for rank in self.ranks]
         self.grid.add(self.seconds, column)
         self._fresh.clear()
-
-
-def _round(value: float | None) -> float | None:
-    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
 def _number(value: object) -> float | None:

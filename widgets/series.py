@@ -25,6 +25,9 @@ FIRST_COLUMN_S = 0.2
 FEW = 8
 """More ranks than this are drawn as a heat map, which needs fewer digits."""
 
+EXACT = 1e15
+"""Larger numbers travel as powers of ten."""
+
 NS = 1e-9
 PAIR = 2  # a rate needs two samples
 
@@ -34,6 +37,7 @@ N = TypeVar("N", int, float)
 class Counters(NamedTuple):
     """Growth since the first sample of the cell."""
 
+    steps: int = 0  # of a rank that is new those before it, too
     samples: int = 0
     bytes: int = 0
     comm_ns: int = 0
@@ -79,6 +83,7 @@ class Track:
         last = self.last
         if last is None:
             self._first = sample.time
+            self.total = Counters(_growth(self._before.step if self._before else 0, sample.step))
         elif sample.time <= last.time:
             return
         else:
@@ -94,6 +99,7 @@ class Track:
         if trained:
             self._working = (self._working[0] if self._working else last.time, sample.time)
         self.total = Counters(
+            total.steps + _growth(last.step, sample.step),
             total.samples + trained,
             total.bytes + _growth(last.bytes, sample.bytes),
             total.comm_ns + _growth(last.comm_ns, sample.comm_ns),
@@ -158,6 +164,11 @@ class Grid:
         self.curves: dict[str, list[list[float | None]]] = {}  # name -> column -> rank
         self.merges = 0
 
+    @property
+    def digits(self) -> int:
+        """Significant ones of the figures: of many ranks three."""
+        return 4 if self.ranks <= FEW else 3
+
     def due(self, t: float, *, late: bool) -> bool:
         """Whether a column at ``t`` would not crowd the last one; while some rank is late, wait for it half a width."""
         since = t - self.t[-1] if self.t else t
@@ -171,7 +182,7 @@ class Grid:
             self.curves.setdefault(name, [[None] * self.ranks for _ in self.t])
         self.t.append(round(t, 2))
         for name, columns in self.curves.items():
-            columns.append([self._short(v) for v in column.get(name, [None] * self.ranks)])
+            columns.append([short(v, self.digits) for v in column.get(name, [None] * self.ranks)])
 
     def widen(self) -> None:
         """Have one rank more, with holes so far."""
@@ -186,12 +197,15 @@ class Grid:
         self.t = self.t[1::2]
         for name, columns in self.curves.items():
             pairs = zip(columns[::2], columns[1::2], strict=False)
-            self.curves[name] = [[self._short(mean(pair)) for pair in zip(a, b, strict=True)] for a, b in pairs]
+            self.curves[name] = [[short(mean(pair), self.digits) for pair in zip(a, b, strict=True)] for a, b in pairs]
 
-    def _short(self, value: float | None) -> float | None:
-        """Four significant digits travel and are stored, of many ranks three; what cannot be drawn becomes a hole."""
-        digits = 4 if self.ranks <= FEW else 3
-        return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
+
+def short(value: float | None, digits: int = 4) -> float | None:
+    """Return what travels and is stored: significant digits, no ".0"; what cannot be drawn is a hole."""
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < EXACT else rounded
 
 
 def mean(values: Sequence[float | None]) -> float | None:

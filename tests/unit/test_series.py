@@ -23,7 +23,7 @@ def test_rates_are_growth_over_the_last_second() -> None:
     assert rates.wait == pytest.approx(0.10)
     assert rates.gbps == pytest.approx(100e6 / 250e6)
     assert track.overall().samples_per_s == pytest.approx(150)
-    assert track.total == Counters(300, 300 * 10**6, 500_000_000, 200_000_000, 0.0)
+    assert track.total == Counters(0, 300, 300 * 10**6, 500_000_000, 200_000_000, 0.0)
 
 
 def test_one_sample_says_nothing_and_stale_ones_are_ignored() -> None:

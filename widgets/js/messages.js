@@ -34,7 +34,7 @@
  */
 
 /**
- * @typedef {object} Head What every message has
+ * @typedef {object} Head Figures: all of them, or those that have changed
  * @property {number} seq
  * @property {number} t
  * @property {string[]} names names of logged values
@@ -61,7 +61,8 @@
  */
 
 /** @typedef {Head & Whole} Snapshot */
-/** @typedef {Head & { curves?: Curves, log?: Line[], lines?: number, open?: Line[], marks?: Mark[], limits?: string[], merges?: number }} Increment */
+/** @typedef {Pick<Head, "seq" | "t" | "rows">} Always */
+/** @typedef {Always & Partial<Omit<Snapshot, "timeline">> & { merges?: number }} Increment `curves` and `log` are what is new; what has not changed is not there */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({

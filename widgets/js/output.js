@@ -6,7 +6,7 @@ import { grouped } from "./units.js";
 
 /** @import {Line, Snapshot} from "./messages.js" */
 
-const NEAR_END = 30; // pixels: who reads further up is not taken to the end
+const NEAR_END = 30; // pixels: who reads further up keeps what they read
 
 export function makeOutput() {
   const lines = h("div", {
@@ -20,7 +20,12 @@ export function makeOutput() {
   const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
   const root = h("details", { class: "hvd-log", open: "" }, head, lines);
   const [whole, unfinished] = [h("div"), h("div")];
-  lines.append(whole, unfinished);
+  const inner = h("div", {}, whole, unfinished);
+  lines.append(inner);
+  let reads = false; // further up; known from events, as asking has the page laid out
+  lines.addEventListener("scroll", () => {
+    reads = lines.scrollTop < -NEAR_END;
+  });
   let [drawn, chosen] = ["", ""];
   /** @type {number | null} */
   let of = null; // whose lines are there
@@ -33,7 +38,8 @@ export function makeOutput() {
   function draw(state, picked) {
     /** @param {Line} line */
     const mine = ([rank]) => picked === null || rank === picked;
-    const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
+    const last = reads ? whole.lastElementChild : null;
+    const below = last ? belowOf(last) : 0;
     const fresh = of === picked && drawnTo <= state.lines ? state.lines - drawnTo : state.log.length;
     if (fresh >= state.log.length) whole.replaceChildren();
     const added = fresh > 0 ? state.log.slice(-fresh).filter(mine) : [];
@@ -46,8 +52,10 @@ export function makeOutput() {
     const earlier = state.lines - state.log.length;
     const notes = [picked === null ? "" : `rank ${picked}`, earlier > 0 ? `${grouped(earlier)} earlier lines` : ""];
     setText(note, notes.filter(Boolean).join(" · "));
-    if (atEnd) lines.scrollTop = lines.scrollHeight;
+    if (last?.isConnected) lines.scrollTop -= belowOf(last) - below;
   }
+  /** @param {Element} line */
+  const belowOf = (line) => inner.getBoundingClientRect().bottom - line.getBoundingClientRect().bottom;
   return {
     root,
     /**

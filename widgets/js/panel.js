@@ -81,15 +81,17 @@ export function makePanel(store, el, signal) {
     frame = 0;
     const state = store.state;
     if (!state) return;
+    // What is painted comes first: text on a canvas has the page laid out, which costs nothing as long as nothing has changed.
+    const active = charts.update(state, picked);
+    lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
     root.dataset.kind = head.update(state);
     root.dataset.second = Math.floor(state.t) % 2 ? "odd" : "even";
     figures.update(state);
-    setVisible(figures.root, charts.update(state, picked));
+    setVisible(figures.root, active);
     limits.update(state);
     marks.update(state);
-    lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
-    output.update(state, picked); // before the table: it asks how far it is scrolled, for which all that changed is laid out
     table.update(state, picked);
+    output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
   }
   function schedule() {
@@ -109,10 +111,10 @@ export function makePanel(store, el, signal) {
   themes.observe(document.body, { attributes: true });
   for (const query of QUERIES) matchMedia(query).addEventListener("change", restyle, { signal });
   const sizes = new ResizeObserver(() => {
-    restyle();
     charts.fit();
+    restyle();
   });
-  sizes.observe(root);
+  for (const each of [root, ...charts.root.children]) sizes.observe(each); // a chart gets narrower where another appears
   store.views.add(schedule);
   restyle();
   schedule();

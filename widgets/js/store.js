@@ -85,19 +85,16 @@ export function makeStore(model, signal) {
  * @param {Increment} increment
  */
 export function applyIncrement(state, increment) {
-  const { seq, t, names, unnamed, slow, wait, size, totals } = increment;
-  Object.assign(state, { seq, t, names, unnamed, slow, wait, size, totals });
-  Object.assign(state.rows, increment.rows);
-  for (let i = 0; i < (increment.merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
-  if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
-  if (increment.log && increment.lines !== undefined) {
-    const unseen = increment.lines - state.lines; // a snapshot taken between two increments has some of them
-    state.log = state.log.concat(unseen > 0 ? increment.log.slice(-unseen) : []).slice(-MAX_LINES);
-    state.lines = increment.lines;
+  const { rows, curves, log, lines, merges, ...replaced } = increment;
+  Object.assign(state, replaced);
+  Object.assign(state.rows, rows);
+  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
+  if (curves) appendColumns(state.curves, curves, state.ranks.length);
+  if (log && lines !== undefined) {
+    const unseen = lines - state.lines; // a snapshot taken between two increments has some of them
+    state.log = state.log.concat(unseen > 0 ? log.slice(-unseen) : []).slice(-MAX_LINES);
+    state.lines = lines;
   }
-  if (increment.open) state.open = increment.open;
-  if (increment.marks) state.marks = increment.marks;
-  if (increment.limits) state.limits = increment.limits;
 }
 
 /**

@@ -203,9 +203,8 @@ var SHADES = 256;
 var TABLE = new Uint32Array(
   Uint8ClampedArray.from({ length: 4 * SHADES }, (_, i) => [...heatColour(i >> 2, 0, SHADES - 1), 255][i & 3]).buffer
 );
-function pixelsOf(columns, ranks) {
+function pixelsOf(columns, ranks, range) {
   const pixels = new Uint32Array(columns.length * ranks);
-  const range = rangeOf(columns);
   const [low, high] = range ?? [0, 0];
   const scale = high > low ? (SHADES - 1) / (high - low) : 0;
   for (let x = 0; range && x < columns.length; x++) {
@@ -228,18 +227,23 @@ function makeHeat(theme, onPick, readout) {
   const small = document.createElement("canvas");
   let shown = { t: [], columns: [], ranks: [], marks: [] };
   let chosen = 0;
+  let painted = "";
+  let wide = 0;
+  function fit() {
+    wide = canvas.clientWidth || wide;
+  }
   function paint2() {
     const { t, columns, ranks } = shown;
-    const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
-    const range = rangeOf(columns);
+    const [tall, ratio] = [HEIGHT, devicePixelRatio];
     if (!wide || !columns.length) return;
+    const range = rangeOf(columns);
     if (canvas.width !== Math.round(wide * ratio)) [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
     [small.width, small.height] = [columns.length, ranks.length];
     const context = (
       /** @type {CanvasRenderingContext2D} */
       canvas.getContext("2d")
     );
-    const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
+    const pixels = new ImageData(pixelsOf(columns, ranks.length, range), columns.length, ranks.length);
     small.getContext("2d")?.putImageData(pixels, 0, 0);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, wide, tall);
@@ -260,13 +264,13 @@ function makeHeat(theme, onPick, readout) {
     context.fillText(duration(t[0]), LEFT, tall - 9);
     context.textAlign = "right";
     context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
-    if (range) scale(context, range, wide, tall);
+    if (range) scale(context, range, tall);
     if (canvas.matches(":focus-visible")) {
       context.strokeStyle = theme().ink;
       context.strokeRect(LEFT - 1, y(chosen), wide - LEFT - 10, Math.max(rowHeight(), 2));
     }
   }
-  function scale(context, [low, high], wide, tall) {
+  function scale(context, [low, high], tall) {
     const [length, middle] = [80, (wide + LEFT) / 2];
     context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
     const ramp = context.createLinearGradient(middle - length / 2, 0, middle + length / 2, 0);
@@ -308,14 +312,19 @@ function makeHeat(theme, onPick, readout) {
   for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint2);
   return {
     root: canvas,
+    fit,
     paint: paint2,
     /**
      * @param {Shown} next
      * @param {string} label
      */
     draw(next, label) {
+      const seen = JSON.stringify([label, next.t.length, next.t.at(-1), next.ranks, next.marks, wide]);
       shown = next;
-      canvas.setAttribute("aria-label", label);
+      if (seen === painted) return;
+      painted = seen;
+      if (canvas.ariaLabel !== label) canvas.ariaLabel = label;
+      if (!wide) fit();
       paint2();
     }
   };
@@ -385,6 +394,7 @@ function makeChart(label, theme, sync, onPick) {
   let plot = null;
   function fit() {
     const width = Math.floor(canvas.clientWidth);
+    heat.fit();
     if (plot && width > 0 && width !== plot.width) plot.setSize({ width, height: HEIGHT });
   }
   function makePlot(count) {
@@ -423,7 +433,6 @@ function makeChart(label, theme, sync, onPick) {
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
     canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
-    fit();
   }
   return {
     root,
@@ -1161,13 +1170,19 @@ function makeOutput() {
   const head = h("summary", { class: "hvd-log-head" }, h("span", {}, "output"), note);
   const root = h("details", { class: "hvd-log", open: "" }, head, lines);
   const [whole2, unfinished] = [h("div"), h("div")];
-  lines.append(whole2, unfinished);
+  const inner = h("div", {}, whole2, unfinished);
+  lines.append(inner);
+  let reads = false;
+  lines.addEventListener("scroll", () => {
+    reads = lines.scrollTop < -NEAR_END;
+  });
   let [drawn2, chosen] = ["", ""];
   let of = null;
   let drawnTo = 0;
   function draw(state, picked) {
     const mine = ([rank]) => picked === null || rank === picked;
-    const atEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < NEAR_END;
+    const last = reads ? whole2.lastElementChild : null;
+    const below = last ? belowOf(last) : 0;
     const fresh = of === picked && drawnTo <= state.lines ? state.lines - drawnTo : state.log.length;
     if (fresh >= state.log.length) whole2.replaceChildren();
     const added = fresh > 0 ? state.log.slice(-fresh).filter(mine) : [];
@@ -1180,8 +1195,9 @@ function makeOutput() {
     const earlier = state.lines - state.log.length;
     const notes = [picked === null ? "" : `rank ${picked}`, earlier > 0 ? `${grouped(earlier)} earlier lines` : ""];
     setText(note, notes.filter(Boolean).join(" · "));
-    if (atEnd) lines.scrollTop = lines.scrollHeight;
+    if (last?.isConnected) lines.scrollTop -= belowOf(last) - below;
   }
+  const belowOf = (line) => inner.getBoundingClientRect().bottom - line.getBoundingClientRect().bottom;
   return {
     root,
     /**
@@ -1395,15 +1411,16 @@ function makePanel(store, el, signal) {
     frame = 0;
     const state = store.state;
     if (!state) return;
+    const active = charts.update(state, picked);
+    lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
     root.dataset.kind = head.update(state);
     root.dataset.second = Math.floor(state.t) % 2 ? "odd" : "even";
     figures.update(state);
-    setVisible(figures.root, charts.update(state, picked));
+    setVisible(figures.root, active);
     limits.update(state);
     marks.update(state);
-    lanes.update(store.timeline, state.title, store.timeline !== null || !state.finished && communicates(state));
-    output.update(state, picked);
     table.update(state, picked);
+    output.update(state, picked);
     if (picked !== null || hovered !== null) focus();
   }
   function schedule() {
@@ -1423,10 +1440,10 @@ function makePanel(store, el, signal) {
   themes.observe(document.body, { attributes: true });
   for (const query of QUERIES) matchMedia(query).addEventListener("change", restyle, { signal });
   const sizes = new ResizeObserver(() => {
-    restyle();
     charts.fit();
+    restyle();
   });
-  sizes.observe(root);
+  for (const each of [root, ...charts.root.children]) sizes.observe(each);
   store.views.add(schedule);
   restyle();
   schedule();
@@ -1536,19 +1553,16 @@ function makeStore(model, signal) {
   return store;
 }
 function applyIncrement(state, increment) {
-  const { seq, t, names, unnamed, slow, wait, size: size2, totals } = increment;
-  Object.assign(state, { seq, t, names, unnamed, slow, wait, size: size2, totals });
-  Object.assign(state.rows, increment.rows);
-  for (let i = 0; i < (increment.merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
-  if (increment.curves) appendColumns(state.curves, increment.curves, state.ranks.length);
-  if (increment.log && increment.lines !== void 0) {
-    const unseen = increment.lines - state.lines;
-    state.log = state.log.concat(unseen > 0 ? increment.log.slice(-unseen) : []).slice(-MAX_LINES);
-    state.lines = increment.lines;
+  const { rows, curves, log, lines, merges, ...replaced } = increment;
+  Object.assign(state, replaced);
+  Object.assign(state.rows, rows);
+  for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
+  if (curves) appendColumns(state.curves, curves, state.ranks.length);
+  if (log && lines !== void 0) {
+    const unseen = lines - state.lines;
+    state.log = state.log.concat(unseen > 0 ? log.slice(-unseen) : []).slice(-MAX_LINES);
+    state.lines = lines;
   }
-  if (increment.open) state.open = increment.open;
-  if (increment.marks) state.marks = increment.marks;
-  if (increment.limits) state.limits = increment.limits;
 }
 function mergeColumns(curves, digits) {
   const mean = (a, b) => a === null || b === null ? a ?? b : Number(((a + b) / 2).toPrecision(digits));

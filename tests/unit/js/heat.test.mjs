@@ -23,7 +23,7 @@ test("a hole is no value: it has no colour and does not count", () => {
   ];
   assert.deepEqual(rangeOf(columns), [1, 3]);
   assert.equal(rangeOf([[null, null]]), null);
-  const pixels = pixelsOf(columns, 2);
+  const pixels = pixelsOf(columns, 2, rangeOf(columns));
   assert.deepEqual([...pixels.slice(0, 4)], [...STOPS[0], 255], "rank 0, first column");
   assert.deepEqual([...pixels.slice(4, 8)], [...STOPS.at(-1), 255], "rank 0, second column");
   assert.deepEqual([...pixels.slice(8, 12)], [0, 0, 0, 0], "rank 1, first column");

@@ -35,6 +35,7 @@ export function makeChart(label, theme, sync, onPick) {
 
   function fit() {
     const width = Math.floor(canvas.clientWidth);
+    heat.fit();
     if (plot && width > 0 && width !== plot.width) plot.setSize({ width, height: HEIGHT });
   }
   /** @param {number} count */
@@ -86,7 +87,6 @@ export function makeChart(label, theme, sync, onPick) {
     const last = lines.map((line) => metric(line.at(-1))).join(", ");
     const whose = legend || `${state.ranks.length} ranks`;
     canvas.setAttribute("aria-label", `${titleOf(shown)} of ${whose} over time; last values ${last}`);
-    fit();
   }
   return {
     root,

@@ -28,16 +28,21 @@ export function makeHeat(theme, onPick, readout) {
   /** @type {Shown} */
   let shown = { t: [], columns: [], ranks: [], marks: [] };
   let chosen = 0;
+  let painted = ""; // what is there
+  let wide = 0; // kept: whoever asks a page that has changed has it laid out
 
+  function fit() {
+    wide = canvas.clientWidth || wide;
+  }
   function paint() {
     const { t, columns, ranks } = shown;
-    const [wide, tall, ratio] = [canvas.clientWidth, HEIGHT, devicePixelRatio];
-    const range = rangeOf(columns);
+    const [tall, ratio] = [HEIGHT, devicePixelRatio];
     if (!wide || !columns.length) return;
+    const range = rangeOf(columns);
     if (canvas.width !== Math.round(wide * ratio)) [canvas.width, canvas.height] = [wide * ratio, tall * ratio];
     [small.width, small.height] = [columns.length, ranks.length];
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    const pixels = new ImageData(pixelsOf(columns, ranks.length), columns.length, ranks.length);
+    const pixels = new ImageData(pixelsOf(columns, ranks.length, range), columns.length, ranks.length);
     small.getContext("2d")?.putImageData(pixels, 0, 0);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, wide, tall);
@@ -58,7 +63,7 @@ export function makeHeat(theme, onPick, readout) {
     context.fillText(duration(t[0]), LEFT, tall - 9);
     context.textAlign = "right";
     context.fillText(duration(t[t.length - 1]), wide - 12, tall - 9);
-    if (range) scale(context, range, wide, tall);
+    if (range) scale(context, range, tall);
     if (canvas.matches(":focus-visible")) {
       context.strokeStyle = theme().ink;
       context.strokeRect(LEFT - 1, y(chosen), wide - LEFT - 10, Math.max(rowHeight(), 2));
@@ -67,10 +72,9 @@ export function makeHeat(theme, onPick, readout) {
   /**
    * @param {CanvasRenderingContext2D} context
    * @param {[number, number]} range
-   * @param {number} wide
    * @param {number} tall
    */
-  function scale(context, [low, high], wide, tall) {
+  function scale(context, [low, high], tall) {
     const [length, middle] = [80, (wide + LEFT) / 2];
     context.fillText(metric(low), middle - length / 2 - 6, tall - 9);
     const ramp = context.createLinearGradient(middle - length / 2, 0, middle + length / 2, 0);
@@ -118,14 +122,19 @@ export function makeHeat(theme, onPick, readout) {
   for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint);
   return {
     root: canvas,
+    fit,
     paint,
     /**
      * @param {Shown} next
      * @param {string} label
      */
     draw(next, label) {
+      const seen = JSON.stringify([label, next.t.length, next.t.at(-1), next.ranks, next.marks, wide]);
       shown = next;
-      canvas.setAttribute("aria-label", label);
+      if (seen === painted) return; // the longer a cell runs, the rarer is a new column
+      painted = seen;
+      if (canvas.ariaLabel !== label) canvas.ariaLabel = label;
+      if (!wide) fit();
       paint();
     },
   };

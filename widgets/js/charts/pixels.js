@@ -58,10 +58,10 @@ const TABLE = new Uint32Array(
  *
  * @param {Column[]} columns
  * @param {number} ranks
+ * @param {[number, number] | null} range of all values
  */
-export function pixelsOf(columns, ranks) {
+export function pixelsOf(columns, ranks, range) {
   const pixels = new Uint32Array(columns.length * ranks);
-  const range = rangeOf(columns);
   const [low, high] = range ?? [0, 0];
   const scale = high > low ? (SHADES - 1) / (high - low) : 0;
   for (let x = 0; range && x < columns.length; x++) {
