@@ -61,4 +61,5 @@ def _growth(before: MetricsSample, after: MetricsSample) -> Figures:
         after.ops - before.ops,
         (after.ran_ns - before.ran_ns) * NS if known else None,
         (after.queued_ns - before.queued_ns) * NS if known else None,
+        after.options,
     )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from textwrap import wrap
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -25,6 +26,8 @@ PLOT_HEIGHT = 118
 ROW_HEIGHT = 22
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 MAX_LOGGED = 3
+LIMIT_HEIGHT = 17
+LIMIT_WIDTH = 125  # characters of a line that says what limits the run
 SHORTEST_HEAD = 6  # characters: no column is narrower
 FEW = ("#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b")
 """Told apart also by people who see red and green alike (tests/unit/test_colours.py)."""
@@ -65,6 +68,9 @@ def render(snapshot: Message) -> str:
     figures = board.figures()
     body = [board.header(), figures]
     y = 104.0 if figures else 52.0
+    limits = board.limits(y)
+    body += limits
+    y += LIMIT_HEIGHT * len(limits) + 8 * bool(limits)
     charts = board.charts(y)
     if charts:
         body.append(charts)
@@ -127,6 +133,13 @@ class _Picture:
             + text(MARGIN + i * pitch, 82, value, size=20, weight=500)
             for i, (label, value) in enumerate(figures)
         )
+
+    def limits(self, y: float) -> list[str]:
+        """Return the lines that say what limits the run: the first sentence is the answer, the others its figures."""
+        said = [(line, i == 0) for i, each in enumerate(self.snapshot["limits"]) for line in wrap(each, LIMIT_WIDTH)]
+        return [
+            text(MARGIN, y + 4 + LIMIT_HEIGHT * i, line, INK if first else SOFT) for i, (line, first) in enumerate(said)
+        ]
 
     def charts(self, y: float) -> str:
         curves = self.snapshot["curves"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting import units
+from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS
 
 LEAST = 0.1
 """Share of the time from which something limits a run."""
@@ -42,6 +43,7 @@ class Figures:
     operations: int = 0
     ran: float | None = None  # processor seconds of its main thread; None: not known
     queued: float | None = None  # seconds in which that thread was ready, and others had the processor
+    options: tuple[str, ...] = ()  # that it uses already (protocol.messages.OPTIONS)
 
     @property
     def wait(self) -> float:
@@ -158,10 +160,9 @@ def _cause(rank: int, ranks: Mapping[int, Figures], slow: Slow, cores: int) -> t
         cause = (
             f"for {units.percent(shares[rank][1])} of its time it does not compute, as when it waits for data or a file"
         )
-        return cause, (
-            f"num_workers of its DataLoader, or a cache of what it reads, would save up to {units.percent(slow.share)} "
-            "of the others' time"
-        )
+        more = "more processes that load its data" if DATA_WORKERS in one.options else "num_workers of its DataLoader"
+        save = f"up to {units.percent(slow.share)} of the others' time"
+        return cause, f"{more}, or a cache of what it reads, would save {save}"
     return "its own computation takes longer", ""
 
 
@@ -173,9 +174,11 @@ def _shares(one: Figures) -> tuple[float, float]:
 
 
 def _smaller(ranks: Mapping[int, Figures], exposed: float, possible: Possible) -> str:
-    """Advise smaller elements where the bytes are what takes the time."""
+    """Advise smaller elements where the bytes are what takes the time, and none are smaller yet."""
     achieved, size = _achieved(ranks)
     best = possible(size)
+    if any(COMPRESSION in each.options for each in ranks.values()):
+        return ""
     if exposed < LEAST or size < LARGE or (best is not None and achieved < MOVES * best):
         return ""
     return f"compression=hvd.Compression.fp16 would halve what float32 takes of these {units.percent(exposed)}"

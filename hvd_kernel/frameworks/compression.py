@@ -39,6 +39,7 @@ class NoneCompressor(Compressor):
 class CastCompressor(Compressor):
     """Floating point travels as the type ``wire``; integers as they are. A framework says how it casts."""
 
+    used = False  # in this process, by any framework: whoever gives advice asks
     wire: Any
 
     @staticmethod
@@ -54,7 +55,10 @@ class CastCompressor(Compressor):
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
         """Return a copy of the type that travels, and the type to restore."""
-        return (cls.cast(tensor, cls.wire), tensor.dtype) if cls.is_floating(tensor) else (tensor, None)
+        if not cls.is_floating(tensor):
+            return tensor, None
+        CastCompressor.used = True
+        return cls.cast(tensor, cls.wire), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:

@@ -64,6 +64,10 @@ GPU_FIGURES = ("util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx
 """Percent, bytes, watts, degrees Celsius, and bytes per second that the device sends and receives."""
 
 
+OPTIONS = (COMPRESSION, DATA_WORKERS) = "compression", "data workers"
+"""What the panel may advise to use: who uses it already is not advised."""
+
+
 @dataclass(frozen=True)
 class MetricsSample:
     """What one rank is doing now. Counters are monotonic since the rank's init; rates are the reader's business."""
@@ -84,6 +88,7 @@ class MetricsSample:
     gpu: dict[str, float] = field(default_factory=dict)  # of GPU_FIGURES those that the rank's device has
     ran_ns: int = 0  # processor time of the main thread, 0 where the system does not tell
     queued_ns: int = 0  # time in which that thread was ready to run, and others had the processor
+    options: tuple[str, ...] = ()  # of OPTIONS those that the rank has used
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,7 @@ def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
 
 _TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes lists of
     "traceback": tuple,
+    "options": tuple,
     "native": tuple,
     "frames": lambda rows: tuple(Frame(*row) for row in rows),
     "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
 import threading
 import time
@@ -11,11 +12,13 @@ from functools import partial
 from typing import Any
 
 from hvd_kernel.core import metrics, session
-from hvd_kernel.protocol.messages import METRICS_TYPE, MetricsSample, to_wire
+from hvd_kernel.frameworks.compression import CastCompressor
+from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_wire
 from hvd_kernel.worker import communication, gpu_figures
 from hvd_kernel.worker.shell import stack_report
 
 _PERIOD_S = 0.2
+_data_workers = False
 _PAGE = os.sysconf("SC_PAGESIZE")
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
@@ -87,7 +90,16 @@ def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
         queued_ns=scheduled[1],
         rss=resident(),
         gpu=gpu_figures.sample(),
+        options=tuple(_options()),
     )
+
+
+def _options() -> list[str]:
+    """Return the options that this rank has used so far; a loader's processes come and go with each epoch."""
+    global _data_workers  # noqa: PLW0603 - of the process
+    children: set[object] = getattr(multiprocessing.process, "_children", set())  # active_children() would reap them
+    _data_workers = _data_workers or bool(children)
+    return [name for name, used in zip(OPTIONS, (CastCompressor.used, _data_workers), strict=True) if used]
 
 
 def of_main_thread() -> tuple[int, int]:

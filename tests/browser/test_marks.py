@@ -29,7 +29,7 @@ SHOW = """async ([module, snapshot, colours]) => {
         const most = Math.max(...columns);
         return [columns.indexOf(most) / width, most / height];
     };
-    const canvases = [...document.querySelectorAll('canvas')];
+    const canvases = [...document.querySelectorAll('.hvd-plot canvas')];
     return [document.querySelector('.hvd-marks').innerText, canvases.map(c => colours.map(colour => place(c, colour)))];
 }"""
 

@@ -8,6 +8,7 @@ import pytest
 
 from hvd_kernel.diagnosis.limits_of_run import Figures, Verdict, verdict
 from hvd_kernel.diagnosis.stragglers import Slow
+from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS
 
 GB = 10**9
 
@@ -60,6 +61,14 @@ def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
 def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float) -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0} | more
     assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
+
+
+def test_what_is_on_is_not_advised() -> None:
+    moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
+    assert verdict(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}).advice == ""
+    assert slowest(rank(ran=6.7, options=(DATA_WORKERS,))).advice == (
+        "more processes that load its data, or a cache of what it reads, would save up to 28 % of the others' time"
+    )
 
 
 def slowest(one: Figures, cores: int = 0) -> Verdict:

@@ -74,6 +74,16 @@ def test_marks_are_lines_over_every_chart_with_labels_that_do_not_lie_over_each_
     assert len({y for _, y in places}) == 2, "one below the other"
 
 
+def test_what_limits_the_run_is_said_between_figures_and_charts() -> None:
+    shot = board(2).snapshot()
+    assert shot["limits"][0].startswith("limited by its own computation: ")
+    shot["limits"] = ["a word " * 20, *shot["limits"][1:]]
+    svg = render(shot)
+    found = [e for e in ET.fromstring(svg).iter(f"{SVG}text") if e.text and ("word" in e.text or "bus" in e.text)]
+    assert " ".join(e.text or "" for e in found) == " ".join([*("a word " * 20).split(), *shot["limits"][1].split()])
+    assert [e.get("y") for e in found] == ["108.0", "125.0", "142.0"], "a long sentence takes two lines"
+
+
 def test_a13_a_slow_rank_is_marked_in_the_picture_and_not_in_the_text() -> None:
     dashboard = Dashboard(range(4), "cell 1")
     for i in range(20):

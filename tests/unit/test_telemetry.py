@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.frameworks.compression import CastCompressor, FP16Compressor
+from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS, MetricsSample
 from hvd_kernel.worker import telemetry
 
 PATIENCE_S = 60.0
@@ -39,3 +42,18 @@ def test_nothing_of_a_cell_comes_after_its_last_sample(monkeypatch: pytest.Monke
         assert next_one.wait(PATIENCE_S)  # by now the thread has done with the first cell
     assert [state for cell, state in said if cell == 1] == ["idle"]
     assert said[-1] == (2, "idle")
+
+
+def test_a_rank_tells_which_options_it_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CastCompressor, "used", False)
+    monkeypatch.setattr(telemetry, "_data_workers", False)
+    assert telemetry.sample(0, running=True).options == ()
+    FP16Compressor.compress(np.ones(3, np.int32))
+    assert telemetry.sample(0, running=True).options == (), "integers travel as they are"
+    FP16Compressor.compress(np.ones(3, np.float32))
+    assert telemetry.sample(0, running=True).options == (COMPRESSION,)
+    child = multiprocessing.get_context("fork").Process(target=print)
+    child.start()
+    assert telemetry.sample(0, running=True).options == (COMPRESSION, DATA_WORKERS)
+    child.join()
+    assert telemetry.sample(0, running=True).options == (COMPRESSION, DATA_WORKERS), "they come and go"
