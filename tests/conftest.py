@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["hvdtest.hvdrun", "hvdtest.rank_layouts", "hvdtest.record"]
+pytest_plugins = ["hvdtest.built_core", "hvdtest.hvdrun", "hvdtest.rank_layouts", "hvdtest.record"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,38 @@
+"""Installed core against its sources: tests of an old core tell nothing, so none begins.
+
+A rebase or an edit that changes native/ leaves what .ci/setup installed as it was, and an old core fails with names that are
+not there, or passes for the wrong reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {".cc", ".h", ".cu", ".cuh"}
+
+
+def newer_source(sources: Iterable[Path], libraries: Iterable[Path]) -> Path | None:
+    """The newest source, where it is newer than every library; None where a library is as new, or where there is none."""
+    built = max((library.stat().st_mtime for library in libraries), default=None)
+    newest = max(sources, key=lambda source: source.stat().st_mtime, default=None)
+    if built is None or newest is None or newest.stat().st_mtime <= built:
+        return None
+    return newest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # the controller has looked
+        return
+    spec = importlib.util.find_spec("hvd_kernel._native")
+    if spec is None or spec.origin is None:
+        return
+    source = newer_source(
+        (path for path in (ROOT / "native").rglob("*") if path.suffix in SOURCES), Path(spec.origin).parent.glob("*.so")
+    )
+    if source is not None:
+        pytest.exit(f"{source.relative_to(ROOT)} is newer than the installed core: run make build/.test first", 4)
