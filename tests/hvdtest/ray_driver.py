@@ -10,13 +10,13 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from hvdtest.environments import environment
 from hvdtest.launch import clean_environment
-from hvdtest.spark_driver import TELL, told_by
+from hvdtest.spark_driver import TELL, WITHIN_S, told_by
 
 from hvd_kernel.processes.lifetime import environment_of, kill
 
@@ -55,6 +55,19 @@ def cluster(first, *others):
     made = Cluster(initialize_head=True, head_node_args=first | dict(include_dashboard=False))
     return made, [made.add_node(**each) for each in others]
 
+def client_of(made, within=300):
+    # Where Ray's server for clients listens, once it does: a client itself waits 30 s at most.
+    import socket
+    served, end = (made.head_node.node_ip_address, 20001), time.monotonic() + within
+    while True:
+        try:
+            socket.create_connection(served).close()
+            return "ray://{}:{}".format(*served)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
 def connected(*nodes):
     made, others = cluster(*nodes)
     ray.init(address=made.address, log_to_driver=False)
@@ -64,11 +77,10 @@ def connected(*nodes):
 
 
 @contextmanager
-def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A driver at work. Nothing of its cluster is left at the end."""
+def variables() -> Iterator[dict[str, str]]:
+    """Variables of a process that makes a cluster. Nothing that has them is left at the end."""
     folder = tempfile.mkdtemp(prefix="hvd-ray-")  # short: the path of a socket has at most 107 bytes
     mark = f"HVDTEST_RAY_{Path(folder).name[-8:]}"
-    python = environment("ray")
     # Ray makes its workers nice: beside other work on the machine they would wait for ever. And it gives them 60 s to
     # begin, and the process that serves a client 30 s.
     quiet = {
@@ -77,28 +89,38 @@ def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]
         "RAY_worker_register_timeout_seconds": "600",
         "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600",
     }
-    env = clean_environment(RAY_TMPDIR=folder, PYTHONPATH="", **quiet)
-    process = subprocess.Popen(
-        [str(python), "-P", "-c", HEAD + script, *args],
-        env=env | {mark: "1"},
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
     try:
-        yield process
+        yield {"RAY_TMPDIR": folder, mark: "1"} | quiet
     finally:
         for entry in Path("/proc").glob("[0-9]*"):
             if mark in environment_of(int(entry.name)):
                 kill(int(entry.name), signal.SIGKILL)
-        process.communicate()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def outcomes(script: str, folder: Path, *args: str) -> Mapping[str, Any]:
+@contextmanager
+def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A driver at work."""
+    with ExitStack() as last:
+        own = last.enter_context(variables())
+        process = subprocess.Popen(
+            [str(environment("ray")), "-P", "-c", HEAD + script, *args],
+            env=clean_environment(PYTHONPATH="", **own),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            last.close()
+            process.communicate()
+
+
+def outcomes(script: str, folder: Path, *args: str, seconds: float = WITHIN_S) -> Mapping[str, Any]:
     """What the cases have told."""
     with driver(script, *args, cwd=folder) as process:
-        return told_by(process)
+        return told_by(process, seconds)

@@ -30,9 +30,11 @@ def folder(name):
     made.mkdir()
     return str(made)
 
-def begun(folder, ranks):
-    files = [Path(folder, f"rank{rank}") for rank in range(ranks)]
+def begun(folder, ranks, within=300):
+    files, end = [Path(folder, f"rank{rank}") for rank in range(ranks)], time.monotonic() + within
     while not all(file.exists() for file in files):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{sum(file.exists() for file in files)} of {ranks} ranks have begun after {within} s")
         time.sleep(0.05)
     return [[int(pid) for pid in file.read_text().split()] for file in files]
 

@@ -1,0 +1,95 @@
+"""A notebook in JupyterLab whose ranks a cluster's engine holds: what Ray and Spark show alike, as a person sees it.
+
+The kernel is that of an environment which has the engine; Lab itself is pytest's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hvdtest.environments import environment
+from hvdtest.lab import ROOT, Browser, Lab, Notebook, chromium, panel
+from hvdtest.notebooks import kernels_of
+
+SHOTS = ROOT / "build" / "lab"
+PATIENT_S = 300.0
+KERNEL = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
+HANG = "%%hvdrun\nimport time\nhvd.barrier() if rank else time.sleep(600)"
+STILL = '%%hvdrun\nprint("still", hvd.allgather_object(kept))'
+BUTTON = "[data-command='notebook:interrupt-kernel'], [title^='Interrupt the kernel']"
+
+
+@contextmanager
+def notebook_of(
+    name: str, cells: Sequence[str], folder: Path, patch: pytest.MonkeyPatch, **env: str
+) -> Iterator[tuple[Lab, Browser, Notebook]]:
+    """A notebook of these cells, open in JupyterLab; its kernel is that of an environment."""
+    for variable, value in {"JUPYTER_PATH": str(kernels_of(environment(name), folder / "share")), **env}.items():
+        patch.setenv(variable, value)
+    (place := folder / "notebooks").mkdir()
+    made = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL}
+    )
+    nbformat.write(made, place / "engine.ipynb")
+    with chromium() as browsers, Lab(place, browsers) as lab, lab.browser(height=1250) as page:
+        yield lab, page, page.open(place / "engine.ipynb")
+
+
+def run(notebook: Notebook, cell: int) -> None:
+    """Run the cell at a place, from 0, to its end, which is no error."""
+    begin(notebook, cell)
+    finish(notebook, cell)
+
+
+def finish(notebook: Notebook, cell: int) -> None:
+    """Wait for the end of a cell that has begun, which is no error."""
+    notebook.wait(f"/\\[\\d+\\]/.test({_at(cell)}.querySelector('.jp-InputPrompt').textContent)", PATIENT_S)
+    error = f"{_at(cell)}.querySelector('[data-mime-type=\"application/vnd.jupyter.error\"]')?.textContent ?? ''"
+    assert notebook.page.evaluate(error) == ""
+
+
+def begin(notebook: Notebook, cell: int) -> None:
+    """Begin the cell at a place."""
+    notebook.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputPrompt").click()
+    notebook.page.keyboard.press("Control+Enter")
+
+
+def column(notebook: Notebook, title: str, head: str) -> list[str]:
+    """What the panel of that title says of every rank under a head of its table."""
+    found: Any = notebook.page.evaluate(_column(title, head))
+    return list(found)
+
+
+def wait_for_column(notebook: Notebook, title: str, head: str, test: str) -> None:
+    """Wait until every rank's text under a head passes a test in JavaScript, of ``text`` and ``rank``."""
+    all_ = f"(found => found.length > 0 && found.every((text, rank) => {test}))"
+    notebook.wait(f"{_shown(title)} !== undefined && {all_}({_column(title, head)})", PATIENT_S)
+
+
+def interrupt(notebook: Notebook, cell: int, number: int, said: str, shot: str) -> None:
+    """Begin a cell in which ranks wait for rank 0 (``HANG``), and press the button when the panel says so."""
+    begin(notebook, cell)
+    notebook.wait(f"/waits for rank 0/.test({panel(number)}?.querySelector('.hvd-wait')?.textContent)", PATIENT_S)
+    notebook.shoot(SHOTS / f"{shot}-hang.png")
+    notebook.page.click(BUTTON)
+    notebook.wait(f"document.body.textContent.includes({said!r})", PATIENT_S)
+
+
+def _at(cell: int) -> str:
+    return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
+
+
+def _shown(title: str) -> str:
+    titled = f"each.querySelector('h3').textContent === {title!r}"
+    return f"[...document.querySelectorAll('.hvd')].find(each => {titled})"
+
+
+def _column(title: str, head: str) -> str:
+    at = f"[...board.querySelectorAll('thead th')].findIndex(each => each.textContent.trim() === {head!r})"
+    cells = f"[...board.querySelectorAll('tbody tr')].map(row => row.children[{at}].textContent)"
+    return f"(board => {cells})({_shown(title)})"
