@@ -207,7 +207,10 @@ KEEP = (
         bare=True,
     ),
 )
-KEPT = (Flag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),)
+KEPT = (
+    Flag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),
+    Flag(("--pool",), "pool", "clean: end warm ranks (HVD_POOL)", action=_YES),
+)
 DRY_RUN = (Flag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
 RESPAWN = (
     Flag(("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names),

@@ -33,6 +33,7 @@ class Options:
     bg: str | None = None  # the job's name, "" when it gets one of its own
     keep: str | None = None  # the kept cluster's name, "" when it gets one of its own
     kept: str = ""  # the same, of one that is to end
+    pool: bool = False  # warm ranks are to end
     raise_error: bool = True
     wait: bool = False
     force: bool = False

@@ -12,8 +12,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
@@ -35,16 +37,7 @@ class Launched(Supervised):
     """The supervisor that this kernel has started, with its cluster."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        mpiexec, choice = possible(spec)
-        leftovers.sweep()
-        with ExitStack() as undo:  # the key may be pressed anywhere in here
-            folder = private_folder()
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            shared = shared_memory_folder(folder)
-            undo.callback(shutil.rmtree, shared, ignore_errors=True)
-            claim(folder, shared)
-            self._process, channel = _supervisor(mpiexec, spec, (folder, shared), choice)
-            undo.pop_all()
+        self._process, channel, folder, shared = begun(spec)
         super().__init__(channel, self._process.pid, folder, shared)
 
     def stop(self) -> None:
@@ -53,19 +46,46 @@ class Launched(Supervised):
         self._process.poll()  # it has ended, unless it is kept: then it is nobody's to wait for
 
 
-def _supervisor(
-    mpiexec: str, spec: ClusterSpec, folders: tuple[Path, Path], choice: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], ControlChannel]:
-    folder, shared = folders
-    plan = {
-        "mpiexec": [mpiexec, *mpi_arguments(spec, shared), *_rank_command()],
-        "folders": [str(folder), str(shared)],
-        "address": _address_for(spec),
-        "ranks": spec.n,
-    }
-    with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
-        command = [sys.executable, "-P", "-m", "hvd_kernel.cluster.supervisor", json.dumps(plan)]
-        return spawn(command, stderr=log, env=_threads(spec) | environment(folder) | choice)
+def begun(
+    spec: ClusterSpec, warm: Mapping[str, Any] | None = None
+) -> tuple[subprocess.Popen[bytes], ControlChannel, Path, Path]:
+    """Start a supervisor and have it start the ranks; return its process, the channel to it and its folders.
+
+    Parameters
+    ----------
+    spec
+        The cluster.
+    warm
+        The ranks are for a kernel to come: what its plan has beside (pool/warm_supervisor.py).
+
+    Raises
+    ------
+    ClusterError, ConfigError
+        As ``possible``.
+    """
+    mpiexec, choice = possible(spec)
+    leftovers.sweep()
+    with ExitStack() as undo:  # the key may be pressed anywhere in here
+        folder = private_folder()
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        shared = shared_memory_folder(folder)
+        undo.callback(shutil.rmtree, shared, ignore_errors=True)
+        claim(folder, shared)
+        plan = {
+            "mpiexec": [mpiexec, *mpi_arguments(spec, shared), *_rank_command(), *(["warm"] if warm else [])],
+            "folders": [str(folder), str(shared)],
+            "address": _address_for(spec),
+            "ranks": spec.n,
+            **(warm or {}),
+        }
+        env = _threads(spec) | environment(folder) | choice
+        if warm:
+            del env[HOLDER]  # no kernel's end is theirs, until one has taken them
+        module = "hvd_kernel.cluster.pool.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"
+        with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
+            process, channel = spawn([sys.executable, "-P", "-m", module, json.dumps(plan)], stderr=log, env=env)
+        undo.pop_all()
+    return process, channel, folder, shared
 
 
 def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:

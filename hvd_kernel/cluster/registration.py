@@ -6,7 +6,7 @@ imports it before anything slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 LOST = "hvd_lost"
 """What the notebook's kernel alone may tell the hub: a rank's process has ended. Content: id, uuid, secret."""
@@ -18,6 +18,7 @@ SECRET = "hvd_secret"  # noqa: S105 - the name of an entry
 """In the kernel's connection information, beside what ipyparallel's client takes: what shows that it is the kernel."""
 
 _expected: set[int] = set()
+_on_all: list[Callable[[], None]] = []
 
 
 def expect(ranks: Iterable[int]) -> None:
@@ -35,4 +36,12 @@ def admit(rank: object) -> bool:
     if not isinstance(rank, int) or rank not in _expected:
         return False
     _expected.discard(rank)
+    if not _expected:
+        while _on_all:
+            _on_all.pop()()
     return True
+
+
+def on_all(callback: Callable[[], None]) -> None:
+    """Have this called once, in the controller's thread, when all that are expected have come."""
+    _on_all.append(callback)

@@ -21,6 +21,7 @@ import psutil
 
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import folders, orphans
+from hvd_kernel.processes.spares import warm
 from hvd_kernel.settings import gpus, lookup
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
@@ -156,6 +157,15 @@ def _leftovers() -> Finding:
     return Finding("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
 
 
+def _pool() -> Finding:
+    """Say which ranks wait for a notebook: they hold memory, and somebody may look for what does."""
+    there = [each.sentence for each in warm.clusters()]
+    wanted = float(lookup.value("HVD_POOL", os.environ))
+    if there:
+        return Finding("warm ranks", good=True, found="; ".join(there))
+    return Finding("warm ranks", good=True, found="none now" if wanted else "none, HVD_POOL=30 has some wait")
+
+
 def _kernelspec() -> Finding:
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415 - slow, and seldom needed
 
@@ -181,4 +191,17 @@ def _widgets() -> Finding:
     return Finding("widgets", good=True, found=f"anywidget {version('anywidget')}")
 
 
-CHECKS = (_mpiexec, _mpi4py, _extension, _frameworks, _gpus, _cores, _memory, _shm, _leftovers, _kernelspec, _widgets)
+CHECKS = (
+    _mpiexec,
+    _mpi4py,
+    _extension,
+    _frameworks,
+    _gpus,
+    _cores,
+    _memory,
+    _shm,
+    _leftovers,
+    _pool,
+    _kernelspec,
+    _widgets,
+)

@@ -28,6 +28,7 @@ from hvd_kernel.processes import detached
 from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.lifetime import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
 from hvd_kernel.processes.private_dir import is_own
+from hvd_kernel.processes.spares import warm
 
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is what is marked as ours, and dead ranks' memory
 _SEGMENT = re.compile(
@@ -37,7 +38,7 @@ _NAME = re.compile("hvd-([a-z0-9_]{8}|[0-9a-f]{32})")  # as mkdtemp and open_mpi
 _CLAIMED_S = 60.0
 _END_S = 2.0
 _MOMENT_S = 1.0
-_RANK = "-m hvd_kernel.worker"
+_RANKS = ("-m hvd_kernel.worker", "-m hvd_kernel.worker warm")
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
 
 
@@ -99,10 +100,12 @@ def strays(supervisor: int) -> list[Marked]:
 def neighbours(supervisor: int) -> int:
     """Return how many ranks of this user's other notebooks run on this host, beside those of this supervisor.
 
-    Not those that have taken a dead one's place: they look like the spare processes that they were.
+    Not warm ones that wait for a notebook; not those that have taken a dead one's place: they look like the spare
+    processes that they were.
     """
     own = mark(supervisor)
-    return sum(each.command.endswith(_RANK) and each.holder != own for each in _marked())
+    idle = {own, *(each.holder for each in warm.clusters())}
+    return sum(each.command.endswith(_RANKS) and each.holder not in idle for each in _marked())
 
 
 def end(orphan: Marked) -> bool:

@@ -54,6 +54,13 @@ NOTEBOOK_SETTINGS = (
         "memory is short. Where it is set, of hvdrun's elastic jobs each host, as with --spares",
     ),
     Setting(
+        ("HVD_POOL",),
+        number(0.0),
+        "0",
+        "minutes that a set of warm ranks waits for this user's next notebook, which then starts in about a second; 0: "
+        "none is started. They hold memory, with torch about 250 MB each",
+    ),
+    Setting(
         ("HVD_KEEP_HOURS",),
         number(0.0, open_end=True),
         "12",

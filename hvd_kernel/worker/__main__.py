@@ -1,5 +1,6 @@
 """Entry of a rank: ``python -P -m hvd_kernel.worker``, started by mpiexec.
 
+``warm``: the same, but for a notebook to come: it imports in time that nobody else wants.
 With two words it is a rank to be, started by the supervisor: ``spare 4`` takes its time, ``now 4`` is waited for; the
 number is that of the ranks that share the cores. ``held``: an agent has started it, on a cluster of others.
 """
@@ -18,7 +19,7 @@ if __name__ == "__main__":
 
     if haste == "held":
         bootstrap.be_told()
-    elif haste:
-        bootstrap.stand_by(idle=haste == "spare")
+    elif haste in {"", "warm"}:
+        bootstrap.main(idle=haste == "warm")
     else:
-        bootstrap.main()
+        bootstrap.stand_by(idle=haste == "spare")

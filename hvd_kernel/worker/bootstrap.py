@@ -27,10 +27,15 @@ _POLL_S = 0.002  # MPI's own wait would burn a core that the slower ranks need f
 _ADDRESS_BYTES = 8192
 
 
-def main() -> None:
-    """Become rank ``MPI.COMM_WORLD.rank`` and serve until told to stop."""
+def main(*, idle: bool = False) -> None:
+    """Become rank ``MPI.COMM_WORLD.rank`` and serve until told to stop.
+
+    idle: import all that cells are likely to want first, in time that no other process wants.
+    """
     os.environ["HVD_BOOTSTRAP"] = "mpi"
     compat.install_in_rank()
+    if idle:
+        in_spare_time(_import_everything, _give_way)
     _import_all()
     from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 

@@ -265,6 +265,13 @@ class Refused(Message, frozen=True):
     kernel: int
 
 
+class MoveIn(Message, frozen=True):
+    """A kernel has just taken warm ranks: be in its notebook's folder, with its front end's variables."""
+
+    folder: str
+    variables: dict[str, str]
+
+
 # Where a cluster's engine (Ray, Spark) has a notebook's ranks started: between kernel, supervisor and agents.
 
 
@@ -294,6 +301,6 @@ ALL = (
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
-    *(Remember, Detach, Detached, DetachFailed, Attached, Refused),
+    *(Remember, Detach, Detached, DetachFailed, Attached, Refused, MoveIn),
     *(Inviting, EngineEnded, Introduce),
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.core import session
+from hvd_kernel.processes.spares import warm
 from hvd_kernel.worker import devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import memory, recent_operations, replicate, value_access, variable_summary
@@ -130,6 +131,12 @@ def _resize(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     return {}, []
 
 
+def _move_in(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Be where the notebook is that has taken this rank, which was started ahead."""
+    warm.move_in(content["folder"], content["variables"])
+    return {}, []
+
+
 def _lookup(names: dict[str, Any], name: str) -> Any:
     if name not in names:
         raise NameError(f"name {name!r} is not defined there")
@@ -158,6 +165,7 @@ TABLE: dict[str, Handler] = {
     "prepare_resize": _prepare_resize,
     "resize": _resize,
     "leave": rendezvous.leave,
+    "move_in": _move_in,
     "replicated": replicate.replicated_names,
     "restore": replicate.restore,
     "held": replicate.held,

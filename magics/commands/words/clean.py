@@ -1,6 +1,6 @@
 """%hvd clean: ends and removes what clusters of kernels that are gone have left on this machine, and nothing else.
 
-Kept clusters are nobody's leftovers: they are listed, and ended by their names alone.
+Kept clusters are nobody's leftovers: they are listed, and ended by their names alone. Nor are warm ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached, leftovers
 from hvd_kernel.processes.detached import DetachedCluster
 from hvd_kernel.processes.leftovers import Marked
+from hvd_kernel.processes.spares import warm
+from hvd_kernel.processes.spares.warm import WarmCluster
 
 COMMAND_CHARS = 100
 OF_THE_DEAD = "of a cluster whose kernel is gone"
@@ -24,10 +26,14 @@ def clean(context: Context, options: Options) -> None:
     if options.kept and not options.dry_run:
         context.writer().say(_end_kept(options.kept))
         return
+    if options.pool and not options.dry_run:
+        context.writer().say(_end_warm())
+        return
     sweep = looked_at if options.dry_run else swept
     session = context.manager.session
     strays = leftovers.strays(session.supervisor) if session else []
-    context.writer().say((sweep() or "nothing is left behind\n") + running_on(strays) + kept_on(detached.clusters()))
+    others = running_on(strays) + kept_on(detached.clusters()) + warm_on(warm.clusters())
+    context.writer().say((sweep() or "nothing is left behind\n") + others)
 
 
 def looked_at() -> str:
@@ -66,6 +72,26 @@ def kept_on(clusters: Sequence[DetachedCluster]) -> str:
     """Write which clusters are kept; "" when there is none."""
     title = f"{_count(clusters, 'kept cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
     return _list(title, (each.sentence for each in clusters))
+
+
+def warm_on(clusters: Sequence[WarmCluster]) -> str:
+    """Write which ranks wait for the next notebook; "" when none do."""
+    title = f"{_count(clusters, 'set', 's')} of warm ranks (HVD_POOL); `%hvd clean --pool` ends {_them(clusters)}"
+    return _list(title, (each.sentence for each in clusters))
+
+
+def _them(things: Sequence[object]) -> str:
+    return "it" if len(things) == 1 else "them"
+
+
+def _end_warm() -> str:
+    """End all that wait; say so."""
+    from hvd_kernel.cluster.pool.warm_ranks import end  # noqa: PLC0415 - as below
+
+    found = warm.clusters()
+    for each in found:
+        end(each)
+    return "".join(f"ended {each.sentence}\n" for each in found) or "there are no warm ranks\n"
 
 
 def _end_kept(name: str) -> str:

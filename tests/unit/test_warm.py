@@ -1,0 +1,113 @@
+"""Warm ranks without processes: which are alike, what they are told, what is said of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.cluster.pool import likeness, warm_ranks
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.lifetime import claim, mark
+from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.spares import warm
+from hvd_kernel.processes.spares.warm import Note
+
+NOTE = Note("a" * 64, 4, time.time(), 30.0, ready=True)
+
+
+def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:
+    assert likeness.is_plain(ClusterSpec(4))
+    assert likeness.is_plain(ClusterSpec(4, gpus="none", start_timeout_s=5))
+    others = (
+        {"hosts": "a:4"},
+        {"hostfile": "f"},
+        {"mpi_args": ("-v",)},
+        {"limits": (Limits(cores=1.0),) * 4},
+        {"on": "ray"},
+    )
+    assert not any(likeness.is_plain(replace(ClusterSpec(4), **each)) for each in others)
+
+
+def test_alike_is_what_differs_in_the_front_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = likeness.likeness(ClusterSpec(4))
+    monkeypatch.setenv("JPY_SESSION_NAME", "other.ipynb")
+    monkeypatch.setenv("TERM_PROGRAM", "x")
+    assert likeness.likeness(ClusterSpec(4)) == before
+    assert likeness.likeness(ClusterSpec(3)) != before
+    assert likeness.likeness(ClusterSpec(4, gpus="none")) != before
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME", "MY_OWN", "PYTHONPATH", "TERMINAL"])
+def test_every_other_variable_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = likeness.likeness(ClusterSpec(4))
+    monkeypatch.setenv(name, "1")
+    assert likeness.likeness(ClusterSpec(4)) != before
+
+
+def test_umask_and_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = likeness.likeness(ClusterSpec(4))
+    old = os.umask(0o077)
+    try:
+        assert likeness.likeness(ClusterSpec(4)) != before
+    finally:
+        os.umask(old)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        assert (likeness.likeness(ClusterSpec(4)) != before) is (len(cores) > 1)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert likeness.likeness(ClusterSpec(4)) == before
+
+
+def test_a_package_that_comes_or_goes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    before = likeness.likeness(ClusterSpec(4))
+    os.utime(packages, ns=(1, 1))
+    assert likeness.likeness(ClusterSpec(4)) != before
+
+
+def test_a_rank_that_moves_in_has_nothing_of_another_front_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"JPY_SESSION_NAME": "a", "TERM": "dumb", "OMP_NUM_THREADS": "2"})
+    monkeypatch.chdir(Path.cwd())
+    warm.move_in(str(tmp_path), {"JPY_SESSION_NAME": "b"})
+    assert os.environ == {"JPY_SESSION_NAME": "b", "OMP_NUM_THREADS": "2", "PWD": str(tmp_path)}
+    assert Path.cwd() == tmp_path
+
+
+def test_notes_of_supervisors_that_live_are_found_the_oldest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, since in (("hvd-a", 2.0), ("hvd-b", 1.0), ("hvd-gone", 0.0), ("hvd-other", 0.0)):
+        (tmp_path / name).mkdir()
+        claim(tmp_path / name)
+        warm.write(tmp_path / name, replace(NOTE, since=since))
+    (tmp_path / "hvd-gone" / "holder").write_text(mark(os.getpid()).replace(str(os.getpid()), "999999999", 1))
+    (tmp_path / "hvd-other" / "warm").write_text('{"of": "another version"}')
+    found = warm.clusters()
+    assert [each.folder.name for each in found] == ["hvd-b", "hvd-a"]
+    warm.remove(tmp_path / "hvd-b")
+    assert [each.folder.name for each in warm.clusters()] == ["hvd-a"]
+
+
+def test_a_sentence_says_how_many_and_how_long() -> None:
+    one = warm.WarmCluster(replace(NOTE, since=time.time() - 600), Path("/tmp/hvd-a"), "4711:1:2:3")
+    assert one.sentence == "4 warm ranks, ready, for 20 more min (process 4711)"
+    young = warm.WarmCluster(replace(NOTE, n=1, since=time.time(), ready=False), Path("/tmp/hvd-a"), "4711:1:2:3")
+    assert young.sentence == "1 warm rank, getting ready, for 30 more min (process 4711)"
+
+
+def test_none_are_started_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setenv("HVD_POOL", "30")
+    monkeypatch.setattr(warm_ranks, "begun", lambda *what: asked.append(what))
+    monkeypatch.setattr(warm_ranks, "free_memory", lambda: (1 << 30) + 4 * (1 << 28) - 1)
+    warm_ranks.fill(ClusterSpec(4))
+    assert asked == []

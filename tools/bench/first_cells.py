@@ -1,0 +1,66 @@
+"""First cells of a notebook: ``first_cells.py [ROUNDS] [--pool]``, JSON on stdout. Each round is a fresh kernel.
+
+first: ``%%hvdrun -np 4`` of a kernel that has just started, until its reply; step: the first step of an optimizer, after
+a pause in which ranks import what is late. --pool: with warm ranks, which are there before each kernel but the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import sys
+import time
+
+from kernel_client import Cell, Kernel
+
+from hvd_kernel.processes.spares import warm
+
+PAUSE_S = 20.0
+STEP = """%%hvdrun
+import time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+before = time.monotonic()
+model(torch.ones(4, 8)).sum().backward()
+optimizer.step()
+round(time.monotonic() - before, 4)
+"""
+
+
+def one_kernel(*, with_pool: bool) -> dict[str, float]:
+    """Return the seconds of its first cells."""
+    with Kernel() as kernel:
+        found = {"first": kernel.run("%%hvdrun -np 4\nrank").seconds}
+        if with_pool:
+            while not any(each.note.ready for each in warm.clusters()):
+                time.sleep(0.1)
+        else:
+            time.sleep(PAUSE_S)
+            found["step"] = _largest(kernel.run(STEP))
+    return found
+
+
+def _largest(cell: Cell) -> float:
+    """Return the largest number that a rank has given, of results as ``[0] 0.01``."""
+    shown = [m["content"]["data"]["text/plain"] for m in cell.messages if "text/plain" in m["content"].get("data", {})]
+    return max(float(found) for text in shown for found in re.findall(r"^\[[\d,-]+\] ([\d.]+)$", text, re.MULTILINE))
+
+
+def main() -> None:
+    """Measure, and tell the machine's load with it."""
+    with_pool = "--pool" in sys.argv
+    rounds = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 3)
+    if with_pool:
+        os.environ["HVD_POOL"] = "5"
+    load = os.getloadavg()[0]
+    every = [one_kernel(with_pool=with_pool) for _ in range(rounds)]
+    result = {name: [round(each[name], 3) for each in every] for name in every[0]}
+    medians = {f"{name}_median": round(statistics.median(each), 3) for name, each in result.items()}
+    json.dump({**result, **medians, "pool": with_pool, "load": [load, os.getloadavg()[0]]}, sys.stdout)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
