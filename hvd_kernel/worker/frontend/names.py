@@ -27,6 +27,7 @@ from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
+from hvd_kernel.worker.frontend.after_import import AfterImport
 from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch
 
 NAMES = ("rank", "size", "local_rank", "hvd", "device")
@@ -118,6 +119,16 @@ def begin_prefetch() -> None:
     """Begin to import what cells are likely to want; where many ranks share a core, cells have more use for it."""
     if _frontend().prefetched and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
         _prefetch().begin()
+    _compile_once.begin()  # in front of that: it finds modules for itself
+
+
+def _install_compile_once(compile_fx: ModuleType) -> None:
+    with contextlib.suppress(ImportError):  # a torch that is too old for our API
+        ours = importlib.import_module("hvd_kernel.torch.compile_once")
+        ours.install(compile_fx, importlib.import_module("torch._inductor.codecache"))
+
+
+_compile_once = AfterImport("torch._inductor.compile_fx", _install_compile_once)
 
 
 @contextmanager
