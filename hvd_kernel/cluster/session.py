@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,17 +44,11 @@ if TYPE_CHECKING:
 _ANSWER_S = 30.0
 _MOVE_S = 600.0
 _IDLE_S = 2.0  # after the start, before a spare is started beside the ranks
-_POOL_S = 10.0  # and before ranks for the next notebook are, which have no hurry
 Progress = Callable[[str], None]
 
 
 def _silence(_text: str) -> None:
     """Say nothing."""
-
-
-def _launched(spec: ClusterSpec) -> Supervised:
-    """Return ranks that wait already, where there are such; else those that are started now."""
-    return warm_ranks.take(spec) or Launched(spec)
 
 
 class Change(NamedTuple):
@@ -72,12 +65,11 @@ class Session:
     def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: Ranks | None = None) -> None:
         self.ranks = ranks or Ranks(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
-        self.executor.on_ready = self._note_ready
+        self.executor.on_ready = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
         self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
         self._repair = Repair()
         self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))
         self._changes: list[Change] = []
-        self._is_pool_asked = False
         self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
 
     @staticmethod
@@ -108,15 +100,13 @@ class Session:
         session: Session | None = None
         try:
             with deferred():
-                launched = _launched(spec) if engine is None else EngineLaunched(spec, engine)
+                launched = warm_ranks.take(spec) or Launched(spec) if engine is None else EngineLaunched(spec, engine)
                 session = cls(
                     spec, launched, Ranks(spec.n, socket.gethostname(), engine="" if engine is None else engine.name)
                 )
                 atexit.register(session.end)
             session.executor.call(events.StartRequested, say=say)
-            if isinstance(launched, warm_ranks.Taken):
-                session.ask("move_in", None, launched.move_in)
-            launched.up()
+            launched.up(session.ask)
         except BaseException:
             if session is not None:
                 with deferred():
@@ -491,23 +481,12 @@ class Session:
 
     # I/O thread.
 
-    def _note_ready(self) -> None:
-        self._wire.later(_IDLE_S, self._spare_when_idle)
-        if not self._is_pool_asked:
-            self._is_pool_asked = True
-            self._wire.later(_POOL_S, self._fill_when_idle)
-
     def _spare_when_idle(self) -> None:
         if self.running:
             self._wire.later(_IDLE_S, self._spare_when_idle)
         else:
             self.executor.launched.send(messages.SetSpares(self._spares_wanted))
-
-    def _fill_when_idle(self) -> None:
-        if self.running:
-            self._wire.later(_POOL_S, self._fill_when_idle)
-        else:  # on a thread of its own: this one reads what ranks print
-            threading.Thread(target=warm_ranks.fill, args=(self.spec,), name="hvd-pool", daemon=True).start()
+            warm_ranks.fill_beside(self.spec)
 
     def _reset_when_idle(self) -> None:
         if not self.running and not self.dead:

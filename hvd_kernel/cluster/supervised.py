@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.channel.messages import Inviting, Message, Stop
@@ -48,8 +50,8 @@ class Supervised:
     def invite(self, invitation: Inviting) -> None:
         """Have who starts the ranks elsewhere begin: nobody here."""
 
-    def up(self) -> None:
-        """Take note that every rank is there."""
+    def up(self, ask: Callable[..., Any]) -> None:
+        """Take note that every rank is there; ``ask`` asks them (``Session.ask``)."""
 
     def explain(self, why: str) -> str:
         """Add to the reason why ranks have not come what else is known."""

@@ -66,6 +66,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     made = Pool(tmp_path)
+    monkeypatch.setenv("HVD_TEST_TAG", made.tag)
     yield made
     for each in warm.clusters():
         warm_ranks.end(each)
@@ -159,10 +160,10 @@ def test_one_set_is_taken_by_one_notebook(pool: Pool) -> None:
 @pytest.mark.nightly
 def test_two_notebooks_that_fill_at_once_leave_one_set(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_POOL", "5")
-    monkeypatch.setattr(warm, "clusters", list)  # as if neither saw the other's
-    for _ in range(2):
-        warm_ranks.fill(ClusterSpec(2))
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(warm, "clusters", list)  # as if neither saw the other's
+        for _ in range(2):
+            warm_ranks.fill(ClusterSpec(2))
     until(lambda: sorted(each.poll() is None for each in warm_ranks._started) == [False, True], "one has given way")
     [waiting] = pool.ready()
     assert [folder for folder in pool.home.glob("hvd-*") if folder != waiting.folder] == []

@@ -7,8 +7,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from hvd_kernel.cluster.by_engine.engine import RankSource
 from hvd_kernel.cluster.launcher import environment
@@ -50,7 +51,7 @@ class EngineLaunched(Supervised):
         """Have the engine begin."""
         self._engine.begin(invitation.address, invitation.secret, lambda why: self.send(messages.EngineEnded(why)))
 
-    def up(self) -> None:
+    def up(self, _ask: Callable[..., Any]) -> None:
         """Take note that every rank is there."""
         self._is_up = True
 

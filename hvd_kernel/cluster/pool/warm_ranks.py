@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hvd_kernel.cluster.launcher import begun
 from hvd_kernel.cluster.pool.likeness import is_plain, likeness
@@ -26,7 +29,7 @@ _started: list[subprocess.Popen[bytes]] = []  # children of this process, as lon
 
 
 class Taken(Supervised):
-    """The supervisor of warm ranks that this kernel has taken. ``move_in``: what they have yet to be told."""
+    """The supervisor of warm ranks that this kernel has taken."""
 
     def __init__(self, cluster: WarmCluster) -> None:
         folder = Path.cwd()  # it may be gone
@@ -37,8 +40,12 @@ class Taken(Supervised):
             channel.close()
             raise
         variables = warm.of_the_front_end(os.environ)
-        self.move_in = {"folder": str(folder), "variables": variables}
+        self._move_in = {"folder": str(folder), "variables": variables}
         self.send(messages.MoveIn(str(folder), variables))
+
+    def up(self, ask: Callable[..., Any]) -> None:
+        """Have the ranks be where the notebook is."""
+        ask("move_in", None, self._move_in)
 
 
 def minutes() -> float:
@@ -77,6 +84,12 @@ def fill(spec: ClusterSpec) -> None:
         return
     _started.append(process)
     channel.close()
+
+
+def fill_beside(spec: ClusterSpec) -> None:
+    """Fill on a thread of its own: who calls has no time to look around in the file system."""
+    if os.environ.get("HVD_POOL"):
+        threading.Thread(target=fill, args=(spec,), name="hvd-pool", daemon=True).start()
 
 
 def end(cluster: WarmCluster) -> None:

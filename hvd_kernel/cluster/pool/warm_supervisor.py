@@ -58,13 +58,13 @@ class WarmSupervisor(Supervisor):
             warm.write(self.folders[0], self._note)
 
     def _take(self) -> None:
-        """Give the ranks to the kernel that has connected, if all of them are there; nobody else gets them."""
+        """Give the ranks to the kernel that has connected, if all of them are there; nobody else gets them.
+
+        One that takes them before they are ready wants their end.
+        """
         assert self._listening is not None
         kernel = attachment.accept(self._listening)
         if kernel is None:
-            return
-        if not self._note.ready:
-            kernel.close()
             return
         self._patience.cancel()
         self.loop.remove_reader(self._listening.fileno())
