@@ -104,9 +104,13 @@ class Adapter:
     def alive_bytes(self) -> Mapping[str, int]:
         """Return the size of all ``tensors`` of this process, each once, whoever holds them, and of parts of these.
 
-        The parts: ``gradients``, and ``optimizer state``, the tensors that optimizers have made.
+        The parts: ``gradients``, ``optimizer state``, the tensors that optimizers have made, and ``parameters``, those
+        that train. Two frameworks that are in use together, as Keras and its backend, do not tell the same bytes.
         """
         return {}
+
+    unseen = ""
+    """Which of these parts the framework lets nobody see, in one sentence."""
 
     def free_unused(self) -> None:
         """Give memory back that the framework keeps for its next tensors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,15 @@ class JaxAdapter(Adapter):
         """Return an array's size."""
         return int(value.nbytes) if _has_elements(value) else None
 
+    unseen = "JAX keeps no gradients and knows no parameters: those that have a name are among the variables"
+
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of all arrays that are alive, and of those in states of optax."""
+        states = [each for each in gc.get_objects() if _is_of_optax(type(each))]
+        held = {id(leaf): int(leaf.nbytes) for leaf in jax.tree.leaves(states) if _has_elements(leaf)}
+        alive = sum(int(each.nbytes) for each in jax.live_arrays() if not each.is_deleted())
+        return {"tensors": alive, "optimizer state": sum(held.values())}
+
     def written(self) -> Iterable[type]:
         """Return the class of devices."""
         return (jax.Device,)
@@ -54,6 +64,10 @@ class JaxAdapter(Adapter):
 
 def _has_elements(value: Any) -> bool:
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not value.is_deleted()
+
+
+def _is_of_optax(kind: type) -> bool:
+    return issubclass(kind, tuple) and str(kind.__module__).partition(".")[0] == "optax"
 
 
 ADAPTER = JaxAdapter()

@@ -8,15 +8,16 @@ Words.
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hvd_kernel.frameworks.adapter import Adapter, Elements
 from hvd_kernel.keras import saving
-from hvd_kernel.keras.flavour import IS_3, keras
+from hvd_kernel.keras.flavour import BACKEND, IS_3, keras
 from hvd_kernel.numpy.adapter import elements_of
 
 _COUNTED = re.compile(r"_\d+(?=/|$)")
@@ -34,6 +35,16 @@ class Keras2Adapter(Adapter):
             An optimizer that has been built travels with its model alone.
         """
         return saving.copied(value)
+
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of what optimizers have made, and of what trains; all tensors are the backend's to count."""
+        objects = gc.get_objects()
+        optimizers = [each for each in objects if issubclass(type(each), keras.optimizers.Optimizer)]
+        layers = [each for each in objects if issubclass(type(each), keras.layers.Layer)]
+        parts = {"optimizer state": _bytes_of(variable for each in optimizers for variable in _variables(each))}
+        if BACKEND != "torch":  # where torch's adapter tells them
+            parts["parameters"] = _bytes_of(variable for each in layers for variable in each.trainable_variables)
+        return parts
 
 
 class KerasAdapter(Keras2Adapter):
@@ -66,7 +77,22 @@ class KerasAdapter(Keras2Adapter):
         """Return a variable's size."""
         if not isinstance(value, keras.Variable):
             return None
-        return int(np.prod(value.shape)) * int(np.dtype(value.dtype).itemsize)
+        return _size(value)
+
+
+def _variables(optimizer: Any) -> Iterable[Any]:
+    found = optimizer.variables  # of some Keras 2 a method
+    yield from found() if callable(found) else found
+
+
+def _bytes_of(variables: Iterable[Any]) -> int:
+    """Return the size of variables, each once."""
+    return sum({id(each): _size(each) for each in variables}.values())
+
+
+def _size(variable: Any) -> int:
+    each = getattr(variable.dtype, "size", None) or np.dtype(variable.dtype).itemsize
+    return int(np.prod(variable.shape)) * int(each)
 
 
 def _short(variable: Any) -> str:

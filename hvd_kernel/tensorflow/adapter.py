@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,13 @@ class TensorflowAdapter(Adapter):
     def nbytes(self, value: Any) -> int | None:
         """Return the size of a tensor or variable that has one."""
         return int(value.dtype.size * value.shape.num_elements()) if _has_numbers(value) else None
+
+    unseen = "TensorFlow keeps no gradients, and what runs in a graph has memory that nobody can list"
+
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of all variables and eager tensors that Python knows."""
+        found = [each for each in gc.get_objects() if issubclass(type(each), tf.Tensor | tf.Variable)]
+        return {"tensors": sum(self.nbytes(each) or 0 for each in found)}
 
     def written(self) -> Iterable[type]:
         """Return the classes of types and shapes."""

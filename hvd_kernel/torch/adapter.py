@@ -133,7 +133,12 @@ class TorchAdapter(Adapter):
         optimizers = [each for each in objects if issubclass(type(each), torch.optim.Optimizer)]
         states = [each for optimizer in optimizers for each in _state_of(optimizer)]
         whole = _storages([*tensors, *gradients, *states])
-        parts = {"gradients": _storages(gradients), "optimizer state": _storages(states)}
+        trained = [each for each in tensors if issubclass(type(each), torch.nn.Parameter) and each.requires_grad]
+        parts = {
+            "gradients": _storages(gradients),
+            "optimizer state": _storages(states),
+            "parameters": _storages(trained),
+        }
         return {"tensors": sum(whole.values())} | {name: sum(each.values()) for name, each in parts.items()}
 
     def free_unused(self) -> None:

@@ -35,7 +35,9 @@ def page(ranks: Mapping[int, Mapping[str, Any]]) -> str:
         sizes = {rank: content["kinds"][kind] for rank, content in ranks.items() if kind in content["kinds"]}
         lines.append((f"({kind})", "", size_of(max(sizes.values())), "", _where(sizes), ""))
     lines += [row[1:] for row in rows[:LISTED]]
-    return table(lines) + (f"{len(rows) - LISTED} smaller ones\n" if len(rows) > LISTED else "")
+    notes = [f"{len(rows) - LISTED} smaller ones"] if len(rows) > LISTED else []
+    notes += dict.fromkeys(note for content in ranks.values() for note in content["unseen"])
+    return table(lines) + "".join(f"{note}\n" for note in notes)
 
 
 def _row(name: str, there: Mapping[int, Mapping[str, Any] | None]) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ def rank(resident: int, tensors: int, *, state: int = 0, **names: tuple[str, int
         for i, (name, (kind, size, more)) in enumerate(names.items(), 1)
     }
     kinds = {"resident": resident, "tensors": tensors} | ({"optimizer state": state} if state else {})
-    return {"names": found, "kinds": kinds}
+    return {"names": found, "kinds": kinds, "unseen": []}
 
 
 def test_the_largest_come_first_and_differences_are_told() -> None:
@@ -47,3 +47,8 @@ def test_of_many_variables_the_largest_are_listed() -> None:
     assert len(lines) == 3 + LISTED + 1
     assert lines[3].split()[0] == f"x{LISTED + 2}"
     assert lines[-1] == "3 smaller ones"
+
+
+def test_what_a_framework_does_not_show_is_said_once() -> None:
+    blind = rank(1000, 0) | {"unseen": ["JAX keeps no gradients"]}
+    assert page({0: blind, 1: rank(1000, 0), 2: blind}).splitlines()[-1:] == ["JAX keeps no gradients"]

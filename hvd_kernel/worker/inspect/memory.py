@@ -36,7 +36,8 @@ _SMALL = 1 << 20  # bytes: no smaller variable explains that there is no memory
 
 def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Answer with what fills this rank: kinds of memory, and variables with their bytes and where they were made."""
-    return {"names": _variables(control), "kinds": _kinds()}, []
+    kinds, unseen = _kinds()
+    return {"names": _variables(control), "kinds": kinds, "unseen": unseen}, []
 
 
 def _variables(control: Control) -> dict[str, dict[str, Any]]:
@@ -44,13 +45,15 @@ def _variables(control: Control) -> dict[str, dict[str, Any]]:
     return {name: _weighed(control.names[name]) | {"made": places.get(name, "")} for name in users(control.names)}
 
 
-def _kinds() -> dict[str, int]:
-    """Return bytes by what they are for: all that is resident, all tensors, and parts of these."""
-    found = Counter({"resident": resident(), "tensors": 0})
+def _kinds() -> tuple[dict[str, int], list[str]]:
+    """Return bytes by what they are for: all that is resident, all tensors, parts of these; and what is not seen."""
+    found, unseen = Counter({"resident": resident(), "tensors": 0}), []
     for adapter in registry.in_use():
-        found.update(adapter.alive_bytes())
+        alive = adapter.alive_bytes()
+        found.update(alive)
+        unseen += [adapter.unseen] if adapter.unseen and alive.get("tensors") else []
     found["shared buckets"] = shared_memory.held()
-    return {kind: nbytes for kind, nbytes in found.items() if nbytes or kind == "tensors"}
+    return {kind: nbytes for kind, nbytes in found.items() if nbytes or kind == "tensors"}, unseen
 
 
 def _weighed(value: Any) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def explanation(control: Control, error: BaseException) -> str:
         return ""
     with suppress(Exception):  # there is little memory: what this needs may be refused too
         registry.settle()  # of what this cell has imported
-        kinds, names = _kinds(), _variables(control)
+        (kinds, _), names = _kinds(), _variables(control)
         parts = [f"{kind} {size_of(kinds[kind])}" for kind in kinds if kind not in {"resident", "tensors"}]
         inside = f" ({', '.join(parts)})" if parts else ""
         ordered = sorted(names.items(), key=lambda item: -_size(item[1]))

@@ -273,3 +273,25 @@ def test_cells_know_jax(jax_ranks: RankPool) -> None:
         "installed": [True, True],
     }
     assert jax_ranks.run(known) == [want, want]
+
+
+def weighed() -> dict[str, int]:
+    """What a model of 1000 parameters and Adam's state of it add to the memory of this rank, by kinds."""
+    import gc
+
+    import jax.numpy as jnp
+    import optax
+
+    from hvd_kernel.jax.adapter import ADAPTER
+
+    gc.collect()
+    before = ADAPTER.alive_bytes()
+    params = {"w": jnp.zeros(1000)}
+    state = optax.adam(0.1).init(params)
+    after = ADAPTER.alive_bytes()
+    return {kind: after[kind] - before[kind] for kind in after if state and params}
+
+
+def test_memory_by_kinds_has_arrays_and_optax_state(jax_ranks: RankPool) -> None:
+    """Two moments of each parameter, and a count."""
+    assert jax_ranks.run(weighed) == [{"tensors": 4000 + 8004, "optimizer state": 8004}] * 2

@@ -67,3 +67,38 @@ def test_a_copy_of_a_model_trains_on_with_the_other_ranks(keras_ranks: RankPool)
         assert list(found["refused"]) == ["optimizer"]
         assert "keep the model" in found["refused"]["optimizer"]
     assert first["weights"] == second["weights"]
+
+
+def weighed() -> list[int]:
+    """What a layer of 5050 weights, trained with Adam, adds to the memory of this rank: parameters, optimizer state."""
+    import gc
+    from collections import Counter
+
+    import numpy as np
+    from frameworks.keras import small as s
+
+    from hvd_kernel.frameworks import registry
+
+    hvd, k = s.hvd(), s.keras()
+    registry.settle()
+
+    def kinds() -> Counter[str]:
+        gc.collect()
+        found: Counter[str] = Counter()
+        for adapter in registry.in_use():
+            found.update(adapter.alive_bytes())
+        return found
+
+    before = kinds()
+    model = k.Sequential([k.layers.Dense(50)])
+    model.compile(hvd.DistributedOptimizer(k.optimizers.Adam(0.1)), loss="mse", **s.how())
+    model.fit(np.zeros((8, 100), "float32"), np.zeros((8, 50), "float32"), verbose=0)
+    after = kinds()
+    return [after[kind] - before[kind] for kind in ("parameters", "optimizer state")]
+
+
+def test_memory_has_parameters_and_what_the_optimizer_keeps(keras_ranks: RankPool) -> None:
+    """Two moments of each weight; a count of steps and a learning rate, in some flavours of eight bytes."""
+    for parameters, state in keras_ranks.run(weighed):
+        assert parameters == 5050 * 4
+        assert 0 <= state - 2 * parameters <= 16

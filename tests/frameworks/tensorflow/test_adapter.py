@@ -69,3 +69,23 @@ def test_cells_know_tensorflow(tf_ranks: RankPool) -> None:
         "torch": False,
     }
     assert tf_ranks.run(known) == [want] * 2
+
+
+def weighed() -> int:
+    """How many bytes a variable and an eager tensor add to those of this rank."""
+    import gc
+
+    import tensorflow as tf
+
+    from hvd_kernel.frameworks import registry
+
+    registry.settle()
+    gc.collect()
+    before = registry.adapter("tensorflow").alive_bytes()["tensors"]
+    kept = tf.Variable(tf.zeros(1000)), tf.ones(500)
+    gc.collect()
+    return registry.adapter("tensorflow").alive_bytes()["tensors"] - before if kept else 0
+
+
+def test_memory_has_variables_and_eager_tensors(tf_ranks: RankPool) -> None:
+    assert tf_ranks.run(weighed) == [6000] * 2
