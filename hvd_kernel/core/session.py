@@ -137,7 +137,8 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
     if known is not None:
         env["HVD_START_TIMEOUT"] = f"{known.patience_s:g}"
     options = lookup.engine_options(env)
-    _pin_by_slot(options)
+    if place := _place():
+        options["place"] = place
     timeline = _timeline_of(options, again=again)
     _rounds += 1
     found = known or _rendezvous
@@ -166,14 +167,14 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
         os.register_at_fork(after_in_child=_forget)
 
 
-def _pin_by_slot(options: dict[str, str]) -> None:
-    """Name the CPU core of the local rank that a driver has given: the extension counts those in the order of ranks."""
-    cores = [core for core in options.get("thread_affinity", "").split(",") if core]
-    if cores and has_driver():
-        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+def _place() -> str:
+    """Return the local and cross numbers that an elastic driver gives, by slots; "": the engine counts by ranks."""
+    if not has_driver():
+        return ""
+    from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
 
-        if (place := worker().place) is not None and place.local_rank < len(cores):
-            options["thread_affinity"] = ",".join([cores[place.local_rank]] * place.local_size)
+    place = worker().place
+    return f"{place.local_rank},{place.cross_rank},{place.cross_size}" if place is not None else ""
 
 
 def _timeline_of(options: dict[str, str], *, again: bool) -> tuple[str, bool] | None:
@@ -410,16 +411,6 @@ def size() -> int:
     return engine().size
 
 
-def _placed(name: str) -> int:
-    """Return a number as an elastic driver gives it, by slots; without a driver the core's, by the order of ranks."""
-    found: Any = engine()
-    if has_driver():
-        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
-
-        found = worker().place or found
-    return int(getattr(found, name))
-
-
 def local_rank() -> int:
     """Return this rank's number among the ranks of its host: usually also the number of its GPU.
 
@@ -433,7 +424,7 @@ def local_rank() -> int:
     >>> 0 <= hvd.local_rank() < hvd.local_size()
     True
     """
-    return _placed("local_rank")
+    return engine().local_rank
 
 
 def local_size() -> int:
@@ -465,7 +456,7 @@ def cross_rank() -> int:
     >>> hvd.cross_rank()  # all ranks are on one host
     0
     """
-    return _placed("cross_rank")
+    return engine().cross_rank
 
 
 def cross_size() -> int:
@@ -481,7 +472,7 @@ def cross_size() -> int:
     >>> hvd.cross_size()  # all ranks are on one host
     1
     """
-    return _placed("cross_size")
+    return engine().cross_size
 
 
 def is_homogeneous() -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.core import session
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, some
@@ -259,8 +258,6 @@ def local_size_op(name: str | None = None) -> Any:
 
 def local_rank_op(name: str | None = None) -> Any:
     """Return this rank's number on its host, int32."""
-    if session.has_driver():  # which gives it by slots, and of which the library does not know
-        return tf.ensure_shape(tf.py_function(session.local_rank, [], tf.int32), [], name=name)
     return library.ops().hvd_local_rank(name=name)
 
 

@@ -132,6 +132,7 @@ typedef struct hvd_core {
 
   int32_t (*rank)(const hvd_engine* engine);
   int32_t (*size)(const hvd_engine* engine);
+  /* In an elastic job by the slots of the processes, else in the order of ranks. */
   int32_t (*local_rank)(const hvd_engine* engine);
   int32_t (*local_size)(const hvd_engine* engine);
   int32_t (*cross_rank)(const hvd_engine* engine);

@@ -293,7 +293,7 @@ std::vector<int> Engine::ranks_of(int set) const {
 SharedPart Engine::part_of(std::int64_t region) const {
   const RundownScope scope(rundown_guard_);
   if (!scope || forked()) return {};
-  std::byte* const data = regions_->part_of(region, topology_.local_rank);
+  std::byte* const data = regions_->part_of(region, topology_.rank);
   if (data == nullptr) return {};
   return {mesh_->heap_holder(), data, static_cast<std::size_t>(regions_->bytes_of(region))};
 }

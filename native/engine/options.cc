@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
 namespace hvd {
 namespace {
@@ -80,6 +81,18 @@ bool cores(const std::string& text, std::string& target) {
   return (text.empty() || digit_before) && word(text, target);
 }
 
+// "3,0,2": local rank, cross rank and cross size.
+bool place(const std::string& text, std::optional<Place>& target) {
+  std::vector<int> numbers;
+  for (std::size_t at = 0, comma = 0; comma != std::string::npos; at = comma + 1) {
+    comma = text.find(',', at);
+    if (!count(text.substr(at, comma - at), numbers.emplace_back())) return false;
+  }
+  if (numbers.size() != 3) return false;
+  target = Place{numbers[0], numbers[1], numbers[2]};
+  return true;
+}
+
 bool algorithm(const std::string& text, Algorithm& target) {
   const Result<Algorithm> found = algorithm_of(text);
   if (found) target = found.value();
@@ -106,6 +119,9 @@ Rows mesh_rows() {
       {"start_timeout_s",
        {"seconds", [](Text t, Options o) { return seconds(t, o.mesh.start_timeout_s); }}},
       {"host", {"a name", [](Text t, Options o) { return word(t, o.mesh.host); }}},
+      {"place",
+       {"local rank, cross rank and cross size, with commas between them",
+        [](Text t, Options o) { return place(t, o.mesh.place); }}},
       {"fanout",
        {"a whole number, at least 1",
         [](Text t, Options o) {

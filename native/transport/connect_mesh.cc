@@ -142,6 +142,11 @@ class ConnectedMesh : public Mesh {
         size_ == 1 ? std::vector<std::string>{host} : exchange_settings(bootstrap, host);
     if (!hosts.is_ok()) return hosts.status();
     topology_ = topology_of(rank_, hosts.value());
+    if (options_.place) {
+      topology_.local_rank = options_.place->local_rank;
+      topology_.cross_rank = options_.place->cross_rank;
+      topology_.cross_size = options_.place->cross_size;
+    }
     locals_ = ranks_beside(rank_, hosts.value());
     if (options_.transport == "shm" && topology_.local_size != size_)
       return Status::make(Code::kInvalidArgument,

@@ -2,6 +2,7 @@
 
 Words.
   worker  a process, by its number, as of protocol/elastic.py
+  slots   of the workers, by which their local ranks go; without any, these are their ranks
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PATIENCE_S = 60.0
 class FakeDriver:
     """Hears the workers, and tells each what the test wants it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Mapping[int, int] | None = None) -> None:
+        self._slots = slots or {}
         self.ready: dict[int, Ready] = {}
         """Those that wait for their place."""
         self._said: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
@@ -73,7 +75,8 @@ class FakeDriver:
             if only is not None and worker not in only:
                 continue
             place = Place(
-                *(generation, rank, size, rank, size, 0, 1, "localhost", "127.0.0.1", port, f"secret of {generation}"),
+                *(generation, rank, size, self._slots.get(worker, rank), size, 0, 1),
+                *("localhost", "127.0.0.1", port, f"secret of {generation}"),
                 root=root,
                 fresh=fresh if before else (),
                 before=old,

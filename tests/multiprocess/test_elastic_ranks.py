@@ -1,7 +1,7 @@
 """Ranks that come, go and get other numbers, on living processes: a fake driver gives the places, all else is real.
 
 Words.
-  plan  the generations of a job: of each the ranks of its workers
+  plan  as in hvdtest/elastic_plans.py
 """
 
 from __future__ import annotations
@@ -9,58 +9,25 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdtest.elastic_plans import Plan, generations, serve, workers
 from hvdtest.exact import raises, same
 from hvdtest.fake_driver import FakeDriver
-from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.mp
 
 SETTLED_WITHIN_S = 20.0
-
-Plan = Sequence[Mapping[int, int]]
 
 
 @pytest.fixture
 def driver() -> Iterator[FakeDriver]:
     with FakeDriver() as driver:
         yield driver
-
-
-def workers(driver: FakeDriver, count: int, transport: str = "shm", **env: str) -> RankPool:
-    """Processes that wait, as soon as they call init, until the driver has a place for them."""
-    return RankPool(count, transport, lambda worker, *_: driver.variables(worker) | {"WORKER": str(worker)}, **env)
-
-
-def serve(driver: FakeDriver, pool: RankPool, plan: Plan, check: Any, *args: Any, **gone: Any) -> tuple[Any, list[Any]]:
-    with ThreadPoolExecutor(1) as executor:
-        said = executor.submit(driver.serve, plan)
-        found = pool.run(check, *args, **gone)
-        return said.result(), found
-
-
-def generations(plan: list[dict[str, int]]) -> Iterator[tuple[int, dict[int, int]]]:
-    """What a worker does in the plan: it comes to each of its generations, until it is removed."""
-    import hvd_kernel.torch as hvd
-    from hvd_kernel.core import process_sets
-
-    me, has_met = int(os.environ["WORKER"]), False
-    for number, words in enumerate(plan, 1):
-        ranks = {int(worker): rank for worker, rank in words.items()}
-        if me in ranks:
-            process_sets.reset_communicator() if has_met else hvd.init(process_sets="dynamic")
-            has_met = True
-            yield number, ranks
-        elif has_met:
-            error = raises(SystemExit, "0", process_sets.reset_communicator)
-            assert error.code == 0
-            assert not hvd.is_initialized()
-            return
 
 
 def meets_as_planned(plan: list[dict[str, int]]) -> int:
@@ -124,6 +91,50 @@ def test_ranks_meet_again_by_other_numbers(driver: FakeDriver, plan: str, transp
         }
         assert not any(one.failed for one in ready.values())
         assert len({one.port for one in ready.values()}) == len(ready), "each keeps a port of its own"
+
+
+def counts_by_slots(plan: list[dict[str, int]]) -> list[int]:
+    """The local ranks of each generation, as Python, the engine and its C table have them."""
+    import ctypes
+
+    import numpy as np
+
+    import hvd_kernel.numpy as hvd
+    from hvd_kernel import _native
+    from hvd_kernel.core import session
+
+    number = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+    words = (ctypes.c_void_p * 10).from_address(_native.core_table())  # as native/c_api/hvd_core.h has them
+    current = ctypes.CFUNCTYPE(ctypes.c_void_p)(words[2])
+    release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(words[3])
+    facts = [number(words[place]) for place in (6, 7, 8, 9)]
+    told = []
+    for _, ranks in generations(plan):
+        session.allow_collectives()
+        engine = session.engine()
+        found = current()
+        of_table = [fact(found) for fact in facts]
+        release(found)
+        assert of_table == [engine.local_rank, engine.local_size, engine.cross_rank, engine.cross_size]
+        assert of_table == [hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]
+        assert of_table[1:] == [len(ranks), 0, 1]
+        told.append(of_table[0])
+        shared = hvd.shared_empty(1000)  # whose parts go by ranks, whatever the slots are
+        shared[:] = 1.0 + hvd.rank()
+        hvd.allreduce_(shared, name="shared", op=hvd.Sum)
+        np.testing.assert_array_equal(shared, np.full(1000, sum(range(1, len(ranks) + 1)), np.float32))
+        hvd.barrier()
+    hvd.shutdown()
+    return told
+
+
+def test_local_ranks_are_the_slots_whoever_asks() -> None:
+    """Worker 0, in slot 0, has died: worker 1 is rank 0 and stays local rank 1, for C and TensorFlow as for Python."""
+    plan: Plan = [{0: 0, 1: 1}, {1: 0, 2: 1}]
+    slots = {0: 0, 1: 1, 2: 0}
+    with FakeDriver(slots) as driver, workers(driver, 3) as pool:
+        _, told = serve(driver, pool, plan, counts_by_slots, plan)
+    assert told == [[0], [1, 1], [0]]
 
 
 def sets_follow() -> list[Any]:

@@ -33,25 +33,29 @@ std::int64_t place_at(std::int64_t region, std::size_t offset) {
   return region * kRegionSpan + static_cast<std::int64_t>(offset);
 }
 
+std::vector<int> parts_by_rank(const Topology& topology) {
+  std::vector<int> parts;
+  std::map<int, int> seen;
+  for (int rank = 0; rank < topology.size; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    parts.push_back(seen[at < topology.host_of.size() ? topology.host_of[at] : 0]++);
+  }
+  return parts;
+}
+
 }  // namespace
 
 Regions::Regions(Mesh& mesh)
     : heap_(mesh.heap()),
-      local_rank_(mesh.topology().local_rank),
-      local_size_(mesh.topology().local_size) {
-  std::map<int, int> seen;
-  for (int rank = 0; rank < mesh.topology().size; ++rank) {
-    const auto& host_of = mesh.topology().host_of;
-    const auto at = static_cast<std::size_t>(rank);
-    local_rank_of_.push_back(seen[at < host_of.size() ? host_of[at] : 0]++);
-  }
-}
+      part_of_rank_(parts_by_rank(mesh.topology())),
+      part_(part_of_rank_[static_cast<std::size_t>(mesh.topology().rank)]),
+      parts_here_(mesh.topology().local_size) {}
 
 Status Regions::allocate(std::int64_t region, std::int64_t bytes) {
   if (heap_ == nullptr) return unavailable("the ranks of this host do not share any");
-  const auto ranks = static_cast<std::size_t>(local_size_);
+  const auto ranks = static_cast<std::size_t>(parts_here_);
   if (bytes < 0 || static_cast<std::size_t>(bytes) > heap_->bytes() / ranks) {
-    return unavailable(std::to_string(bytes) + " bytes for each of " + std::to_string(local_size_) +
+    return unavailable(std::to_string(bytes) + " bytes for each of " + std::to_string(parts_here_) +
                        " ranks are more than the machine has");
   }
   const Part part{0, whole_pages(static_cast<std::size_t>(bytes)), static_cast<std::size_t>(bytes)};
@@ -61,7 +65,7 @@ Status Regions::allocate(std::int64_t region, std::int64_t bytes) {
     return unavailable("its address space has no gap of " + std::to_string(part.stride * ranks) +
                        " bytes left");
   }
-  if (local_rank_ == 0) {
+  if (part_ == 0) {
     if (Status status = heap_->claim(*offset, part.stride * ranks); !status) return status;
   }
   parts_[region] = {*offset, part.stride, part.bytes};
@@ -75,7 +79,7 @@ std::optional<std::size_t> Regions::room_for(std::size_t bytes) const {
   taken.reserve(parts_.size());
   for (const auto& [region, part] : parts_) {
     taken.emplace_back(part.offset,
-                       part.offset + part.stride * static_cast<std::size_t>(local_size_));
+                       part.offset + part.stride * static_cast<std::size_t>(parts_here_));
   }
   std::sort(taken.begin(), taken.end());
   std::size_t at = 0;
@@ -103,8 +107,8 @@ std::optional<DeviceRegion> Regions::release(std::int64_t region) {
   if (const auto found = parts_.find(region); found != parts_.end()) {
     const Part part = found->second;
     parts_.erase(found);
-    if (local_rank_ == 0)
-      heap_->release(part.offset, part.stride * static_cast<std::size_t>(local_size_));
+    if (part_ == 0)
+      heap_->release(part.offset, part.stride * static_cast<std::size_t>(parts_here_));
   }
   any_.store(!parts_.empty() || !on_devices_.empty(), std::memory_order_release);
   return adopted;
@@ -120,12 +124,12 @@ bool Regions::is_on_devices(std::int64_t region) const {
   return on_devices_.count(region) > 0;
 }
 
-std::byte* Regions::part_of(std::int64_t region, int local_rank) const {
+std::byte* Regions::part_of(std::int64_t region, int rank) const {
   const MutexLock lock(mutex_);
   const auto found = parts_.find(region);
   if (found == parts_.end()) return nullptr;
-  return heap_->base() + found->second.offset +
-         found->second.stride * static_cast<std::size_t>(local_rank);
+  const auto part = static_cast<std::size_t>(part_of_rank_[static_cast<std::size_t>(rank)]);
+  return heap_->base() + found->second.offset + found->second.stride * part;
 }
 
 std::int64_t Regions::bytes_of(std::int64_t region) const {
@@ -136,7 +140,7 @@ std::int64_t Regions::bytes_of(std::int64_t region) const {
 
 std::uintptr_t Regions::begin_of(const Part& part) const {
   return reinterpret_cast<std::uintptr_t>(heap_->base()) + part.offset +
-         part.stride * static_cast<std::size_t>(local_rank_);
+         part.stride * static_cast<std::size_t>(part_);
 }
 
 std::int64_t Regions::place_of(const void* data, std::int64_t bytes) const {
@@ -163,7 +167,7 @@ std::optional<std::ptrdiff_t> Regions::offset_to(std::int64_t place, int rank) c
     return on->second.memory.offsets[at];
   const auto found = parts_.find(region);
   if (found == parts_.end()) return std::nullopt;
-  return static_cast<std::ptrdiff_t>(found->second.stride) * (local_rank_of_[at] - local_rank_);
+  return static_cast<std::ptrdiff_t>(found->second.stride) * (part_of_rank_[at] - part_);
 }
 
 }  // namespace hvd

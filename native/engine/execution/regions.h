@@ -36,8 +36,8 @@ class Regions {
   // No device of this rank uses the others' parts any more: they are closed here.
   void part();
 
-  std::byte* part_of(std::int64_t region,
-                     int local_rank) const;          // null: no such region of the heap
+  // Of a rank of this host; null: no such region of the heap.
+  std::byte* part_of(std::int64_t region, int rank) const;
   std::int64_t bytes_of(std::int64_t region) const;  // as asked for; 0: no such region
   // Where memory lies; kPrivate when it is not wholly within this rank's part of one region.
   std::int64_t place_of(const void* data, std::int64_t bytes) const;
@@ -48,7 +48,7 @@ class Regions {
 
  private:
   struct Part {
-    std::size_t offset;  // of local rank 0, in the heap
+    std::size_t offset;  // of the host's first rank's, in the heap
     std::size_t stride;  // to the next rank
     std::size_t bytes;
   };
@@ -60,9 +60,9 @@ class Regions {
   std::uintptr_t begin_of(const Part& part) const;  // of this rank's
 
   SharedHeap* const heap_;
-  const int local_rank_;
-  const int local_size_;
-  std::vector<int> local_rank_of_;  // by rank
+  // Parts lie in the order of ranks, whatever slots the ranks have (Topology::local_rank).
+  const std::vector<int> part_of_rank_;
+  const int part_, parts_here_;  // this rank's, and how many its host has
   mutable Mutex mutex_;
   std::atomic<bool> any_{false};  // usually there is none, and place_of() is asked for every tensor
   std::map<std::int64_t, Part> parts_ GUARDED_BY(mutex_);

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,16 @@
 
 namespace hvd {
 
+// A rank's number on its host as whoever starts the ranks has it, by the slots of their processes,
+// and its host's number among those that have this local_rank.
+struct Place {
+  int local_rank = 0;
+  int cross_rank = 0, cross_size = 1;
+};
+
 struct Topology {
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;  // among the ranks of this host
+  int local_rank = 0, local_size = 1;  // among the ranks of this host; see MeshOptions::place
   int cross_rank = 0, cross_size = 1;  // among the hosts that have this local_rank
   bool homogeneous = true;             // every host has the same number of ranks
   // The number of every rank's host; hosts are numbered by their first rank.
@@ -49,6 +57,7 @@ struct MeshOptions {
   double start_timeout_s = 30;
   std::string
       host;  // which host this rank counts to; empty: found out (boot id, network namespace, user)
+  std::optional<Place> place;     // nothing: local ranks count in the order of ranks
   int fanout = kDefaultFanout;    // of the negotiation's tree
   std::size_t tcp_streams = 1;    // sockets per pair of ranks on different hosts
   std::string secret;             // shared by all ranks; empty: made by rank 0 and passed on by

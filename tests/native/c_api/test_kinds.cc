@@ -294,6 +294,21 @@ TEST_CASE("table: a rank that joins stands in, and everybody learns who came las
   });
 }
 
+TEST_CASE("table: local and cross ranks are those of the places that the engines were given") {
+  Engines engines = connected_engines(
+      2, [](int rank) { return Table{{"place", rank == 0 ? "1,0,1" : "0,1,2"}}; });
+  run_ranks(2, [&](int rank) {
+    auto* const engine = new hvd_engine{std::move(engines[static_cast<std::size_t>(rank)])};
+    CHECK(core().rank(engine) == rank);
+    CHECK(core().local_rank(engine) == 1 - rank);
+    CHECK(core().local_size(engine) == 2);
+    CHECK(core().cross_rank(engine) == rank);
+    CHECK(core().cross_size(engine) == 1 + rank);
+    core().shutdown(engine);
+    core().release(engine);
+  });
+}
+
 TEST_CASE("table: ranks and process sets") {
   on_ranks(kRanks, [](hvd_engine* engine, int rank) {
     CHECK(core().rank(engine) == rank);

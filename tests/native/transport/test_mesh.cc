@@ -182,6 +182,20 @@ TEST_CASE("mesh: the topology counts hosts and the ranks on them") {
   });
 }
 
+TEST_CASE("mesh: local and cross ranks are as each rank was told, sizes and hosts as they are") {
+  MeshOptions first = with("auto"), second = with("auto");
+  first.place = Place{1, 0, 3};
+  second.place = Place{0, 2, 4};
+  run_mesh(2, {first, second}, [](Mesh& mesh) {
+    const Topology& t = mesh.topology();
+    const std::vector<std::vector<int>> expected{{1, 2, 0, 3}, {0, 2, 2, 4}};
+    const std::vector<int> found{t.local_rank, t.local_size, t.cross_rank, t.cross_size};
+    CHECK(found == expected[static_cast<std::size_t>(t.rank)]);
+    CHECK(t.host_of == std::vector<int>{0, 0});
+    leave_after_all(mesh);
+  });
+}
+
 TEST_CASE("mesh: large control messages in both directions at once do not wait for each other") {
   const std::string large(3U << 20, 'x');
   for (const std::string transport : {"shm", "tcp"}) {

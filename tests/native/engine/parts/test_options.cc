@@ -62,6 +62,11 @@ const std::vector<Example>& examples() {
       {"trace_capacity", "100", [](O o) { return o.trace_capacity == 100; }},
       {"timeline", "/tmp/t.json", [](O o) { return o.timeline == "/tmp/t.json"; }},
       {"mark_cycles", "1", [](O o) { return o.mark_cycles; }},
+      {"place", "3,0,2",
+       [](O o) {
+         const Place place = o.mesh.place.value_or(Place{});
+         return place.local_rank == 3 && place.cross_rank == 0 && place.cross_size == 2;
+       }},
       {"thread_affinity", "0,12,3", [](O o) { return o.thread_affinity == "0,12,3"; }},
       {"caller_runs_bytes", "0", [](O o) { return o.caller_runs_bytes == 0; }},
   };
@@ -120,6 +125,10 @@ TEST_CASE("options: a value that does not fit is named with what is expected") {
                                                                {"autotune_noise", "1.1"},
                                                                {"autotune_steps_per_sample", "0"},
                                                                {"mark_cycles", ""},
+                                                               {"place", "1,2"},
+                                                               {"place", "1,2,3,4"},
+                                                               {"place", "1,,3"},
+                                                               {"place", "1,2,3,"},
                                                                {"thread_affinity", "0,,1"},
                                                                {"thread_affinity", ",0"},
                                                                {"thread_affinity", "0,"},
