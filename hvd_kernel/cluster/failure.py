@@ -61,7 +61,8 @@ def all_dead(n: int) -> ClusterError:
 def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
     """Refuse to resize ranks of other hosts, or (``far`` is empty) ranks with limits, and say what can be done."""
     hosts = ", ".join(map(str, sorted(far)))
-    what = f"rank {hosts} runs on another host, where no rank can be added" if hosts else "the ranks have limits"
+    held = f"rank {hosts} runs on another host, held by mpiexec, which adds no ranks"
+    what = held if hosts else "the ranks have limits"
     what = f"{engine} was asked for all ranks at once, and none can be added or taken away" if engine else what
     remedy = f"`%%hvdrun -np {n}` between cells starts all ranks again, with what hvd_kernel.keep has named"
     return ClusterError(f"{what}: {remedy}")

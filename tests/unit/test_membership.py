@@ -172,7 +172,7 @@ def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> 
         told = answer(world, request)
         assert isinstance(told, e.Failed)
         assert told.why == (
-            "rank 2 runs on another host, where no rank can be added: `%%hvdrun -np 4` between cells starts all ranks "
+            "rank 2 runs on another host, held by mpiexec, which adds no ranks: `%%hvdrun -np 4` between cells starts all ranks "
             "again, with what hvd_kernel.keep has named"
         )
     assert (world.n, world.membership.state) == (3, State.READY)
