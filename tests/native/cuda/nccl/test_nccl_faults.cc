@@ -139,6 +139,22 @@ TEST_CASE("nccl: letting go frees a device that waits for a rank which never com
   });
 }
 
+TEST_CASE("nccl: after a reset as many ranks as there are then meet, whatever the last ones left") {
+  for (const int size : {3, 2, 4}) {
+    on_nccl(size, [&](Rank& rank) {
+      const Group group = everybody(size, rank.number());
+      const auto backend = nccl(rank, group);
+      const Reduction sum{Dtype::kFloat32, ReduceOp::kSum, {}};
+      check_exact_allreduce(rank, *backend, group, {sum, {400}, false});
+      const OnDevice tensor(rank, Bytes(64));
+      const Operand lonely{tensor.data(), tensor.data(), 16};
+      if (rank.number() == 0) REQUIRE(backend->allreduce(group, {lonely}, sum).message == "");
+      check_abort_waits(rank, *backend);  // what an engine does that others have left
+      CHECK_FALSE(backend->allreduce(group, {lonely}, sum).is_ok());
+    });
+  }
+}
+
 TEST_CASE("nccl: letting go returns at once, even where NCCL's abort does not") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
