@@ -7,12 +7,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from hvd_kernel.bench import other_mpis
 from hvd_kernel.bench.bandwidth_picture import picture
-from hvd_kernel.bench.report import Result, nbytes_of, table
-from hvd_kernel.bench.start import run_ranks
+from hvd_kernel.bench.report import OURS, Result, nbytes_of, table
+from hvd_kernel.bench.start import run_ranks, variables
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import die_with_parent
 
@@ -50,12 +52,22 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
             "op": asked.op,
             "shared": asked.shared,
             "limit": asked.limit,
+            "beside_mpi": False,
             "rounds": asked.rounds,
             "file": str(file),
         }
         run_ranks(asked.np, [json.dumps(plan)], asked.timeout)
         found: list[dict[str, Any]] = json.loads(file.read_text())
-        return found
+        for mpi in other_mpis.installed():
+            try:
+                other_mpis.run_ranks(
+                    mpi, asked.np, [json.dumps(plan | {"beside_mpi": True})], variables(), asked.timeout
+                )
+            except ClusterError as error:
+                sys.stderr.write(f"{mpi.name} {mpi.version} is not measured: {error}\n")
+                continue
+            found += [one for one in json.loads(file.read_text()) if one["contender"] != OURS]
+        return sorted(found, key=itemgetter("nbytes"))
 
 
 def _parser() -> argparse.ArgumentParser:

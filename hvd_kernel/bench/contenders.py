@@ -157,11 +157,14 @@ class MemoryCopy:
 
 def under_mpi() -> bool:
     """Tell whether an MPI launcher started this process and mpi4py is there."""
-    return "OMPI_COMM_WORLD_RANK" in os.environ and importlib.util.find_spec("mpi4py") is not None
+    started = "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ
+    return started and importlib.util.find_spec("mpi4py") is not None
 
 
-def contenders(rank: int, size: int, *, shared: bool, limit: bool) -> list[Contender]:
-    """Return those that are here, ours first. The same on all ranks."""
+def contenders(rank: int, size: int, *, shared: bool, limit: bool, beside_mpi: bool = False) -> list[Contender]:
+    """Return those that are here, ours first; ``beside_mpi``: the MPI and ours alone. The same on all ranks."""
+    if beside_mpi:
+        return [Ours(), Mpi()]
     found: list[Contender] = [Ours()]
     if shared:
         found.append(OursShared())

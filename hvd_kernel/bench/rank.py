@@ -14,16 +14,24 @@ from hvd_kernel.bench.contenders import contenders
 from hvd_kernel.bench.measure import Case, measure
 from hvd_kernel.bench.report import as_json, results
 
+_NUMBERS = (
+    ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
+    ("PMI_RANK", "HOROVOD_RANK"),
+    ("PMI_SIZE", "HOROVOD_SIZE"),
+)
+
 
 def main(text: str) -> None:
     """Measure what the plan says."""
     plan = json.loads(text)
     torch.set_num_threads(1)
-    for mpi, horovod in (("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE")):
+    for mpi, horovod in _NUMBERS:
         if mpi in os.environ:
             os.environ[horovod] = os.environ[mpi]
     hvd.init()
-    there = contenders(hvd.rank(), hvd.size(), shared=plan["shared"], limit=plan["limit"])
+    how = {name: plan[name] for name in ("shared", "limit", "beside_mpi")}
+    there = contenders(hvd.rank(), hvd.size(), **how)
     found = []
     for nbytes in plan["sizes"]:
         case = Case(nbytes, getattr(torch, plan["dtype"]), plan["op"])

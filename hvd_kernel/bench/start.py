@@ -29,15 +29,15 @@ def run_ranks(np: int, arguments: Sequence[str], timeout_s: float) -> None:
     """
     command = [sys.executable, "-P", "-m", "hvd_kernel.bench.rank", *arguments]
     mpi = importlib.util.find_spec("mpi4py") is not None and (Path(sys.prefix) / "bin" / "mpiexec").exists()
-    job = Job(command, np, env=_variables(), timeout_s=timeout_s, use_mpi=mpi, mpi_args=_MCA if mpi else ())
+    job = Job(command, np, env=variables(), timeout_s=timeout_s, use_mpi=mpi, mpi_args=_MCA if mpi else ())
     said = io.StringIO()
     outcome = launch(job, stdout=said, stderr=said)
     if outcome.status:
         raise ClusterError(f"a rank ended with status {outcome.status}:\n{said.getvalue()[-_TAIL:]}")
 
 
-def _variables() -> dict[str, str]:
-    """One thread per rank, and places where ours and torch's ranks meet: MPI's get none from the launcher."""
+def variables() -> dict[str, str]:
+    """Return: one thread per rank, and places where ours and torch's ranks meet: MPI's get none from the launcher."""
     ours, theirs = _free_ports(2)
     return {
         "HOROVOD_CONTROLLER_ADDR": "127.0.0.1",
