@@ -29,6 +29,14 @@ SHOW = """async ([module, snapshot, timeline]) => {
     if (timeline) document.querySelector('.hvd-lanes').open = true;
     for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
 }"""
+PAINTED = """colours => {
+    const canvas = document.querySelector('.hvd-lanes-canvas');
+    const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const found = new Set();
+    for (let i = 0; i < data.length; i += 4) found.add((data[i] << 16) + (data[i + 1] << 8) + data[i + 2]);
+    return colours.map(colour => found.has(colour));
+}"""
+KINDS = [0x8ECAE6, 0xE69F00, 0xD55E00, 0x0072B2]  # computing, standing still, waiting for a rank, transfer
 LIGHT = "--jp-layout-color0: #fff; --jp-ui-font-color0: #000000de; --jp-ui-font-color2: #00000099; background: #fff"
 DARK = "--jp-layout-color0: #111; --jp-ui-font-color0: #ffffffde; --jp-ui-font-color2: #ffffffa6; background: #111"
 THEMES: dict[str, tuple[str, dict[str, Any]]] = {  # JupyterLab's variables, and what the system says
@@ -94,6 +102,7 @@ def test_axe_finds_nothing(page: Page, name: str) -> None:
     style, media = THEMES[name]
     show(page, 4, style, **media)
     page.locator(".hvd").screenshot(path=SHOTS / f"theme-{name.replace(' ', '-')}.png")
+    assert page.evaluate(PAINTED, KINDS) == [True] * len(KINDS), "lanes have the colours of their legend"
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document.querySelector('main'), {resultTypes: ['violations']})")
     assert [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]] == []

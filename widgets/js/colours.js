@@ -37,6 +37,7 @@ const NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "
 export function readTheme(root) {
   const style = getComputedStyle(root);
   const probe = document.createElement("i");
+  probe.style.setProperty("forced-color-adjust", "none"); // else all of them are the system's one for text
   root.append(probe);
   const colours = NAMES.map((name) => {
     probe.style.color = `var(--hvd-${name})`;

@@ -120,6 +120,7 @@ var NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "la
 function readTheme(root) {
   const style = getComputedStyle(root);
   const probe = document.createElement("i");
+  probe.style.setProperty("forced-color-adjust", "none");
   root.append(probe);
   const colours = NAMES.map((name) => {
     probe.style.color = `var(--hvd-${name})`;
