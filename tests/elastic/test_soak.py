@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,21 @@ def test_an_optimizer_that_was_made_on_two_hosts_goes_on_with_one_made_on_one(tm
     soaked = Soak(tmp_path, 1, hosts=apart).move(apart, together, apart)
     assert soaked.same, soaked.summary()
     assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
+
+
+def test_slots_come_when_the_one_of_a_rank_that_leaves_has_gone(tmp_path: Path) -> None:
+    """Else it never went: the job left it empty, as of a rank that was asked to leave, and the soak waited for it."""
+    soak = Soak(tmp_path, 1, hosts={"localhost": 1, "127.0.0.1": 2})
+    words, env = [sys.executable, "-c", "input()", "soaking.py"], os.environ | {soak.mark: "1", "HVD_WORKER": "2"}
+    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as stays:
+        (tmp_path / "members").write_text(f"{stays.pid} 127.0.0.1 0")
+        soak.leaving[os.getpid()] = "localhost"
+        assert not soak._is_done("come")
+        assert soak.hosts == {"localhost": 1, "127.0.0.1": 2}
+        soak._let_slots_go()
+        assert (soak.leaving, soak.hosts) == ({}, {"localhost": 0, "127.0.0.1": 2})
+        assert soak._is_done("come")
+        assert soak.hosts == {"localhost": 2, "127.0.0.1": 2}
 
 
 def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ class Soak:
 
     def _is_done(self, kind: str) -> bool:
         """Do one fault if it may be done now; return whether it was."""
+        if self.leaving and kind in {"come", "go", "leave"}:
+            return False  # its slot has yet to go from the discovery
         match kind:
             case "come":
                 return self._changes({host: slots for host, slots in FULL.items() if slots > self.hosts[host]})
