@@ -26,6 +26,36 @@ address = client_of(made) if is_client else made.address
 ray.init(address, log_to_driver=False)
 settings = RayExecutor.create_settings(timeout_s=100)
 
+def logs(factor):
+    import hvd_kernel.numpy as hvd
+    from hvd_kernel.ray import ray_logger
+    hvd.init()
+    ray_logger.log({"rank": hvd.rank()}, chief_only=False)
+    hvd.barrier()
+    return factor * hvd.rank()
+
+def raises():
+    import hvd_kernel.numpy as hvd
+    hvd.init()
+    if hvd.rank() == 1:
+        raise ValueError("bad shard")
+    hvd.barrier()
+
+def calls_of(executor):
+    heard = []
+    executor.start()
+    found = [executor.run(logs, [3], callbacks=[lambda said: heard.append(said["rank"])]), sorted(heard)]
+    return [*found, came_of(executor.run, raises)]
+
+def calls():
+    executor = RayExecutor(settings, num_workers=2)
+    found = [*calls_of(executor), ray.get(executor.run_remote(place))]
+    executor.shutdown()
+    return found
+
+def calls_elastic():
+    return calls_of(RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=2, reset_limit=0))
+
 def interrupted():
     executor, here = RayExecutor(settings, num_workers=2), folder("interrupted")
     executor.start()
@@ -82,7 +112,7 @@ executor.start()
 executor.run(stays, [sys.argv[1]])
 """
 
-tell(interrupted, interrupted_elastic, rank_killed, driver_killed, node_lost)
+tell(calls, calls_elastic, interrupted, interrupted_elastic, rank_killed, driver_killed, node_lost)
 ray.shutdown()
 made.shutdown()
 '''
@@ -93,6 +123,12 @@ made.shutdown()
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     found = outcomes(SCRIPT, tmp_path_factory.mktemp("ends"), request.param, seconds=LONG_S)
     return {**found, "driver": request.param}
+
+
+def test_results_logged_values_and_causes_reach_the_caller(told: Mapping[str, Any]) -> None:
+    *fixed, references = told["calls"]
+    assert fixed == told["calls_elastic"] == [[0, 3], [0, 1], ["RankFailed", "ValueError", 1]]
+    assert references == [[0, 2], [1, 2]]
 
 
 def test_interrupted_ranks_stay_for_the_next_call(told: Mapping[str, Any]) -> None:

@@ -115,7 +115,15 @@ def of_a_kind():
     from hvd_kernel.spark.torch import TorchEstimator
     return TorchEstimator(batch_size="many")
 
-tell(kinds, paths, given_paths, spark_has_other_schemes, files, hdfs, synced, nothing_known, package_missing, own_kind, params, of_a_kind)
+def devices():
+    from hvd_kernel.spark.common import backend
+    given = {}
+    backend.runner.run = lambda *_args, env, **_named: given.update(env)
+    made = backend.SparkBackend(2, env={"CUDA_VISIBLE_DEVICES": "3", "A": "1"})
+    made.run(print, env={"CUDA_VISIBLE_DEVICES": "4", "B": "2"})
+    return given
+
+tell(kinds, paths, given_paths, spark_has_other_schemes, files, hdfs, synced, nothing_known, package_missing, own_kind, params, of_a_kind, devices)
 """
 DEFAULTS = {
     **dict.fromkeys(
@@ -238,3 +246,7 @@ def test_params_are_set_and_read_by_horovods_methods(told: Mapping[str, Any]) ->
     )
     assert told["of_a_kind"]["raised"] == "TypeError"
     assert told["of_a_kind"]["text"].startswith('Invalid param value given for param "batch_size".')
+
+
+def test_the_drivers_devices_are_not_those_of_a_backends_ranks(told: Mapping[str, Any]) -> None:
+    assert told["devices"] == {"A": "1", "B": "2"}
