@@ -57,6 +57,7 @@ class BaseHorovodWorker:
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         _end_with(int(os.environ.get("RAY_RAYLET_PID", "0")))
+        end_below_at_sigterm()
 
     def node_id(self) -> str:
         """Return the id of Ray's node that it is on."""
@@ -166,6 +167,33 @@ def _end_with(pid: int) -> None:
         kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="hvd-life", daemon=True).start()
+
+
+def end_below_at_sigterm() -> None:
+    """Have SIGTERM end all that this process has started, also while its main thread is in C code.
+
+    So a raylet ends an actor whose owner is gone, and kills it 0.2 s later: what is in sessions of its own would stay.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        _kill_below(os.getpid())  # here too: Ray's handler, which follows, may be faster than the thread
+        if callable(before):
+            before(number, frame)
+        else:
+            sys.exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while numbers := os.read(reader, 64):
+            if signal.SIGTERM in numbers:
+                _kill_below(os.getpid())
+
+    threading.Thread(target=wait, name="hvd-sigterm", daemon=True).start()
 
 
 def _kill_below(pid: int) -> None:

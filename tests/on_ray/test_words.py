@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,24 @@ def test_nodes_may_be_named_by_id_address_or_host() -> None:
     ]
     assert discovery.node_ids({"b": 1, "10.0.0.1": 2, "gone": 3}, nodes) == {"b": 1, "a": 2}
     assert discovery.node_ids({"two": 1}, nodes) == {"b": 1}
+
+
+TERMINATED = """
+import os, signal, subprocess, sys
+from hvd_kernel.ray.worker import end_below_at_sigterm
+end_below_at_sigterm()
+below = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as if this thread were in C code: others hear of it
+os.kill(os.getpid(), signal.SIGTERM)
+below.wait()
+"""
+
+
+@pytest.mark.nightly
+def test_what_an_actor_has_put_into_a_session_of_its_own_ends_at_sigterm() -> None:
+    # Until all who have its stdout have ended.
+    done = subprocess.run([sys.executable, "-P", "-c", TERMINATED], stdout=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 1
 
 
 def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
