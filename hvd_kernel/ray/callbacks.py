@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
 from hvd_kernel.ray.utils import ray_api
+
+_LAST = b""
+"""Of ``Forwarding``: no pickle is empty."""
 
 
 class _End:
@@ -52,6 +57,41 @@ class Callbacks:
                     callback(value)
         except Exception as error:  # noqa: BLE001 - the user's code: raised where the callbacks were given
             self._error = error
+
+
+class Forwarding:
+    """Values that ranks of an elastic job log, on their way to a queue of ``Callbacks``; None: they go nowhere.
+
+    A thread brings them, all at once that are there: Ray takes its time, and meanwhile the job hears its ranks.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._values = SimpleQueue[bytes]()
+        self._thread = threading.Thread(target=self._forward, name="hvd-logged", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Return when all of them are in the queue."""
+        self._values.put(_LAST)
+        self._thread.join()
+
+    def take(self, value: bytes) -> None:
+        """Take a value, pickled. Does not wait."""
+        if self._queue is not None:
+            self._values.put(value)
+
+    def _forward(self) -> None:
+        values: list[bytes] = []
+        while _LAST not in values:
+            values = [self._values.get()]
+            while not self._values.empty():
+                values.append(self._values.get())
+            if found := [pickle.loads(each) for each in values if each != _LAST]:  # noqa: S301 - our ranks
+                self._queue.put_nowait_batch(found)
 
 
 def lasting_node() -> str:

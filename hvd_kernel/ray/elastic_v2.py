@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import Adapter, BaseParams
+from hvd_kernel.ray.callbacks import Forwarding
 from hvd_kernel.ray.discovery import slots
 from hvd_kernel.ray.nodes import Nodes
 
@@ -131,10 +131,10 @@ class ElasticAdapter(Adapter):
             network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
             start_timeout_s=float(self.elastic_timeout),
             engine=engine,
-            on_logged=None if queue is None else lambda value: queue.put(pickle.loads(value)),  # noqa: S301 - our ranks
         )
         call = pack_call(partial(_on_rank, fn, self._made), (), {}, ())
-        return in_engine(call, job, stdout=None, stderr=None, elastic=options)
+        with Forwarding(queue) as logged:
+            return in_engine(call, replace(job, on_logged=logged.take), stdout=None, stderr=None, elastic=options)
 
     def run(
         self,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hvdtest.ray_driver import outcomes
 
-pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(1300)]
+LONG_S = 1200  # beside a load of 25 a cluster takes 60 s to start, and each job 100 s
 
 SCRIPT = """
 import contextlib, io
@@ -187,7 +188,7 @@ made.shutdown()
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"))
+    return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"), seconds=LONG_S)
 
 
 def test_a_lost_node_leaves_the_others_training_and_a_new_one_joins(told: Mapping[str, Any]) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, discovery, ray_logger
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, callbacks, discovery, ray_logger
 from hvd_kernel.ray.adapter import BaseParams
 
 SETTINGS = RayExecutor.create_settings()
@@ -146,3 +149,18 @@ def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPa
     finally:
         ray_logger.configure(None)
     assert kept == [{"loss": 3.0}, {"loss": 5.0}]
+
+
+def test_a_job_does_not_wait_for_ray_to_take_what_its_ranks_log() -> None:
+    taken, batches = threading.Event(), list[list[int]]()
+
+    def put_nowait_batch(values: list[int]) -> None:
+        assert taken.wait(60), "the job waits"
+        batches.append(values)
+
+    with callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as logged:
+        for number in range(100):
+            logged.take(pickle.dumps(number))
+        taken.set()
+    assert [number for batch in batches for number in batch] == list(range(100))
+    assert len(batches) <= 3, "what has come meanwhile goes together"
