@@ -1,7 +1,9 @@
 """First cells of a notebook: ``first_cells.py [ROUNDS] [--pool]``, JSON on stdout. Each round is a fresh kernel.
 
-first: ``%%hvdrun -np 4`` of a kernel that has just started, until its reply; step: the first step of an optimizer, after
-a pause in which ranks import what is late. --pool: with warm ranks, which are there before each kernel but the first.
+first: ``%%hvdrun -np 4`` of a kernel that has just started, until its reply; processor: what that took of the
+processors, of kernel, supervisor and ranks, which a machine's other work disturbs least; step: the first step of an
+optimizer, after a pause in which ranks import what is late. --pool: warm ranks are there before each kernel but the
+first.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import re
 import statistics
 import sys
 import time
+from contextlib import suppress
 
+import psutil
 from kernel_client import Cell, Kernel
 
 from hvd_kernel.processes.spares import warm
@@ -32,7 +36,10 @@ round(time.monotonic() - before, 4)
 def one_kernel(*, with_pool: bool) -> dict[str, float]:
     """Return the seconds of its first cells."""
     with Kernel() as kernel:
-        found = {"first": kernel.run("%%hvdrun -np 4\nrank").seconds}
+        roots = [kernel.manager.provisioner.pid, *(int(each.holder.partition(":")[0]) for each in warm.clusters())]
+        before = _processor_seconds(roots)
+        cell = kernel.run("%%hvdrun -np 4\nrank")
+        found = {"first": cell.seconds, "processor": _processor_seconds(roots) - before}
         if with_pool:
             while not any(each.note.ready for each in warm.clusters()):
                 time.sleep(0.1)
@@ -40,6 +47,17 @@ def one_kernel(*, with_pool: bool) -> dict[str, float]:
             time.sleep(PAUSE_S)
             found["step"] = _largest(kernel.run(STEP))
     return found
+
+
+def _processor_seconds(roots: list[int]) -> float:
+    """Return what these processes and all below them have used."""
+    total = 0.0
+    for root in roots:
+        with suppress(psutil.Error):  # it has ended
+            for each in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
+                used = each.cpu_times()
+                total += used.user + used.system
+    return total
 
 
 def _largest(cell: Cell) -> float:
@@ -52,8 +70,7 @@ def main() -> None:
     """Measure, and tell the machine's load with it."""
     with_pool = "--pool" in sys.argv
     rounds = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 3)
-    if with_pool:
-        os.environ["HVD_POOL"] = "5"
+    os.environ |= {"HVD_SPARES": "0", "HVD_POOL": "5" if with_pool else "0"}
     load = os.getloadavg()[0]
     every = [one_kernel(with_pool=with_pool) for _ in range(rounds)]
     result = {name: [round(each[name], 3) for each in every] for name in every[0]}
