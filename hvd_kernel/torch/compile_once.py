@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 WAIT_S = 300.0
-_LOOK_S = 0.05
+_LOOK_S = 0.25
 
 
 class Turn(threading.local):
