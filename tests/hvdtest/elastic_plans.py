@@ -44,6 +44,7 @@ def generations(plan: list[dict[str, int]]) -> Iterator[tuple[int, dict[int, int
             yield number, ranks
         elif has_met:
             error = raises(SystemExit, "0", process_sets.reset_communicator)
+            assert isinstance(error, SystemExit)
             assert error.code == 0
             assert not hvd.is_initialized()
             return

@@ -5,12 +5,12 @@ The kernel is that of an environment which has the engine; Lab itself is pytest'
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from hvdtest.environments import environment
 from hvdtest.lab import ROOT, Browser, Lab, Notebook, chromium, panel
@@ -32,10 +32,9 @@ def notebook_of(
     for variable, value in {"JUPYTER_PATH": str(kernels_of(environment(name), folder / "share")), **env}.items():
         patch.setenv(variable, value)
     (place := folder / "notebooks").mkdir()
-    made = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL}
-    )
-    nbformat.write(made, place / "engine.ipynb")
+    written = [_code_cell(number, source) for number, source in enumerate(cells)]
+    made = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": KERNEL}, "cells": written}
+    (place / "engine.ipynb").write_text(json.dumps(made))
     with chromium() as browsers, Lab(place, browsers) as lab, lab.browser(height=1250) as page:
         yield lab, page, page.open(place / "engine.ipynb")
 
@@ -93,3 +92,8 @@ def _column(title: str, head: str) -> str:
     at = f"[...board.querySelectorAll('thead th')].findIndex(each => each.textContent.trim() === {head!r})"
     cells = f"[...board.querySelectorAll('tbody tr')].map(row => row.children[{at}].textContent)"
     return f"(board => {cells})({_shown(title)})"
+
+
+def _code_cell(number: int, source: str) -> dict[str, Any]:
+    empty: dict[str, Any] = {"execution_count": None, "metadata": {}, "outputs": []}
+    return {"cell_type": "code", "id": f"cell-{number}", "source": source, **empty}
