@@ -48,8 +48,9 @@ def run(notebook: Notebook, cell: int) -> None:
 def finish(notebook: Notebook, cell: int) -> None:
     """Wait for the end of a cell that has begun, which is no error."""
     notebook.wait(f"/\\[\\d+\\]/.test({_at(cell)}.querySelector('.jp-InputPrompt').textContent)", PATIENT_S)
-    error = f"{_at(cell)}.querySelector('[data-mime-type=\"application/vnd.jupyter.error\"]')?.textContent ?? ''"
-    assert notebook.page.evaluate(error) == ""
+    red = f"[...{_at(cell)}.querySelectorAll('[data-mime-type=\"application/vnd.jupyter.stderr\"]')]"
+    said = notebook.page.evaluate(f"{red}.map(each => each.textContent).join()")
+    assert "Traceback" not in said, said
 
 
 def begin(notebook: Notebook, cell: int) -> None:
