@@ -9,14 +9,15 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hvdtest.environments import environment
-from hvdtest.lab import ROOT, Browser, Lab, Notebook, chromium, panel
-from hvdtest.notebooks import kernels_of
 
-SHOTS = ROOT / "build" / "lab"
+if TYPE_CHECKING:  # a browser's driver takes seconds to import, and the default tier only collects these tests
+    from hvdtest.lab import Browser, Lab, Notebook
+
+SHOTS = Path(__file__).resolve().parents[2] / "build" / "lab"
 PATIENT_S = 300.0
 KERNEL = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
 HANG = "%%hvdrun\nimport time\nhvd.barrier() if rank else time.sleep(600)"
@@ -29,6 +30,9 @@ def notebook_of(
     name: str, cells: Sequence[str], folder: Path, patch: pytest.MonkeyPatch, **env: str
 ) -> Iterator[tuple[Lab, Browser, Notebook]]:
     """A notebook of these cells, open in JupyterLab; its kernel is that of an environment."""
+    from hvdtest.lab import Lab, chromium
+    from hvdtest.notebooks import kernels_of
+
     for variable, value in {"JUPYTER_PATH": str(kernels_of(environment(name), folder / "share")), **env}.items():
         patch.setenv(variable, value)
     (place := folder / "notebooks").mkdir()
@@ -73,6 +77,8 @@ def wait_for_column(notebook: Notebook, title: str, head: str, test: str) -> Non
 
 def interrupt(notebook: Notebook, cell: int, number: int, said: str, shot: str) -> None:
     """Begin a cell in which ranks wait for rank 0 (``HANG``), and press the button when the panel says so."""
+    from hvdtest.lab import panel
+
     begin(notebook, cell)
     notebook.wait(f"/waits for rank 0/.test({panel(number)}?.querySelector('.hvd-wait')?.textContent)", PATIENT_S)
     notebook.shoot(SHOTS / f"{shot}-hang.png")
