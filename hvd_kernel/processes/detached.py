@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.lifetime import holder_of, is_gone
-from hvd_kernel.processes.private_dir import is_own, write_private
+from hvd_kernel.processes.lifetime import notes
+from hvd_kernel.processes.private_dir import write_private
 
 NAME = re.compile(r"\w[\w.-]{0,63}")
 _FILE = "kept"
@@ -57,10 +56,7 @@ class DetachedCluster:
 
 def clusters() -> list[DetachedCluster]:
     """Return this user's kept clusters on this machine, by name."""
-    folders = [folder for folder in Path(tempfile.gettempdir()).glob("hvd-*") if is_own(folder)]
-    found = [(folder, _read(folder), holder_of(folder)) for folder in folders]
-    every = [DetachedCluster(note, folder, holder) for folder, note, holder in found if note is not None]
-    alive = [each for each in every if not is_gone(each.holder)]
+    alive = [DetachedCluster(*each) for each in notes(_FILE, Note)]
     return sorted(alive, key=lambda each: (each.note.name, each.folder))
 
 
@@ -111,10 +107,3 @@ def _of(name: str, place: str) -> str:
 
 def _numbered(number: int) -> str:
     return "ranks" if number == 1 else f"ranks{number}"
-
-
-def _read(folder: Path) -> Note | None:
-    try:
-        return Note(**json.loads((folder / _FILE).read_text()))
-    except (OSError, ValueError, TypeError):  # not kept; or of another version
-        return None

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
 import struct
+import tempfile
 import time
 from pathlib import Path
+from typing import TypeVar
+
+from hvd_kernel.processes.private_dir import is_own
+
+N = TypeVar("N")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -113,6 +120,16 @@ def holder_of(folder: Path) -> str:
         return ""
 
 
+def notes(name: str, kind: type[N]) -> list[tuple[N, Path, str]]:
+    """Return what is noted in files of that name in this user's private folders: note, folder, mark of its holder.
+
+    Only of holders that live. ``kind``: the dataclass that a note is, as JSON; one of another version is left out.
+    """
+    folders = [folder for folder in Path(tempfile.gettempdir()).glob("hvd-*") if is_own(folder)]
+    found = [(_note(folder / name, kind), folder, holder_of(folder)) for folder in folders]
+    return [(note, folder, holder) for note, folder, holder in found if note is not None and not is_gone(holder)]
+
+
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """Return process id and user of the other end of a unix socket, as the system knows them."""
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -127,6 +144,13 @@ def environment_of(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+
+
+def _note(file: Path, kind: type[N]) -> N | None:
+    try:
+        return kind(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):  # none; or of another version
+        return None
 
 
 def _birth(pid: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Supervisor of warm ranks: ``python -P -m hvd_kernel.cluster.pool.warm_supervisor``, started by pool.py.
+"""Supervisor of warm ranks: ``python -P -m hvd_kernel.cluster.pool.warm_supervisor``, started by warm_ranks.py.
 
 It starts its ranks without a kernel that waits for them, and then waits itself, on a socket of its private folder, for
 one that takes them; after so many minutes it ends. Taken, it is the supervisor of that kernel's cluster and no other's.

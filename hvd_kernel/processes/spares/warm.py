@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hvd_kernel.processes.lifetime import holder_of, is_gone
-from hvd_kernel.processes.private_dir import is_own, write_private
+from hvd_kernel.processes.lifetime import notes
+from hvd_kernel.processes.private_dir import write_private
 
 _FILE = "warm"
 _MINUTE_S = 60.0
@@ -50,7 +49,7 @@ class WarmCluster:
 
     @property
     def sentence(self) -> str:
-        """Say what it is: ``4 warm ranks, ready for 3 min, end in 27 min (process 4711)``."""
+        """Say what it is: ``4 warm ranks, ready, for 27 more min (process 4711)``."""
         waited = max(0.0, time.time() - self.note.since) / _MINUTE_S
         state = "ready" if self.note.ready else "getting ready"
         ranks = f"{self.note.n} warm rank{'s' * (self.note.n != 1)}"
@@ -60,10 +59,7 @@ class WarmCluster:
 
 def clusters() -> list[WarmCluster]:
     """Return those of this user on this machine, the oldest first."""
-    folders = [folder for folder in Path(tempfile.gettempdir()).glob("hvd-*") if is_own(folder)]
-    found = [(folder, _read(folder), holder_of(folder)) for folder in folders]
-    every = [WarmCluster(note, folder, holder) for folder, note, holder in found if note is not None]
-    return sorted((each for each in every if not is_gone(each.holder)), key=lambda each: each.note.since)
+    return sorted((WarmCluster(*each) for each in notes(_FILE, Note)), key=lambda each: each.note.since)
 
 
 def write(folder: Path, note: Note) -> None:
@@ -100,10 +96,3 @@ def move_in(folder: str, variables: Mapping[str, str]) -> None:
         if name not in variables:
             del os.environ[name]
     os.environ.update(variables, PWD=folder)
-
-
-def _read(folder: Path) -> Note | None:
-    try:
-        return Note(**json.loads((folder / _FILE).read_text()))
-    except (OSError, ValueError, TypeError):  # none; or of another version
-        return None

@@ -51,19 +51,27 @@ class AfterImport(MetaPathFinder):
         self._then(module)
 
 
-class _Then(Loader):
-    """Runs a module's code by its own loader, which has it back then."""
+class Between(Loader):
+    """Stands between a module and its own loader until the module's code runs; the module has its own one back then."""
 
     def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader, self._then = loader, then
+        self.loader, self.then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Do as the module's own loader does."""
-        return self._loader.create_module(spec)
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own loader back."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self.loader
+
+
+class _Then(Between):
+    """Calls back after a module's code."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's code, and call back."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then(module)
+        super().exec_module(module)
+        self.loader.exec_module(module)
+        self.then(module)

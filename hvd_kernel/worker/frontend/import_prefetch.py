@@ -18,13 +18,15 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import _bootstrap  # nothing public has the import locks
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
+
+from hvd_kernel.worker.frontend.after_import import Between
 
 _LOOK_S = 0.02  # between two looks at whether somebody waits for an import: Python tells nobody
 
@@ -167,23 +169,15 @@ class ImportPrefetch(MetaPathFinder):
                 self._changed.wait_for(lambda: self._cells != seen, seconds)  # noqa: B023 - of this round
 
 
-class _Waiting(Loader):
-    """Waits before a module's code runs, and is then gone from the module."""
-
-    def __init__(self, loader: SourceFileLoader, wait: Callable[[ModuleType], None]) -> None:
-        self._loader, self._wait = loader, wait
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Do as the module's own loader does."""
-        return self._loader.create_module(spec)
+class _Waiting(Between):
+    """Waits before a module's code runs."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Wait, and run the module's code; not of one that another thread has imported meanwhile."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._wait(module)
+        super().exec_module(module)
+        self.then(module)
         if sys.modules[module.__name__] is module:
-            self._loader.exec_module(module)
+            self.loader.exec_module(module)
 
 
 def _package(name: str) -> str:
