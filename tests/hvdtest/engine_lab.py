@@ -86,6 +86,24 @@ def interrupt(notebook: Notebook, cell: int, number: int, said: str, shot: str) 
     notebook.wait(f"document.body.textContent.includes({said!r})", PATIENT_S)
 
 
+def train_and_interrupt(notebook: Notebook, engine: str, seen: Path, trained: str) -> None:
+    """Run cells 0 to 4 of ranks on an engine: its cluster, the start, a training until ``seen`` is there, ``HANG``, ``STILL``.
+
+    ``trained``: what the training prints at its end. Pictures are of the panel while they train and while they wait.
+    """
+    run(notebook, 0)
+    run(notebook, 1)
+    begin(notebook, 2)
+    wait_for_column(notebook, "cell 3", "step", "Number(text.replaceAll(',', '')) > 100")
+    wait_for_column(notebook, "cell 3", "samples/s", "Number(text.replaceAll(',', '')) > 0")
+    notebook.shoot(SHOTS / f"{engine}.png")
+    seen.touch()
+    notebook.wait(f"document.body.textContent.includes({trained!r})")
+    interrupt(notebook, 3, 4, "ranks 0-1 interrupted, variables are kept", engine)
+    run(notebook, 4)
+    notebook.wait("document.body.textContent.includes('[0-1] still [0, 10]')")
+
+
 def _at(cell: int) -> str:
     return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
 

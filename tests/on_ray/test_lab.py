@@ -31,17 +31,7 @@ def test_the_panel_shows_ranks_in_actors_while_they_train(tmp_path: Path, monkey
         ray_driver.variables() as env,
         engine_lab.notebook_of("ray", cells, tmp_path, monkeypatch, **env) as (_, page, notebook),
     ):
-        engine_lab.run(notebook, 0)
-        engine_lab.run(notebook, 1)
-        engine_lab.begin(notebook, 2)
-        engine_lab.wait_for_column(notebook, "cell 3", "step", "Number(text.replaceAll(',', '')) > 100")
-        engine_lab.wait_for_column(notebook, "cell 3", "samples/s", "Number(text.replaceAll(',', '')) > 0")
-        notebook.shoot(engine_lab.SHOTS / "ray.png")
-        (tmp_path / "seen").touch()
-        notebook.wait("document.body.textContent.includes('[0-1] trained True')")
-        engine_lab.interrupt(notebook, 3, 4, "ranks 0-1 interrupted, variables are kept", "ray")
-        engine_lab.run(notebook, 4)
-        notebook.wait("document.body.textContent.includes('[0-1] still [0, 10]')")
+        engine_lab.train_and_interrupt(notebook, "ray", tmp_path / "seen", "[0-1] trained True")
         notebook.shoot(engine_lab.SHOTS / "ray-after.png")
         engine_lab.run(notebook, 5)
         engine_lab.run(notebook, 6)

@@ -59,17 +59,7 @@ def test_panels_show_ranks_in_tasks_while_they_train(tmp_path: Path, monkeypatch
     python = str(environment("spark"))
     env = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-Xss2m"}
     with engine_lab.notebook_of("spark", cells, tmp_path, monkeypatch, **env) as (_, page, notebook):
-        engine_lab.run(notebook, 0)
-        engine_lab.run(notebook, 1)
-        engine_lab.begin(notebook, 2)
-        engine_lab.wait_for_column(notebook, "cell 3", "step", "Number(text.replaceAll(',', '')) > 100")
-        engine_lab.wait_for_column(notebook, "cell 3", "samples/s", "Number(text.replaceAll(',', '')) > 0")
-        notebook.shoot(engine_lab.SHOTS / "spark.png")
-        (tmp_path / "cell").touch()
-        notebook.wait("document.body.textContent.includes('[0-1] trained')")
-        engine_lab.interrupt(notebook, 3, 4, "ranks 0-1 interrupted, variables are kept", "spark")
-        engine_lab.run(notebook, 4)
-        notebook.wait("document.body.textContent.includes('[0-1] still [0, 10]')")
+        engine_lab.train_and_interrupt(notebook, "spark", tmp_path / "cell", "[0-1] trained")
         engine_lab.run(notebook, 5)
         engine_lab.begin(notebook, 6)
         engine_lab.wait_for_column(notebook, "2 ranks on Spark", "step", "Number(text.replaceAll(',', '')) > 10")
