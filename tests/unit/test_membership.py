@@ -202,6 +202,20 @@ def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -
     assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((), {0: 0, 1: 1}, (2,))
 
 
+def test_who_waits_for_a_rank_that_dies_as_a_resize_begins_hears_of_it_before_numbers_change() -> None:
+    """Its cell's last word was that it waits: the cell counted it as in, and asked its successor to go on within it."""
+    world = started(2)
+    done: list[e.Action] = []
+    check = world.check
+    world.check = lambda action: (done.append(action), check(action))[1]  # type: ignore[method-assign]
+    world.kill(world.living(1)[0])
+    request = world.request(e.ResizeRequested, 3, in_cell=True)
+    world.run()
+    assert isinstance(answer(world, request), e.Done)
+    forgotten = next(at for at, action in enumerate(done) if isinstance(action, e.Forget) and 1 in action.ranks)
+    assert forgotten < next(at for at, action in enumerate(done) if isinstance(action, e.Renumber))
+
+
 def test_a_start_says_how_far_it_is() -> None:
     world = VirtualCluster(3, 1)
     told: list[str] = []

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.ranks.events import Ask, Renumber, ResizeRequested, Send
+from hvd_kernel.cluster.ranks.events import Ask, Forget, Renumber, ResizeRequested, Send
 from hvd_kernel.cluster.ranks.operation import Flow, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
@@ -47,6 +47,8 @@ class Resize(Rejoin):
         if not in_cell:
             yield from self.await_cell(f"`%hvd resize {n}`")
         yield from self._dismiss(leaving - ranks.dead)
+        if ranks.dead:  # who waits for one of them must hear of it: of numbers that are gone nobody hears any more
+            yield Forget(frozenset(ranks.dead))
         numbers = ranks.resize(n, leaving, by_age=not in_cell)
         yield Send(Message(n, numbers))
         yield Renumber(n, numbers)
