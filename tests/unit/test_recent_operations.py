@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from hvd_kernel.protocol.operations import Open, Operation, Recent
 from hvd_kernel.widgets.swimlanes.window import KEEP_S, Window, late_shares
+from hvd_kernel.worker.inspect import recent_operations
 from hvd_kernel.worker.inspect.recent_operations import MOST, joined, operations, shortened
 
 US = 1000
@@ -150,3 +155,28 @@ def test_the_past_is_forgotten() -> None:
 def test_an_answer_survives_its_way() -> None:
     before = recent(op("x", 1, 2, 3), waits=((1, 2),), open=(Open("y", 5, (0, 3)),))
     assert Recent.of(before.wire()) == before
+
+
+def test_the_last_cells_operations_are_all_there_however_late_the_question_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The notebook said how long ago the cell began, and a question that took 50 ms to come lost the first 50 ms of it."""
+    cell_begun = time.monotonic() - 10.0
+    first = round(1e6 * cell_begun) + 1
+    made = [
+        *records("before", first - 30, first - 20, first - 15, first - 10),
+        *records("first", *range(first, first + 4)),
+    ]
+    engine = SimpleNamespace(trace=lambda cursor: (cursor + len(made), made))
+    here = SimpleNamespace(is_initialized=lambda: True, generation=lambda: 1, engine=lambda: engine)
+    monkeypatch.setattr(recent_operations, "session", here)
+    monkeypatch.setattr(recent_operations, "communication", SimpleNamespace(pending=list))
+    control = cast(Any, SimpleNamespace(rank=0, cell_begun=cell_begun))
+
+    def names(seconds: float | None) -> list[str]:
+        told, _ = recent_operations.answer(control, {"cursors": {}, "seconds": seconds, "over": True}, [])
+        return [each.name for each in Recent.of(told).operations]
+
+    assert names(None) == ["first"]
+    assert names(1e9) == ["before", "first"]
+    assert names(9.9) == []

@@ -35,6 +35,7 @@ _MOST_OPEN = 4
 def answer(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Return what came in the last ``seconds``, and after this rank's of the ``cursors``, if it has one there.
 
+    seconds: none means since the last cell began, which this rank knows best: a question takes its time to come.
     over: the cell is; nobody asks again for the end of its last operation.
     """
     now = time.monotonic_ns()
@@ -47,7 +48,8 @@ def answer(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
         found and not content.get("over") and now - found[-1].end * _US < _COMPLETE_NS
     ):  # its last records may not be here yet
         cursor, found = cursor - last, found[:-1]
-    since = now // _US - round(1e6 * content["seconds"])
+    seconds = content["seconds"]
+    since = round(1e6 * control.cell_begun) if seconds is None else now // _US - round(1e6 * seconds)
     found = [each for each in found if each.end > since]
     waits = [(begin, end) for begin, end in waits if end > since]
     pending = [

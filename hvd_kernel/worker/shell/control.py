@@ -58,6 +58,7 @@ class Control:
         self.rank = rank
         self._shell = shell
         self.value: Any = None  # of the latest cell's last expression
+        self.cell_begun = 0.0  # the latest, by this host's monotonic clock
         self.origins = Origins()
         self._run_number = 0
         self._kernel = ""  # which counts the cells
@@ -83,7 +84,7 @@ class Control:
         """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""
         cell, run = asked["cell"], asked["run"]
         self._run_number = run
-        self.latest = Latest(cell, run, request)
+        self.latest, self.cell_begun = Latest(cell, run, request), time.monotonic()
         self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
         self._release = None
         if asked["kernel"] != self._kernel:

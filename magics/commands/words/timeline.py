@@ -99,8 +99,7 @@ def _remembered(context: Context) -> Mapping[int, Lane]:
         raise UsageError("%hvd timeline: no ranks run, so nothing is remembered; run a cell with %%hvdrun first")
     session = context.manager.current()
     asked = chosen([rank for rank in range(session.n) if rank not in session.dead], (), None)
-    begun = session.latest.begun if session.latest is not None else 0.0
-    for seconds in (time.monotonic() - begun, EVER_S):  # of the last cell, where it has communicated
+    for seconds in (None, EVER_S):  # of the last cell, where it has communicated
         answers = session.ask("recent", asked, {"cursors": {}, "seconds": seconds, "over": True}, urgent=True)
         window = Window(socket.gethostname(), 0)
         found = {rank: Recent.of(content) for rank, (content, _) in answers.items()}
