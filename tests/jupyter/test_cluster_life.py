@@ -164,14 +164,14 @@ def test_interrupt_while_starting_leaves_nothing() -> None:
 
 @pytest.mark.nightly
 def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, begun = launcher._supervisor, []
+    begin, begun = launcher.begun, []
 
-    def press(*how: Any) -> tuple[subprocess.Popen[bytes], ControlChannel]:
+    def press(*how: Any) -> tuple[subprocess.Popen[bytes], ControlChannel, Path, Path]:
         begun.append(begin(*how))
         signal.raise_signal(signal.SIGINT)
         return begun[0]
 
-    monkeypatch.setattr(launcher, "_supervisor", press)
+    monkeypatch.setattr(launcher, "begun", press)
     with pytest.raises(KeyboardInterrupt):
         Session.start(ClusterSpec(2))
     pid = begun[0][0].pid
