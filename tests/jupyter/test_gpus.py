@@ -13,6 +13,7 @@ SEEN = "import os; (os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('HVD_
 HIDDEN = "('-1', None, 'cpu')"
 
 
+@pytest.mark.nightly
 def test_no_device_for_ranks_nor_for_who_takes_a_dead_ones_place(kernel: Kernel) -> None:
     assert kernel.run(f"%%hvdrun -np 2 --gpus none\n{SEEN}", timeout=120).shown == [f"[0-1] {HIDDEN}"]
     rows = [row.split() for row in kernel.run("%hvd status").text().splitlines()]

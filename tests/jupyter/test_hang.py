@@ -52,11 +52,8 @@ def the_cells_time_is_over(kernel: Kernel, started: tuple[str, float]) -> None:
     kernel.finish(started, timeout=0.0)
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [pytest.param(the_cells_time_is_over, marks=pytest.mark.nightly), the_tests_time_is_over],
-    ids=lambda how: how.__name__,
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("ends", [the_cells_time_is_over, the_tests_time_is_over], ids=lambda how: how.__name__)
 def test_who_waits_where_is_said_and_all_are_ended(
     tmp_path: Path, ends: Callable[[Kernel, tuple[str, float]], None]
 ) -> None:

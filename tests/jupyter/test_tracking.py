@@ -52,6 +52,7 @@ def test_cells_are_tracked(kernel: Kernel, tmp_path: Path) -> None:
     assert [json.loads(line).get("status") for line in after] == [*[None] * 8, "succeeded"]
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster(2)
 def test_a_fresh_rank_tracks_what_the_others_track(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run(f"%hvd track jsonl:{tmp_path}/a.jsonl")

@@ -74,6 +74,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     assert list(tmp_path.glob("hvd-*")) == []
 
 
+@pytest.mark.nightly
 def test_the_next_notebook_gets_ranks_that_have_run_nothing(pool: Pool) -> None:
     with pool.kernel() as first:
         first.run("%%hvdrun -np 2\nmine = rank", timeout=120)

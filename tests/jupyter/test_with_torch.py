@@ -31,6 +31,7 @@ def test_the_first_cell_has_all_of_it(session: Session) -> None:
     assert execute(session, FIRST).run.values() == dict.fromkeys(range(2), (True, True, "cpu", [3.0, 3.0]))
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster(2, env={"HVDTEST_FRESH": "no mention"})
 def test_code_that_does_not_mention_it_gets_at_it(session: Session) -> None:
     found = execute(session, "globals()['hv' + 'd'].size()").run.values()
