@@ -124,6 +124,7 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
             ranks=backend.num_processes(),
             files_per_rank=self.getPartitionsPerProcess(),
             seed=self.getRandomSeed(),
+            compress=self.getCompressSparseCols(),
         )
 
 
@@ -138,7 +139,8 @@ class HorovodModel(Model, ModelParams, Saved):
     def transform(self, dataset: Any, params: Any = None) -> Any:
         """Return the DataFrame with a column more for each label, ``<label>__output`` or as ``setOutputCols`` says.
 
-        One number for each row gets the label's type, rounded where that is an integer; several are a DenseVector.
+        One number for each row gets the label's type, rounded where that is an integer; several are a DenseVector,
+        or a SparseVector where the label was one in each row.
 
         Raises
         ------

@@ -67,7 +67,7 @@ ESTIMATOR: Mapping[str, Row] = {
     "label_shapes": Row("shape of each label"),
     "inmemory_cache_all": Row("keep each rank's rows in memory", False, _bool, "InMemoryCacheAll"),
     "gradient_compression": Row("compression of the gradients, hvd.Compression.fp16"),
-    "compress_sparse_cols": Row("accepted: parquet stores zeros compressed", False, _bool),
+    "compress_sparse_cols": Row("store SparseVectors, and keep them in memory, without their zeros", False, _bool),
     "backward_passes_per_step": Row("batches whose gradients are summed before they are reduced", 1, _int),
     "random_seed": Row("seed of weights, of the order of rows, of the split", None, _int),
     "use_gpu": Row("whether a GPU is used where there is one", True, _bool),

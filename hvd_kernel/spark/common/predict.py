@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.ml.functions import array_to_vector, vector_to_array
-from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.linalg import SparseVector, VectorUDT
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
@@ -125,10 +125,19 @@ def _packed(array: npt.NDArray[Any], output: Output) -> pa.Array:
 
 def _final(column: Any, output: Output) -> Any:
     if not output.scalar:
-        return array_to_vector(column)
+        return _sparse(column) if output.kind == "sparse" else array_to_vector(column)
     if output.kind in INTEGERS:
         return sql.rint(column).cast(output.kind)
     return column.cast(output.kind if output.kind in _KINDS else "double")
+
+
+def _sparse(column: Any) -> Any:
+    """Return the column of SparseVectors: row by row, for the JVM has no function for that."""
+
+    def made(values: Sequence[float]) -> SparseVector:
+        return SparseVector(len(values), [(at, value) for at, value in enumerate(values) if value])
+
+    return sql.udf(made, VectorUDT())(column)
 
 
 def _input(frame: Any, name: str) -> Any:

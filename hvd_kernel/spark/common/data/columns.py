@@ -1,7 +1,8 @@
 """What a column holds, and its values as an array. Without Spark: ranks read with it.
 
 Words.
-  kind   of a column, as Spark has it: a scalar's type ("double", "long"), "array", "dense" or "sparse" (vectors)
+  kind   of a column, as Spark has it: a scalar's type ("double", "long"), "array", "dense" or "sparse" (vectors; sparse
+         where each row is)
   shape  of one row's value: () of a scalar, (n,) of a list of n numbers
 """
 
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from hvd_kernel.spark.common.data.vectors import all_sparse, holds_vectors, sizes
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
 VECTORS = frozenset({"dense", "sparse"})
@@ -56,7 +59,7 @@ def of_arrow(table: pa.Table, kinds: Mapping[str, str]) -> dict[str, Column]:
     found = {}
     for name in table.column_names:
         column = table[name]
-        found[name] = Column(name, kinds.get(name) or _kind(column.type), _shape(column))
+        found[name] = Column(name, kinds.get(name) or _kind(column), _shape(column))
     return found
 
 
@@ -68,9 +71,7 @@ def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...]
     ValueError
         A value is missing, or a list has another length.
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
+    array = whole(column)
     if any(is_list(array.type) for is_list in _LISTS) and shape is not None:
         flat = array.flatten()
         if array.null_count or flat.null_count or len(flat) != len(array) * shape[0] or not _even(array, shape[0]):
@@ -79,6 +80,12 @@ def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...]
     if array.null_count:
         raise ValueError(f"Column {name}: a row has no value; fill or drop it first (DataFrame.fillna, dropna).")
     return _numbers(array)
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
@@ -101,11 +108,17 @@ def _shape(column: pa.ChunkedArray) -> tuple[int, ...] | None:
         number = pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
         lengths = {len(each) for each in column.slice(0, 100).to_pylist() if each is not None}
         return (lengths.pop(),) if number and len(lengths) == 1 else None
+    if holds_vectors(kind):
+        found = set(sizes(whole(column.slice(0, 100))).tolist())
+        return (found.pop(),) if len(found) == 1 else None
     is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return () if any(each(kind) for each in is_number) else None
 
 
-def _kind(kind: pa.DataType) -> str:
+def _kind(column: pa.ChunkedArray) -> str:
+    kind = column.type
+    if holds_vectors(kind):
+        return "sparse" if all_sparse(whole(column)) else "dense"
     names = {
         pa.int8(): "byte",
         pa.int16(): "short",

@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows and columns are wanted of a DataFrame."""
+    """Which rows and columns are wanted of a DataFrame. ``compress``: whether sparse vectors are stored as such."""
 
     features: Sequence[str] | None
     labels: Sequence[str]
@@ -49,6 +49,7 @@ class Wanted:
     ranks: int
     files_per_rank: int
     seed: int | None
+    compress: bool = False
 
 
 def prepare(frame: Any, store: Store, wanted: Wanted) -> Prepared:
@@ -62,7 +63,7 @@ def prepare(frame: Any, store: Store, wanted: Wanted) -> Prepared:
     if wanted.ranks <= 0 or wanted.files_per_rank <= 0:
         raise ValueError(f"num_proc={wanted.ranks} and partitions_per_process={wanted.files_per_rank} must both be > 0")
     columns = _columns(frame, wanted)
-    key = (store, tuple(columns), repr(wanted.validation), wanted.seed)
+    key = (store, tuple(columns), tuple(wanted.labels), repr(wanted.validation), wanted.seed, wanted.compress)
     known = _prepared.setdefault(frame, {})
     if key not in known or not store.exists(store.get_train_data_path(known[key].index)):
         known[key] = _written(frame, store, wanted, columns)
@@ -105,13 +106,13 @@ def _columns(frame: Any, wanted: Wanted) -> list[str]:
 def _written(frame: Any, store: Store, wanted: Wanted, columns: Sequence[str]) -> Prepared:
     train, validation = _split(frame, wanted)
     index = _free(store)
-    kinds = {field.name: _kind(field.dataType) for field in frame.schema.fields if field.name in columns}
+    kinds = _kinds(frame, wanted, columns)
     files_at_most = wanted.ranks * wanted.files_per_rank
     sources = []
     for part, path in ((train, store.get_train_data_path(index)), (validation, store.get_val_data_path(index))):
         if part is None:
             continue
-        chosen = part.select([_storable(name, kinds[name]).alias(name) for name in columns])
+        chosen = part.select([_storable(name, kinds[name], wanted).alias(name) for name in columns])
         if chosen_partitions(chosen) > files_at_most:
             chosen = chosen.coalesce(files_at_most)
         writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
@@ -159,13 +160,23 @@ def _free(store: Store) -> int:
         index += 1
 
 
-def _storable(name: str, kind: str) -> Any:
+def _storable(name: str, kind: str, wanted: Wanted) -> Any:
     column = sql.col(f"`{name}`")
+    if kind == "sparse" and wanted.compress:
+        return sql.unwrap_udt(column)  # see vectors.py
     return vector_to_array(column) if kind in VECTORS else column
 
 
-def _kind(data_type: Any) -> str:
-    return "dense" if isinstance(data_type, VectorUDT) else str(data_type.typeName())
+def _kinds(frame: Any, wanted: Wanted, columns: Sequence[str]) -> dict[str, str]:
+    """Return what the columns hold. Spark has one type for all vectors: rows are looked at where it matters."""
+    types = {field.name: field.dataType for field in frame.schema.fields if field.name in columns}
+    vectors = [name for name, each in types.items() if isinstance(each, VectorUDT)]
+    found = {name: "dense" if name in vectors else str(each.typeName()) for name, each in types.items()}
+    asked = [name for name in vectors if wanted.compress or name in wanted.labels]
+    if asked:
+        which = [sql.max(sql.unwrap_udt(sql.col(f"`{name}`"))["type"]) for name in asked]
+        found |= {name: "sparse" for name, each in zip(asked, frame.agg(*which).first(), strict=True) if each == 0}
+    return found
 
 
 def _tell(store: Store, path: str, kinds: Mapping[str, str]) -> Source:

@@ -17,11 +17,15 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
 from hvd_kernel.data.prefetch import Prefetch
-from hvd_kernel.spark.common.data.columns import Column, values
+from hvd_kernel.spark.common.data.columns import Column, values, whole
+from hvd_kernel.spark.common.data.vectors import as_lists, dense, holds_vectors
 from hvd_kernel.spark.common.store import Store
 from hvd_kernel.spark.shares import Group, Piece, share, steps
 
 Batch = dict[str, npt.NDArray[Any]]
+Held = dict[str, Any]
+"""Rows in memory: as a batch, but for sparse vectors, which stay such (an array of pyarrow)."""
+
 _AHEAD = 4
 _WINDOW_BYTES = 256 << 20
 
@@ -80,8 +84,9 @@ class Reader:
         self.steps = steps(source.rows, size, batch_size)
         self._source, self._rank, self._size, self._batch_size = source, rank, size, batch_size
         self._shuffle, self._even, self._seed, self._transform = shuffle, even, seed, transform
-        self._window = window or _window(source.groups)
-        self._kept: list[Batch] | None = None
+        self._most = _window(source, made_dense=transform is not None)
+        self._window = window or self._most
+        self._kept: list[Held] | None = None
         self._keep = keep
 
     def epoch(self, number: int) -> Iterator[Batch]:
@@ -97,7 +102,7 @@ class Reader:
 
     def _batches(self, number: int) -> Iterator[Batch]:
         chance = np.random.default_rng((self._seed, number, self._rank)) if self._shuffle else None
-        held: list[Batch] = []
+        held: list[Held] = []
         rows = 0
         for part in self._parts(number):
             held.append(part)
@@ -108,16 +113,29 @@ class Reader:
         if rows:
             rest = yield from self._cut(_joined(held, chance))
             if _length(rest):
-                yield rest
+                yield self._batch(rest)
 
-    def _cut(self, rows: Batch) -> Generator[Batch, None, Batch]:
+    def _cut(self, rows: Held) -> Generator[Batch, None, Held]:
         """Give whole batches; return the rest."""
         whole = _length(rows) - _length(rows) % self._batch_size
         for start in range(0, whole, self._batch_size):
-            yield {name: column[start : start + self._batch_size] for name, column in rows.items()}
+            yield self._batch({name: column[start : start + self._batch_size] for name, column in rows.items()})
         return {name: column[whole:] for name, column in rows.items()}
 
-    def _parts(self, number: int) -> Iterator[Batch]:
+    def _batch(self, rows: Held) -> Batch:
+        """Return rows as arrays, sparse vectors with their zeros."""
+        return {
+            name: dense(column, name, self._length_of(name)) if isinstance(column, pa.Array) else column
+            for name, column in rows.items()
+        }
+
+    def _length_of(self, name: str) -> int:
+        shape = self._source.columns[name].shape
+        if not shape:
+            raise ValueError(f"Column {name}: its vectors differ in length.")
+        return shape[0]
+
+    def _parts(self, number: int) -> Iterator[Held]:
         if self._kept is not None:
             yield from self._kept
             return
@@ -125,24 +143,29 @@ class Reader:
         pieces = share(self._source.groups, self._rank, self._size, order=order, even=self._even)
         kept = []
         for piece in pieces:
-            part = self._read(piece)
-            if self._keep:
-                kept.append(part)
-            yield part
+            for part in self._read(piece):
+                if self._keep:
+                    kept.append(part)
+                yield part
         if self._keep:
             self._kept = kept
 
-    def _read(self, piece: Piece) -> Batch:
+    def _read(self, piece: Piece) -> Iterator[Held]:
         store, columns = self._source.store, self._source.columns
         with store.fs.open(piece.group.path, "rb") as file:
             table = ParquetFile(file).read_row_group(piece.group.index, columns=list(columns))
         table = table.slice(piece.start, piece.stop - piece.start)
-        if self._transform is not None:
-            return self._transformed(table)
-        return {name: values(table[name], name, column.shape) for name, column in columns.items()}
+        if self._transform is None:
+            yield {name: _held(table[name], column) for name, column in columns.items()}
+            return
+        for start in range(0, table.num_rows, self._most):
+            yield self._transformed(table.slice(start, self._most))
 
     def _transformed(self, table: pa.Table) -> Batch:
         assert self._transform is not None
+        for at, name in enumerate(table.column_names):
+            if holds_vectors(table[name].type):
+                table = table.set_column(at, name, as_lists(whole(table[name]), name, self._length_of(name)))
         frame = self._transform(table.to_pandas())
         return {str(name): _stacked(frame[name].to_numpy()) for name in frame.columns}
 
@@ -178,19 +201,35 @@ def files(store: Store, path: str) -> Sequence[str]:
     return [each for each in found if each.endswith(".parquet") and each.rpartition("/")[2][0] not in "_."]
 
 
-def _window(groups: Sequence[Group]) -> int:
-    rows, size = sum(group.rows for group in groups), sum(group.size for group in groups)
+def _window(source: Source, *, made_dense: bool) -> int:
+    """Return how many rows there may be in memory; sparse vectors with all zeros, where they are made dense."""
+    rows, size = source.rows, sum(group.size for group in source.groups)
+    if made_dense:
+        widths = [column.shape[0] for column in source.columns.values() if column.kind == "sparse" and column.shape]
+        size = max(size, rows * sum(widths) * np.dtype(np.float64).itemsize)
     return max(1, min(rows, rows * _WINDOW_BYTES // max(size, 1)))
 
 
-def _joined(parts: Sequence[Batch], chance: np.random.Generator | None) -> Batch:
+def _held(column: pa.ChunkedArray, told: Column) -> Any:
+    return whole(column) if holds_vectors(column.type) else values(column, told.name, told.shape)
+
+
+def _joined(parts: Sequence[Held], chance: np.random.Generator | None) -> Held:
     names = parts[0].keys()
     order = None if chance is None else chance.permutation(sum(map(_length, parts)))
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in names}
-    return joined if order is None else {name: column[order] for name, column in joined.items()}
+    joined = {name: _one([part[name] for part in parts]) for name in names}
+    return joined if order is None else {name: _in_order(column, order) for name, column in joined.items()}
 
 
-def _length(rows: Batch) -> int:
+def _one(columns: Sequence[Any]) -> Any:
+    return pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+
+
+def _in_order(column: Any, order: npt.NDArray[Any]) -> Any:
+    return column.take(pa.array(order)) if isinstance(column, pa.Array) else column[order]
+
+
+def _length(rows: Held) -> int:
     return len(next(iter(rows.values())))
 
 
