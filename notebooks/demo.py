@@ -30,8 +30,8 @@ def say(line: str) -> None:
 
 
 def title(source: str) -> str:
-    """The first line of a cell that says something, without the magic."""
-    lines = [line for line in source.splitlines() if line.strip() and not line.startswith("%%")]
+    """The first line of a cell that says something, without the magic and comments."""
+    lines = [line for line in source.splitlines() if line.strip() and not line.startswith(("%%", "#"))]
     return (lines or ["(empty)"])[0][:60]
 
 
