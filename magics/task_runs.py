@@ -11,7 +11,7 @@ from hvd_kernel.magics.display.job_panel import job_panel
 from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.driver import drive
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.protocol.notebook import Performed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class NotebookTasks:
             session = manager.ensure(spec, lambda text: writer.say(f"{text}\n"), writer.status())
             return self._perform(session, task)
 
-    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample], None]]:
+    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None]]:
         """Show what ranks of a job do that are not the notebook's, as long as the ``with`` lasts."""
         return job_panel(self._context.writer(), ranks, title)
 

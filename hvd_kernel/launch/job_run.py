@@ -34,7 +34,7 @@ from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.resources.limits import Limits
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import addresses
@@ -72,9 +72,7 @@ class Job:
     engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
     call: bytes = b""  # what each rank carries out (``pack_call``): the command gets the path of a folder that has it
     on_logged: Callable[[bytes], None] | None = None  # gets what ranks of an elastic job log for whoever called them
-    on_sample: Callable[[MetricsSample], None] | None = (
-        None  # gets what ranks do, of a fixed number that carry a call out
-    )
+    on_sample: Callable[[MetricsSample | RankLeft], None] | None = None  # gets what ranks do that carry a call out
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
     verbose: bool = False  # say on stderr what is started where
     quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class NotebookCluster(Protocol):
             Start the wanted ranks in place of others, rather than return None.
         """
 
-    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample], None]]:
+    def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None]]:
         """Show what ranks of a job do that are not the notebook's, as long as the ``with`` lasts.
 
         What it gives takes a sample of a rank; with the first one the panel begins.

@@ -139,6 +139,7 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
 
     The function is one for ``hvd.elastic.run``. Each rank is a Spark task of its own. A rank that fails is started
     again in its task; a task whose executor is lost is started by Spark on another one. The others go on meanwhile.
+    In a notebook a panel shows the ranks while they train, those that come and go too.
 
     Parameters
     ----------
@@ -193,7 +194,8 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
         engine=stage_of(found, most, nics, barrier=False),
     )
     call = pack_call(fn, args, kwargs or {}, ())
-    return in_engine(call, job, stdout=stdout, stderr=stderr, elastic=options)
+    with panel(np, "elastic ranks on Spark") as show:
+        return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr, elastic=options)
 
 
 def stage_of(found: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:

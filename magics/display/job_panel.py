@@ -8,18 +8,27 @@ from contextlib import contextmanager
 from hvd_kernel.errors import RankDied, RankFailed
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone
+from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, RankJoined, RankLeft
 
 
 @contextmanager
-def job_panel(writer: Writer, ranks: int, title: str) -> Iterator[Callable[[MetricsSample], None]]:
-    """Give what takes the samples of so many ranks; an error of the ``with`` says which rank has failed."""
-    every, begun = tuple(range(ranks)), list[Renderer]()
+def job_panel(writer: Writer, ranks: int, title: str) -> Iterator[Callable[[MetricsSample | RankLeft], None]]:
+    """Give what takes the samples of so many ranks; an error of the ``with`` says which rank has failed.
 
-    def take(sample: MetricsSample) -> None:
+    Of an elastic job it is the number at the beginning: ranks of which nothing was heard before join then.
+    """
+    every, begun = tuple(range(ranks)), list[Renderer]()
+    there = set(every)
+
+    def take(event: MetricsSample | RankLeft) -> None:
         if not begun:
             begun.append(_renderer(writer, every, title))
-        begun[0].take(sample)
+        if isinstance(event, RankLeft):
+            there.discard(event.rank)
+        elif event.rank not in there:
+            there.add(event.rank)
+            begun[0].take(RankJoined(event.rank))
+        begun[0].take(event)
         begun[0].tick()
 
     word = "done"

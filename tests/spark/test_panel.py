@@ -1,4 +1,4 @@
-"""A fit in a notebook: a panel shows its ranks while they train, whoever has them. A real kernel, and a real Spark."""
+"""A fit, or an elastic job, in a notebook: a panel shows its ranks while they train. A real kernel, and a real Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hvdtest.environments import environment
 from hvdtest.kernel import Kernel
+from hvdtest.panel_rows import run_and_seen
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
 PATIENT_S = 400.0
@@ -47,6 +48,22 @@ def fit(folder, backend):
         train_minibatch_fn=steps_until(f"{folder}/seen"), verbose=0,
         callbacks=[lambda told: open(f"{folder}/process", "w").write(str(os.getpid()))],
     ).fit(frame)
+
+def elastic(folder):
+    import os
+    import numpy as np
+    import hvd_kernel.numpy as hvd
+    from hvd_kernel.core import metrics
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state):
+        while hvd.allreduce(np.array([float(os.path.exists(f"{folder}/seen"))]), name="seen", op=hvd.Sum)[0] == 0:
+            metrics.step(samples=8)
+            hvd.log(rank_loss=hvd.rank() + 0.5)
+            state.commit()
+    train(hvd.elastic.ObjectState(step=0))
+    return hvd.rank()
 """
 
 
@@ -60,23 +77,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         started.run("spark.stop()", timeout=PATIENT_S)
 
 
-def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
-    """The ranks' rows in what a kernel sends to a panel."""
-    data = content["data"]
-    news = data.get("content") or data.get("state", {}).get("snapshot") or {}
-    found: dict[str, list[Any]] = news.get("rows", {}) if isinstance(news, dict) else {}
-    return found
-
-
 def fitted_and_seen(kernel: Kernel, folder: Path, backend: str) -> dict[str, list[Any]]:
     """Fit; return each rank's row, as the panel has it while the ranks still train."""
-    begun = kernel.start(f"fitted = fit({str(folder)!r}, {backend})", prompts=True)
-    rows: dict[str, list[Any]] = {}
-    while not all(rows.get(rank, [0] * 3)[2] > 1 and rows[rank][-1][:1] not in ([], [None]) for rank in "01"):
-        rows |= rows_of(kernel.wait_for("comm_open", "comm_msg", timeout=PATIENT_S))
-    (folder / "seen").touch()
-    kernel.finish_rest(begun, timeout=PATIENT_S)
-    return rows
+    return run_and_seen(kernel, folder, f"fitted = fit({str(folder)!r}, {backend})")
 
 
 def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
@@ -85,6 +88,13 @@ def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kerne
     assert all(rows[rank][3] is None or rows[rank][3] > 0 for rank in "01"), "samples per second"
     ended = kernel.run("len(fitted.getHistory())")
     assert ended.shown == ["1"]
+
+
+def test_ranks_of_an_elastic_job_on_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
+    begin = "import hvd_kernel.spark\ndone = hvd_kernel.spark.run_elastic"
+    rows = run_and_seen(kernel, tmp_path, f"{begin}(elastic, ({str(tmp_path)!r},), num_proc=2)")
+    assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
+    assert kernel.run("done").shown == ["[0, 1]"]
 
 
 def test_ranks_of_the_notebook_that_spark_holds_train_a_fit_with_their_panel(kernel: Kernel, tmp_path: Path) -> None:

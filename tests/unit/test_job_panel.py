@@ -9,7 +9,7 @@ from hvdtest.fakes import FakeWriter
 
 from hvd_kernel.errors import RankFailed
 from hvd_kernel.magics.display.job_panel import job_panel
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 
 def sample(rank: int, step: int = 5) -> MetricsSample:
@@ -32,6 +32,18 @@ def test_ranks_that_have_trained_are_stored_as_a_picture() -> None:
             take(sample(0, step))
             take(sample(1, step))
     assert stored(writer) == ("hvd dashboard: 2 ranks", ["done", "done"])
+
+
+def test_ranks_of_an_elastic_job_come_and_go() -> None:
+    writer: Any = FakeWriter()
+    with job_panel(writer, 1, "elastic ranks on Spark") as take:
+        take(sample(0))
+        take(sample(1))
+        take(RankLeft(1))
+        take(sample(0, 6))
+    picture = writer.written[0][1]["image/svg+xml"]
+    assert stored(writer) == ("hvd dashboard: 2 ranks", ["done"])
+    assert picture.count(">left<") == 1
 
 
 def test_a_job_that_tells_nothing_has_no_panel() -> None:

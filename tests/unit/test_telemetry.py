@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hvd_kernel.errors import NotInitialized
 from hvd_kernel.frameworks.compression import CastCompressor, FP16Compressor
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS, MetricsSample
-from hvd_kernel.worker import telemetry
+from hvd_kernel.worker import job_telemetry, telemetry
 
 PATIENCE_S = 60.0
 
@@ -57,3 +58,45 @@ def test_a_rank_tells_which_options_it_has_used(monkeypatch: pytest.MonkeyPatch)
     assert telemetry.sample(0, running=True).options == (COMPRESSION, DATA_WORKERS)
     child.join()
     assert telemetry.sample(0, running=True).options == (COMPRESSION, DATA_WORKERS), "they come and go"
+
+
+class Met:
+    """A session of a process that has this rank; none: it has not met others yet."""
+
+    def __init__(self, *ranks: int) -> None:
+        self.ranks = ranks
+
+    def rank(self) -> int:
+        if not self.ranks:
+            raise NotInitialized
+        return self.ranks[0]
+
+
+@pytest.mark.parametrize(("given", "ranks", "expected"), [("3", (), {3}), (None, (1,), {1}), ("3", (1,), {1})])
+def test_a_rank_of_a_job_tells_what_it_does_until_the_end(
+    given: str | None, ranks: tuple[int, ...], expected: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_telemetry, "session", Met(*ranks))
+    monkeypatch.setattr(job_telemetry, "_PERIOD_S", 0.001)
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    if given is not None:
+        monkeypatch.setenv("HOROVOD_RANK", given)
+    told, has_told = list[MetricsSample](), threading.Event()
+
+    def tell(sample: MetricsSample) -> None:
+        told.append(sample)
+        has_told.set()
+
+    with job_telemetry.Telling(tell):
+        assert has_told.wait(PATIENCE_S)
+    assert {sample.rank for sample in told} == expected
+    assert [sample.state == "idle" for sample in told] == [False] * (len(told) - 1) + [True]
+
+
+def test_a_process_without_a_rank_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_telemetry, "session", Met())
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    told: list[MetricsSample] = []
+    with job_telemetry.Telling(told.append):
+        pass
+    assert told == []

@@ -11,7 +11,7 @@ from hvd_kernel.errors import RankDied
 from hvd_kernel.launch.run.arguments import Asked
 from hvd_kernel.launch.run.call import Answer, Task
 from hvd_kernel.launch.run.in_processes import failure
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.protocol.notebook import NotebookCluster, Performed, cluster_of
 
 
@@ -31,7 +31,7 @@ def in_notebook(shell: Any, call: bytes, asked: Asked) -> list[Any] | None:
     return [_answer(task).result() for _, task in sorted(done.tasks.items())]
 
 
-def panel(ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample], None] | None]:
+def panel(ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None] | None]:
     """Show what ranks of a job do that are not the notebook's; gives None where this process is no notebook's.
 
     What it gives else takes the ranks' samples, as long as the ``with`` lasts.

@@ -5,6 +5,7 @@ discovery, agents, workers --events--> driver (driver.py) --actions--> agents, w
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -38,6 +39,7 @@ from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.protocol import elastic
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft, from_wire
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 
@@ -105,6 +107,7 @@ class ElasticJob:
         self._driver = Driver(_settings(options, job, env))
         self._ended: events.End | None = None
         self._late = False
+        self._size = 0  # of the last generation
         self._looking: Timer | None = None
         self._events: deque[events.Event] = deque()
         self._is_stepping = False
@@ -256,6 +259,10 @@ class ElasticJob:
             if self._job.on_logged is not None:
                 self._job.on_logged(message.value)
             return
+        if isinstance(message, elastic.Sampled):
+            if self._job.on_sample is not None:
+                self._job.on_sample(from_wire(MetricsSample, json.loads(message.sample)))
+            return
         self.stalls.said(worker, message)
         self._feed(events.WorkerSaid(worker.number, message))
 
@@ -297,9 +304,17 @@ class ElasticJob:
         if len(self._workers.ranks(place.generation)) == place.size:  # the last of them
             self._workers.generation = place.generation
             self.stalls.placed()
+            self._tell_who_left(place.size)
             for gone in self._workers:  # the job goes on: what has failed is shown
                 if gone.status is not None:
                     gone.outputs[1].release()
+
+    def _tell_who_left(self, size: int) -> None:
+        """Tell which ranks the new generation has no more."""
+        if self._job.on_sample is not None:
+            for rank in range(size, self._size):
+                self._job.on_sample(RankLeft(rank))
+        self._size = size
 
     def _end_worker(self, action: events.EndWorker) -> None:
         worker = self._workers[action.worker]

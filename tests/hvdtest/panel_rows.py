@@ -1,0 +1,29 @@
+"""Rows of a panel, as a kernel sends them to a page while a cell still runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hvdtest.kernel import Kernel
+
+PATIENT_S = 400.0
+
+
+def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
+    """The ranks' rows in what a kernel sends to a panel."""
+    data = content["data"]
+    news = data.get("content") or data.get("state", {}).get("snapshot") or {}
+    found: dict[str, list[Any]] = news.get("rows", {}) if isinstance(news, dict) else {}
+    return found
+
+
+def run_and_seen(kernel: Kernel, folder: Path, code: str) -> dict[str, list[Any]]:
+    """Run a cell whose two ranks train until a file says that they were seen; return each one's row."""
+    begun = kernel.start(code, prompts=True)
+    rows: dict[str, list[Any]] = {}
+    while not all(rows.get(rank, [0] * 3)[2] > 1 and rows[rank][-1][:1] not in ([], [None]) for rank in "01"):
+        rows |= rows_of(kernel.wait_for("comm_open", "comm_msg", timeout=PATIENT_S))
+    (folder / "seen").touch()
+    kernel.finish_rest(begun, timeout=PATIENT_S)
+    return rows
