@@ -110,3 +110,6 @@ for i in range(20):
     assert "rank 2" in (tmp_path / "a.svg").read_text()
     again = kernel.run(f"%hvd timeline save {tmp_path}/a.svg", allow_error=True).error
     assert again.endswith("a.svg exists: name another file, or add --force")
+    kernel.run("%%hvdrun --ranks 0\n1 + 1")
+    of_all = {row.split()[0]: row.split() for row in kernel.run("%hvd timeline").shown[0].splitlines()[1:]}
+    assert int(of_all["0"][1]) >= 20, "a cell without communication has no timeline: that is of all before it"

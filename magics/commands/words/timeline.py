@@ -98,8 +98,11 @@ def _remembered(context: Context) -> Mapping[int, Lane]:
     if context.manager.session is None:
         raise UsageError("%hvd timeline: no ranks run, so nothing is remembered; run a cell with %%hvdrun first")
     session = context.manager.current()
-    asked = chosen([rank for rank in range(session.n) if rank not in session.dead], (), None)
-    for seconds in (None, EVER_S):  # of the last cell, where it has communicated
+    living = [rank for rank in range(session.n) if rank not in session.dead]
+    ran = session.latest.ranks if session.latest is not None else living  # others have an earlier cell to tell of
+    of_it = [rank for rank in living if rank in ran]
+    for ranks, seconds in ((of_it, None), (living, EVER_S)):  # of the last cell, where it has communicated
+        asked = chosen(ranks, (), None)
         answers = session.ask("recent", asked, {"cursors": {}, "seconds": seconds, "over": True}, urgent=True)
         window = Window(socket.gethostname(), 0)
         found = {rank: Recent.of(content) for rank, (content, _) in answers.items()}
