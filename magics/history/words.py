@@ -16,7 +16,7 @@ LISTED = 20
 """Runs in the table, the latest ones."""
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 16
+_WIDTH = 10  # the table has room in a small window of JupyterLab
 _TWO = 2
 _HEAD = ("run", "ended", "cell", "state", "ranks", "seconds", "steps", "samples/s", "loss", "", "source")
 

@@ -38,6 +38,12 @@ PICTURE = """() => {
     const image = [...document.querySelectorAll('.jp-Cell')][4].querySelector('.jp-RenderedSVG img');
     return image?.complete && image.naturalWidth > 0 ? image.src : null;
 }"""
+FIT = """() => [3, 4, 5].flatMap(at => [...document.querySelectorAll('.jp-Cell')[at].querySelectorAll('pre, .jp-RenderedSVG')])
+    .map(each => {
+        const text = each.textContent.trimEnd(), high = parseFloat(getComputedStyle(each).lineHeight);
+        const lines = text ? text.split('\\n').length : 0;
+        return each.scrollWidth <= each.clientWidth && (!lines || each.clientHeight < (lines + 1.5) * high);
+    })"""
 
 
 def test_two_runs_over_each_other_and_what_fills_the_ranks(lab: Lab, place: Path) -> None:
@@ -62,6 +68,7 @@ def test_two_runs_over_each_other_and_what_fills_the_ranks(lab: Lab, place: Path
         assert held["(gradients)"] == ["20", "MB", "0-1"]
         assert held["(parameters)"] == ["20", "MB", "0-1"]
         assert held["model"] == ["Linear", "20", "MB", "20", "MB", "0-1", "cell", "1:3"]
+        assert notebook.page.evaluate(FIT) == [True] * 4, "tables and the picture have room in a small window"
         for name, cell in (("runs", 3), ("runs-two", 4), ("memory", 5)):
             notebook.page.locator(".jp-Cell").nth(cell).screenshot(path=SHOTS / f"{name}.png")
         notebook.page.set_viewport_size({"width": 700, "height": 1000})
