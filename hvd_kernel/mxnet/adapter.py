@@ -12,6 +12,7 @@ from mxnet.gluon.parameter import Parameter, ParameterDict
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.mxnet import memory
 from hvd_kernel.mxnet.optimizer import DistributedOptimizer
 from hvd_kernel.numpy.adapter import elements_of
 
@@ -43,6 +44,16 @@ class MxnetAdapter(Adapter):
     def nbytes(self, value: Any) -> int | None:
         """Return an array's size."""
         return int(value.size) * int(np.dtype(value.dtype).itemsize) if isinstance(value, mx.nd.NDArray) else None
+
+    def gradient_bytes(self, value: Any) -> int:
+        """Return the size of a block's, a parameter's or an array's gradients."""
+        held = value.collect_params().values() if isinstance(value, mx.gluon.Block) else [value]
+        arrays = [array for each in held for array in (each._data or () if isinstance(each, Parameter) else [each])]  # noqa: SLF001 - data() raises before there is one
+        return memory.together(memory.gradients_of(each for each in arrays if isinstance(each, mx.nd.NDArray)))
+
+    def alive_bytes(self) -> Mapping[str, int]:
+        """Return the size of all arrays that Python knows, and of parts of them."""
+        return memory.alive()
 
     def written(self) -> Iterable[type]:
         """Return the class of devices."""

@@ -62,3 +62,40 @@ def test_cells_know_mxnet(mx_ranks: RankPool) -> None:
         "installed": ["1.9.1", True],
     }
     assert mx_ranks.run(digests) == [want] * 2
+
+
+def weighed() -> list[Any]:
+    """What a layer of 5050 weights, trained with Adam, and a slice of an array add to the memory of this rank, by kinds."""
+    import gc
+
+    import mxnet as mx
+
+    import hvd_kernel.mxnet as hvd
+    from hvd_kernel.frameworks import registry
+
+    hvd.init()
+    registry.settle()
+    gc.collect()
+    adapter = registry.adapter("mxnet")
+    before = adapter.alive_bytes()
+    net = mx.gluon.nn.Dense(50, in_units=100)
+    net.initialize()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "adam")
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((8, 100))).sum()
+    loss.backward()
+    trainer.step(8)
+    whole = mx.nd.ones((1000,))
+    half = whole[:500]
+    mx.nd.waitall()
+    del loss
+    gc.collect()
+    after = adapter.alive_bytes()
+    return [{kind: after[kind] - before[kind] for kind in after if len(half)}, adapter.gradient_bytes(net)]
+
+
+def test_memory_by_kinds_has_parameters_gradients_and_what_the_optimizer_keeps(mx_ranks: RankPool) -> None:
+    """Two moments of each weight; a slice has no memory of its own."""
+    layer = 5050 * 4
+    kinds = {"tensors": 4 * layer + 4000, "gradients": layer, "optimizer state": 2 * layer, "parameters": layer}
+    assert mx_ranks.run(weighed) == [[kinds, layer]] * 2
