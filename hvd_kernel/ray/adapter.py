@@ -33,7 +33,11 @@ class BaseParams:
 
 
 class Adapter(ABC):
-    """One kind of job. ``queue``: takes what the ranks log (ray_logger.py); None: nobody wants it."""
+    """One kind of job.
+
+    ``queue``: takes what the ranks log (ray_logger.py); None: nobody wants it. ``samples``: it takes what they do, too
+    (``MetricsSample``); an elastic job shows that itself.
+    """
 
     @abstractmethod
     def start(
@@ -46,7 +50,7 @@ class Adapter(ABC):
         """Start the ranks, or what starts them."""
 
     @abstractmethod
-    def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
         """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
 
     @abstractmethod
@@ -56,6 +60,8 @@ class Adapter(ABC):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue: Any = None,
+        *,
+        samples: bool = False,
     ) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank."""
 

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.utils import ray_api
 
 _LAST = b""
@@ -23,17 +24,21 @@ class Callbacks:
     """A queue on Ray, and a thread that calls all callbacks with each value, in the order in which they came.
 
     The first error of a callback is raised at the end of the ``with``, where the ranks have not failed; none is called
-    after it.
+    after it. ``show`` is given what the ranks do (``MetricsSample``), which no callback gets; None: nobody wants that.
     """
 
-    def __init__(self, callbacks: Sequence[Callable[[Any], Any]] | None) -> None:
+    def __init__(
+        self,
+        callbacks: Sequence[Callable[[Any], Any]] | None,
+        show: Callable[[MetricsSample | RankLeft], None] | None = None,
+    ) -> None:
         self.queue: Any = None
-        self._callbacks = [*(callbacks or ())]
+        self._callbacks, self._show = [*(callbacks or ())], show
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._call, name="hvd-callbacks", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._callbacks:
+        if self._callbacks or self._show:
             at = ray_api().util.scheduling_strategies.NodeAffinitySchedulingStrategy
             from ray.util.queue import Queue  # noqa: PLC0415 - see ray_api
 
@@ -53,6 +58,10 @@ class Callbacks:
     def _call(self) -> None:
         try:
             while not isinstance(value := self.queue.get(), _End):
+                if isinstance(value, MetricsSample):
+                    if self._show is not None:
+                        self._show(value)
+                    continue
                 for callback in self._callbacks:
                     callback(value)
         except Exception as error:  # noqa: BLE001 - the user's code: raised where the callbacks were given

@@ -11,6 +11,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
+from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import Adapter, BaseParams
@@ -91,7 +92,7 @@ class ElasticAdapter(Adapter):
         self._made = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
         self._env = {name: str(value) for name, value in (extra_env_vars or {}).items()}
 
-    def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
         """Call ``fn(executable)`` on each rank that comes; return what those of the end returned, by rank.
 
         Raises
@@ -103,6 +104,7 @@ class ElasticAdapter(Adapter):
         ClusterError
             There were not enough ranks, and why; or ``start`` was not called.
         """
+        del samples
         if self._made is None:
             raise ClusterError("there are no ranks: call start() first.")
         cooldown_s = self.cooldown_range
@@ -133,8 +135,9 @@ class ElasticAdapter(Adapter):
             engine=engine,
         )
         call = pack_call(partial(_on_rank, fn, self._made), (), {}, ())
-        with Forwarding(queue) as logged:
-            return in_engine(call, replace(job, on_logged=logged.take), stdout=None, stderr=None, elastic=options)
+        with panel(self.min_workers, "elastic ranks on Ray") as show, Forwarding(queue) as logged:
+            job = replace(job, on_logged=logged.take, on_sample=show)
+            return in_engine(call, job, stdout=None, stderr=None, elastic=options)
 
     def run(
         self,
@@ -142,10 +145,12 @@ class ElasticAdapter(Adapter):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue: Any = None,
+        *,
+        samples: bool = False,
     ) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on each rank that comes. As ``execute`` otherwise."""
         given, named = tuple(args or ()), dict(kwargs or {})
-        return self.execute(lambda _: fn(*given, **named), queue)
+        return self.execute(lambda _: fn(*given, **named), queue, samples=samples)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None

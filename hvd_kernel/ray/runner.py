@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,8 @@ import cloudpickle
 
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.run.in_notebook import panel
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.adapter import Adapter
 from hvd_kernel.ray.answers import interrupt
 from hvd_kernel.ray.callbacks import Callbacks, lasting_node
@@ -207,8 +209,8 @@ class RayExecutor:
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
         """Call ``fn(executable)`` on all ranks; return what it returned, by rank. As ``run`` otherwise."""
-        with Callbacks(callbacks) as called:
-            return self._started().execute(fn, called.queue)
+        with self._panel() as show, Callbacks(callbacks, show) as called:
+            return self._started().execute(fn, called.queue, samples=show is not None)
 
     def run(
         self,
@@ -218,6 +220,8 @@ class RayExecutor:
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank.
+
+        In a notebook a panel shows the ranks while they train.
 
         Parameters
         ----------
@@ -234,8 +238,8 @@ class RayExecutor:
         RankDied
             The process of a rank has ended; the cause is Ray's error.
         """
-        with Callbacks(callbacks) as called:
-            return self._started().run(fn, args, kwargs, called.queue)
+        with self._panel() as show, Callbacks(callbacks, show) as called:
+            return self._started().run(fn, args, kwargs, called.queue, samples=show is not None)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -264,6 +268,13 @@ class RayExecutor:
         if self.adapter is not None:
             adapter, self.adapter = self.adapter, None
             adapter.shutdown()
+
+    def _panel(self) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None] | None]:
+        """Show what the ranks do, in a notebook; an elastic job does that itself."""
+        if isinstance(self.params, ElasticParams):
+            return nullcontext()
+        np = self.params.num_workers or (self.params.num_hosts or 0) * self.params.num_workers_per_host
+        return panel(np, f"{np} rank{'s' * (np != 1)} on Ray")
 
     def _started(self) -> Adapter:
         if self.adapter is None:

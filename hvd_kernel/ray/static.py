@@ -127,10 +127,10 @@ class StaticAdapter(Adapter):
         )
         return Ranks(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
 
-    def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
         """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
         ranks = self._there()
-        map_blocking(lambda worker: worker.set_queue.remote(queue), ranks.workers)
+        map_blocking(lambda worker: worker.set_queue.remote(queue, samples=samples), ranks.workers)
         return ranks.answers_to("answer", fn)
 
     def run(
@@ -139,9 +139,11 @@ class StaticAdapter(Adapter):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue: Any = None,
+        *,
+        samples: bool = False,
     ) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank."""
-        return self.execute(_call(fn, args, kwargs), queue)
+        return self.execute(_call(fn, args, kwargs), queue, samples=samples)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None

@@ -6,6 +6,7 @@ nothing else. A busy actor would outlive a raylet that is killed: it watches tha
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -13,6 +14,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,6 +56,7 @@ class BaseHorovodWorker:
         os.environ["HOROVOD_RANK"] = str(world_rank)
         os.environ["HOROVOD_SIZE"] = str(world_size)
         self.is_busy = False
+        self._samples: Any = None
         self._port: socket.socket | None = None
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -88,9 +92,20 @@ class BaseHorovodWorker:
         """Return the variables of its process."""
         return dict(os.environ)
 
-    def set_queue(self, queue: Any) -> None:
-        """Have ``ray_logger.log`` put its values there; None: nowhere."""
+    def set_queue(self, queue: Any, *, samples: bool = False) -> None:
+        """Have ``ray_logger.log`` put its values there; None: nowhere. ``samples``: what this rank does, too."""
         ray_logger.configure(queue)
+        self._samples = queue if samples else None
+
+    def telling(self) -> AbstractContextManager[Any]:
+        """Tell what this rank does, from ``hvd.init`` to the end of the ``with``, where somebody wants to know."""
+        queue, self._samples = self._samples, None  # of this call
+        if queue is None:
+            return nullcontext()
+        # Only here is this process a rank's: the driver, which has this file too, needs nothing of it.
+        telemetry = importlib.import_module("hvd_kernel.worker.job_telemetry")
+        found: AbstractContextManager[Any] = telemetry.Telling(partial(_put, self, queue))
+        return found
 
     def start_executable(
         self,
@@ -144,14 +159,21 @@ class BaseHorovodWorker:
 def _carried_out(worker: BaseHorovodWorker, func: Callable[[Any], Any]) -> Any:
     """Call the function. Not a method: around those Ray puts a frame of its own."""
     try:
-        worker.is_busy = True
-        value = func(worker.executable)
-        worker.is_busy = False
+        with worker.telling():
+            worker.is_busy = True
+            value = func(worker.executable)
+            worker.is_busy = False
     except BaseException as error:
         worker.is_busy = False
         release_peers(error)
         raise
     return value
+
+
+def _put(worker: BaseHorovodWorker, queue: Any, sample: Any) -> None:
+    if worker.communication() != NONE:
+        with suppress(ray_api().exceptions.RayActorError):  # the queue is gone: nobody looks on
+            queue.put(sample)
 
 
 def _end_with(pid: int) -> None:
