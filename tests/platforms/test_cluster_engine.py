@@ -25,7 +25,7 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
-from hvd_kernel.protocol.messages import MetricsSample
+from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 pytestmark = pytest.mark.mp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
@@ -226,6 +226,47 @@ def test_an_elastic_job_goes_on_when_the_engine_brings_another_process(
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
     found = in_engine(call, job, stdout=said, stderr=said, elastic=options)
     assert found == [[0, 2, 0, 2, 10], [1, 2, 1, 2, 10]], said.getvalue()
+
+
+def shrinks(folder: str) -> int:
+    """Steps until rank 1 is seen to be gone; it goes when both have been seen, with the engine's process that holds it."""
+    import hvd_kernel.numpy as hvd
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.ObjectState) -> None:
+        while not hvd.allreduce(np.array([float(Path(folder, "left").exists())]), op=hvd.Sum).item():
+            hvd.log(loss=hvd.rank() + 0.5)
+            if hvd.rank() == 1 and Path(folder, "seen").exists():
+                kill(int(stat_of(os.getppid())[1]), signal.SIGKILL)
+                time.sleep(100)
+            state.commit()
+
+    train(hvd.elastic.ObjectState(step=0))
+    return hvd.size()
+
+
+@pytest.mark.nightly
+def test_samples_of_an_elastic_job_come_from_each_rank_until_a_generation_is_without_it(
+    tmp_path: Path, said: StringIO
+) -> None:
+    logged, left = dict[int, float](), []
+
+    def take(event: MetricsSample | RankLeft) -> None:
+        if isinstance(event, RankLeft):
+            left.append(event.rank)
+            (tmp_path / "left").touch()
+        else:
+            logged.update((event.rank, value) for value in event.logged.values())
+        if len(logged) == 2:
+            (tmp_path / "seen").touch()
+
+    job = Job(command=[""], np=2, engine=Processes(["a", "b"]), start_timeout_s=60.0, on_sample=take)
+    options = ElasticOptions(2, 1, 2, by_engine=True, timeout_s=60.0)
+    call = pack_call(shrinks, (str(tmp_path),), {}, ())
+    assert in_engine(call, job, stdout=said, stderr=said, elastic=options) == [1], said.getvalue()
+    assert (logged, left) == ({0: 0.5, 1: 1.5}, [1])
 
 
 def which() -> str:
