@@ -12,7 +12,8 @@ import pytest
 from hvdtest.kernel import Kernel
 from hvdtest.offenders import ROOT
 
-pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600), pytest.mark.cluster(2)]
+ALONE = pytest.mark.cluster(2, env={"HVDTEST_FRESH": "export"})  # a script has all cells that its ranks have run
+pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600), ALONE]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
 
 MODEL = """%%hvdrun -np {n} --push seed,steps
@@ -70,7 +71,7 @@ def test_the_script_ends_at_the_cells_losses(kernel: Kernel, tmp_path: Path) -> 
 @pytest.mark.nightly
 def test_what_was_pushed_is_an_argument(kernel: Kernel, tmp_path: Path) -> None:
     shown = exported(kernel, tmp_path / "train.py")
-    every = run(tmp_path / "train.py", "--seed", "4")  # these ranks may have run another test's cells
+    every = run(tmp_path / "train.py", "--seed", "4")  # these ranks may have run this file's other test
     assert json.loads("[" + every.rpartition("[")[2]) != shown
 
 
