@@ -252,3 +252,25 @@ def test_who_takes_a_lock_that_nobody_has_waits_for_nobody() -> None:
         lock.owner, lock.count = None, 0
     thread.join()
     assert (free, held) == (False, True)
+
+
+def test_i10_nothing_of_the_notebooks_folder_is_imported_but_by_cells(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch.py in that folder was run by every rank that had nothing to do."""
+    planted = f"planted_{uuid.uuid4().hex}"
+    (notebook := tmp_path / "notebook").mkdir()
+    (notebook / f"{planted}.py").write_text(f"import builtins; builtins.{package.name}.run.append('planted')\n")
+    (notebook / f"{package.name}.py").write_text(f"import builtins; builtins.{package.name}.run.append('instead')\n")
+    optional = f"try:\n    import {planted}\nexcept ImportError as error:\n    why = str(error)\n"
+    (tmp_path / package.name / "first.py").write_text(optional)
+    monkeypatch.chdir(notebook)
+    monkeypatch.syspath_prepend("")
+    prefetch = begun(package)
+    assert package.second.wait(PATIENCE_S)
+    prefetch._thread.join(PATIENCE_S)
+    assert sys.modules[f"{package.name}.first"].why == f"No module named {planted!r}"
+    assert package.run == []
+    importlib.import_module(planted)
+    assert package.run == ["planted"]
+    del sys.modules[planted]

@@ -9,6 +9,9 @@ A cell waits for nothing that it does not want, and sees no module that is half 
   import locks by an error. Whoever waits holds no import lock of theirs: packages that import each other (TensorFlow
   and Keras) would make a circle, and the thread may need the very module.
 - A fork lets it finish, too: the child would find locks that nobody holds.
+
+It imports nothing from the notebook's folder, which is on the path for cells: whoever can write there would have the
+rank run code that no cell has asked for.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from contextlib import contextmanager
 from importlib import _bootstrap  # nothing public has the import locks
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -86,7 +90,10 @@ class ImportPrefetch(MetaPathFinder):
             return None
         if package not in sys.modules:
             self._packages.add(package)  # one that it begins
-        spec = PathFinder.find_spec(fullname, path, target)
+        is_top_level = mine and path is None  # the notebook's folder might have it
+        spec = PathFinder.find_spec(fullname, _installed() if is_top_level else path, target)
+        if is_top_level and spec is None and not _has_another_finder(fullname):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Waiting(spec.loader, self._stand_still if mine else self._let_finish)
         return spec
@@ -178,6 +185,18 @@ class _Waiting(Between):
         self.then(module)
         if sys.modules[module.__name__] is module:
             self.loader.exec_module(module)
+
+
+def _installed() -> list[str]:
+    """Return where modules are looked for, except in the folder that the process is in, which is the notebook's."""
+    here = Path.cwd()
+    return [place for place in sys.path if place and Path(place).resolve() != here]
+
+
+def _has_another_finder(name: str) -> bool:
+    """Tell whether a module is not looked for on the path: built into Python, or of a package installed as editable."""
+    others = [each for each in sys.meta_path if each is not PathFinder and not isinstance(each, ImportPrefetch)]
+    return any(each.find_spec(name, None) is not None for each in others)
 
 
 def _package(name: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.after_import import AfterImport
 from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch
 
+_LOG = logging.getLogger("hvd_kernel")
 NAMES = ("rank", "size", "local_rank", "hvd", "device")
 
 _MOST_PER_CORE = 4  # with more ranks, each imports only what its cells ask for
@@ -137,9 +139,17 @@ def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
     with _prefetch().during_cell():
         if _frontend().mentioned.search(code) or serialization.loaded(_frontend().package) is not None:
             settle(names)
-        registry.settle()
+        _settle_adapters()
         yield
-        registry.settle()  # of what the cell has imported
+        _settle_adapters()  # of what the cell has imported
+
+
+def _settle_adapters() -> None:
+    """Have the adapters of frameworks that are there. Without one a cell runs all the same, and is answered."""
+    try:
+        registry.settle()
+    except Exception:  # noqa: BLE001 - of whatever stands for the framework: without an answer the notebook would wait
+        _LOG.exception("no adapter of a framework that is imported")
 
 
 def settle(names: dict[str, Any]) -> None:
