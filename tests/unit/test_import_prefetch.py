@@ -263,6 +263,9 @@ def test_i10_nothing_of_the_notebooks_folder_is_imported_but_by_cells(
     (notebook / f"{planted}.py").write_text(f"import builtins; builtins.{package.name}.run.append('planted')\n")
     (notebook / f"{package.name}.py").write_text(f"import builtins; builtins.{package.name}.run.append('instead')\n")
     optional = f"try:\n    import {planted}\nexcept ImportError as error:\n    why = str(error)\n"
+    optional += (
+        "import importlib.util\nthere = importlib.util.find_spec('nobody_has_this')\n"  # as JAX looks for web_pdb
+    )
     (tmp_path / package.name / "first.py").write_text(optional)
     monkeypatch.chdir(notebook)
     monkeypatch.syspath_prepend("")
@@ -270,6 +273,7 @@ def test_i10_nothing_of_the_notebooks_folder_is_imported_but_by_cells(
     assert package.second.wait(PATIENCE_S)
     prefetch._thread.join(PATIENCE_S)
     assert sys.modules[f"{package.name}.first"].why == f"No module named {planted!r}"
+    assert sys.modules[f"{package.name}.first"].there is None
     assert package.run == []
     importlib.import_module(planted)
     assert package.run == ["planted"]

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import _bootstrap  # nothing public has the import locks
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -92,8 +92,8 @@ class ImportPrefetch(MetaPathFinder):
             self._packages.add(package)  # one that it begins
         is_top_level = mine and path is None  # the notebook's folder might have it
         spec = PathFinder.find_spec(fullname, _installed() if is_top_level else path, target)
-        if is_top_level and spec is None and not _has_another_finder(fullname):
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        if is_top_level and spec is None and _only_here(fullname):
+            return ModuleSpec(fullname, _NotInstalled())
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Waiting(spec.loader, self._stand_still if mine else self._let_finish)
         return spec
@@ -176,6 +176,14 @@ class ImportPrefetch(MetaPathFinder):
                 self._changed.wait_for(lambda: self._cells != seen, seconds)  # noqa: B023 - of this round
 
 
+class _NotInstalled(Loader):
+    """Of a module that is not to be imported. An error while it is looked for would be one for who only asks for it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Say that there is none."""
+        raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
+
+
 class _Waiting(Between):
     """Waits before a module's code runs."""
 
@@ -193,10 +201,10 @@ def _installed() -> list[str]:
     return [place for place in sys.path if place and Path(place).resolve() != here]
 
 
-def _has_another_finder(name: str) -> bool:
-    """Tell whether a module is not looked for on the path: built into Python, or of a package installed as editable."""
+def _only_here(name: str) -> bool:
+    """Tell whether a module is in the process's folder, and neither built into Python nor of an editable package."""
     others = [each for each in sys.meta_path if each is not PathFinder and not isinstance(each, ImportPrefetch)]
-    return any(each.find_spec(name, None) is not None for each in others)
+    return PathFinder.find_spec(name) is not None and not any(each.find_spec(name, None) for each in others)
 
 
 def _package(name: str) -> str:
