@@ -9,6 +9,25 @@ from hvdtest.kernel import Kernel
 
 PATIENT_S = 400.0
 
+TRAIN = """
+def train(folder):
+    import os
+    import numpy as np
+    import hvd_kernel.numpy as hvd
+    from hvd_kernel.core import metrics
+    hvd.init()
+
+    @hvd.elastic.run
+    def steps(state):
+        while hvd.allreduce(np.array([float(os.path.exists(f"{folder}/seen"))]), name="seen", op=hvd.Sum)[0] == 0:
+            metrics.step(samples=8)
+            hvd.log(rank_loss=hvd.rank() + 0.5)
+            state.commit()
+    steps(hvd.elastic.ObjectState(step=0))
+    return hvd.rank()
+"""
+"""Code of a function for a job's ranks, which train, elastic or not, until the file ``seen`` is in a folder."""
+
 
 def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
     """The ranks' rows in what a kernel sends to a panel."""

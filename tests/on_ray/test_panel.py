@@ -9,7 +9,7 @@ import pytest
 from hvdtest import ray_driver
 from hvdtest.environments import environment
 from hvdtest.kernel import Kernel
-from hvdtest.panel_rows import run_and_seen
+from hvdtest.panel_rows import TRAIN, run_and_seen
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
 PATIENT_S = 400.0
@@ -19,23 +19,9 @@ BEGIN = (
     + """
 from hvd_kernel.ray import ElasticRayExecutor, RayExecutor
 made, others = connected(node(1), node(1))
-
-def train(folder):
-    import os
-    import numpy as np
-    import hvd_kernel.numpy as hvd
-    from hvd_kernel.core import metrics
-    hvd.init()
-
-    @hvd.elastic.run
-    def steps(state):
-        while hvd.allreduce(np.array([float(os.path.exists(f"{folder}/seen"))]), name="seen", op=hvd.Sum)[0] == 0:
-            metrics.step(samples=8)
-            hvd.log(rank_loss=hvd.rank() + 0.5)
-            state.commit()
-    steps(hvd.elastic.ObjectState(step=0))
-    return hvd.rank()
-
+"""
+    + TRAIN
+    + """
 def of_two(folder):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()

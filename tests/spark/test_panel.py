@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hvdtest.environments import environment
 from hvdtest.kernel import Kernel
-from hvdtest.panel_rows import run_and_seen
+from hvdtest.panel_rows import TRAIN, run_and_seen
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
 PATIENT_S = 400.0
@@ -48,22 +48,6 @@ def fit(folder, backend):
         train_minibatch_fn=steps_until(f"{folder}/seen"), verbose=0,
         callbacks=[lambda told: open(f"{folder}/process", "w").write(str(os.getpid()))],
     ).fit(frame)
-
-def elastic(folder):
-    import os
-    import numpy as np
-    import hvd_kernel.numpy as hvd
-    from hvd_kernel.core import metrics
-    hvd.init()
-
-    @hvd.elastic.run
-    def train(state):
-        while hvd.allreduce(np.array([float(os.path.exists(f"{folder}/seen"))]), name="seen", op=hvd.Sum)[0] == 0:
-            metrics.step(samples=8)
-            hvd.log(rank_loss=hvd.rank() + 0.5)
-            state.commit()
-    train(hvd.elastic.ObjectState(step=0))
-    return hvd.rank()
 """
 
 
@@ -72,7 +56,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     python = environment("spark")
     env = {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-Xss2m"}
     with Kernel(tmp_path_factory.mktemp("panel"), python=python, env=env) as started:
-        started.run(BEGIN, timeout=PATIENT_S)
+        started.run(BEGIN + TRAIN, timeout=PATIENT_S)
         yield started
         started.run("spark.stop()", timeout=PATIENT_S)
 
@@ -92,7 +76,7 @@ def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kerne
 
 def test_ranks_of_an_elastic_job_on_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
     begin = "import hvd_kernel.spark\ndone = hvd_kernel.spark.run_elastic"
-    rows = run_and_seen(kernel, tmp_path, f"{begin}(elastic, ({str(tmp_path)!r},), num_proc=2)")
+    rows = run_and_seen(kernel, tmp_path, f"{begin}(train, ({str(tmp_path)!r},), num_proc=2)")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
     assert kernel.run("done").shown == ["[0, 1]"]
 
