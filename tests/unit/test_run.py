@@ -20,7 +20,7 @@ from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import run
 from hvd_kernel.launch.run.arguments import checked
 from hvd_kernel.launch.run.call import Answer, Task, pack_call
-from hvd_kernel.launch.run.in_processes import values_of
+from hvd_kernel.launch.run.in_processes import elastic_values, values_of
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.private_dir import write_private
 
@@ -205,6 +205,19 @@ def test_a_rank_that_ended_wins_over_what_it_caused() -> None:
 def test_a_rank_that_ended_without_a_word() -> None:
     with pytest.raises(RankDied, match="rank 1 of 2 ended with exit status 0 before its function returned"):
         values_of({0: answers("ok")[0]}, 2, Outcome((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rank", "cause"), [(("because", "early"), 1, "early"), (("late", "early"), 0, "late")]
+)
+def test_of_an_elastic_job_who_raised_by_itself_is_named_although_another_has_ended_first(
+    kinds: tuple[str, ...], rank: int, cause: str
+) -> None:
+    given = {5: answers("early")[0], **dict(zip((7, 9), answers(*kinds).values(), strict=True))}
+    with pytest.raises(RankFailed) as caught:
+        elastic_values(given, Outcome((1, 1), 0, status=1, workers=(7, 9), failed_worker=7))
+    assert (caught.value.rank, type(caught.value.__cause__).__name__) == (rank, cause)
+    assert str(caught.value) == f"rank {rank} of 2 raised {cause}: m\n\nT"
 
 
 def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,7 +55,7 @@ def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | 
             return values_of(_answers(folder, range(job.np)), job.np, outcome)
         outcome = launch_elastic(job, elastic, stdout=sys.stdout, stderr=sys.stderr)
         numbers = {*outcome.workers, *([] if outcome.failed_worker is None else [outcome.failed_worker])}
-        return _elastic_values(_answers(folder, numbers), outcome)[: elastic.min_np]
+        return elastic_values(_answers(folder, numbers), outcome)[: elastic.min_np]
 
 
 def in_engine(
@@ -78,7 +78,7 @@ def in_engine(
         outcome = launch(job, stdout=out, stderr=err)
         return values_of(_unpacked(outcome), job.np, outcome)
     outcome = launch_elastic(job, elastic, stdout=out, stderr=err)
-    return _elastic_values(_unpacked(outcome), outcome)
+    return elastic_values(_unpacked(outcome), outcome)
 
 
 def _unpacked(outcome: Outcome) -> dict[int, Answer]:
@@ -86,7 +86,7 @@ def _unpacked(outcome: Outcome) -> dict[int, Answer]:
     return {number: pickle.loads(answer) for number, answer in outcome.answers.items()}  # noqa: S301 - our own ranks
 
 
-def _elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any]:
+def elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any]:
     """Return the values of the last generation's ranks, or raise what has ended the job; ``answers`` by process."""
     size = len(outcome.workers)
     if outcome.status == 0:
@@ -94,10 +94,23 @@ def _elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any
         return values_of(found, size, outcome)
     if outcome.failed_worker is None:
         raise ClusterError(outcome.why)
-    rank = 0 if outcome.failed is None else outcome.failed
-    if (answer := answers.get(outcome.failed_worker)) is not None and answer.kind:
+    number = _culprit(answers, outcome.failed_worker, outcome.workers)
+    rank = outcome.workers.index(number) if number in outcome.workers else outcome.failed or 0
+    if (answer := answers.get(number)) is not None and answer.kind:
         raise failure(rank, size, answer) from answer.exception()
     raise RankDied(_died(rank, size, outcome), rank)
+
+
+def _culprit(answers: Mapping[int, Answer], ended: int, last: Sequence[int]) -> int:
+    """Return the worker that the end of one comes from: of those of the last generation, who raised first by itself.
+
+    A rank that another one's exception has released may end before that one does.
+    """
+    answer = answers.get(ended)
+    if answer is None or not answer.secondary:
+        return ended
+    found = first_failure({number: answers[number] for number in last if number in answers})
+    return ended if found is None else found
 
 
 def _answers(folder: Path, numbers: Iterable[int]) -> dict[int, Answer]:
