@@ -20,6 +20,16 @@ def cell(line, code="", when=lambda said: None):
     error = result.error_in_exec
     return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
 
+def living(processes, of_interest):
+    # Of those that were found, any may end while it is asked.
+    def is_one(process):
+        try:
+            return process.status() != psutil.STATUS_ZOMBIE and of_interest(process)
+        except psutil.NoSuchProcess:
+            return False
+
+    return [each for each in processes if is_one(each)]
+
 def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():

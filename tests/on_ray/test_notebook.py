@@ -19,8 +19,7 @@ SCRIPT = (
 def holders():
     raylets = [each.all_processes["raylet"][0].process.pid for each in made.list_all_nodes()]
     below = [each for raylet in raylets for each in psutil.Process(raylet).children(recursive=True)]
-    living = [each for each in below if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in living if "ray::_Holder" in each.name() or "hvd_kernel" in " ".join(each.cmdline())]
+    return living(below, lambda each: "ray::_Holder" in each.name() or "hvd_kernel" in " ".join(each.cmdline()))
 
 def unconnected():
     return cell("%%hvdrun --on ray -np 2", "rank")

@@ -18,8 +18,7 @@ SCRIPT = (
 def ours():
     # The processes of ranks and of their agents.
     below = psutil.Process().children(recursive=True)
-    living = [each for each in below if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in living if any(word.startswith("hvd_kernel.") for word in each.cmdline())]
+    return living(below, lambda each: any(word.startswith("hvd_kernel.") for word in each.cmdline()))
 
 def without_session():
     return cell("%%hvdrun --on spark -np 2", "rank")
