@@ -57,10 +57,11 @@ def _warn(spec: ClusterSpec, say: Say) -> None:
 
 
 class CellCount:
-    """The number that the notebook gives the cell that runs: its execution count."""
+    """The number that the notebook gives the cell that runs: its execution count; and the cell's code."""
 
     def __init__(self) -> None:
         self.number = 1
+        self.code = ""
         self._shell: Any = None
         self._without = 0  # cells without history since the last that has one
 
@@ -79,9 +80,12 @@ class CellCount:
         """Take the count; it stands still while a tool (nbval) runs cells without history, which get the next ones."""
         if info.store_history:
             self.number, self._without = self._shell.displayhook.prompt_count, 0
-        elif self._shell.displayhook.exec_result is None:  # else another cell runs this one, as %run does
+        elif self._shell.displayhook.exec_result is None:
             self.number = self._shell.execution_count + self._without
             self._without += 1
+        else:
+            return  # another cell runs this one, as %run does
+        self.code = info.raw_cell
 
 
 class ClusterManager:

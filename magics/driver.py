@@ -42,20 +42,22 @@ def drive(
     timeout: float | None = None,
     job: Job | None = None,
     counts: bool = True,
+    source: str | None = None,
 ) -> tuple[Watch, Run, Renderer]:
     """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed.
 
-    ``counts``: it is a run, whose figures are kept where it trains.
+    ``counts``: it is a run, whose figures are kept where it trains; ``source``: the code that it is known by there.
     """
     number = manager.cells.number if job is None else job.number
     if job is not None:
         job.cell = number
     session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
     begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
-    origin = cache(partial(_origin, manager.place, code, number))
+    origin = cache(partial(origin_of, manager.place, code if source is None else source, number))
     watch, run, renderer = watched(session, manager, writer, begin, origin, timeout=timeout, job=job)
     if renderer.trained and counts:
-        _remember(manager, watch, renderer, origin())
+        state = "failed" if watch.failed and watch.word() == "done" else watch.word()
+        remember(manager, renderer, origin(), state)
     return watch, run, renderer
 
 
@@ -112,13 +114,13 @@ def watched(
     return watch, run, renderer
 
 
-def _origin(place: str, code: str, cell: int) -> Origin:
+def origin_of(place: str, code: str, cell: int) -> Origin:
     """Say which cell a run is of: its number, a digest of its code, and the commit of the notebook's folder."""
     return {"cell": cell, "source": digest(code), "commit": commit(place)}
 
 
-def _remember(manager: ClusterManager, watch: Watch, renderer: Renderer, origin: Origin) -> None:
-    state = "failed" if watch.failed and watch.word() == "done" else watch.word()
+def remember(manager: ClusterManager, renderer: Renderer, origin: Origin, state: str) -> None:
+    """Keep the figures of a run that is over."""
     found = replace(renderer.record(), time=time.time(), place=manager.place, **origin)
     manager.history.add(replace(found, state=state))
 

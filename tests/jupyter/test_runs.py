@@ -32,9 +32,11 @@ def test_runs_of_a_kernel_that_has_ended_beside_those_of_this_one(tmp_path: Path
         assert len(json.dumps(told)) < 2000
         first.run("%%hvdrun\n1 + 1")
         first.run(CELL.format(steps=2, start=8.0) + "\n1 / 0", allow_error=True)
+        called = "import hvd_kernel, hvd_kernel.numpy as h\nlogged = hvd_kernel.run(lambda: h.log(loss=3.0), np=2)"
+        first.run(called)
         listed = first.run("%hvd runs").text().splitlines()
-        assert [line.split()[0] for line in listed] == ["run", "1", "2"]
-        assert listed[1].split()[-1] == source[:6]
+        assert [line.split()[0] for line in listed] == ["run", "1", "2", "3"]
+        assert [line.split()[-1] for line in listed[1::2]] == [source[:6], digest(called)[:6]]
     with Kernel(tmp_path) as second:
         assert second.run("%hvd runs").text().splitlines() == listed
         outcome = second.run("%hvd runs 1 2")
@@ -43,4 +45,4 @@ def test_runs_of_a_kernel_that_has_ended_beside_those_of_this_one(tmp_path: Path
         assert ["ranks", "2", "2", "1.00"] in rows
         assert ["loss", "2", "4", "2.00"] in rows
         wrong = second.run("%hvd runs 1 7", allow_error=True)
-        assert wrong.error == "UsageError: %hvd runs: there is no run 7; the latest is 2, %hvd runs lists them"
+        assert wrong.error == "UsageError: %hvd runs: there is no run 7; the latest is 3, %hvd runs lists them"

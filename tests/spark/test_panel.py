@@ -79,6 +79,8 @@ def test_ranks_of_an_elastic_job_on_spark_are_on_the_panel_while_they_train(kern
     rows = run_and_seen(kernel, tmp_path, f"{begin}(train, ({str(tmp_path)!r},), num_proc=2)")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
     assert kernel.run("done").shown == ["[0, 1]"]
+    ended = kernel.run("%hvd runs").text().splitlines()[-1].split()
+    assert ended[4:6] == ["done", "2"], "it is kept as a run of a cell is"
 
 
 def test_ranks_of_the_notebook_that_spark_holds_train_a_fit_with_their_panel(kernel: Kernel, tmp_path: Path) -> None:

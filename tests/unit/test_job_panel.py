@@ -9,11 +9,27 @@ from hvdtest.fakes import FakeWriter
 
 from hvd_kernel.errors import RankFailed
 from hvd_kernel.magics.display.job_panel import job_panel
+from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 
 def sample(rank: int, step: int = 5) -> MetricsSample:
-    return MetricsSample(rank=rank, time=1.0, state="compute", step=step, samples=8 * step, logged={"loss": 0.5})
+    return MetricsSample(
+        rank=rank, time=float(step), state="compute", step=step, samples=8 * step, logged={"loss": 0.5}
+    )
+
+
+class Kept:
+    """What would be in the history."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, str]] = []
+
+    def origin(self) -> dict[str, Any]:
+        return {"cell": 7}
+
+    def keep(self, renderer: Renderer, state: str) -> None:
+        self.runs.append((renderer.record().steps, state))
 
 
 def stored(writer: FakeWriter) -> tuple[str, list[str]]:
@@ -25,18 +41,20 @@ def stored(writer: FakeWriter) -> tuple[str, list[str]]:
     return data["text/plain"], states
 
 
-def test_ranks_that_have_trained_are_stored_as_a_picture() -> None:
+def test_ranks_that_have_trained_are_stored_as_a_picture_and_kept_as_a_run() -> None:
     writer: Any = FakeWriter()
-    with job_panel(writer, 2, "2 ranks on Spark") as take:
+    kept = Kept()
+    with job_panel(writer, 2, "2 ranks on Spark", kept) as take:
         for step in (1, 2):
             take(sample(0, step))
             take(sample(1, step))
     assert stored(writer) == ("hvd dashboard: 2 ranks", ["done", "done"])
+    assert kept.runs == [(2, "done")]
 
 
 def test_ranks_of_an_elastic_job_come_and_go() -> None:
     writer: Any = FakeWriter()
-    with job_panel(writer, 1, "elastic ranks on Spark") as take:
+    with job_panel(writer, 1, "elastic ranks on Spark", Kept()) as take:
         take(sample(0))
         take(sample(1))
         take(RankLeft(1))
@@ -48,7 +66,7 @@ def test_ranks_of_an_elastic_job_come_and_go() -> None:
 
 def test_a_job_that_tells_nothing_has_no_panel() -> None:
     writer: Any = FakeWriter()
-    with job_panel(writer, 2, "2 ranks on Spark"):
+    with job_panel(writer, 2, "2 ranks on Spark", Kept()):
         pass
     assert writer.written == []
 
@@ -59,9 +77,10 @@ def test_a_job_that_tells_nothing_has_no_panel() -> None:
 )
 def test_how_it_has_ended_is_said(error: BaseException, states: list[str]) -> None:
     writer: Any = FakeWriter()
+    kept = Kept()
 
     def fail() -> None:
-        with job_panel(writer, 2, "2 ranks on Spark") as take:
+        with job_panel(writer, 2, "2 ranks on Spark", kept) as take:
             take(sample(0))
             take(sample(1))
             raise error
@@ -69,3 +88,4 @@ def test_how_it_has_ended_is_said(error: BaseException, states: list[str]) -> No
     with pytest.raises(type(error)):
         fail()
     assert stored(writer)[1] == states
+    assert kept.runs == [(5, states[0])]
