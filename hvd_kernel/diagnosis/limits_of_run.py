@@ -174,11 +174,11 @@ def _shares(one: Figures) -> tuple[float, float]:
 
 
 def _smaller(ranks: Mapping[int, Figures], exposed: float, possible: Possible) -> str:
-    """Advise smaller elements where the bytes are what takes the time, and none are smaller yet."""
+    """Advise smaller elements where the bytes are known to be what takes the time, and none are smaller yet."""
     achieved, size = _achieved(ranks)
     best = possible(size)
     if any(COMPRESSION in each.options for each in ranks.values()):
         return ""
-    if exposed < LEAST or size < LARGE or (best is not None and achieved < MOVES * best):
+    if exposed < LEAST or size < LARGE or best is None or achieved < MOVES * best:
         return ""
     return f"compression=hvd.Compression.fp16 would halve what float32 takes of these {units.percent(exposed)}"

@@ -53,19 +53,21 @@ def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
 @pytest.mark.parametrize(
     ("more", "possible"),
     [
+        ({}, None),  # nobody has measured what the bus can do: the bytes may not be what takes the time
         ({"operations": 50_000}, 2.0 * GB),  # small ones: their bytes are not what takes the time
         ({}, 9.0 * GB),  # the bus could do much more: something else takes the time
         ({"waited": 0.5}, 2.0 * GB),  # there is little to save
     ],
 )
-def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float) -> None:
+def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float | None) -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0} | more
     assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
 
 
 def test_what_is_on_is_not_advised() -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
-    assert verdict(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}).advice == ""
+    assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: 2.0 * GB).advice != ""
+    assert verdict(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}, lambda _size: 2.0 * GB).advice == ""
     assert slowest(rank(ran=6.7, options=(DATA_WORKERS,))).advice == (
         "more processes that load its data, or a cache of what it reads, would save up to 28 % of the others' time"
     )
@@ -108,7 +110,7 @@ def test_a_slow_rank_of_which_the_kernel_tells_nothing() -> None:
 
 def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() -> None:
     moved = {"waited": 4.0, "communicated": 5.0, "bytes": 8 * GB, "ran": 6.0}
-    found = verdict(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)})
+    found = verdict(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)}, lambda _size: 2.0 * GB)
     assert (
         found.sentences[0] == "limited by communication: 40 % of the time is not hidden by computation, of 50 % in all"
     )
