@@ -143,6 +143,11 @@ class Dashboard:
         with self._lock:
             self._board.wait = sentence
 
+    def tell_neighbours(self, sentence: str) -> None:
+        """Say who shares this host with the ranks, "" where nobody does."""
+        with self._lock:
+            self._board.neighbours = sentence
+
     @property
     def shown(self) -> bool:
         """Whether it has been displayed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -138,6 +139,13 @@ def test_a_home_that_cannot_be_written_and_a_hubs_limits_keep_nothing_from_worki
     assert not folder.exists()
 
 
+def shared_by(told: str) -> int:
+    """How many ranks of other notebooks a sentence tells of."""
+    cores, others = len(os.sched_getaffinity(0)), int(told.split(maxsplit=1)[0])
+    assert told.endswith(f"on this host too: {others + 2} ranks share {cores} core{'s' * (cores != 1)}")
+    return others
+
+
 def test_two_notebooks_on_one_machine_work_beside_each_other_and_are_told(tmp_path: Path) -> None:
     code = "%%hvdrun -np 2\nimport numpy as np, hvd_kernel.numpy as h\n"
     code += "sums = [float(h.allreduce(np.full(1000, 1.0 + rank), op=h.Sum, name=f's{i}')[0]) for i in range(300)]\nset(sums)"
@@ -147,9 +155,10 @@ def test_two_notebooks_on_one_machine_work_beside_each_other_and_are_told(tmp_pa
         for each, started in begun:
             assert each.finish(started, timeout=150).shown == ["[0-1] {3.0}"]
         told = first.run("%hvd status", prompts=True).text().splitlines()[-1]
-        cores = len(os.sched_getaffinity(0))
-        others = int(told.split()[0])
-        assert others >= 2, "those of the second; of other tests of this machine, too"
-        assert told.endswith(f"on this host too: {others + 2} ranks share {cores} core{'s' * (cores != 1)}")
+        assert shared_by(told) >= 2, "those of the second; of other tests of this machine, too"
+        trained = first.run(TRAIN, prompts=True)
+        picture = trained.contents("update_display_data")[-1]["data"]["image/svg+xml"]
+        (told,) = re.findall(r">([^<]*ranks of other notebooks[^<]*)<", picture)
+        assert shared_by(told) >= 2, "in the panel, and in the picture that stays of it"
         second.run("%hvd stop")
         assert first.run(code).shown == ["[0-1] {3.0}"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.cluster_request import default, wanted
 from hvd_kernel.magics.commands.words import keep
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display import neighbours
 from hvd_kernel.magics.options import Options
-from hvd_kernel.processes import detached, leftovers
+from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -61,15 +60,8 @@ def status(context: Context, _options: Options) -> None:
         writer.say(f"kept as {session.detached_name}: they go on when this kernel ends, `%hvd stop` ends them\n")
     if writer.looked_at:  # whether a spare is warm by now differs from run to run
         writer.say(f"{session.spares or 'no'} spare process{'es' * (session.spares != 1)} ready\n")
-        writer.say(shared(leftovers.neighbours(session.supervisor), session.n, len(os.sched_getaffinity(0))))
-
-
-def shared(others: int, own: int, cores: int) -> str:
-    """Say with how many ranks of other notebooks ours share this host; "" where there are none. Pure."""
-    if not others:
-        return ""
-    who = "1 rank of another notebook runs" if others == 1 else f"{others} ranks of other notebooks run"
-    return f"{who} on this host too: {own + others} ranks share {cores} core{'s' * (cores != 1)}\n"
+        if told := neighbours.beside(session):
+            writer.say(f"{told}\n")
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
