@@ -103,3 +103,11 @@ class NotInitialized(ValueError):
 
     def __init__(self) -> None:
         super().__init__("Horovod has not been initialized; use hvd.init().")
+
+
+def said(error: BaseException) -> str:
+    """Return what an error says; where its own code fails at that, Python's words for it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's code
+        return "<exception str() failed>"

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,8 @@ class Telemetry:
                 parent = self._parent
                 ended = self._changed.wait_for(partial(self._left, parent), _PERIOD_S)
             if parent is not None and not ended:
-                self._tell(parent, sample(self.rank, running=True, parked=self._parked()))
+                with suppress(Exception):  # where this one cannot be sent, a later one may
+                    self._tell(parent, sample(self.rank, running=True, parked=self._parked()))
 
     def _tell(self, parent: dict[str, Any], taken: MetricsSample) -> None:
         """Publish a sample unless the cell has ended since: nothing may come after its last one."""
@@ -68,7 +69,17 @@ class Telemetry:
 
 
 def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
-    """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread."""
+    """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread.
+
+    Where its figures cannot be had, only that it is there: a cell has ended with its last sample.
+    """
+    try:
+        return _measured(rank, running=running, parked=parked)
+    except Exception:  # noqa: BLE001 - of a framework's counter, or of the system
+        return MetricsSample(rank, time.monotonic(), "compute" if running else "idle")
+
+
+def _measured(rank: int, *, running: bool, parked: bool) -> MetricsSample:
     training = metrics.snapshot()
     core = session.counters()
     scheduled = of_main_thread()
@@ -113,6 +124,9 @@ def of_main_thread() -> tuple[int, int]:
 
 
 def resident() -> int:
-    """Return the bytes of this process that are in memory."""
-    with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
-        return int(file.read().split()[1]) * _PAGE
+    """Return the bytes of this process that are in memory; 0: unknown."""
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:  # this process has no file descriptor left
+        return 0

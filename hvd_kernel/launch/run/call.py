@@ -22,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled
+from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled, said
 
 _BECAUSE_OF_ANOTHER = (RankFailed, RankDied, RankStalled)
 _REASON_CHARS = 300
@@ -128,7 +128,7 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
     return Answer(
         error=_packed_error(error),
         kind=type(error).__name__,
-        message=str(error),
+        message=said(error),
         trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__, ours))),
         secondary=isinstance(error, _BECAUSE_OF_ANOTHER),
         time=time.monotonic(),
@@ -147,7 +147,8 @@ def release_peers(error: BaseException) -> None:
     """End the peers' wait for this rank, which has raised, where it has initialised communication."""
     session = sys.modules.get("hvd_kernel.core.session")
     if session is not None and session.is_initialized():
-        session.engine().abort(f"{type(error).__name__}: {error}"[:_REASON_CHARS])
+        reason = f"{type(error).__name__}: {said(error)}"[:_REASON_CHARS]
+        session.engine().abort(reason.encode(errors="replace").decode())
 
 
 def _users_part(frames: TracebackType | None, ours: str) -> TracebackType | None:

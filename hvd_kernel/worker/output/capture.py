@@ -84,11 +84,15 @@ class Output:
         self.streams = tuple(RankStream(name, log) for name, log in self._logs.items())
 
     def take_over(self) -> None:
-        """Become sys.stdout and sys.stderr, and what descriptors 1 and 2 lead to."""
+        """Become sys.stdout and sys.stderr, and what descriptors 1 and 2 lead to.
+
+        And have what this thread and the I/O thread publish by, while a cell has not used up the file descriptors.
+        """
         _flush_c()
         for descriptor, log in enumerate(self._logs.values(), start=1):
             log.capture(descriptor)
         sys.stdout, sys.stderr = self.streams
+        self._thread.schedule(lambda: self._thread.schedule(_nothing))
 
     @contextmanager
     def during(self, parent: dict[str, Any], cell: int, kernel: str = "", room: Room | None = None) -> Iterator[None]:
@@ -196,6 +200,10 @@ def encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _flush_c() -> None:

@@ -13,18 +13,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from traceback import format_exception
 from types import FrameType
 from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 
+from hvd_kernel.errors import said
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.inspect.origins import Origins
+from hvd_kernel.worker.output.capture import encoded
 from hvd_kernel.worker.shell.prompt import Prompts
 
 _REASON_CHARS = 300
@@ -82,20 +85,34 @@ class Control:
 
     async def run_cell(self, code: str, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
         """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""
-        cell, run = asked["cell"], asked["run"]
-        self._run_number = run
-        self.latest, self.cell_begun = Latest(cell, run, request), time.monotonic()
-        self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
-        self._release = None
+        self._begin(asked, request)
         if asked["kernel"] != self._kernel:
             self._kernel = asked["kernel"]
             self._shell.compile.count_anew()
-        if cell:
-            self._shell.execution_count = cell
-        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        if asked["cell"]:
+            self._shell.execution_count = asked["cell"]
         with self._interruptible():
             error = await self._run(code)
-        failure = None if error is None else self._failure(error)
+        return self._ended(None if error is None else self._failure(error))
+
+    def give_up(self, error: BaseException, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """End a cell that this rank could not begin, or whose answer it could not make; return as ``run_cell``."""
+        ran = self.latest.request == request
+        if not ran:
+            self._begin(asked, request)
+        self.on_raise(error)
+        what = "has run the cell, but cannot say how it ended" if ran else "could not run the cell"
+        lines = [*"".join(format_exception(error)).splitlines(), f"rank {self.rank} {what}"]
+        return self._ended(self._told(error, lines))
+
+    def _begin(self, asked: Mapping[str, Any], request: str) -> None:
+        self._run_number = asked["run"]
+        self.latest, self.cell_begun = Latest(asked["cell"], asked["run"], request), time.monotonic()
+        self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
+        self._release = None
+        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+
+    def _ended(self, failure: Failure | None) -> dict[str, Any]:
         aborted = self._left or communication.aborted()
         ended = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
         self.latest = replace(self.latest, ended=ended)
@@ -283,14 +300,18 @@ class Control:
     def _failure(self, error: BaseException) -> Failure:
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
         name = self._seen_as(error)
-        lines = self._shell._last_traceback or [f"{name}: {error}"]  # noqa: SLF001 - ipykernel's own way to hand it on
-        if said := self.explain(error):
-            lines = [*lines, said]
+        lines = self._shell._last_traceback or [f"{name}: {said(error)}"]  # noqa: SLF001 - ipykernel's own way
+        if explained := self.explain(error):
+            lines = [*lines, explained]
+        return self._told(error, lines)
+
+    def _told(self, error: BaseException, lines: Sequence[str]) -> Failure:
         secondary = communication.is_secondary(error)
-        return Failure(self.rank, name, str(error), tuple(lines), self._raised_at, secondary)
+        return Failure(self.rank, self._seen_as(error), said(error), tuple(lines), self._raised_at, secondary)
 
 
 def _reason(name: str, error: BaseException) -> str:
     """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
-    text = f"{name}: {error}"[:_REASON_CHARS] if str(error) else name
-    return " ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])
+    says = said(error)
+    text = f"{name}: {says}"[:_REASON_CHARS] if says else name
+    return encoded(" ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])).decode()

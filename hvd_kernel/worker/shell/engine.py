@@ -25,6 +25,7 @@ from traitlets.config import Config
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.errors import said
 from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
@@ -34,11 +35,13 @@ from hvd_kernel.worker.inspect import memory
 from hvd_kernel.worker.output import traceback_frames
 from hvd_kernel.worker.output.capture import Output
 from hvd_kernel.worker.output.display_capture import RankDisplay
+from hvd_kernel.worker.output.packing import packing
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
 from hvd_kernel.worker.shell.control import Control
 from hvd_kernel.worker.shell.tasks import TaskKernel, is_task
 
 _REGISTRATION_S = 60.0
+_LOG = logging.getLogger("hvd_kernel")
 
 
 class RankShell(ZMQInteractiveShell):
@@ -68,7 +71,7 @@ class RankShell(ZMQInteractiveShell):
         self.packages.clear()
         if shown != stb:
             self.kernel.for_the_log = "\n".join(stb)
-        super()._showtraceback(etype, evalue, shown)  # type: ignore[no-untyped-call]
+        super()._showtraceback(etype, said(evalue), shown)  # type: ignore[no-untyped-call]
 
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:
         """Run one statement of the user's, where an interrupt may raise."""
@@ -157,20 +160,37 @@ class RankKernel(TaskKernel):
         if is_task(parent):
             await self.execute_task(stream, ident, parent)
             return
+        with self.telemetry.during(parent), self._answering(stream, ident, parent):
+            await self._execute_cell(stream, ident, parent)
+
+    async def _execute_cell(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         metrics.begin_cell()
         asked, code = parent["content"]["hvd"], parent["content"]["code"]
         with (
-            self.telemetry.during(parent),
             self.output.during(parent, asked["cell"], asked["kernel"]),
             self.shell.display_pub.during(),
             frontend.during_cell(self.control.names, code),
             self.control.elastic.during(asked.get("elastic", {})),
         ):
             await super().execute_request(stream, ident, parent)
+            self._answered = True
         if self.for_the_log:
             self.output.log(f"{self.for_the_log}\n")
             self.for_the_log = ""
         _forget(self.shell.history_manager)
+
+    @contextmanager
+    def _answering(self, stream: Any, ident: Any, parent: dict[str, Any]) -> Iterator[None]:
+        """Answer for a cell that has no answer when the block ends: the notebook would wait for ever."""
+        self._answered = False
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
+            _LOG.exception("a cell has not been run, or its end not been told, as it should")
+            if not self._answered:
+                asked, request = parent["content"]["hvd"], parent["header"]["msg_id"]
+                reply = _reply_of(self.control.give_up(error, asked, request), asked["cell"])
+                self.session.send(stream, "execute_reply", reply, parent=parent, ident=ident)
 
     async def do_execute(self, code: str, silent: bool, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Run the cell's code."""
@@ -184,11 +204,7 @@ class RankKernel(TaskKernel):
                 ours = await self.control.run_cell(code, asked, request)
         finally:
             self._restore_input()
-        reply = {"execution_count": asked["cell"], "user_expressions": {}, "payload": [], "hvd": ours}
-        failure = ours["failure"]
-        if failure is None:
-            return reply | {"status": "ok"}
-        return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+        return _reply_of(ours, asked["cell"])
 
     def _membership(self) -> Any:
         from hvd_kernel.worker.cell_membership import CellRanks  # noqa: PLC0415 - only elastic.run needs it
@@ -223,7 +239,9 @@ class RankKernel(TaskKernel):
 
     def _reply(self, stream: Any, ident: Any, parent: dict[str, Any], answer: Future[handlers.Answer]) -> None:
         error = answer.exception()
-        content, buffers = answer.result() if error is None else ({"error": f"{type(error).__name__}: {error}"}, [])
+        content, buffers = (
+            answer.result() if error is None else ({"error": f"{type(error).__name__}: {said(error)}"}, [])
+        )
         self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)
 
     # A cell's "busy", "idle" and "execute_input" have no reader here: eight messages less per cell on four ranks.
@@ -257,6 +275,15 @@ class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
         os._exit(0)
 
 
+def _reply_of(ours: dict[str, Any], cell: int) -> dict[str, Any]:
+    """Return a cell's reply; ``ours``: its part that the notebook reads."""
+    reply = {"execution_count": cell, "user_expressions": {}, "payload": [], "hvd": ours}
+    failure = ours["failure"]
+    if failure is None:
+        return reply | {"status": "ok"}
+    return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
+
+
 def _forget(history: Any) -> None:
     """Drop what IPython keeps of every cell: results, their text, and inputs for a database that a rank has not."""
     for kept in (history.outputs, history.exceptions, history.output_hist_reprs, history.db_input_cache):
@@ -286,4 +313,5 @@ def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> N
     config.InteractiveShell.cache_size = 0  # no Out[]: it would keep every cell's tensors alive
     app = RankEngine.instance(config=config, id=rank, connection_info_env=json.dumps(connection), user_ns=namespace)
     app.initialize([])
+    app.session.pack = packing(app.session.pack)
     app.start()
