@@ -264,12 +264,8 @@ def step(samples: int = 0) -> None:
 
 
 def count_by(counter: Counter) -> None:
-    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far; on any thread.
-
-    Once: telemetry may ask a counter before the call that registers it has returned, and so have it registered again.
-    """
-    if counter not in _counters:
-        _counters.append(counter)
+    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far; on any thread."""
+    _counters.append(counter)
 
 
 def snapshot() -> Snapshot:

@@ -60,7 +60,7 @@ def plugin() -> ctypes.CDLL:
     if os.environ.get(CHOICE) == STREAM:
         device = ffi().pycapsule(library.hvd_jax_device_handler)
         ffi().register_ffi_target(TARGET, device, platform="CUDA", api_version=1)
-    metrics.count_by(_trained)
+    metrics.count_by(functools.partial(_trained, library))
     if not installed.BEGAN_BEFORE:
         blocked.watch(library.hvd_jax_under_way)
     return library
@@ -76,9 +76,7 @@ def counters() -> dict[str, int]:
         ``aliased``: results in the memory of their operands; ``ended``: operations that have ended, well or not;
         ``steps``: reductions of all gradients of a step; ``samples``: what went into them, where it is known.
     """
-    numbers = (ctypes.c_int64 * len(_COUNTERS))()
-    plugin().hvd_jax_counters(numbers)
-    return dict(zip(_COUNTERS, numbers, strict=True))
+    return _counted(plugin())
 
 
 def calls_under_way() -> bool:
@@ -106,6 +104,12 @@ def translated(error: BaseException) -> BaseException:
     return ours
 
 
-def _trained() -> tuple[int, int]:
-    numbers = counters()
+def _counted(library: ctypes.CDLL) -> dict[str, int]:
+    numbers = (ctypes.c_int64 * len(_COUNTERS))()
+    library.hvd_jax_counters(numbers)
+    return dict(zip(_COUNTERS, numbers, strict=True))
+
+
+def _trained(library: ctypes.CDLL) -> tuple[int, int]:
+    numbers = _counted(library)  # not counters(): telemetry may ask before plugin() has returned
     return numbers["steps"], numbers["samples"]

@@ -44,7 +44,7 @@ def ops() -> Any:
     if trouble := library.hvd_tf_trouble().decode():
         raise ImportError(f"{plugin} cannot be used with TensorFlow {tf.__version__}: {trouble}")
     library.hvd_tf_set_core(core_table())
-    metrics.count_by(_trained)
+    metrics.count_by(functools.partial(_trained, library))
     return made
 
 
@@ -60,9 +60,7 @@ def counters() -> dict[str, int]:
         ``count_samples`` was given.
     """
     ops()
-    numbers = (ctypes.c_int64 * len(_COUNTERS))()
-    _plugin().hvd_tf_counters(numbers)
-    return dict(zip(_COUNTERS, numbers, strict=True))
+    return _counted(_plugin())
 
 
 def calls_under_way() -> bool:
@@ -106,8 +104,14 @@ def translated(error: BaseException) -> BaseException:
     return ours
 
 
-def _trained() -> tuple[int, int]:
-    numbers = counters()
+def _counted(library: ctypes.CDLL) -> dict[str, int]:
+    numbers = (ctypes.c_int64 * len(_COUNTERS))()
+    library.hvd_tf_counters(numbers)
+    return dict(zip(_COUNTERS, numbers, strict=True))
+
+
+def _trained(library: ctypes.CDLL) -> tuple[int, int]:
+    numbers = _counted(library)  # not counters(): telemetry may ask before ops() has returned
     return numbers["steps"], numbers["samples"]
 
 

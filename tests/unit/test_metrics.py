@@ -32,18 +32,6 @@ def test_a_framework_may_count_by_itself() -> None:
     assert metrics.snapshot() == metrics.Snapshot(6, 176, {})
 
 
-def test_a_counter_that_telemetry_registers_again_counts_once() -> None:
-    """It asked a counter of JAX's plugin while that was being loaded: the panel showed 120 steps of 60."""
-
-    def plugin() -> tuple[int, int]:
-        metrics.count_by(plugin)
-        return 60, 0
-
-    metrics.count_by(plugin)
-    metrics.snapshot()
-    assert metrics.snapshot().step == 60
-
-
 def test_log_takes_numbers_tensors_and_arrays() -> None:
     import torch
 
