@@ -46,6 +46,7 @@ class Recent:
     operations: tuple[Operation, ...] = ()
     waits: tuple[tuple[int, int], ...] = ()
     open: tuple[Open, ...] = ()
+    came: int = 0  # when its first cell began, on that clock; 0: not yet
 
     def wire(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -56,6 +57,7 @@ class Recent:
             "operations": [list(each) for each in self.operations],
             "waits": [list(each) for each in self.waits],
             "open": [[each.name, each.since, list(each.missing)] for each in self.open],
+            "came": self.came,
         }
 
     @classmethod
@@ -68,4 +70,5 @@ class Recent:
             tuple(Operation(*each) for each in content["operations"]),
             tuple((begin, end) for begin, end in content["waits"]),
             tuple(Open(name, since, tuple(missing)) for name, since, missing in content["open"]),
+            content["came"],
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from hvd_kernel.protocol.operations import Open, Operation, Recent
+from hvd_kernel.widgets.swimlanes.rank_lanes import KINDS, render
 from hvd_kernel.widgets.swimlanes.window import KEEP_S, Window, late_shares
 from hvd_kernel.worker.inspect import recent_operations
 from hvd_kernel.worker.inspect.recent_operations import MOST, joined, operations, shortened
@@ -121,7 +123,9 @@ def test_another_host_has_another_clock() -> None:
 
 def test_what_is_sent_is_new_and_words_go_once() -> None:
     window = Window("here", 1000)
-    window.take({0: recent(op("x", 1100, 1200, 1300), waits=((1150, 1300),), open=(Open("y", 1400, (1,)),))}, 2000)
+    window.take(
+        {0: recent(op("x", 1100, 1200, 1300), waits=((1150, 1300),), open=(Open("y", 1400, (1,)),), came=500)}, 2000
+    )
     first = window.news()
     assert first["from"] == 0
     assert first["words"] == ["ALLREDUCE", "x", "SHM"]
@@ -130,6 +134,7 @@ def test_what_is_sent_is_new_and_words_go_once() -> None:
             "operations": [[100, 100, 200, 200, 300, 0, 1, 2, 1, 8, 1, -1, 0]],
             "waits": [[150, 300]],
             "open": [["y", 400, [1]]],
+            "came": -500,
         }
     }
     window.take({0: recent(op("z", 1500, 1600, 1700))}, 3000)
@@ -143,6 +148,19 @@ def test_what_is_sent_is_new_and_words_go_once() -> None:
     assert window.cursors() == {"0": [1, 7]}
 
 
+def test_a_rank_that_came_while_a_cell_ran_computes_from_then_on() -> None:
+    """Its lane began with the cell's first operation, which it was not there for."""
+    window = Window("here", 0)
+    old, new = [op("x", at, at + 10, at + 20) for at in (0, 900)], op("x", 905, 910, 920)
+    window.take({0: recent(*old, came=-5000), 1: recent(new, came=460), 2: recent(new, came=915)}, 1_000_000, over=True)
+    drawn = ET.fromstring(render(window.lanes, "timeline")).iter("{http://www.w3.org/2000/svg}rect")
+    computing = [each for each in drawn if (each.get("fill"), each.get("height")) == (KINDS["compute"][0], "7")]
+    ends = [float(each.get("x", 0)) + float(each.get("width", 0)) for each in computing]
+    share = [round(float(each.get("width", 0)) / float(computing[0].get("width", 0)), 3) for each in computing]
+    assert ends == pytest.approx([ends[0]] * 3, abs=0.11)
+    assert share == [1.0, 0.5, pytest.approx(15 / 920, abs=0.001)], "from its first operation, if that was earlier"
+
+
 def test_the_past_is_forgotten() -> None:
     window = Window("here", 0)
     late = round(KEEP_S * 1e6)
@@ -153,7 +171,7 @@ def test_the_past_is_forgotten() -> None:
 
 
 def test_an_answer_survives_its_way() -> None:
-    before = recent(op("x", 1, 2, 3), waits=((1, 2),), open=(Open("y", 5, (0, 3)),))
+    before = recent(op("x", 1, 2, 3), waits=((1, 2),), open=(Open("y", 5, (0, 3)),), came=4)
     assert Recent.of(before.wire()) == before
 
 
@@ -171,7 +189,7 @@ def test_the_last_cells_operations_are_all_there_however_late_the_question_comes
     here = SimpleNamespace(is_initialized=lambda: True, generation=lambda: 1, engine=lambda: engine)
     monkeypatch.setattr(recent_operations, "session", here)
     monkeypatch.setattr(recent_operations, "communication", SimpleNamespace(pending=list))
-    control = cast("Any", SimpleNamespace(rank=0, cell_begun=cell_begun))
+    control = cast("Any", SimpleNamespace(rank=0, came=cell_begun, cell_begun=cell_begun))
 
     def names(seconds: float | None) -> list[str]:
         told, _ = recent_operations.answer(control, {"cursors": {}, "seconds": seconds, "over": True}, [])

@@ -640,8 +640,9 @@ function barsOf(timeline, view, width) {
     for (const [, since, missing2] of lane.open)
       parts.push([missing2.length ? "late" : "negotiate", since, timeline.now]);
     const waits = lane.waits.filter(([begin, end]) => end > view.from && begin < view.to);
+    const there = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came);
     return [
-      ...drawn([[Math.max(view.from, 0), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
+      ...drawn([[Math.max(view.from, 0, there), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
       ...drawn(waits, view, scale, i, 0, "wait"),
       ...KINDS.flatMap((kind) => {
         const spans = parts.filter(([each]) => each === kind).map(([, from, to]) => (
@@ -832,7 +833,8 @@ function takeMessage(timeline, message) {
     lanes.set(Number(rank), {
       operations: operations.filter(({ end }) => end > oldest),
       waits: (old?.waits ?? []).concat(fresh.waits).filter(([, end]) => end > oldest),
-      open: fresh.open
+      open: fresh.open,
+      came: fresh.came
     });
   }
   return { now: message.now, words, lanes };

@@ -91,7 +91,7 @@ def _bars(lane: Lane, over: tuple[int, int], y: int, left: float, width: float) 
     scale = width / ((over[1] - over[0]) or 1)
     core = [part for each in lane.operations for part in parts(each)]
     rows = [
-        ("compute", y + 4, 7, [over]),
+        ("compute", y + 4, 7, [(max(_came(lane), over[0]), over[1])]),
         ("wait", y + 4, 7, [(max(a, over[0]), min(b, over[1])) for a, b in lane.waits]),
     ]
     rows += [
@@ -104,6 +104,11 @@ def _bars(lane: Lane, over: tuple[int, int], y: int, left: float, width: float) 
         for begin, end in merged(seen, _FINEST):
             wide = max(end - begin, _FINEST)
             yield f'<rect x="{left + begin:.1f}" y="{top}" width="{wide:.1f}" height="{tall}" fill="{KINDS[kind][0]}"/>'
+
+
+def _came(lane: Lane) -> int:
+    """Return when the rank was there: not later than what it has done, which a task may have been."""
+    return min([lane.came, *(each.operation.asked for each in lane.operations[:1])])
 
 
 def table(lanes: Mapping[int, Lane]) -> str:

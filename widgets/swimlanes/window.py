@@ -54,6 +54,7 @@ class Lane:
     waits: list[tuple[int, int]] = field(default_factory=list)
     open: list[Open] = field(default_factory=list)
     cursor: tuple[int, int] = (0, 0)
+    came: int = 0  # when the rank did: what others have done before is older than it
     shift: int | None = None  # from that rank's clock to the notebook's
     fresh: int = 0  # operations at the end that have not been sent
     fresh_waits: int = 0
@@ -104,6 +105,7 @@ class Window:
             lane.waits += waits
             lane.fresh_waits += len(waits)
             lane.open = [one._replace(since=one.since + shift - self.base) for one in recent.open]
+            lane.came = recent.came + shift - self.base
         known = {
             rank: _by_name(lane.operations[-500:], fresh.get(rank, ()), self.base) for rank, lane in self.lanes.items()
         }
@@ -156,6 +158,7 @@ class Window:
                 "operations": [each.wire(self._words) for each in _last(lane.operations, lane.fresh)],
                 "waits": [list(each) for each in _last(lane.waits, lane.fresh_waits)],
                 "open": [_open(one) for one in lane.open],
+                "came": lane.came,
             }
             for rank, lane in self.lanes.items()
         }
@@ -172,6 +175,7 @@ class Window:
                 "operations": [each.wire(words) for each in _last(lane.operations, most)],
                 "waits": [list(each) for each in _since_first(lane, most)],
                 "open": [_open(one) for one in lane.open],
+                "came": lane.came,
             }
             for rank, lane in self.lanes.items()
         }

@@ -62,6 +62,7 @@ def answer(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
         tuple(shortened(found, _gap([each.end for each in found]))),
         tuple(joined(waits, _gap([end for _, end in waits]))),
         tuple(pending[:_MOST_OPEN]),
+        round(1e6 * control.came),
     ).wire(), []
 
 

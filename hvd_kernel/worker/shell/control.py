@@ -61,7 +61,7 @@ class Control:
         self.rank = rank
         self._shell = shell
         self.value: Any = None  # of the latest cell's last expression
-        self.cell_begun = 0.0  # the latest, by this host's monotonic clock
+        self.came = self.cell_begun = 0.0  # the first and the latest, by this host's monotonic clock
         self.origins = Origins()
         self._run_number = 0
         self._kernel = ""  # which counts the cells
@@ -108,6 +108,7 @@ class Control:
     def _begin(self, asked: Mapping[str, Any], request: str) -> None:
         self._run_number = asked["run"]
         self.latest, self.cell_begun = Latest(asked["cell"], asked["run"], request), time.monotonic()
+        self.came = self.came or self.cell_begun
         self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
         self._release = None
         self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on

@@ -8,7 +8,7 @@ import { beginOf, takeMessage } from "../../../widgets/js/lanes/model.js";
 import { describe, describeOpen, span } from "../../../widgets/js/lanes/words.js";
 
 const ROW = [100, 200, 900, 950, 1950, 0, 1, 2, 3, 4_000_000, 1, 2, 600];
-const lane = (operations, more = {}) => ({ operations, waits: [], open: [], ...more });
+const lane = (operations, more = {}) => ({ operations, waits: [], open: [], came: 0, ...more });
 const whole = (lanes, now = 2000) => ({ now, from: 0, words: ["ALLREDUCE", "grad", "SHM_SLICES"], lanes, whole: true });
 const timeline = (more) => takeMessage(null, whole({ 0: lane([ROW], more) }));
 
@@ -50,6 +50,20 @@ test("bars: the program computes or stands still, the core negotiates, waits for
       ["late", 1, 20, 60],
       ["transfer", 1, 95, 100],
     ],
+  );
+});
+
+test("a rank that came while the cell ran computes from then on, or from what it did before its first cell", () => {
+  const begins = ([operations, came]) =>
+    barsOf(takeMessage(null, whole({ 0: lane(operations, { came }) })), { from: 0, to: 2000 }, 200)[0].x;
+  assert.deepEqual(
+    [
+      [[], 0],
+      [[], 500],
+      [[ROW], 500],
+      [[ROW], 50],
+    ].map(begins),
+    [0, 50, 10, 5],
   );
 });
 

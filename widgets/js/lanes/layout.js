@@ -51,8 +51,9 @@ export function barsOf(timeline, view, width) {
     for (const [, since, missing] of lane.open)
       parts.push([missing.length ? "late" : "negotiate", since, timeline.now]);
     const waits = lane.waits.filter(([begin, end]) => end > view.from && begin < view.to);
+    const there = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came); // a rank may come while a cell runs
     return [
-      ...drawn([[Math.max(view.from, 0), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
+      ...drawn([[Math.max(view.from, 0, there), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
       ...drawn(waits, view, scale, i, 0, "wait"),
       ...KINDS.flatMap((kind) => {
         const spans = parts.filter(([each]) => each === kind).map(([, from, to]) => /** @type {Pair} */ ([from, to]));

@@ -19,9 +19,9 @@
 
 /** @typedef {[begin: number, end: number]} Span */
 /** @typedef {[name: string, since: number, missing: number[]]} Open an operation that is not done, and who has not come */
-/** @typedef {{ operations: Operation[], waits: Span[], open: Open[] }} Lane waits: the program stood still */
+/** @typedef {{ operations: Operation[], waits: Span[], open: Open[], came: number }} Lane waits: the program stood still */
 /** @typedef {{ now: number, words: string[], lanes: Map<number, Lane> }} Timeline */
-/** @typedef {{ operations: number[][], waits: Span[], open: Open[] }} LaneMessage */
+/** @typedef {{ operations: number[][], waits: Span[], open: Open[], came: number }} LaneMessage */
 /**
  * @typedef {object} TimelineMessage
  * @property {number} now
@@ -73,6 +73,7 @@ export function takeMessage(timeline, message) {
       operations: operations.filter(({ end }) => end > oldest),
       waits: (old?.waits ?? []).concat(fresh.waits).filter(([, end]) => end > oldest),
       open: fresh.open,
+      came: fresh.came,
     });
   }
   return { now: message.now, words, lanes };
