@@ -200,7 +200,7 @@ class Soak:
     def _fault(self, job: subprocess.Popen[bytes]) -> Callable[[], bool]:
         """Do a random one, as soon as somebody would keep the state; return what is waited for then."""
         kind = self._drawn()
-        self._until(lambda: self._is_done(kind), job)
+        self._until(lambda: self._is_done(kind), job, f"a moment for {kind!r}, with slots {self.hosts}")
         self.result.faults[kind] += 1
         self.say(f"{self.result.faults.total():4d}  {kind:5s} at step {self._step()}, slots {dict(self.hosts)}")
         return self._recovered()
@@ -210,7 +210,8 @@ class Soak:
         kind = self.chance.choices([*self.kinds], [*self.kinds.values()])[0]
         if kind == "cut" and not all(self.hosts.values()):
             kind = "come"
-        if kind in {"go", "leave"} and sum(self.hosts.values()) <= LEAST_SLOTS:
+        slots = sum(self.hosts.values()) - len(self.leaving)  # those of ranks that are on their way out go too
+        if kind in {"go", "leave"} and slots <= LEAST_SLOTS:
             kind = "come"
         return "go" if kind == "come" and self.hosts == FULL else kind
 
@@ -303,13 +304,13 @@ class Soak:
             self.hosts[self.leaving.pop(pid)] -= 1
             self._write_hosts()
 
-    def _until(self, what: Any, job: subprocess.Popen[bytes]) -> bool:
+    def _until(self, what: Any, job: subprocess.Popen[bytes], name: str = "recovery") -> bool:
         limit = time.monotonic() + PATIENCE_S
         while not what():
             self._let_slots_go()
             if job.poll() is not None:
                 return False
-            assert time.monotonic() < limit, self.said.read_text()[-3000:]
+            assert time.monotonic() < limit, f"{name} has not come:\n{self.said.read_text()[-3000:]}"
             time.sleep(0.01)
         return True
 
