@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,8 +41,34 @@ def test_after():
 """
 
 
-def played(tmp_path: Path, source: str, silent: float = 60.0) -> run.Folder:
-    (tmp_path / "test_played.py").write_text(source)
+MEETS = """
+import pathlib, time
+
+def test_meets():
+    print("begins")
+    here, there = (pathlib.Path(FOLDER, name) for name in (OWN, OTHER))
+    here.touch()
+    while not there.exists():
+        time.sleep(0.01)
+"""
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from suite import run
+from suite.phases import Phase
+
+run.run([Phase(name, (sys.executable, "-c", STAYS), pytest=True, beside=True) for name in ("a", "b", "c")], Path("."))
+"""
+STAYS = """
+import os, pathlib, time
+pathlib.Path(FOLDER, str(os.getpid()) + ".up").touch()
+time.sleep(1000)
+"""
+
+
+def phase_of(folder: Path, source: str, name: str = "played", *, beside: bool = False) -> Phase:
+    folder.mkdir(exist_ok=True)
+    (folder / f"test_{name}.py").write_text(source)
     plugins = (
         "-p",
         "hvdtest.record",
@@ -49,27 +79,67 @@ def played(tmp_path: Path, source: str, silent: float = 60.0) -> run.Folder:
         "-c",
         "/dev/null",
         "--rootdir",
-        str(tmp_path),
+        str(folder),
     )
-    command = (sys.executable, "-P", "-m", "pytest", "-q", *plugins, str(tmp_path))
-    (folder,) = run.run(
-        [Phase("played", command, pytest=True)],
-        tmp_path / "results",
-        {"PYTEST_ADDOPTS": "", "PYTHONPATH": TESTS},
-        silent,
-    )
+    command = (sys.executable, "-P", "-m", "pytest", "-q", *plugins, str(folder))
+    return Phase(name, command, pytest=True, beside=beside)
+
+
+def ran(phases: list[Phase], tmp_path: Path, silent: float = 60.0) -> list[run.Folder]:
+    return run.run(phases, tmp_path / "results", {"PYTEST_ADDOPTS": "", "PYTHONPATH": TESTS}, silent)
+
+
+def played(tmp_path: Path, source: str, silent: float = 60.0) -> run.Folder:
+    (folder,) = ran([phase_of(tmp_path, source)], tmp_path, silent)
     return folder
 
 
-def test_a_hang_fails_one_test_which_is_named_with_who_waits_where(
+def test_folders_that_leave_cores_idle_run_two_at_a_time_and_each_ones_output_is_in_one_piece(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = played(tmp_path, HANGS, silent=5.0)
-    assert (folder.passed, folder.failed) == (1, 2)
-    said = capfd.readouterr()
-    assert "FAILED test_played.py::test_that_hears_no_signal: hung" in said.out
-    assert "state S, waits in" in said.out
-    assert "in test_that_hears_no_signal" in said.err, "faulthandler shows where Python stood"
+    names = ("one", "two")
+    phases = [
+        phase_of(tmp_path / own, f"FOLDER, OWN, OTHER = {(str(tmp_path), own, other)!r}\n{MEETS}", own, beside=True)
+        for own, other in zip(names, reversed(names), strict=True)
+    ]
+    folders = ran([*phases, Phase("alone", ("echo", "first"))], tmp_path)
+    assert [(folder.name, folder.passed, folder.failed) for folder in folders] == [
+        ("one", 1, 0),
+        ("two", 1, 0),
+        ("alone", 0, 0),
+    ]
+    said = capfd.readouterr().out
+    assert said.index("=== alone: echo first\nfirst\n") < said.index("=== one begins"), "by itself, before the others"
+    blocks = [block for block in said.split("\n=== ") if block.startswith(("one: ", "two: "))]
+    assert sorted(block[:3] for block in blocks) == sorted(names)
+    assert all("\n1 passed in" in block for block in blocks)
+
+
+def test_an_interrupt_ends_those_that_run_and_begins_no_other(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(run.__file__).resolve().parents[1])}
+    stays = f"FOLDER = {str(tmp_path)!r}\n{STAYS}"
+    command = (sys.executable, "-P", "-c", f"STAYS = {stays!r}\n{INTERRUPTED}")
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while len(up := [*tmp_path.glob("*.up")]) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert len(up) == 2
+    assert not [file for file in up if Path(f"/proc/{file.stem}").exists()]
+
+
+def test_a_hang_fails_one_test_which_is_named_with_who_waits_where_and_nothing_beside_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    good = phase_of(tmp_path / "good", "def test_good():\n    pass\n", "good", beside=True)
+    bad = phase_of(tmp_path / "bad", HANGS, "bad", beside=True)
+    assert [(folder.passed, folder.failed) for folder in ran([bad, good], tmp_path, silent=5.0)] == [(1, 2), (1, 0)]
+    said = capfd.readouterr().out
+    assert "FAILED test_bad.py::test_that_hears_no_signal: hung" in said
+    assert "state S, waits in" in said
+    assert "in test_that_hears_no_signal" in said, "faulthandler shows where Python stood"
 
 
 def test_a_crash_fails_one_test_and_the_rest_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,9 @@ CI_S = 3600
 
 def default(only: list[str], setup: list[budget.Folder]) -> int:
     """The default tier, behind what the setup took."""
-    held = budget.read()
-    return run.finish(setup + run.run(phases.default_tier(only)), held.default)
+    held, began = budget.read(), time.monotonic() - sum(folder.seconds for folder in setup)
+    folders = setup + run.run(phases.default_tier(only))
+    return run.finish(folders, held.default, time.monotonic() - began)
 
 
 def shard(name: str) -> int:

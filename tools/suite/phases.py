@@ -12,38 +12,45 @@ PYTEST = (".venv/bin/python", "-P", "-m", "pytest", "-q")
 EXTRAS = "build/extras/bin/python"
 """Of the copy of .venv that .ci/extras makes: what a shard's extras bring is in no other tests' way."""
 PARALLEL = dict.fromkeys(("unit", "platforms"), ("-n", "2", "--dist", "loadfile"))
-"""Folders whose files share nothing: two processes at a time."""
+"""Folders whose files share nothing: two processes for one folder."""
 DEFAULT_TIER = ("-m", "not nightly")
 FOLDERS = (
     "unit",
-    "gpu",
+    "jupyter",
+    "faults",
     "multiprocess",
     "frameworks",
     "platforms",
-    "jupyter",
-    "faults",
-    "elastic",
-    "spark",
-    "on_ray",
     "browser",
     "notebooks",
+    "elastic",
+    "gpu",
+    "spark",
+    "on_ray",
 )
+"""Those that take longest are early: two run at a time."""
 NATIVE = ("asan", "plain")
 """Kinds of native builds in the default tier; .ci/native says which rooms run in which."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One command. ``pytest``: it writes a record of its tests, and its rest can run without those that have ended."""
+    """One command.
+
+    ``pytest``: it writes a record of its tests, and its rest can run without those that have ended. ``beside``: it leaves
+    cores idle, and another such phase may run at the same time.
+    """
 
     name: str
     command: tuple[str, ...]
     pytest: bool = False
+    beside: bool = False
 
 
 def pytest_of(folder: str, more: Sequence[str] = (), python: str = PYTEST[0]) -> Phase:
     """A folder of tests/."""
-    return Phase(folder, (python, *PYTEST[1:], *PARALLEL.get(folder, ()), *more, f"tests/{folder}"), pytest=True)
+    command = (python, *PYTEST[1:], *PARALLEL.get(folder, ()), *more, f"tests/{folder}")
+    return Phase(folder, command, pytest=True, beside=True)
 
 
 def native(kind: str, tier: str) -> Phase:
