@@ -21,7 +21,7 @@ build/.demo: $(SETTINGS) $(NATIVE)
 	@bash .ci/setup torch,lab && mkdir -p build && touch $@
 
 build/.test: $(SETTINGS) $(NATIVE)
-	@begin=$$SECONDS; { bash .ci/system && bash .ci/js install; } & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
+	@begin=$$SECONDS; { bash .ci/system $(if $(CI),java) && bash .ci/js install; } & system=$$!; bash .ci/setup torch,lab,test && wait $$system && \
 	  echo $$((SECONDS - begin)) >build/setup.seconds && touch build/.demo $@
 
 demo: build/.demo

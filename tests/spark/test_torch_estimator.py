@@ -12,75 +12,19 @@ from typing import Any
 
 import pytest
 from hvdtest.spark_driver import outcomes
+from hvdtest.torch_estimator import ESTIMATOR
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 LONG_S = 1200  # 25 fits and as many writes: 400 s beside a load of 16
 
-HEAD = """
-import json, os, sys
-from pathlib import Path
-import torch
-from hvd_kernel import compat
-compat.install()
-from horovod.spark.common.backend import Backend, SparkBackend
-from horovod.spark.common.store import LocalStore, Store
-from horovod.spark.torch import TorchEstimator, TorchModel
-from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.feature import VectorAssembler
-
-ROWS = 16
-
-class Here(Backend):
-    \"\"\"One rank: this process.\"\"\"
-    def run(self, fn, args=(), kwargs=None, env=None):
-        return [fn(*args, **(kwargs or {}))]
-    def num_processes(self):
-        return 1
-
-class Line(torch.nn.Module):
-    def __init__(self, outputs=1):
-        super().__init__()
-        self.net = torch.nn.Linear(2, outputs)
-        torch.nn.init.constant_(self.net.weight, 0.5)
-        torch.nn.init.constant_(self.net.bias, 0.25)
-
-    def forward(self, x):
-        return self.net(x)
-
-def values():
-    return [(n % 4 / 4, n % 8 / 8 - 0.5, n % 4 / 2 + 0.25) for n in range(ROWS)]
-
-def estimator(**more):
-    model = more.pop("model", None) or Line()
-    given = dict(
-        store=Store.create(os.path.join(os.getcwd(), "store")), model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.125), loss=torch.nn.functional.mse_loss,
-        feature_cols=["x"], label_cols=["y"], batch_size=ROWS, shuffle=False, verbose=0,
-    )
-    return TorchEstimator(**{**given, **more})
-
-def weights(model):
-    return [each.detach().flatten().tolist() for each in model.parameters()]
-"""
 SCRIPT = (
-    HEAD
+    ESTIMATOR
     + """
 spark = session("local[2]")
 plain = spark.createDataFrame(values(), ["a", "b", "y"])
 assembler = VectorAssembler(inputCols=["a", "b"], outputCol="x")
 frame = assembler.transform(plain).cache()
-
-def by_hand(rate, epochs, parts=1):
-    model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    rows = torch.tensor(values())
-    for _ in range(epochs):
-        for part in rows.chunk(parts):
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(part[:, :2]), part[:, 2:]).backward()
-            optimizer.step()
-    return weights(model)
 
 def two_ranks():
     made = Pipeline(stages=[assembler, estimator(num_proc=2, epochs=2, run_id="two")]).fit(plain)
@@ -220,7 +164,7 @@ tell(two_ranks, goes_on, splits, best, row_weights, own_minibatch, transformed, 
 """
 )
 OTHER = (
-    HEAD
+    ESTIMATOR
     + """
 spark = session("local[2]")
 plain = spark.createDataFrame(values(), ["a", "b", "y"])
