@@ -6,7 +6,7 @@ from hvd_kernel.launch.elastic.events import End
 from hvd_kernel.launch.elastic.job.workers import Worker, Workers
 from hvd_kernel.launch.job_run import Outcome
 from hvd_kernel.launch.line_output import Write
-from hvd_kernel.launch.outcome import shell_status, told
+from hvd_kernel.launch.outcome import is_consequence, shell_status, told
 
 _FAILED = 1
 
@@ -65,4 +65,12 @@ def outcome(end: End, workers: Workers) -> Outcome:
 
 
 def _first_failed(end: End, workers: Workers) -> Worker | None:
-    return None if end.worker is None else workers.get(end.worker)
+    """Return whom the verdict names; where another rank's exception has released that one, the rank that raised.
+
+    The verdict falls when the first of them has ended, which may be the one that was released.
+    """
+    named = None if end.worker is None else workers.get(end.worker)
+    if named is None or not is_consequence(named.failure()):
+        return named
+    raised = (each for each in workers.ranks() if (each.status or 0) > 0 and not is_consequence(each.failure()))
+    return next(raised, named)
