@@ -247,7 +247,7 @@ def fast_allreduce(
     live: dict[int, Any],
     owner: Callable[[], Engine],
     /,
-) -> tuple[Callable[..., bool], Callable[..., int | None]] | None:
+) -> tuple[Callable[..., Any], Callable[..., int | None]] | None:
     """See FastCalls in hvd_kernel.core.handles; None: an exchange of a version that is not known."""
 
 def fast_synchronize(live: dict[int, Any], handle: int, entry: tuple[Engine, Any, Any], /) -> Any:

@@ -72,7 +72,7 @@ def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how:
 
 def _fast_functions(
     kind: type, parameter: type, exchange: Any
-) -> tuple[Callable[..., bool], Callable[..., int | None]] | None:
+) -> tuple[Callable[..., Any], Callable[..., int | None]] | None:
     global _synchronize_fast  # noqa: PLW0603 - of the process, as the core
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
@@ -80,21 +80,17 @@ def _fast_functions(
     return _native.fast_allreduce(kind, parameter, exchange, global_process_set, _live, current_engine)
 
 
-def _declines(*_: Any) -> bool:
-    return False
-
-
-def _gives_no_handle(*_: Any) -> None:
+def _declines(*_: Any) -> None:
     return None
 
 
 class FastCalls:
     """The core's two functions for the usual allreduce of one framework's tensors, asked for at the first call.
 
-    Both take (tensor, output, average, name, op, prescale, postscale, process set). ``allreduce`` waits and returns
-    True, ``allreduce_async`` returns a handle. False, and None: nothing has happened, it is not the usual case, and the
-    ordinary way finds out what it is. Before ``init`` they decline so, and for ever where the core cannot read such
-    tensors.
+    Both take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor where ``out``
+    is, else ``out(tensor)`` makes it. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle.
+    None: nothing has happened, it is not the usual case, and the ordinary way finds out what it is. Before ``init``
+    they decline so, and for ever where the core cannot read such tensors.
 
     Parameters
     ----------
@@ -106,7 +102,7 @@ class FastCalls:
         False: the core has no way to read them.
     """
 
-    allreduce: Callable[..., bool]
+    allreduce: Callable[..., Any]
     allreduce_async: Callable[..., int | None]
 
     def __init__(self, kind: type, parameter: type, exchange: Any = None, *, readable: bool = True) -> None:
@@ -118,8 +114,8 @@ class FastCalls:
         """Ask the core at the next call."""
         self.allreduce, self.allreduce_async = self._first, self._first_async
 
-    def _first(self, *call: Any) -> bool:
-        return self._asked() and self.allreduce(*call)
+    def _first(self, *call: Any) -> Any:
+        return self.allreduce(*call) if self._asked() else None
 
     def _first_async(self, *call: Any) -> int | None:
         return self.allreduce_async(*call) if self._asked() else None
@@ -128,7 +124,7 @@ class FastCalls:
         if not session.is_initialized():
             return False
         found = _fast_functions(*self._kind) if self._readable else None
-        self.allreduce, self.allreduce_async = found or (_declines, _gives_no_handle)
+        self.allreduce, self.allreduce_async = found or (_declines, _declines)
         return True
 
 

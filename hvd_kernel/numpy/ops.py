@@ -80,8 +80,9 @@ def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
         out: Any = None,
     ) -> Any:
         if out is None and process_set is global_process_set and type(array) is np.ndarray:
-            result = np.empty_like(array)
-            if _fast.allreduce(array, result, None, name, op, prescale_factor, postscale_factor, process_set):
+            how = (None, name, op, prescale_factor, postscale_factor, process_set)
+            result = _fast.allreduce(array, np.empty_like, *how)
+            if result is not None:
                 return result
         return verb(array, name, op, prescale_factor, postscale_factor, process_set, out=out)
 
@@ -122,8 +123,9 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     >>> array
     array([1., 2.])
     """
-    if _fast.allreduce(array, array, None, name, op, prescale_factor, postscale_factor, process_set):
-        return array
+    done = _fast.allreduce(array, array, None, name, op, prescale_factor, postscale_factor, process_set)
+    if done is not None:
+        return done
     scales = prescale_factor, postscale_factor
     _reduce([array], core.named("allreduce", name), op, scales, process_set, "allreduce_")
     return array

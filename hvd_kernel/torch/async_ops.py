@@ -73,9 +73,8 @@ def allreduce_async(
     tensor([1., 2.])
     """
     if process_set is global_process_set and at_once.is_plain(tensor):
-        output = torch.empty_like(tensor)
         how = (average, name, op, prescale_factor, postscale_factor, process_set)
-        handle = at_once.calls.allreduce_async(tensor, output, *how)
+        handle = at_once.calls.allreduce_async(tensor, torch.empty_like, *how)
         if handle is not None:
             return handle
     op = reduction_of(op, average)

@@ -140,11 +140,13 @@ def allreduce(
     tensor([3, 6])
     """
     if compression is Compression.none and process_set is global_process_set and at_once.is_plain(tensor):
-        output = torch.empty_like(tensor)
-        if at_once.calls.allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set):
+        how = (average, name, op, prescale_factor, postscale_factor, process_set)
+        output: Tensor | None = at_once.calls.allreduce(tensor, torch.empty_like, *how)
+        if output is not None:
             return output
     small, ctx = compression.compress(tensor)
-    how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = reduction_of(op, average)
+    how = (None, name, reduction, prescale_factor, postscale_factor, process_set)
     result: Tensor = compression.decompress(gradients.apply(gradients.HorovodAllreduce, small, *how), ctx)
     return result
 
@@ -166,8 +168,11 @@ def allreduce_(
     >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
     True
     """
-    if at_once.calls.allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
-        return tensor
+    done: Tensor | None = at_once.calls.allreduce(
+        tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if done is not None:
+        return done
     op = reduction_of(op, average)
     handle = dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)

@@ -14,15 +14,10 @@
 namespace hvd {
 namespace {
 
-// How long shutdown() waits for the progress lock before it goes without.
-constexpr double kLeaveSeconds = 10;
-constexpr double kGoodbyeSeconds = 5;
 // What a thread that nobody lets wait works at itself before enqueue() returns: so many bytes, for
 // so long. Both cost less than to wake another thread.
 constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
-// Devices have no doorbell for when they are done.
-constexpr std::chrono::microseconds kBetweenLooks(100);
 // A wait in the trace: a shorter one is not seen there, and noting it would cost a small call more.
 constexpr std::int64_t kSeenWaitNs = 20'000;
 
@@ -143,18 +138,27 @@ std::string Engine::transport_to(int peer) const {
 
 Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands,
                                      bool waits_next, void* stream) {
-  return take(std::move(request), std::move(operands), nullptr, waits_next, stream);
+  const Result<TaskPtr> task = give(std::move(request), std::move(operands),
+                                    waits_next ? Next::kWaits : Next::kGoesOn, stream);
+  if (!task) return task.status();
+  return task.value()->handle;
 }
 
 Status Engine::enqueue(Request request, std::vector<Operand> operands,
                        std::unique_ptr<Completion> completion, void* stream) {
-  return take(std::move(request), std::move(operands), std::move(completion), false, stream)
-      .status();
+  const Result<TaskPtr> task =
+      take(std::move(request), std::move(operands), std::move(completion), Next::kBegins, stream);
+  if (task) begin(task.value());
+  return task.status();
 }
 
-Result<std::int64_t> Engine::take(Request request, std::vector<Operand> operands,
-                                  std::unique_ptr<Completion> completion, bool waits_next,
-                                  void* stream) {
+Result<TaskPtr> Engine::give(Request request, std::vector<Operand> operands, Next next,
+                             void* stream) {
+  return take(std::move(request), std::move(operands), nullptr, next, stream);
+}
+
+Result<TaskPtr> Engine::take(Request request, std::vector<Operand> operands,
+                             std::unique_ptr<Completion> completion, Next next, void* stream) {
   if (request.on_device()) {
     if (Status status = has_accelerator(); !status) return status;
   }
@@ -166,16 +170,16 @@ Result<std::int64_t> Engine::take(Request request, std::vector<Operand> operands
     task->handle = handle;
     task->enqueued_ns = now_ns();
     task->completion = std::move(completion);
-    Status status = submit(std::move(request), std::move(operands), task, waits_next, stream);
+    Status status = submit(std::move(request), std::move(operands), task, next, stream);
     if (!status) return status;
+    return task;
   } catch (const std::bad_alloc&) {
     return no_memory();
   }
-  return handle;
 }
 
 Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
-                      bool waits_next, void* stream) {
+                      Next next, void* stream) {
   const RundownScope scope(rundown_guard_);
   if (request.name.empty()) request.name = name_for(request, task->handle);
   const auto group = groups_.find(request.set);
@@ -196,9 +200,10 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     task->ready = ready.take();
   }
   task->small = is_small(request, caller_runs_bytes_);
-  const bool briefly = task->completion != nullptr && task->small && may_help_briefly(request);
-  task->held = briefly || (waits_next && task->small);
-  task->keeps_name = !waits_next && task->completion == nullptr;
+  const bool held =
+      task->small && (next == Next::kWaits || (next == Next::kBegins && may_begin(request, *task)));
+  task->held = held;
+  task->keeps_name = next != Next::kWaits && task->completion == nullptr;
   task->request = std::move(request);
   task->operands = std::move(operands);
   if (scope && task->request.kind == Kind::kReducescatter) {
@@ -207,23 +212,31 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     if (status = find_shares(*task, *group, placement.value()); !status) return status;
   }
   status = handles_.add(task);
-  if (!status || !scope || (task->held && !briefly)) return status;
-  return briefly ? help_briefly(task) : ask(task);
+  return !status || !scope || held ? status : ask(task);
 }
 
 // Where other operations are under way, this one joins them. Whoever tells a completion may have
-// the progress lock already.
-bool Engine::may_help_briefly(const Request& request) {
-  return request.bytes() <= kBriefBytes && !telling() && handles_.none_in_flight() &&
-         brief_help_.due();
+// the progress lock already. Beside process sets, ranks that have agreed on this operation may have
+// others to carry out before it, for as long as they take.
+bool Engine::may_begin(const Request& request, const Task& task) {
+  if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
+  return (task.completion != nullptr || groups_.only_the_global()) && brief_help_.due();
 }
 
-// The caller has its own work to do, so it never sleeps for long: what other ranks are late for is
-// left to the background thread.
-Status Engine::help_briefly(const TaskPtr& task) {
-  progress_engine_->help(task, Deadline(kBriefly));
+void Engine::begin(const TaskPtr& task) {
+  if (!task->held) return;
+  const RundownScope scope(rundown_guard_);
+  if (!scope) return;
+  if (task->completion != nullptr) {
+    progress_engine_->help(task, Deadline(kBriefly));
+  } else {
+    progress_engine_->begin(task);
+  }
   brief_help_.report(!task->done());
-  return Status::ok();
+}
+
+bool Engine::is_quick(const Task& task) const {
+  return topology_.size == 1 && task.small && task.request.bytes() <= kBriefBytes;
 }
 
 Status Engine::ask(const TaskPtr& task) {
@@ -241,28 +254,34 @@ Status Engine::has_accelerator() {
 }
 
 Result<bool> Engine::poll(std::int64_t handle, bool reached) {
-  if (forked()) return in_a_child();
-  const TaskPtr task = handles_.find(handle);
-  if (task == nullptr) return no_such_handle(handle);
+  const Result<TaskPtr> found = find(handle);
+  if (!found) return found.status();
+  const TaskPtr& task = found.value();
   if (!task->done()) return false;
   if (reached && task->event != nullptr && !reached_or_lost(*task->event)) return false;
   handles_.free_name(*task);
   return true;
 }
 
-Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest) {
+Result<TaskPtr> Engine::find(std::int64_t handle) const {
   if (forked()) return in_a_child();
-  const TaskPtr task = handles_.find(handle);
+  TaskPtr task = handles_.find(handle);
   if (task == nullptr) return no_such_handle(handle);
-  return wait_for(task, longest);
+  return task;
+}
+
+Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest) {
+  const Result<TaskPtr> task = find(handle);
+  if (!task) return task.status();
+  return help(task.value(), longest);
 }
 
 Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
                                               std::chrono::nanoseconds longest) {
-  if (forked()) return in_a_child();
-  const TaskPtr task = handles_.find(handle);
-  if (task == nullptr) return no_such_handle(handle);
-  if (!wait_for(task, longest)) return std::unique_ptr<Outcome>();
+  const Result<TaskPtr> found = find(handle);
+  if (!found) return found.status();
+  const TaskPtr& task = found.value();
+  if (!help(task, longest)) return std::unique_ptr<Outcome>();
   auto outcome = std::make_unique<Outcome>();
   if (task->ending != nullptr) outcome->status = *task->ending;
   if (!handles_.forget(handle)) return no_such_handle(handle);
@@ -273,7 +292,12 @@ Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
   return outcome;
 }
 
-bool Engine::wait_for(const TaskPtr& task, std::chrono::nanoseconds longest) {
+Status Engine::end(const TaskPtr& task) {
+  if (!handles_.forget(task->handle)) return no_such_handle(task->handle);
+  return task->ending == nullptr ? Status::ok() : *task->ending;
+}
+
+bool Engine::help(const TaskPtr& task, std::chrono::nanoseconds longest) {
   if (task->done()) return true;
   const std::int64_t begin = now_ns();
   const Deadline deadline(begin, longest);
@@ -388,65 +412,6 @@ void Engine::time_devices() const {
   counters_.exposed_ns.store(times.exposed_ns, std::memory_order_relaxed);
 }
 
-void Engine::shutdown() {
-  if (forked()) return abandon();
-  const MutexLock once(shutdown_mutex_);
-  if (mesh_ == nullptr) return;
-  leave_in_time();
-  if (thread_->joinable()) thread_->join();
-  rundown_guard_.close_and_wait();
-  tried([&] { stop_timeline(); });
-  tried([&] { settle_devices(); });
-  tried([&] { time_devices(); });
-  tried([&] { mesh_->leave(); });
-  tried([&] { await_goodbyes(); });
-  progress_engine_.reset();
-  devices_.reset();
-  backends_.reset();
-  regions_.reset();
-  mesh_.reset();
-}
-
-// In a forked child: the threads are not here, sockets and memory are the parent's too. What would
-// join, say goodbye or free is left alone.
-void Engine::abandon() {
-  // NOLINTBEGIN(bugprone-unused-return-value)
-  static_cast<void>(thread_.release());
-  static_cast<void>(timeline_.release());
-  static_cast<void>(progress_engine_.release());
-  static_cast<void>(devices_.release());
-  static_cast<void>(backends_.release());
-  static_cast<void>(regions_.release());
-  static_cast<void>(mesh_.release());
-  // NOLINTEND(bugprone-unused-return-value)
-}
-
-// What was given to a device, here or at a peer, may still use this rank's memory.
-void Engine::settle_devices() {
-  const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
-  while (!mesh_->abort().raised() && !devices_->idle()) {
-    if (deadline.expired()) mesh_->raise_everywhere(shut_down_by(topology_.rank));
-    std::this_thread::sleep_for(kBetweenLooks);
-  }
-  const bool in_peace = !mesh_->abort().raised();
-  const Status cause = in_peace ? handles_.closed() : mesh_->abort().cause();
-  devices_->abandon(std::make_shared<const Status>(cause));
-  if (in_peace) regions_->part();
-}
-
-// Device memory that a peer has mapped may not be given back before the peer has closed it, which
-// it does before it says goodbye. A peer that does not leave, in peace or not, is not waited for.
-void Engine::await_goodbyes() {
-  if (!devices_->used()) return;
-  const Deadline deadline = Deadline::after_seconds(kGoodbyeSeconds);
-  for (int peer = 0; peer < topology_.size; ++peer) {
-    while (peer != topology_.rank && !mesh_->has_left(peer)) {
-      if (mesh_->abort().raised() || deadline.expired()) return;
-      std::this_thread::sleep_for(kBetweenLooks);
-    }
-  }
-}
-
 void Engine::park(bool parked) {
   const RundownScope scope(rundown_guard_);
   if (!scope || forked()) return;
@@ -460,21 +425,6 @@ void Engine::blocked(std::int64_t at_ns, NamesInSets waits, std::vector<std::str
   const RundownScope scope(rundown_guard_);
   if (!scope || forked()) return;
   progress_engine_->submit(request_of({at_ns, std::move(waits), std::move(may_ask)}));
-}
-
-void Engine::leave_in_time() {
-  const bool asked = tried([&] {
-    Request leave;
-    leave.kind = Kind::kLeave;
-    progress_engine_->submit(std::move(leave));
-  });
-  const Deadline deadline = Deadline::after_seconds(asked ? kLeaveSeconds : 0);
-  while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
-    futex_wait(stopped_, 0, deadline.remaining());
-  }
-  if (stopped_.load(std::memory_order_acquire) == 0) {
-    tried([&] { mesh_->raise_everywhere(shut_down_by(topology_.rank)); });
-  }
 }
 
 }  // namespace hvd

@@ -58,6 +58,13 @@ struct SharedPart {
   std::size_t bytes = 0;      // as asked for
 };
 
+// What the caller of enqueue() does next.
+enum class Next : std::uint8_t {
+  kGoesOn,  // with other work: somebody else is woken to carry the operation out
+  kWaits,   // help() or wait() for it at once: nobody else need be woken
+  kBegins   // begin() for it at once, then other work
+};
+
 class HVD_VISIBLE Engine {
  public:
   // Collective: finds the other ranks over the bootstrap.
@@ -79,6 +86,16 @@ class HVD_VISIBLE Engine {
   // (for wait()) once it has been given to the device; see Outcome::event.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
                                bool waits_next = false, void* stream = nullptr);
+  // The same for callers that keep the task, and need no look at the table for it.
+  Result<TaskPtr> give(Request request, std::vector<Operand> operands, Next next,
+                       void* stream = nullptr);
+  // After Next::kBegins. A small operation that is the only one under way is worked at here, for a
+  // few microseconds at most where it waits for other ranks; what has not ended then is carried out
+  // by others. So who waits for it soon finds it done, and nobody has been woken.
+  void begin(const TaskPtr& task);
+  // No other rank is needed for it, and little time: not worth to let other threads of Python work
+  // meanwhile.
+  bool is_quick(const Task& task) const;
   // The same for what nobody waits for: when it has ended, the completion is told (handles.h),
   // perhaps before this returns: a small operation that is the only one under way is worked at here
   // first, for a tenth of a millisecond at most. Not ok: it is never told.
@@ -94,6 +111,11 @@ class HVD_VISIBLE Engine {
   Result<bool> help(std::int64_t handle, std::chrono::nanoseconds longest);
   // Nothing when it is not done after `longest`. The outcome is given once.
   Result<std::unique_ptr<Outcome>> wait(std::int64_t handle, std::chrono::nanoseconds longest);
+  // The same for what has no other outcome than its status, and in host memory. An error: as
+  // poll(), and find() says it too.
+  Result<TaskPtr> find(std::int64_t handle) const;
+  bool help(const TaskPtr& task, std::chrono::nanoseconds longest);
+  Status end(const TaskPtr& task);  // it is done
 
   // The ranks of a process set; empty: there is none of this id.
   std::vector<int> ranks_of(int set) const;
@@ -118,14 +140,12 @@ class HVD_VISIBLE Engine {
   void shutdown();
 
  private:
-  Result<std::int64_t> take(Request request, std::vector<Operand> operands,
-                            std::unique_ptr<Completion> completion, bool waits_next, void* stream);
-  Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
-                bool waits_next, void* stream);
+  Result<TaskPtr> take(Request request, std::vector<Operand> operands,
+                       std::unique_ptr<Completion> completion, Next next, void* stream);
+  Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, Next next,
+                void* stream);
   Status ask(const TaskPtr& task);
-  bool may_help_briefly(const Request& request);
-  Status help_briefly(const TaskPtr& task);
-  bool wait_for(const TaskPtr& task, std::chrono::nanoseconds longest);
+  bool may_begin(const Request& request, const Task& task);
   void leave_in_time();
   void settle_devices();
   void await_goodbyes();

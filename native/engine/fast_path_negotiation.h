@@ -37,10 +37,14 @@ class FastPathNegotiation {
     if (fast_path_ != nullptr) fast_path_->close(position_);
   }
 
+  // How often a rank that misses the others tries again: who stands in its call waits in vain, and
+  // next time not so soon; who only passes by loses nothing.
+  enum class Try : std::uint8_t { kMeets, kPasses };
+
   // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
   // messages.
   template <class Patient>
-  std::optional<Response> agree(const Request& request, const Patient& patient) {
+  std::optional<Response> agree(const Request& request, Try how, const Patient& patient) {
     std::optional<Response> response;
     if (fast_path_ == nullptr || rests()) return response;
     text_.clear();
@@ -48,7 +52,7 @@ class FastPathNegotiation {
     if (text_.size() <= kFastPathTextBytes) response = agreed_by_all(request, size_);
     if (!response) {
       decline();
-    } else if (!all_agree(patient)) {
+    } else if (!all_agree(how, patient)) {
       response.reset();
     }
     return response;
@@ -66,7 +70,7 @@ class FastPathNegotiation {
   }
 
   template <class Patient>
-  bool all_agree(const Patient& patient) {
+  bool all_agree(Try how, const Patient& patient) {
     FastPath::Stand stand = fast_path_->enter(position_, text_);
     failpoint("engine.fast_path_entered");
     while (stand == FastPath::Stand::kCounted) {
@@ -74,7 +78,11 @@ class FastPathNegotiation {
     }
     const bool all = stand == FastPath::Stand::kComplete;
     failpoint("engine.fast_path_left");
-    misses_ = all ? 0 : std::min(misses_ + 1, kMostMisses);
+    if (all) {
+      misses_ = 0;
+    } else if (how == Try::kMeets) {
+      misses_ = std::min(misses_ + 1, kMostMisses);
+    }
     return all;
   }
 

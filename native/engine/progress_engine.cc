@@ -76,8 +76,15 @@ std::vector<Waiting> ProgressEngine::waiting() const {
 }
 
 void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline) {
+  help(task, deadline, Spin::before_sleep(may_spin_), Try::kMeets);
+}
+
+void ProgressEngine::begin(const TaskPtr& task) {
+  help(task, Deadline(std::chrono::nanoseconds(0)), Spin::in_passing(may_spin_), Try::kPasses);
+}
+
+void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast) {
   if (!task->small || task->done()) return;
-  Spin spin = Spin::before_sleep(may_spin_);
   if (!take_progress_lock(*task, spin)) {
     if (task->held.exchange(false)) ask_from_outside(task);
     // Who has the progress lock may have looked at the queue for the last time.
@@ -85,7 +92,7 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline) {
     return;
   }
   guarded([&] {
-    if (task->held.exchange(false)) ask_for(task, spin);
+    if (task->held.exchange(false)) ask_for(task, spin, fast);
     run_for(*task, deadline, spin);
   });
   bool given = false;
@@ -100,7 +107,7 @@ bool ProgressEngine::take_progress_lock(Task& task, Spin& spin) {
   return true;
 }
 
-void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin) {
+void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
   if (!may_use_fast_path()) {
     fast_path_.decline();
     return ask_by_message(task);
@@ -108,7 +115,7 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin) {
   const auto nothing_else = [&] {
     return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_ && spin.again();
   };
-  std::optional<Response> response = fast_path_.agree(task->request, nothing_else);
+  std::optional<Response> response = fast_path_.agree(task->request, fast, nothing_else);
   if (!response) {
     spin.restart();  // the answer to the message comes as soon
     return ask_by_message(task);

@@ -41,6 +41,9 @@ class ProgressEngine {
   // thread has the progress lock, or an operation comes first that is larger, or on a device: the
   // background thread does those. A task that is held is asked for here.
   void help(const TaskPtr& task, const Deadline& deadline);
+  // The same for who has other work: it never sleeps, and waits for others for a few microseconds
+  // at most. What they are late for is left to the background thread.
+  void begin(const TaskPtr& task);
   std::vector<Waiting> waiting() const;
   // While somebody writes a timeline, it shows who asks when: so everything is asked negotiation by
   // messages.
@@ -48,13 +51,15 @@ class ProgressEngine {
 
  private:
   // Progress-lock owner only, from here on. None of them waits for anybody, work() excepted.
+  using Try = FastPathNegotiation::Try;
   template <typename Body>
   void guarded(const Body& body) noexcept;
+  void help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast);
   void run_until_idle();
   void run_for(Task& task, const Deadline& deadline, Spin& spin);
   bool hand_back();
   bool take_progress_lock(Task& task, Spin& spin);
-  void ask_for(const TaskPtr& task, Spin& spin);
+  void ask_for(const TaskPtr& task, Spin& spin, Try fast);
   void ask_by_message(const TaskPtr& task);
   void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_use_fast_path();

@@ -12,6 +12,7 @@
 #include "engine/message/validate.h"
 #include "python/bootstrap_py.h"
 #include "python/errors_py.h"
+#include "python/fast_handles.h"
 #include "python/module.h"
 #include "python/tensor_py.h"
 
@@ -84,13 +85,14 @@ struct Call {
 
   std::int64_t enqueue(Engine& engine) {
     if (request.on_device()) return enqueue_on_device(engine);
-    const std::int64_t handle =
-        value_or_raise(engine.enqueue(std::move(request), std::move(memory.operands), waits));
+    const TaskPtr task = value_or_raise(engine.give(std::move(request), std::move(memory.operands),
+                                                    waits ? Next::kWaits : Next::kBegins));
     if (waits) {
-      const py::gil_scoped_release unlocked;
-      std::ignore = engine.help(handle, kSlice);  // what it gave, wait() tells
+      help(engine, task);  // what it gave, wait() tells
+    } else {
+      begin_here(engine, task);
     }
-    return handle;
+    return task->handle;
   }
 
  private:

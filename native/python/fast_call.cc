@@ -110,13 +110,14 @@ std::size_t count_of(const View& view) {
   return count;
 }
 
-// What is asked for: tensor, out, average, name, op, prescale, postscale, process set.
+// What is asked for: tensor, out, average, name, op, prescale, postscale, process set. The call is
+// another thread's as soon as Python runs.
 struct Asked {
   Frontend& frontend;
   Engine& engine;
   Call& call;
   PyObject* tensor;
-  PyObject* out;
+  py::object out;
   Operand operand;
 };
 
@@ -142,7 +143,10 @@ PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, cons
   View in, result;
   if (!view_tensor(frontend.tensors, args[0], in) || !is_usual(in.dtype, how.op)) return nullptr;
   const bool in_place = args[1] == args[0];
-  if (!in_place && !view_tensor(frontend.tensors, args[1], result)) return nullptr;
+  auto out = py::reinterpret_steal<py::object>(in_place ? Py_NewRef(args[0])
+                                                        : PyObject_CallOneArg(args[1], args[0]));
+  if (!out) throw py::error_already_set();
+  if (!in_place && !view_tensor(frontend.tensors, out.ptr(), result)) return nullptr;
   Call& call = place_of(frontend, name);
   if (!known(call, name, how, in)) {
     auto request = made(name, how, in);
@@ -152,51 +156,56 @@ PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, cons
     }
     call = {py::reinterpret_borrow<py::object>(name), how, std::move(*request)};
   }
-  return then(Asked{frontend,
-                    *now->engine,
-                    call,
-                    args[0],
-                    args[1],
-                    {in.data, in_place ? in.data : result.data, count_of(in)}});
+  const Operand operand{in.data, in_place ? in.data : result.data, count_of(in)};
+  return then(Asked{frontend, *now->engine, call, args[0], std::move(out), operand});
 }
 
 // An interrupt ends the wait, not the operation: the handle can be waited for again.
 PyObject* run(const Asked& asked) {
   Engine& engine = asked.engine;
-  const std::int64_t handle =
-      value_or_raise(engine.enqueue(asked.call.request, {asked.operand}, true));
+  const TaskPtr task =
+      value_or_raise(engine.give(asked.call.request, {asked.operand}, Next::kWaits));
   try {
-    wait_until_done(engine, handle);
+    wait_until_done(engine, task);
   } catch (py::error_already_set&) {
-    if (is_known(engine, handle)) {
-      asked.frontend.handles.hold(engine, handle, asked.tensor, asked.out);
+    FastHandles& handles = asked.frontend.handles;
+    if (is_known(engine, task->handle)) {
+      handles.hold(handles.owner_of(engine), engine, task, asked.tensor, asked.out.ptr());
     }
     throw;
   }
-  Py_RETURN_TRUE;
+  return Py_NewRef(asked.out.ptr());
 }
 
 PyObject* begin(const Asked& asked) {
+  Engine& engine = asked.engine;
   FastHandles& handles = asked.frontend.handles;
-  if (!handles.belongs_to(asked.engine)) return nullptr;
-  const std::int64_t handle =
-      value_or_raise(asked.engine.enqueue(asked.call.request, {asked.operand}));
-  handles.hold(asked.engine, handle, asked.tensor, asked.out);
-  return PyLong_FromLongLong(handle);
+  Request request = asked.call.request;
+  const py::object owner = handles.owner_of(engine);
+  if (!owner) return nullptr;
+  const TaskPtr task =
+      value_or_raise(engine.give(std::move(request), {asked.operand}, Next::kBegins));
+  handles.hold(owner, engine, task, asked.tensor, asked.out.ptr());
+  begin_here(engine, task);
+  return PyLong_FromLongLong(task->handle);
 }
 
-PyObject* or_declined(PyObject* result, PyObject* instead) {
-  if (result != nullptr || PyErr_Occurred() != nullptr) return result;
-  Py_INCREF(instead);
-  return instead;
+// None: declined.
+template <typename Then>
+PyObject* if_usual_or_none(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                           const Then& then) {
+  return raising([&] {
+    PyObject* const result = if_usual(self, args, count, then);
+    return result != nullptr || PyErr_Occurred() != nullptr ? result : Py_NewRef(Py_None);
+  });
 }
 
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  return raising([&] { return or_declined(if_usual(self, args, count, run), Py_False); });
+  return if_usual_or_none(self, args, count, run);
 }
 
 PyObject* allreduce_async(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  return raising([&] { return or_declined(if_usual(self, args, count, begin), Py_None); });
+  return if_usual_or_none(self, args, count, begin);
 }
 
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -207,11 +216,11 @@ PyCFunction as_method(Function function) {
 
 std::array methods{
     PyMethodDef{"allreduce_at_once", as_method(&allreduce), METH_FASTCALL,
-                "(tensor, out, average, name, op, prescale, postscale, process_set) -> whether it "
-                "is done; False: declined, nothing has happened"},
+                "(tensor, out, average, name, op, prescale, postscale, process_set) -> the output, "
+                "which is the tensor where out is, else made by out(tensor); None: declined, "
+                "nothing has happened"},
     PyMethodDef{"allreduce_begun", as_method(&allreduce_async), METH_FASTCALL,
-                "(tensor, out, average, name, op, prescale, postscale, process_set) -> a handle; "
-                "None: declined, nothing has happened"}};
+                "the same -> a handle; None: declined, nothing has happened"}};
 
 py::object fast_allreduce(py::object type, py::object subtype, const py::object& exchange,
                           py::object everybody, py::dict live, py::object owner) {

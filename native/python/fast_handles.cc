@@ -13,19 +13,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kSlice(20);  // between two looks at Python's signals
 
-void finish(Engine& engine, std::int64_t handle) {
-  const auto outcome = value_or_raise(engine.wait(handle, {}));
-  if (!outcome->status) raise(outcome->status);
-}
-
-void wait_for(Engine& engine, std::int64_t handle) {
-  if (value_or_raise(engine.poll(handle, false))) {
-    finish(engine, handle);
-  } else {
-    wait_until_done(engine, handle);
-  }
-}
-
 // live, handle, entry: what the table `live` has for the handle. The output; the table forgets it.
 PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   return raising([&]() -> PyObject* {
@@ -39,7 +26,7 @@ PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
       if (PyDict_DelItem(args[0], args[1]) != 0) PyErr_Clear();  // another thread has waited too
     };
     try {
-      wait_for(engine, handle);
+      wait_until_done(engine, value_or_raise(engine.find(handle)));
     } catch (...) {
       if (!is_known(engine, handle)) forget();
       throw;
@@ -58,44 +45,47 @@ PyMethodDef synchronize_method = {
 FastHandles::FastHandles(py::dict live, py::object owner)
     : live_(std::move(live)), owner_(std::move(owner)) {}
 
-bool FastHandles::belongs_to(const Engine& engine) {
-  if (engine_ == &engine && engine_object()) return true;
-  const py::object found = owner_();
-  if (found.cast<const Engine*>() != &engine) return false;
+py::object FastHandles::owner_of(const Engine& engine) {
+  PyObject* const known = engine_ == &engine ? PyWeakref_GetObject(engine_ref_.ptr()) : Py_None;
+  if (known != Py_None) return py::reinterpret_borrow<py::object>(known);
+  py::object found = owner_();
+  if (found.cast<const Engine*>() != &engine) return {};
   engine_ref_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(found.ptr(), nullptr));
   if (!engine_ref_) throw py::error_already_set();
   engine_ = &engine;
-  return true;
+  return found;
 }
 
-py::object FastHandles::engine_object() const {
-  PyObject* const found = engine_ref_ ? PyWeakref_GetObject(engine_ref_.ptr()) : nullptr;
-  if (found == nullptr || found == Py_None) return {};
-  return py::reinterpret_borrow<py::object>(found);
-}
-
-void FastHandles::hold(Engine& engine, std::int64_t handle, PyObject* tensor, PyObject* out) {
-  if (belongs_to(engine)) {
-    const auto entry =
-        py::reinterpret_steal<py::object>(PyTuple_Pack(3, engine_object().ptr(), tensor, out));
-    const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(handle));
+void FastHandles::hold(const py::object& owner, Engine& engine, const TaskPtr& task,
+                       PyObject* tensor, PyObject* out) {
+  if (owner) {
+    const auto entry = py::reinterpret_steal<py::object>(PyTuple_Pack(3, owner.ptr(), tensor, out));
+    const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(task->handle));
     if (entry && number && PyDict_SetItem(live_.ptr(), number.ptr(), entry.ptr()) == 0) return;
     PyErr_Clear();
   }
   const py::gil_scoped_release unlocked;
-  std::ignore = engine.wait(handle, std::chrono::hours(1));
+  std::ignore = engine.wait(task->handle, std::chrono::hours(1));
 }
 
-void wait_until_done(Engine& engine, std::int64_t handle) {
-  for (bool done = false; !done;) {
-    const Result<bool> result = [&] {
-      const py::gil_scoped_release unlocked;
-      return engine.help(handle, kSlice);
-    }();
-    done = value_or_raise(result);
-    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+void begin_here(Engine& engine, const TaskPtr& task) {
+  if (!task->held) return;
+  if (engine.is_quick(*task)) return engine.begin(task);
+  const py::gil_scoped_release unlocked;
+  engine.begin(task);
+}
+
+bool help(Engine& engine, const TaskPtr& task) {
+  if (task->done() || (engine.is_quick(*task) && engine.help(task, {}))) return true;
+  const py::gil_scoped_release unlocked;
+  return engine.help(task, kSlice);
+}
+
+void wait_until_done(Engine& engine, const TaskPtr& task) {
+  while (!help(engine, task)) {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
-  finish(engine, handle);
+  if (const Status status = engine.end(task); !status) raise(status);
 }
 
 bool is_known(Engine& engine, std::int64_t handle) {

@@ -18,25 +18,29 @@ class FastHandles {
   // table has, after it has forgotten those of another one.
   FastHandles(pybind11::dict live, pybind11::object owner);
 
-  // False: Python knows another engine than the one that is current here. Asked for before anything
-  // is enqueued.
-  bool belongs_to(const Engine& engine);
-  // Keeps the tensors until somebody has waited. Where that is impossible (no memory), waits
-  // itself.
-  void hold(Engine& engine, std::int64_t handle, PyObject* tensor, PyObject* out);
+  // Python's engine; null: it is another one than the one that is current here. Asked for before
+  // anything is enqueued.
+  pybind11::object owner_of(const Engine& engine);
+  // Keeps the tensors until somebody has waited. Where that is impossible (no memory, or no owner),
+  // waits itself.
+  void hold(const pybind11::object& owner, Engine& engine, const TaskPtr& task, PyObject* tensor,
+            PyObject* out);
 
  private:
-  pybind11::object engine_object() const;
-
   pybind11::dict live_;
   pybind11::object owner_;
   pybind11::object engine_ref_;     // a weak reference to Python's engine
   const Engine* engine_ = nullptr;  // what that is, as long as it lives
 };
 
-// With other threads at work meanwhile. An interrupt ends the wait, not the operation: the handle
-// is still known then, and with whatever else is raised it no longer is.
-void wait_until_done(Engine& engine, std::int64_t handle);
+// After Next::kBegins, as Engine::begin().
+void begin_here(Engine& engine, const TaskPtr& task);
+// Carries it out or waits, with other threads of Python at work meanwhile where it is worth it.
+// True: it is done. False: so long that Python's signals should be looked at.
+bool help(Engine& engine, const TaskPtr& task);
+// Raises what it has ended with. An interrupt ends the wait, not the operation: the handle is still
+// known then, and with whatever else is raised it no longer is.
+void wait_until_done(Engine& engine, const TaskPtr& task);
 bool is_known(Engine& engine, std::int64_t handle);
 
 // A function of Python as METH_FASTCALL has it: what its body throws becomes Python's error.

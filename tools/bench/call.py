@@ -1,14 +1,17 @@
-"""Cost of one blocking allreduce on one rank, 4 KiB: times, or code for callgrind to count.
+"""Cost of one allreduce of 4 KiB: times, or code for callgrind to count.
 
     python -P tools/bench/call.py torch_ 100          the least of 200 means over 100 calls, in nanoseconds
+    python -P tools/bench/call.py torch_,torch_async 100    in turn, and how many times the first one's time
     CG=1 valgrind --tool=callgrind --instr-atstart=no python -P tools/bench/call.py torch_ 1000
 
-What is called: torch_ (in place), torch, torch_async (async and synchronize), numpy_, numpy.
+What is called: torch_ (in place), torch, torch_async (in place, and synchronize), numpy_, numpy. With several ranks:
+under hvdrun; rank 0 tells.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -62,25 +65,38 @@ def counted(call: Callable[[], Any], count: int) -> None:
         repeat(call, calls)
 
 
-def least(call: Callable[[], Any], count: int) -> float:
-    """The least mean of a call, in nanoseconds."""
-    means = []
+def means_in_turn(calls: list[Callable[[], Any]], count: int) -> list[list[float]]:
+    """The means of each, in nanoseconds, measured in turn: so what else the machine does falls on all of them."""
+    means: list[list[float]] = [[] for _ in calls]
     for _ in range(MEANS):
-        begin = time.perf_counter_ns()
-        repeat(call, count)
-        means.append((time.perf_counter_ns() - begin) / count)
-    return min(means)
+        for call, its in zip(calls, means, strict=True):
+            begin = time.perf_counter_ns()
+            repeat(call, count)
+            its.append((time.perf_counter_ns() - begin) / count)
+    return means
+
+
+def tell(names: list[str], means: list[list[float]], count: int) -> None:
+    """Print the least mean of each, and the median of its means by the first one's."""
+    for name, its in zip(names, means, strict=True):
+        times = statistics.median(mean / first for mean, first in zip(its, means[0], strict=True))
+        of = f", {times:.2f} times {names[0]} (median)" if name != names[0] else ""
+        sys.stdout.write(f"{name}: {min(its):.0f} ns, the least of {MEANS} means over {count} calls{of}\n")
 
 
 def main() -> None:
     """Measure what the command line names."""
-    what, count = sys.argv[1], int(sys.argv[2])
-    calls = torch_calls() if what.startswith("torch") else numpy_calls()
-    repeat(calls[what], WARM)
+    names, count = sys.argv[1].split(","), int(sys.argv[2])
+    known = torch_calls() if names[0].startswith("torch") else numpy_calls()
+    calls = [known[name] for name in names]
+    for call in calls:
+        repeat(call, WARM)
     if os.environ.get("CG"):
-        counted(calls[what], count)
-    else:
-        sys.stdout.write(f"{what}: {least(calls[what], count):.0f} ns, the least of {MEANS} means over {count} calls\n")
+        counted(calls[0], count)
+        return
+    means = means_in_turn(calls, count)
+    if os.environ.get("HOROVOD_RANK", "0") == "0":
+        tell(names, means, count)
 
 
 if __name__ == "__main__":
