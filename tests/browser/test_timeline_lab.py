@@ -1,13 +1,18 @@
-"""The live timeline in JupyterLab: lanes of real ranks, moved by keys, a bar's words, the files, what stays after the end."""
+"""The live timeline in JupyterLab: lanes of real ranks, moved by mouse and keys, a bar's words, the files, what stays after the end.
+
+And what limits the run, under its figures.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, panel
+from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
 SHOTS = ROOT / "build" / "lab"
@@ -49,11 +54,12 @@ def test_lanes_are_live_are_moved_and_stay(lab: Lab, place: Path) -> None:
         for _ in range(4):
             page.keyboard.press("+")
         notebook.shoot(SHOTS / "timeline-near.png", f".hvd:has({OPEN})")
-        with page.expect_download() as saved:
-            page.click(f"{OPEN} .hvd-tool:text-is('JSON')")
-        events = json.loads(Path(saved.value.path()).read_text())
+        events = json.loads(_saved(page, "JSON"))
         assert {event["pid"] for event in events} == {0, 1, 2}
         assert {event["cat"] for event in events if event["ph"] == "X"} >= {"program", "negotiate", "late", "transfer"}
+        limits = f"{PANEL}.querySelector('.hvd-limits').textContent"
+        notebook.wait(f"{limits}.startsWith('limited by rank 2, slow ') && {limits}.includes('bus bandwidth ')")
+        notebook.shoot(SHOTS / "limits.png", f".hvd:has({OPEN})")
         (place / "seen").touch()
         notebook.wait(f"{PANEL}?.dataset.kind === 'good'")
         notebook.save()
@@ -65,5 +71,46 @@ def test_lanes_are_live_are_moved_and_stay(lab: Lab, place: Path) -> None:
         page.keyboard.press("Shift+ArrowLeft")
         notebook.wait(f"{said}.startsWith('rank 0: ')")
         notebook.shoot(SHOTS / "timeline-stored.png", f".hvd:has({OPEN})")
+        _move_by_mouse(page)
+        assert _saved(page, "PNG").startswith(b"\x89PNG")
         assert browser.errors == []
         assert browser.strangers == []
+
+
+def _move_by_mouse(page: Page) -> None:
+    """The wheel zooms about the pointer, a drag to the right shows what was before."""
+    page.focus(f"{OPEN} {CANVAS}")
+    page.keyboard.press("Home")
+    whole = _ticks(page)
+    _middle(page)
+    for _ in range(8):
+        page.mouse.wheel(0, -100)
+    near = _ticks(page)
+    assert near[-1] - near[0] < (whole[-1] - whole[0]) / 2
+    assert page.get_attribute(f"{OPEN} .hvd-tool:text-is('follow')", "aria-pressed") == "false"
+    x, y = _middle(page)
+    page.mouse.down()
+    page.mouse.move(x + 200, y)
+    page.mouse.up()
+    assert _ticks(page)[0] < near[0]
+
+
+def _middle(page: Page) -> tuple[float, float]:
+    """Go to the middle of the upper lane, with the focus on it."""
+    page.focus(f"{OPEN} {CANVAS}")
+    box = page.locator(f"{OPEN} {CANVAS}").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + 20
+    page.mouse.move(x, y)
+    return x, y
+
+
+def _ticks(page: Page) -> list[float]:
+    """The seconds on the axis of what is seen, as the picture has them that the page saves."""
+    return [float(at) for at in re.findall(r">([0-9.]+) s<", _saved(page, "SVG").decode())]
+
+
+def _saved(page: Page, kind: str) -> bytes:
+    with page.expect_download() as saved:
+        page.click(f"{OPEN} .hvd-tool:text-is('{kind}')")
+    return Path(saved.value.path()).read_bytes()
