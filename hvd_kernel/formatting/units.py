@@ -58,7 +58,7 @@ def size_of(count: float | None) -> str:
         if count >= scale:
             scaled = count / scale
             return f"{_short(_significant(scaled, 3)) if scaled < 100 else _rounded(scaled, '.0f')} {unit}"
-    return f"{_rounded(count / 1e3, '.0f')} kB"
+    return f"{_rounded(count / 1e3, '.0f')} kB" if count >= 1e3 else f"{_rounded(count, '.0f')} B"
 
 
 def rate_of(sent: float | None, received: float | None) -> str:

@@ -79,6 +79,7 @@ export const percent = (share) => (missing(share) ? NONE : `${Math.round(100 * s
  */
 export function size(bytes) {
   if (missing(bytes) || bytes === 0) return NONE;
+  if (bytes < 1e3) return `${Math.round(bytes)} B`;
   if (bytes < 1e6) return `${Math.round(bytes / 1e3)} kB`;
   const [unit, scale] = bytes >= 1e9 ? ["GB", 1e9] : ["MB", 1e6];
   const scaled = bytes / scale;

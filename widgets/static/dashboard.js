@@ -91,6 +91,7 @@ var multiple = (times) => times < 9.95 ? `${times.toFixed(1)}x` : ">10x";
 var percent = (share) => missing(share) ? NONE : `${Math.round(100 * share)} %`;
 function size(bytes) {
   if (missing(bytes) || bytes === 0) return NONE;
+  if (bytes < 1e3) return `${Math.round(bytes)} B`;
   if (bytes < 1e6) return `${Math.round(bytes / 1e3)} kB`;
   const [unit, scale] = bytes >= 1e9 ? ["GB", 1e9] : ["MB", 1e6];
   const scaled = bytes / scale;
