@@ -128,6 +128,13 @@ def test_every_control_is_reached_by_keys_and_has_a_name(page: Page) -> None:
     assert {name.split(":")[0] for name in names} >= {"follow", "+", "\N{MINUS SIGN}", "all", "JSON", "SVG", "PNG"}
 
 
+@pytest.mark.parametrize(("ranks", "heat"), [(8, False), (9, True)])
+def test_from_nine_ranks_on_it_is_a_heat_map(page: Page, ranks: int, heat: bool) -> None:
+    show(page, ranks)
+    assert page.evaluate("[...document.querySelectorAll('.hvd-heat')].map(each => !each.hidden)") == [heat] * 2
+    assert (page.evaluate("document.querySelectorAll('.uplot').length") == 0) is heat
+
+
 def test_64_ranks_are_a_heat_map_and_a_click_shows_one(page: Page) -> None:
     show(page, 64)
     assert page.evaluate("[...document.querySelectorAll('.hvd-heat')].map(each => each.hidden)") == [False, False]
