@@ -258,6 +258,15 @@ def test_a_hundred_thousand_names_are_a_few_names_and_a_number() -> None:
     assert len(json.dumps(board.snapshot())) < 5_000
 
 
+def test_what_a_notebook_keeps_of_64_ranks_is_bounded_whatever_they_log() -> None:
+    board = Board(range(64), "t", clock := Clock())
+    for i in (0, 1):
+        feed(board, clock, i, 64, logged={f"metric {k}": 1 / (k + 1.1) for k in range(300)})
+    for i in range(100):
+        board.mark("died", f"rank {i} died")
+    assert 4_000 < len(json.dumps(summary(board))) < 15_000, "it lies in the metadata of the cell's output"
+
+
 def test_a_second_cell_counts_from_its_own_beginning() -> None:
     before = {
         0: MetricsSample(0, 3.0, "idle", step=50, samples=1000, logged={"loss": 0.5, "lr": 0.1}, comm_ns=10**9),
