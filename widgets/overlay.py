@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hvd_kernel.widgets.board import SAMPLES
-from hvd_kernel.widgets.picture import FONT, INK, MARGIN, PLOT_HEIGHT, RULE, SOFT, chart, colour, escaped, text
+from hvd_kernel.widgets.picture import MARGIN, PLOT_HEIGHT, SOFT, WIDTH, chart, colour, framed, text
 
-_WIDTH = 720  # JupyterLab does not shrink a picture: this one has room beside the file browser of a small window
 _HEIGHT = PLOT_HEIGHT + 92
 _PITCH = 110
 
@@ -28,7 +27,7 @@ def overlay(runs: Mapping[str, Mapping[str, Curve]], loss: str) -> str:
     drawn = [
         (key, label) for key, label in wanted if any(any(curves[key][1]) for curves in runs.values() if key in curves)
     ]
-    width = (_WIDTH - 2 * MARGIN - 24 * (len(drawn) - 1)) / max(1, len(drawn))
+    width = (WIDTH - 2 * MARGIN - 24 * (len(drawn) - 1)) / max(1, len(drawn))
     legend = "".join(
         f'<rect x="{MARGIN + i * _PITCH}" y="19" width="14" height="3" rx="1.5" fill="{colour(i, len(runs))}"/>'
         + text(MARGIN + i * _PITCH + 20, 25, name, SOFT)
@@ -38,13 +37,7 @@ def overlay(runs: Mapping[str, Mapping[str, Curve]], loss: str) -> str:
         chart(MARGIN + i * (width + 24), 40, width, label, _together(runs, key), zero=key == SAMPLES)
         for i, (key, label) in enumerate(drawn)
     )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-        f' role="img" aria-label="{escaped(", ".join(runs))}: curves" font-family="{FONT}" font-size="12" fill="{INK}"'
-        ' style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">'
-        f'<rect x=".5" y=".5" width="{_WIDTH - 1}" height="{_HEIGHT - 1}" rx="8" fill="#fff" stroke="{RULE}"/>'
-        f"{legend}{charts}</svg>"
-    )
+    return framed(f"{', '.join(runs)}: curves", _HEIGHT, legend + charts)
 
 
 def _together(runs: Mapping[str, Mapping[str, Curve]], key: str) -> tuple[list[float], list[list[float | None]]]:

@@ -77,14 +77,20 @@ def render(snapshot: Message) -> str:
         y += PLOT_HEIGHT + 60
     body.append(board.table(y))
     height = y + ROW_HEIGHT * (len(board.rows) + 1) + 14
-    label = f"hvd dashboard: {len(board.rows)} ranks"
+    return framed(f"hvd dashboard: {len(board.rows)} ranks", height, "".join(body))
+
+
+def framed(label: str, height: float, body: str) -> str:
+    """Return a picture in a frame, as wide as the place where it is shown; in a page itself WIDTH at most.
+
+    JupyterLab and nbconvert show it as an image, and would not shrink one that says how wide it is.
+    """
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}"'
-        f' width="{WIDTH}" height="{height:.0f}"'
-        f' role="img" aria-label="{label}" font-family="{FONT}"'
-        f' font-size="12" fill="{INK}" style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img"'
+        f' aria-label="{escaped(label)}" font-family="{FONT}" font-size="12" fill="{INK}"'
+        f' style="max-width:{WIDTH}px;height:auto;font-variant-numeric:tabular-nums">'
         f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="8" fill="#fff" stroke="{RULE}"/>'
-        f"{''.join(body)}</svg>"
+        f"{body}</svg>"
     )
 
 

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 from hvd_kernel.bench.report import LIMIT, Result
 
-_WIDTH, _HEIGHT = 640, 320
+_WIDTH, _HEIGHT = 860, 320  # as wide as the panel's: both are as wide as their place (widgets/picture.py)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 168, 36, 40
 _COLOURS = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d")
 _INK, _SOFT, _GRID = "#1d2129", "#6b7280", "#eceef1"
@@ -46,9 +46,9 @@ def picture(found: Sequence[Result], np: int) -> str:
         parts.append(f'<path d="M{_WIDTH - _RIGHT + 14} {at - 4}h16" stroke="{colour}" stroke-width="2"{dashes}/>')
         parts.append(_text(_WIDTH - _RIGHT + 36, at, name))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-        ' role="img" aria-label="bus bandwidth over size" font-family="system-ui, sans-serif" font-size="12"'
-        f' style="max-width:100%;height:auto"><rect width="{_WIDTH}" height="{_HEIGHT}" rx="8" fill="#fff"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" role="img"'
+        ' aria-label="bus bandwidth over size" font-family="system-ui, sans-serif" font-size="12"'
+        f' style="max-width:{_WIDTH}px;height:auto"><rect width="{_WIDTH}" height="{_HEIGHT}" rx="8" fill="#fff"/>'
         f"{''.join(parts)}</svg>"
     )
 

@@ -1,4 +1,4 @@
-"""The panel in a narrow place, as beside a file browser: what is said of a slow rank is there to read."""
+"""The panel and pictures in a narrow place, as beside a file browser: all that they show is there to see."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 from hvdtest.lab import ROOT
 from playwright.sync_api import Page
 
+from hvd_kernel.bench.bandwidth_picture import picture
+from hvd_kernel.bench.report import Result
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
+from hvd_kernel.widgets.overlay import overlay
+from hvd_kernel.widgets.picture import render
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 WIDGETS = ROOT / "widgets"
@@ -50,3 +54,25 @@ def test_a13_what_is_said_of_a_slow_rank_is_not_cut_short(page: Page, width: int
     assert not slow["overflows"]
     assert [each["said"] for each in (first, second)] == ["", ""]
     assert first["height"] == second["height"] == 25, "a long name makes no row higher"
+
+
+SIZES = """async svg => {
+    document.body.innerHTML = `<div style="width: 500px"></div><div style="width: 1200px">${svg}</div>`;
+    const image = new Image();
+    image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+    document.querySelector('div').append(image);
+    await image.decode();
+    return [image, document.querySelector('svg')].map(each => Math.round(each.getBoundingClientRect().width));
+}"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["the panel", "%hvd runs", "%hvd bench"])
+def test_a_picture_is_no_wider_than_its_place(page: Page, what: str) -> None:
+    """JupyterLab and nbconvert make an image of it, other front ends a part of the page."""
+    svg = {
+        "the panel": lambda: render(snapshot()),
+        "%hvd runs": lambda: overlay({"run 1": {"samples/s": ([0.0, 1.0], [2.0, 3.0])}}, ""),
+        "%hvd bench": lambda: picture([Result("hvd_kernel", 4096, 1.0, 1.0, 2e9, 1.0, right=True)], 2),
+    }[what]()
+    assert page.evaluate(SIZES, svg) == [500, 860]
