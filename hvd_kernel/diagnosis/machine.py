@@ -160,10 +160,10 @@ def _leftovers() -> Finding:
 def _pool() -> Finding:
     """Say which ranks wait for a notebook: they hold memory, and somebody may look for what does."""
     there = [each.sentence for each in warm.clusters()]
-    wanted = float(lookup.value("HVD_POOL", os.environ))
     if there:
         return Finding("warm ranks", good=True, found="; ".join(there))
-    return Finding("warm ranks", good=True, found="none now" if wanted else "none, HVD_POOL=30 has some wait")
+    none = "none now" if warm.wanted_minutes() else "none, HVD_POOL=30 has some wait"
+    return Finding("warm ranks", good=True, found=none)
 
 
 def _kernelspec() -> Finding:

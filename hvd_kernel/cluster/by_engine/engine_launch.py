@@ -61,9 +61,8 @@ class EngineLaunched(Supervised):
 
     def stop(self) -> None:
         """End everything and leave nothing. Idempotent."""
-        super().stop()
+        super().stop()  # it leaves
         self._process.poll()
-        self._engine.end(at_once=not self._is_up)
 
     def leave(self) -> None:
         """Hang up, by which the cluster ends. Idempotent."""

@@ -20,7 +20,6 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.processes.spares.spare import free_memory
 from hvd_kernel.processes.spares.warm import WarmCluster
-from hvd_kernel.settings import lookup
 
 _WELCOME_S = 1.0  # after it a fresh start is the better choice
 _RANK_BYTES = 1 << 28  # with torch
@@ -48,14 +47,9 @@ class Taken(Supervised):
         ask("move_in", None, self._move_in)
 
 
-def minutes() -> float:
-    """Return how long warm ranks wait; 0: none are wanted."""
-    return float(lookup.value("HVD_POOL", os.environ))
-
-
 def take(spec: ClusterSpec) -> Taken | None:
     """Take warm ranks that are as fresh ones of this cluster would be; None: there are none, or they were just lost."""
-    if not minutes() or not is_plain(spec):
+    if not warm.wanted_minutes() or not is_plain(spec):
         return None
     alike = likeness(spec)
     for each in warm.clusters():
@@ -73,13 +67,13 @@ def fill(spec: ClusterSpec) -> None:
     Ranks that are wanted and cannot be started are no error: the next notebook starts its own, and hears why.
     """
     _started[:] = [each for each in _started if each.poll() is None]
-    if not minutes() or not is_plain(spec) or free_memory() < _FREE_BYTES + spec.n * _RANK_BYTES:
+    if not warm.wanted_minutes() or not is_plain(spec) or free_memory() < _FREE_BYTES + spec.n * _RANK_BYTES:
         return
     alike = likeness(spec)
     if any(each.note.likeness == alike for each in warm.clusters()):
         return
     try:
-        process, channel, *_ = begun(spec, {"likeness": alike, "minutes": minutes()})
+        process, channel, *_ = begun(spec, {"likeness": alike, "minutes": warm.wanted_minutes()})
     except (ClusterError, ConfigError, OSError):
         return
     _started.append(process)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hvd_kernel.processes.lifetime import notes
 from hvd_kernel.processes.private_dir import write_private
+from hvd_kernel.settings import lookup
 
 _FILE = "warm"
 _MINUTE_S = 60.0
@@ -60,6 +61,11 @@ class WarmCluster:
 def clusters() -> list[WarmCluster]:
     """Return those of this user on this machine, the oldest first."""
     return sorted((WarmCluster(*each) for each in notes(_FILE, Note)), key=lambda each: each.note.since)
+
+
+def wanted_minutes() -> float:
+    """Return how long the user wants warm ranks to wait (HVD_POOL); 0: none are wanted."""
+    return float(lookup.value("HVD_POOL", os.environ))
 
 
 def write(folder: Path, note: Note) -> None:
