@@ -296,7 +296,9 @@ function makeHeat(theme, onPick, readout) {
     const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
     tell(rowAt(event), Math.floor(part * shown.columns.length));
   });
-  canvas.addEventListener("pointerleave", () => setText(readout, ""));
+  canvas.addEventListener("pointerleave", () => {
+    if (!canvas.hidden) setText(readout, "");
+  });
   canvas.addEventListener("click", (event) => {
     const index = rowAt(event);
     if (shown.ranks[index] !== void 0) onPick(index);

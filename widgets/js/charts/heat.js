@@ -104,7 +104,9 @@ export function makeHeat(theme, onPick, readout) {
     const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
     tell(rowAt(event), Math.floor(part * shown.columns.length));
   });
-  canvas.addEventListener("pointerleave", () => setText(readout, ""));
+  canvas.addEventListener("pointerleave", () => {
+    if (!canvas.hidden) setText(readout, ""); // else it was left because a rank was picked, whose curve has the readout
+  });
   canvas.addEventListener("click", (event) => {
     const index = rowAt(event);
     if (shown.ranks[index] !== undefined) onPick(index);
