@@ -36,7 +36,7 @@ class Adapter(ABC):
     """One kind of job.
 
     ``queue``: takes what the ranks log (ray_logger.py); None: nobody wants it. ``samples``: it takes what they do, too
-    (``MetricsSample``); an elastic job shows that itself.
+    (``MetricsSample``; of an elastic job ``RankLeft``).
     """
 
     @abstractmethod

@@ -24,7 +24,8 @@ class Callbacks:
     """A queue on Ray, and a thread that calls all callbacks with each value, in the order in which they came.
 
     The first error of a callback is raised at the end of the ``with``, where the ranks have not failed; none is called
-    after it. ``show`` is given what the ranks do (``MetricsSample``), which no callback gets; None: nobody wants that.
+    after it. ``show`` is given what the ranks do (``MetricsSample``, ``RankLeft``), and no callback is; None: nobody
+    wants that.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Callbacks:
     def _call(self) -> None:
         try:
             while not isinstance(value := self.queue.get(), _End):
-                if isinstance(value, MetricsSample):
+                if isinstance(value, MetricsSample | RankLeft):
                     if self._show is not None:
                         self._show(value)
                     continue
@@ -69,7 +70,9 @@ class Callbacks:
 
 
 class Forwarding:
-    """Values that ranks of an elastic job log, on their way to a queue of ``Callbacks``; None: they go nowhere.
+    """Values that ranks of an elastic job log, and their samples, on their way to a queue of ``Callbacks``.
+
+    None: they go nowhere.
 
     A thread brings them, all at once that are there: Ray takes its time, and meanwhile the job hears its ranks.
     """
@@ -92,6 +95,10 @@ class Forwarding:
         """Take a value, pickled. Does not wait."""
         if self._queue is not None:
             self._values.put(value)
+
+    def show(self, news: MetricsSample | RankLeft) -> None:
+        """Take what a rank does. Does not wait."""
+        self.take(pickle.dumps(news))
 
     def _forward(self) -> None:
         values: list[bytes] = []

@@ -11,7 +11,6 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import Adapter, BaseParams
@@ -104,7 +103,6 @@ class ElasticAdapter(Adapter):
         ClusterError
             There were not enough ranks, and why; or ``start`` was not called.
         """
-        del samples
         if self._made is None:
             raise ClusterError("there are no ranks: call start() first.")
         cooldown_s = self.cooldown_range
@@ -135,8 +133,8 @@ class ElasticAdapter(Adapter):
             engine=engine,
         )
         call = pack_call(partial(_on_rank, fn, self._made), (), {}, ())
-        with panel(self.min_workers, "elastic ranks on Ray") as show, Forwarding(queue) as logged:
-            job = replace(job, on_logged=logged.take, on_sample=show)
+        with Forwarding(queue) as told:
+            job = replace(job, on_logged=told.take, on_sample=told.show if samples else None)
             return in_engine(call, job, stdout=None, stderr=None, elastic=options)
 
     def run(

@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -270,9 +270,9 @@ class RayExecutor:
             adapter.shutdown()
 
     def _panel(self) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None] | None]:
-        """Show what the ranks do, in a notebook; an elastic job does that itself."""
+        """Show what the ranks do, in a notebook."""
         if isinstance(self.params, ElasticParams):
-            return nullcontext()
+            return panel(self.params.min_workers, "elastic ranks on Ray")
         np = self.params.num_workers or (self.params.num_hosts or 0) * self.params.num_workers_per_host
         return panel(np, f"{np} rank{'s' * (np != 1)} on Ray")
 
@@ -291,7 +291,7 @@ class RemoteAdapter(Adapter):
         self._node = lasting_node()  # on another one that is lost the job would be too
         at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
         held = ray.remote(_Held).options(num_cpus=0, scheduling_strategy=at)
-        self._actor = held.remote(kind, settings, dict(told))
+        self._actor = held.remote(kind, settings, dict(told), getattr(settings, "discovery", None))
         self._pid = ray.get(self._actor.pid.remote())
 
     def start(self, *args: Any, **kwargs: Any) -> None:
@@ -344,7 +344,8 @@ class RemoteAdapter(Adapter):
 class _Held:
     """The actor."""
 
-    def __init__(self, kind: Callable[..., Adapter], settings: Any, told: dict[str, Any]) -> None:
+    def __init__(self, kind: Callable[..., Adapter], settings: Any, told: dict[str, Any], discovery: Any) -> None:
+        settings.discovery = discovery  # settings of an elastic job leave theirs behind when they travel
         self._adapter, self._is_busy = kind(settings, **told), False
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it in its workers

@@ -18,7 +18,11 @@ BEGIN = (
     ray_driver.HEAD
     + """
 from hvd_kernel.ray import ElasticRayExecutor, RayExecutor
-made, others = connected(node(1), node(1))
+made, others = cluster(node(1, ray_client_server_port=20001), node(1))
+
+def connect(is_client):
+    ray.shutdown()
+    ray.init(client_of(made) if is_client else made.address, log_to_driver=False)
 """
     + TRAIN
     + """
@@ -50,8 +54,12 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         started.run("ray.shutdown()\nmade.shutdown()", timeout=PATIENT_S)
 
 
+@pytest.mark.parametrize("is_client", [False, True])
 @pytest.mark.parametrize("executor", ["of_two", "elastic"])
-def test_ranks_of_an_executor_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path, executor: str) -> None:
+def test_ranks_of_an_executor_are_on_the_panel_while_they_train(
+    kernel: Kernel, tmp_path: Path, executor: str, is_client: bool
+) -> None:
+    kernel.run(f"connect({is_client})", timeout=PATIENT_S)
     rows = run_and_seen(kernel, tmp_path, f"done = {executor}({str(tmp_path)!r})")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
     assert kernel.run("done").shown == ["[0, 1]"]
