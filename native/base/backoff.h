@@ -41,13 +41,9 @@ class Spin {
     return spare_cores ? Spin(Between::kPause, std::chrono::microseconds(50))
                        : Spin(Between::kYield, 16U);
   }
-  // For who has other work, and spares others to be woken up where what it looks for comes soon: no
-  // longer than that costs. (Four ranks on two cores, 4 KiB: 64 us without, 23 us with twice or 16
-  // times.)
-  static Spin in_passing(bool spare_cores) {
-    return spare_cores ? Spin(Between::kPause, std::chrono::microseconds(5))
-                       : Spin(Between::kYield, 2U);
-  }
+  // For who has other work, and with cores to spare: no longer than it costs to wake another
+  // thread.
+  static Spin in_passing() { return {Between::kPause, std::chrono::microseconds(5)}; }
   static Spin none() { return {Between::kPause, 0U}; }
 
   bool again() {

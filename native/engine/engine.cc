@@ -96,6 +96,7 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
       topology_(mesh->topology()),
       transports_(transports_of(*mesh)),
       caller_runs_bytes_(options.caller_runs_bytes),
+      spare_cores_(mesh->may_spin()),
       groups_(topology_.rank, topology_.size),
       trace_(options.trace_capacity),
       mesh_(std::move(mesh)),
@@ -216,11 +217,17 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
 }
 
 // Where other operations are under way, this one joins them. Whoever tells a completion may have
-// the progress lock already. Beside process sets, ranks that have agreed on this operation may have
-// others to carry out before it, for as long as they take.
+// the progress lock already.
 bool Engine::may_begin(const Request& request, const Task& task) {
   if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
-  return (task.completion != nullptr || groups_.only_the_global()) && brief_help_.due();
+  return (task.completion != nullptr || may_pass_by()) && brief_help_.due();
+}
+
+// Whoever goes on with other work stays no longer than others need. Without cores to spare they do
+// not get one before this thread has used up its time; and beside process sets, ranks that have
+// agreed on an operation may have others to carry out before it, for as long as they take.
+bool Engine::may_pass_by() const {
+  return topology_.size == 1 || (spare_cores_ && groups_.only_the_global());
 }
 
 void Engine::begin(const TaskPtr& task) {

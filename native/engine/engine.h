@@ -146,6 +146,7 @@ class HVD_VISIBLE Engine {
                 void* stream);
   Status ask(const TaskPtr& task);
   bool may_begin(const Request& request, const Task& task);
+  bool may_pass_by() const;
   void leave_in_time();
   void settle_devices();
   void await_goodbyes();
@@ -157,6 +158,7 @@ class HVD_VISIBLE Engine {
   const Topology topology_;
   const std::vector<std::string> transports_;
   const std::int64_t caller_runs_bytes_;
+  const bool spare_cores_;
   mutable RundownGuard
       rundown_guard_;  // threads that use mesh_ or progress_engine_, which shutdown() takes away
   Handles handles_;

@@ -80,7 +80,7 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline) {
 }
 
 void ProgressEngine::begin(const TaskPtr& task) {
-  help(task, Deadline(std::chrono::nanoseconds(0)), Spin::in_passing(may_spin_), Try::kPasses);
+  help(task, Deadline(std::chrono::nanoseconds(0)), Spin::in_passing(), Try::kPasses);
 }
 
 void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast) {
