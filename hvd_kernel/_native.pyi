@@ -247,8 +247,8 @@ def fast_allreduce(
     live: dict[int, Any],
     owner: Callable[[], Engine],
     /,
-) -> tuple[Callable[..., Any], Callable[..., int | None]] | None:
+) -> tuple[Callable[..., Any], ...] | None:
     """See FastCalls in hvd_kernel.core.handles; None: an exchange of a version that is not known."""
 
 def fast_synchronize(live: dict[int, Any], handle: int, entry: tuple[Engine, Any, Any], /) -> Any:
-    """Wait for what fast_allreduce's second function has begun; the output. ``live`` forgets the handle."""
+    """Wait for what one of fast_allreduce's functions has begun; the output. ``live`` forgets the handle."""

@@ -11,6 +11,7 @@ Words.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,9 +71,7 @@ def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how:
     return handle
 
 
-def _fast_functions(
-    kind: type, parameter: type, exchange: Any
-) -> tuple[Callable[..., Any], Callable[..., int | None]] | None:
+def _fast_functions(kind: type, parameter: type, exchange: Any) -> tuple[Callable[..., Any], ...] | None:
     global _synchronize_fast  # noqa: PLW0603 - of the process, as the core
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
@@ -80,17 +79,21 @@ def _fast_functions(
     return _native.fast_allreduce(kind, parameter, exchange, global_process_set, _live, current_engine)
 
 
+_FUNCTIONS: Final = "allreduce", "allreduce_async", "grouped", "grouped_async"  # in the core's order
+
+
 def _declines(*_: Any) -> None:
     return None
 
 
 class FastCalls:
-    """The core's two functions for the usual allreduce of one framework's tensors, asked for at the first call.
+    """The core's functions for the usual allreduce of one framework's tensors, asked for at the first call.
 
-    Both take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor where ``out``
-    is, else ``out(tensor)`` makes it. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle.
-    None: nothing has happened, it is not the usual case, and the ordinary way finds out what it is. Before ``init``
-    they decline so, and for ever where the core cannot read such tensors.
+    All take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor where ``out``
+    is, else ``out(tensor)`` makes it. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle;
+    ``grouped`` and ``grouped_async`` take a list or tuple of tensors, and their output is a tuple. None: nothing has
+    happened, it is not the usual case, and the ordinary way finds out what it is. Before ``init`` they decline so, and
+    for ever where the core cannot read such tensors.
 
     Parameters
     ----------
@@ -104,6 +107,8 @@ class FastCalls:
 
     allreduce: Callable[..., Any]
     allreduce_async: Callable[..., int | None]
+    grouped: Callable[..., Any]
+    grouped_async: Callable[..., int | None]
 
     def __init__(self, kind: type, parameter: type, exchange: Any = None, *, readable: bool = True) -> None:
         self._kind = kind, parameter, exchange
@@ -112,20 +117,16 @@ class FastCalls:
 
     def ask_again(self) -> None:
         """Ask the core at the next call."""
-        self.allreduce, self.allreduce_async = self._first, self._first_async
+        for name in _FUNCTIONS:
+            setattr(self, name, functools.partial(self._first, name))
 
-    def _first(self, *call: Any) -> Any:
-        return self.allreduce(*call) if self._asked() else None
-
-    def _first_async(self, *call: Any) -> int | None:
-        return self.allreduce_async(*call) if self._asked() else None
-
-    def _asked(self) -> bool:
+    def _first(self, name: str, *call: Any) -> Any:
         if not session.is_initialized():
-            return False
+            return None
         found = _fast_functions(*self._kind) if self._readable else None
-        self.allreduce, self.allreduce_async = found or (_declines, _declines)
-        return True
+        for each, function in zip(_FUNCTIONS, found or [_declines] * len(_FUNCTIONS), strict=True):
+            setattr(self, each, function)
+        return getattr(self, name)(*call)
 
 
 def allreduce_places(  # noqa: PLR0917 - the core's order

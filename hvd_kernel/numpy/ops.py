@@ -89,11 +89,30 @@ def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
     return allreduce
 
 
+def _quick_group(verb: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return grouped_allreduce, with the usual case in one function of the core."""
+
+    @functools.wraps(verb)
+    def grouped_allreduce(  # noqa: PLR0917 - as grouped_allreduce
+        arrays: Sequence[Any],
+        name: str | None = None,
+        op: int = Average,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[Any]:
+        how = (name, op, prescale_factor, postscale_factor, process_set)
+        results = _fast.grouped(arrays, np.empty_like, None, *how)
+        return verb(arrays, *how) if results is None else list(results)
+
+    return grouped_allreduce
+
+
 allreduce = _quick(_with_out(core.allreduce))
 allgather = _with_out(core.allgather)
 broadcast = _with_out(core.broadcast)
 reducescatter = _with_out(core.reducescatter)
-grouped_allreduce = _of_several(core.grouped_allreduce)
+grouped_allreduce = _quick_group(_of_several(core.grouped_allreduce))
 grouped_allgather = _of_several(core.grouped_allgather)
 grouped_reducescatter = _of_several(core.grouped_reducescatter)
 alltoall = _exchange(core.alltoall)
@@ -147,6 +166,9 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
     >>> hvd.grouped_allreduce_([array])[0] is array
     True
     """
+    done = _fast.grouped(arrays, arrays, None, name, op, prescale_factor, postscale_factor, process_set)
+    if done is not None:
+        return list(done)
     some(arrays, "grouped_allreduce_")
     scales = prescale_factor, postscale_factor
     _reduce(arrays, named("grouped_allreduce", name), op, scales, process_set, "grouped_allreduce_")

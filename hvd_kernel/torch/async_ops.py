@@ -99,6 +99,11 @@ def grouped_allreduce_async_(
     >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1), torch.zeros(2)]))
     (tensor([1.]), tensor([0., 0.]))
     """
+    handle = at_once.calls.grouped_async(
+        tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if handle is not None:
+        return handle
     op = reduction_of(op, average)
     return dispatch.grouped_allreduce_(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 
@@ -121,6 +126,11 @@ def grouped_allreduce_async(
     >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(2)]))
     (tensor([1.]), tensor([0., 0.]))
     """
+    if process_set is global_process_set and at_once.are_plain(tensors):
+        how = (average, name, op, prescale_factor, postscale_factor, process_set)
+        handle = at_once.calls.grouped_async(tensors, torch.empty_like, *how)
+        if handle is not None:
+            return handle
     op = reduction_of(op, average)
     return dispatch.grouped_allreduce(tensors, name, op, (prescale_factor, postscale_factor), process_set)
 

@@ -17,3 +17,8 @@ calls = FastCalls(Tensor, Parameter, _exchange, readable=_exchange is not None) 
 def is_plain(tensor: Any) -> bool:
     """Tell whether an operation on this tensor is nothing to autograd, and may be one for ``calls``."""
     return type(tensor) is Tensor and tensor.is_cpu and not (tensor.requires_grad and torch.is_grad_enabled())
+
+
+def are_plain(tensors: Any) -> bool:
+    """Tell the same of a group; what can be read only once is not read."""
+    return type(tensors) in {list, tuple} and all(map(is_plain, tensors))

@@ -203,6 +203,11 @@ def grouped_allreduce(
     >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2, dtype=torch.int64)])
     [tensor([1.]), tensor([0, 0])]
     """
+    if compression is Compression.none and process_set is global_process_set and at_once.are_plain(tensors):
+        usual = (average, name, op, prescale_factor, postscale_factor, process_set)
+        outputs: tuple[Tensor, ...] | None = at_once.calls.grouped(tensors, torch.empty_like, *usual)
+        if outputs is not None:
+            return list(outputs)
     pairs = [compression.compress(tensor) for tensor in tensors]
     how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
     results = gradients.apply(gradients.HorovodGroupedAllreduce, *how, *(small for small, _ in pairs))
@@ -228,6 +233,11 @@ def grouped_allreduce_(
     >>> [out is mine for out, mine in zip(hvd.grouped_allreduce_(pair), pair)]
     [True, True]
     """
+    done: tuple[Tensor, ...] | None = at_once.calls.grouped(
+        tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if done is not None:
+        return list(done)
     op = reduction_of(op, average)
     scales = (prescale_factor, postscale_factor)
     return list(synchronize(dispatch.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))

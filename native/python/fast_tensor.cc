@@ -1,5 +1,6 @@
 #include "python/fast_tensor.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -79,6 +80,11 @@ bool view_tensor(const TensorKind& kind, PyObject* tensor, View& view) {
   view.shape = found.shape;
   view.dims = static_cast<std::size_t>(found.ndim);
   return true;
+}
+
+bool view_tensors(const TensorKind& kind, PyObject* const* tensors, Views& views) {
+  return std::all_of(views.begin(), views.end(),
+                     [&](View& view) { return view_tensor(kind, *tensors++, view); });
 }
 
 }  // namespace hvd::python

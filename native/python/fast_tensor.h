@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "c_api/tensor.h"
 
@@ -28,6 +29,24 @@ struct View {
   Py_buffer buffer{};
 };
 
+// Those of one tensor, or of several.
+class Views {
+ public:
+  explicit Views(std::size_t count)
+      : count_(count), several_(count > 1 ? std::make_unique<View[]>(count) : nullptr) {}
+
+  std::size_t size() const { return count_; }
+  View* begin() { return several_ == nullptr ? &one_ : several_.get(); }
+  View* end() { return begin() + count_; }
+  const View* begin() const { return several_ == nullptr ? &one_ : several_.get(); }
+  const View* end() const { return begin() + count_; }
+
+ private:
+  std::size_t count_;
+  View one_;
+  std::unique_ptr<View[]> several_;
+};
+
 // One framework's tensors.
 struct TensorKind {
   TensorKind(pybind11::object type, pybind11::object subtype, const pybind11::object& exchange);
@@ -41,6 +60,7 @@ struct TensorKind {
 
 // False: it is none of these, or lies where only the ordinary way can read it.
 bool view_tensor(const TensorKind& kind, PyObject* tensor, View& view);
+bool view_tensors(const TensorKind& kind, PyObject* const* tensors, Views& views);
 
 // A Python error that says no more than that this is not the usual case.
 bool declined();

@@ -68,10 +68,51 @@ def one_function_each(frontend: str) -> None:
     hvd.barrier()
 
 
+def a_group_is_one_call(frontend: str) -> None:
+    """However many tensors: as the same one by one, in one function; what is not usual the ordinary way."""
+    hvd, _ = usual(frontend)
+    size = hvd.size()
+    array: Any = np.asarray if frontend.endswith("numpy") else importlib.import_module("torch").tensor
+    group = [array([1.0, 2.0]), array([[3], [4]]), array(5.0), array([1.0, 2.0])]
+    expected = [np.asarray(one).copy() * size for one in group]
+
+    def in_place() -> list[Any]:
+        done: list[Any] = hvd.grouped_allreduce_(group, name="group", op=hvd.Sum)
+        return done
+
+    done = in_place()
+    assert [mine is its for mine, its in zip(done, group, strict=True)] == [True] * 4
+    for times in (1, size):
+        assert all((np.asarray(one) == times * its).all() for one, its in zip(group, expected, strict=True))
+        found = calls_of(in_place)
+        assert found == ["in_place", "grouped_allreduce_", "grouped_allreduce_at_once"][1:], found
+    one = hvd.allreduce(group[0], name="group", op=hvd.Max)  # the same name, and no group
+    assert (np.asarray(one) == np.asarray(group[0])).all()
+    new = hvd.grouped_allreduce(tuple(group), name="group", op=hvd.Max)
+    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(new, group, strict=True))
+    assert not any(a is b for a, b in zip(new, group, strict=True))
+    with pytest.raises(ValueError, match="needs at least one tensor"):
+        hvd.grouped_allreduce_([], op=hvd.Max)
+    flags = [array([True, False]), array([2.0])]  # bool is not usual
+    assert np.asarray(hvd.grouped_allreduce_(flags, op=hvd.Max)[0]).tolist() == [True, False]
+    if frontend.endswith("torch"):
+        hvd.grouped_allreduce_(iter(group), name="group", op=hvd.Max)
+        handle = hvd.grouped_allreduce_async_(group, name="group", op=hvd.Max)
+        done = hvd.synchronize(handle)
+        assert isinstance(done, tuple)
+        assert [mine is its for mine, its in zip(done, group, strict=True)] == [True] * 4
+        new = hvd.synchronize(hvd.grouped_allreduce_async(group, name="group", op=hvd.Max))
+        assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(new, group, strict=True))
+    hvd.barrier()
+
+
 def nothing_is_kept(frontend: str) -> None:
     """Neither Python's objects nor handles pile up, and one rank hands nothing over to another thread."""
     hvd, bodies = usual(frontend)
     kept_by(hvd, bodies["in place"])
+    both: Any = importlib.import_module(frontend.replace("hvd_kernel.", "")).ones
+    group = [both(100), both(200)]
+    kept_by(hvd, lambda: hvd.grouped_allreduce_(group, name="fast", op=hvd.Max))
     if frontend.endswith("torch"):
         ones = importlib.import_module("torch").ones(1024)
         kept_by(hvd, lambda: hvd.synchronize(hvd.allreduce_async_(ones, name="fast", op=hvd.Max)))
@@ -243,7 +284,15 @@ def it_is_seen_to_wait(frontend: str) -> None:
 
 @pytest.mark.parametrize("frontend", ["hvd_kernel.numpy", "hvd_kernel.torch"])
 @pytest.mark.parametrize(
-    "check", [one_function_each, nothing_is_kept, declined_all_the_same, two_threads, it_is_seen_to_wait]
+    "check",
+    [
+        one_function_each,
+        a_group_is_one_call,
+        nothing_is_kept,
+        declined_all_the_same,
+        two_threads,
+        it_is_seen_to_wait,
+    ],
 )
 def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], None]) -> None:
     ranks.run(check, frontend)

@@ -1,8 +1,8 @@
 """Cost of one allreduce of 4 KiB: times, or code for callgrind to count.
 
-    python -P tools/bench/call.py torch_ 100          the least of 200 means over 100 calls, in nanoseconds
-    python -P tools/bench/call.py torch_,torch_async 100    in turn, and how many times the first one's time
-    CG=1 valgrind --tool=callgrind --instr-atstart=no python -P tools/bench/call.py torch_ 1000
+    python -P tools/bench/calls/call.py torch_ 100          the least of 200 means over 100 calls, in nanoseconds
+    python -P tools/bench/calls/call.py torch_,torch_async 100    in turn, and how many times the first one's time
+    CG=1 valgrind --tool=callgrind --instr-atstart=no python -P tools/bench/calls/call.py torch_ 1000
 
 What is called: torch_ (in place), torch, torch_async (in place, and synchronize), numpy_, numpy. With several ranks:
 under hvdrun; rank 0 tells.
