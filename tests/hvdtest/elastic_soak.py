@@ -120,7 +120,9 @@ class Soak:
         self.result = Soaked()
         self._write_hosts()
         script = folder / "hosts.sh"
-        script.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
+        script.write_text(
+            f"#!/bin/sh\ncp {folder}/hosts {folder}/asked && mv {folder}/asked {folder}/told && cat {folder}/told\n"
+        )
         script.chmod(0o755)
         self.command = [
             *(
@@ -208,12 +210,13 @@ class Soak:
     def _drawn(self) -> str:
         """Return a kind; in the place of one for which there are too few slots some come, and where none is missing one goes."""
         kind = self.chance.choices([*self.kinds], [*self.kinds.values()])[0]
-        if kind == "cut" and not all(self.hosts.values()):
+        on_their_way = Counter(self.leaving.values())  # their slots will be gone when the fault's turn comes
+        hosts = {host: slots - on_their_way[host] for host, slots in self.hosts.items()}
+        if kind == "cut" and not all(hosts.values()):
             kind = "come"
-        slots = sum(self.hosts.values()) - len(self.leaving)  # those of ranks that are on their way out go too
-        if kind in {"go", "leave"} and slots <= LEAST_SLOTS:
+        if kind in {"go", "leave"} and sum(hosts.values()) <= LEAST_SLOTS:
             kind = "come"
-        return "go" if kind == "come" and self.hosts == FULL else kind
+        return "go" if kind == "come" and hosts == FULL else kind
 
     def _move(self, hosts: dict[str, int], _job: subprocess.Popen[bytes]) -> Callable[[], bool]:
         before = self._members()
@@ -230,8 +233,8 @@ class Soak:
 
     def _is_done(self, kind: str) -> bool:
         """Do one fault if it may be done now; return whether it was."""
-        if self.leaving and kind in {"come", "go", "leave"}:
-            return False  # its slot has yet to go from the discovery
+        if kind in {"come", "go", "leave"} and (self.leaving or not self._is_told()):
+            return False  # a slot has yet to go from the discovery, or what is back at once was never away
         match kind:
             case "come":
                 return self._changes({host: slots for host, slots in FULL.items() if slots > self.hosts[host]})
@@ -364,9 +367,17 @@ class Soak:
                 if self.mark.encode() in variables and b"soaking.py" in words:
                     yield int(entry.name), variables
 
+    def _listing(self) -> str:
+        return "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
+
+    def _is_told(self) -> bool:
+        """Tell whether the discovery has answered with the hosts of now."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "told").read_text() == self._listing()
+        return False
+
     def _write_hosts(self) -> None:
-        text = "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
-        (self.folder / "hosts.new").write_text(text)
+        (self.folder / "hosts.new").write_text(self._listing())
         (self.folder / "hosts.new").rename(self.folder / "hosts")
 
     def _compare(self) -> None:
