@@ -60,6 +60,7 @@ def exported(kernel: Kernel, script: Path) -> list[str]:
     return shown
 
 
+@pytest.mark.nightly
 def test_the_script_ends_at_the_cells_losses(kernel: Kernel, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     shown = exported(kernel, script)
@@ -75,7 +76,6 @@ def test_what_was_pushed_is_an_argument(kernel: Kernel, tmp_path: Path) -> None:
     assert json.loads("[" + every.rpartition("[")[2]) != shown
 
 
-@pytest.mark.nightly
 @pytest.mark.cluster(4)
 def test_the_first_notebook_as_a_script(kernel: Kernel, tmp_path: Path) -> None:
     cells = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
