@@ -30,7 +30,7 @@ import ray._private.services as services
 
 # Addresses that no other driver's nodes have: what is at a fixed port of theirs meets nothing.
 NETWORK = f"127.{os.getpid() // 254 % 254 + 1}.{os.getpid() % 254 + 1}"
-ADDRESSES = itertools.count(2)
+ADDRESSES, PORTS = itertools.count(2), itertools.count(20001)
 
 def node(cpus, gpus=0, **more):
     address = f"{NETWORK}.{next(ADDRESSES)}"
@@ -56,15 +56,19 @@ def cluster(first, *others):
     return made, [made.add_node(**each) for each in others]
 
 def client_of(made, within=300):
-    # Where Ray's server for clients listens, once it does: a client itself waits 30 s at most.
-    import socket
-    served, end = (made.head_node.node_ip_address, 20001), time.monotonic() + within
+    # Where a server for one client listens, once it does: a client itself waits 30 s at most. Ray's own, which forks such
+    # a server for each client from a process with gRPC's threads, now and then has one that dies at its birth.
+    import socket, subprocess
+    served = (made.head_node.node_ip_address, next(PORTS))
+    command = [sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server", "--address", made.address]
+    server = subprocess.Popen([*command, "--host", served[0], "--port", str(served[1])], stdout=subprocess.DEVNULL)
+    end = time.monotonic() + within
     while True:
         try:
             socket.create_connection(served).close()
             return "ray://{}:{}".format(*served)
         except ConnectionRefusedError:
-            if time.monotonic() > end:
+            if time.monotonic() > end or server.poll() is not None:
                 raise
             time.sleep(0.1)
 
@@ -82,12 +86,11 @@ def variables() -> Iterator[dict[str, str]]:
     folder = tempfile.mkdtemp(prefix="hvd-ray-")  # short: the path of a socket has at most 107 bytes
     mark = f"HVDTEST_RAY_{Path(folder).name[-8:]}"
     # Ray makes its workers nice: beside other work on the machine they would wait for ever. And it gives them 60 s to
-    # begin, and the process that serves a client 30 s.
+    # begin.
     quiet = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
         "RAY_worker_register_timeout_seconds": "600",
-        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600",
     }
     try:
         yield {"RAY_TMPDIR": folder, mark: "1"} | quiet

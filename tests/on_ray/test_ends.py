@@ -21,9 +21,9 @@ SCRIPT = (
     ENDS
     + '''
 is_client = sys.argv[1:] == ["client"]
-made, others = cluster(node(1, **(dict(ray_client_server_port=20001) if is_client else {})), node(1), node(1))
-address = client_of(made) if is_client else made.address
-ray.init(address, log_to_driver=False)
+made, others = cluster(node(1), node(1), node(1))
+address = client_of if is_client else lambda made: made.address
+ray.init(address(made), log_to_driver=False)
 settings = RayExecutor.create_settings(timeout_s=100)
 
 def logs(factor):
@@ -81,7 +81,7 @@ def rank_killed():
 
 def driver_killed():
     here = folder("driver")
-    script = DRIVER.replace("ADDRESS", address)
+    script = DRIVER.replace("ADDRESS", address(made))
     driver = subprocess.Popen([sys.executable, "-P", "-c", script, here], stdout=subprocess.DEVNULL)
     processes = begun(here, 2)
     driver.kill()

@@ -18,7 +18,7 @@ BEGIN = (
     ray_driver.HEAD
     + """
 from hvd_kernel.ray import ElasticRayExecutor, RayExecutor
-made, others = cluster(node(1, ray_client_server_port=20001), node(1))
+made, others = cluster(node(1), node(1))
 
 def connect(is_client):
     ray.shutdown()
