@@ -102,7 +102,16 @@ def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
     if not is_far(spec):
         gpus.check_there(choice, os.environ)
+        choice = _beside_others(choice)
     return mpiexec, {gpus.CHOICE: choice}
+
+
+def _beside_others(choice: str) -> str:
+    """Begin, where the user does not choose, with the GPUs that ranks of the user's other notebooks have not got."""
+    there = gpus.usable(choice, os.environ)
+    if choice != "auto" or there < 2:  # noqa: PLR2004 - one is everybody's
+        return choice
+    return gpus.behind(leftovers.neighbours(os.getpid()), there)
 
 
 def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:

@@ -82,6 +82,16 @@ def usable(choice: str, env: Mapping[str, str]) -> int:
     return len(numbers_of(choice)) or ((count() or 0) if shown is None else len(shown))
 
 
+def behind(others: int, there: int) -> str:
+    """Return the choice of all devices for ranks that come after so many others: it begins where their turn ends.
+
+    >>> behind(2, 4), behind(8, 4)
+    ('2,3,0,1', 'auto')
+    """
+    first = others % there
+    return ",".join(str((first + turn) % there) for turn in range(there)) if first else "auto"
+
+
 def check_there(choice: str, env: Mapping[str, str]) -> None:
     """Refuse devices that this host has not.
 

@@ -18,7 +18,7 @@ from hvd_kernel.launch.cli import flags as hvdrun_flags
 from hvd_kernel.magics import cluster_manager, cluster_request
 from hvd_kernel.magics.cluster_request import wanted
 from hvd_kernel.magics.options import Options
-from hvd_kernel.processes import agent
+from hvd_kernel.processes import agent, leftovers
 from hvd_kernel.processes.channel.messages import StartRanks
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import gpus
@@ -168,12 +168,31 @@ def test_other_devices_are_another_cluster() -> None:
 
 @pytest.mark.usefixtures("four")
 def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "neighbours", lambda _: 0)
     monkeypatch.setenv("HVD_GPUS", "1")
     assert launcher.possible(ClusterSpec(1))[1] == {"HVD_GPUS": "1"}
     assert launcher.possible(ClusterSpec(1, gpus="auto"))[1] == {"HVD_GPUS": "auto"}
     monkeypatch.setenv("HVD_GPUS", "one")
     with pytest.raises(ConfigError, match="'one' is not a device number"):
         launcher.possible(ClusterSpec(1))[1]
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize(
+    ("others", "shown", "seen"),
+    [(0, None, None), (1, None, "1,2,3,0"), (6, None, "2,3,0,1"), (8, None, None), (1, "5,7", "7,5"), (1, "5", "5")],
+)
+def test_a_second_notebook_begins_with_the_gpus_that_the_first_one_has_left(
+    monkeypatch: pytest.MonkeyPatch, others: int, shown: str | None, seen: str | None
+) -> None:
+    monkeypatch.setattr(leftovers, "neighbours", lambda _: others)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    env = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    env |= launcher.possible(ClusterSpec(2))[1]
+    gpus.settle(env)
+    assert env.get("CUDA_VISIBLE_DEVICES") == seen
+    assert launcher.possible(ClusterSpec(2, gpus="0"))[1] == {"HVD_GPUS": "0"}, "what the user chooses stays"
 
 
 @pytest.mark.usefixtures("four")
