@@ -137,7 +137,7 @@ class Soak:
                 str(script),
             ),
             *("--spares", str(spares), "--discovery-interval", "0.1"),
-            *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else []),
+            *(["--blacklist-cooldown-range", *cooldown.split()] if cooldown else ["--slot-failures", "1000"]),
         ]
 
     def run(self, faults: int, minutes: float = inf) -> Soaked:
