@@ -58,10 +58,12 @@ def cluster(first, *others):
 def client_of(made, within=300):
     # Where a server for one client listens, once it does: a client itself waits 30 s at most. Ray's own, which forks such
     # a server for each client from a process with gRPC's threads, now and then has one that dies at its birth.
-    import socket, subprocess
+    import atexit, socket, subprocess
     served = (made.head_node.node_ip_address, next(PORTS))
     command = [sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server", "--address", made.address]
-    server = subprocess.Popen([*command, "--host", served[0], "--port", str(served[1])], stdout=subprocess.DEVNULL)
+    command += ["--host", served[0], "--port", str(served[1])]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # it may outlive the driver
+    atexit.register(server.kill)
     end = time.monotonic() + within
     while True:
         try:
