@@ -164,9 +164,9 @@ class Kernel:
         return cell.ended and all(f"kept {rank} {rank}" in cell.text for rank in range(RANKS))
 
     def keep(self) -> None:
-        """Give every rank something to lose, and have it say which process it is."""
+        """Give every rank something to lose, have it say which process it is, and load what a barrier needs."""
         code = f"import os, time\nkept = rank\nopen({self.folder!r} + f'/rank{{rank}}', 'w').write(str(os.getpid()))"
-        self.on_ranks(code)
+        self.on_ranks(f"{code}\n{self.tool.barrier}")
 
     def pid_of(self, rank: int) -> int:
         """Process id of a rank, after ``keep``."""
@@ -229,7 +229,9 @@ def start(tool: Tool) -> str:
     """Situation 1."""
     with Kernel(tool) as kernel:
         cell = kernel.start()
-        return f"{cell.seconds:.1f} s" if cell.ended else f"first cell wrong after {cell.seconds:.0f} s"
+        if not cell.ended:
+            return f"first cell wrong after {cell.seconds:.0f} s"
+        return f"{cell.seconds:.1f} s; a first barrier {_took(kernel.on_ranks(tool.barrier))} later"
 
 
 def trivial(tool: Tool) -> str:
