@@ -64,6 +64,8 @@ def begun(
         As ``possible``.
     """
     mpiexec, choice = possible(spec)
+    if not is_far(spec):
+        choice = _beside_others(choice)
     leftovers.sweep()
     with ExitStack() as undo:  # the key may be pressed anywhere in here
         folder = private_folder()
@@ -78,7 +80,7 @@ def begun(
             "ranks": spec.n,
             **(warm or {}),
         }
-        env = _threads(spec) | environment(folder) | choice
+        env = _threads(spec) | environment(folder) | {gpus.CHOICE: choice}
         if warm:
             del env[HOLDER]  # no kernel's end is theirs, until one has taken them
         module = "hvd_kernel.cluster.pool.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"
@@ -88,8 +90,8 @@ def begun(
     return process, channel, folder, shared
 
 
-def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
-    """Return mpiexec's path, and what tells every process of the cluster, spares too, which devices it may see.
+def possible(spec: ClusterSpec) -> tuple[str, str]:
+    """Return mpiexec's path, and the choice of devices for every process of the cluster, spares too.
 
     Raises
     ------
@@ -102,8 +104,7 @@ def possible(spec: ClusterSpec) -> tuple[str, dict[str, str]]:
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
     if not is_far(spec):
         gpus.check_there(choice, os.environ)
-        choice = _beside_others(choice)
-    return mpiexec, {gpus.CHOICE: choice}
+    return mpiexec, choice
 
 
 def _beside_others(choice: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ import pytest
 from hvdtest.launch import clean_environment
 from hvdtest.magic_lines import parse
 
-from hvd_kernel.cluster import launcher
+from hvd_kernel.cluster import Session, launcher
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli import flags as hvdrun_flags
 from hvd_kernel.magics import cluster_manager, cluster_request
@@ -168,13 +170,12 @@ def test_other_devices_are_another_cluster() -> None:
 
 @pytest.mark.usefixtures("four")
 def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "neighbours", lambda _: 0)
     monkeypatch.setenv("HVD_GPUS", "1")
-    assert launcher.possible(ClusterSpec(1))[1] == {"HVD_GPUS": "1"}
-    assert launcher.possible(ClusterSpec(1, gpus="auto"))[1] == {"HVD_GPUS": "auto"}
+    assert launcher.possible(ClusterSpec(1))[1] == "1"
+    assert launcher.possible(ClusterSpec(1, gpus="auto"))[1] == "auto"
     monkeypatch.setenv("HVD_GPUS", "one")
     with pytest.raises(ConfigError, match="'one' is not a device number"):
-        launcher.possible(ClusterSpec(1))[1]
+        launcher.possible(ClusterSpec(1))
 
 
 @pytest.mark.usefixtures("four")
@@ -183,25 +184,34 @@ def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.
     [(0, None, None), (1, None, "1,2,3,0"), (6, None, "2,3,0,1"), (8, None, None), (1, "5,7", "7,5"), (1, "5", "5")],
 )
 def test_a_second_notebook_begins_with_the_gpus_that_the_first_one_has_left(
-    monkeypatch: pytest.MonkeyPatch, others: int, shown: str | None, seen: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: int, shown: str | None, seen: str | None
 ) -> None:
-    monkeypatch.setattr(leftovers, "neighbours", lambda _: others)
+    looks: list[int] = []
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(leftovers, "neighbours", lambda own: looks.append(own) or others)
+    monkeypatch.setattr(launcher, "spawn", lambda *_, env, **__: (None, started.append(env)))
+    monkeypatch.setattr(launcher, "shared_memory_folder", lambda _: Path(tempfile.mkdtemp()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if shown is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    env = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
-    env |= launcher.possible(ClusterSpec(2))[1]
+    Session.check(ClusterSpec(2))
+    assert looks == [], "a look through all processes is for a start alone"
+    launcher.begun(ClusterSpec(2))
+    assert looks == [os.getpid()] * (shown != "5"), "once, and not where all would share one device"
+    launcher.begun(ClusterSpec(2, gpus="0"))
+    env, chosen = started
     gpus.settle(env)
     assert env.get("CUDA_VISIBLE_DEVICES") == seen
-    assert launcher.possible(ClusterSpec(2, gpus="0"))[1] == {"HVD_GPUS": "0"}, "what the user chooses stays"
+    assert chosen["HVD_GPUS"] == "0", "what the user chooses stays"
 
 
 @pytest.mark.usefixtures("four")
 def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
     far = ClusterSpec(2, hosts="a-host-that-is-not-this-one:2", gpus="9")
-    assert launcher.possible(far)[1] == {"HVD_GPUS": "9"}
+    assert launcher.possible(far)[1] == "9"
     assert "-x HVD_GPUS" in " ".join(launcher.mpi_arguments(far, tmp_path))
     with pytest.raises(ConfigError, match="device 9 is not there"):
-        launcher.possible(ClusterSpec(2, gpus="9"))[1]
+        launcher.possible(ClusterSpec(2, gpus="9"))
 
 
 @pytest.mark.usefixtures("four")
