@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hvdtest.cluster import execute
 
 from hvd_kernel.cluster import Session
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import Failure
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.nightly, pytest.mark.cluster(2)]
@@ -85,3 +88,20 @@ while True: held.append(os.open(os.devnull, os.O_RDONLY))""",
     )
     assert {each.ename for each in outcome.failures.values()} == {"OSError"}
     assert execute(own, "for each in held: os.close(each)\nprint(rank)").text() == {0: "0\n", 1: "1\n"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("({'it': object()}, [])", "ValueError: Can't clean for JSON"),
+        ("({}, [object()])", "TypeError: Buffer objects must support the buffer protocol."),
+    ],
+)
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_request_whose_answer_cannot_be_sent_ends_with_the_reason(
+    session: Session, answer: str, error: str, urgent: bool
+) -> None:
+    execute(session, f"from hvd_kernel.worker.shell.handlers import TABLE\nTABLE['odd'] = lambda *_: {answer}")
+    with pytest.raises(ClusterError, match=re.escape(error)):
+        session.ask("odd", [1], timeout=10, urgent=urgent)
+    assert execute(session, f"import torch\n{SUM}").run.values() == {0: 2.0, 1: 2.0}

@@ -238,11 +238,17 @@ class RankKernel(TaskKernel):
         self._reply(stream, ident, parent, answer)
 
     def _reply(self, stream: Any, ident: Any, parent: dict[str, Any], answer: Future[handlers.Answer]) -> None:
+        send = partial(self.session.send, stream, "hvd_reply", parent=parent, ident=ident)
         error = answer.exception()
-        content, buffers = (
-            answer.result() if error is None else ({"error": f"{type(error).__name__}: {said(error)}"}, [])
-        )
-        self.session.send(stream, "hvd_reply", content, parent=parent, ident=ident, buffers=buffers)
+        if error is None:
+            content, buffers = answer.result()
+            try:
+                send(content, buffers=buffers)
+            except Exception as refused:  # noqa: BLE001 - it is no JSON: nothing has been sent, and the notebook waits
+                error = refused
+            else:
+                return
+        send({"error": f"{type(error).__name__}: {said(error)}"})
 
     # A cell's "busy", "idle" and "execute_input" have no reader here: eight messages less per cell on four ranks.
 
