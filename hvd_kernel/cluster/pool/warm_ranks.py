@@ -67,13 +67,14 @@ def fill(spec: ClusterSpec) -> None:
     Ranks that are wanted and cannot be started are no error: the next notebook starts its own, and hears why.
     """
     _started[:] = [each for each in _started if each.poll() is None]
-    if not warm.wanted_minutes() or not is_plain(spec) or free_memory() < _FREE_BYTES + spec.n * _RANK_BYTES:
+    minutes = warm.wanted_minutes()
+    if not minutes or not is_plain(spec) or free_memory() < _FREE_BYTES + spec.n * _RANK_BYTES:
         return
     alike = likeness(spec)
     if any(each.note.likeness == alike for each in warm.clusters()):
         return
     try:
-        process, channel, *_ = begun(spec, {"likeness": alike, "minutes": warm.wanted_minutes()})
+        process, channel, *_ = begun(spec, {"likeness": alike, "minutes": minutes})
     except (ClusterError, ConfigError, OSError):
         return
     _started.append(process)
