@@ -51,6 +51,10 @@ class RankStalled(HorovodInternalError):
     """Ranks waited too long for others, or for one that is stopped (SIGSTOP, a debugger); the message names them."""
 
 
+BECAUSE_OF_ANOTHER = (RankFailed, RankDied, RankStalled)
+"""Each names another rank as the one to look at: who raises it is not the root cause."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts come or go: ``elastic.run`` lets the ranks meet again and keeps what they have. Nothing is restored.
 

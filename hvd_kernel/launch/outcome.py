@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hvd_kernel import errors
 from hvd_kernel.diagnosis.post_mortem import signal_name
 
-_CONSEQUENCES = (errors.HorovodInternalError, errors.RankFailed, errors.RankDied)
+_CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
 _LAST = re.compile(r"(?:hvd_kernel\.errors\.)?(?:" + "|".join(e.__name__ for e in _CONSEQUENCES) + r")\b")
 _BEGINS = ("Traceback (most recent call last):", "Fatal Python error:")
 

@@ -11,13 +11,12 @@ import numpy as np
 
 from hvd_kernel.core import ops, process_sets, session
 from hvd_kernel.core.stacks import pending as core_pending
-from hvd_kernel.errors import ClusterError, Mismatch, OutOfMemory, RankDied, RankFailed, RankStalled
+from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
 from hvd_kernel.protocol.messages import Pending
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
-_OF_OTHERS = (RankFailed, RankDied, RankStalled)  # each names another rank as the one to look at
 _OF_ALL = (Mismatch, OutOfMemory)  # what all ranks of an operation raise, though not at the same moment
 
 
@@ -103,7 +102,7 @@ def _engine() -> Engine | None:
 
 def is_secondary(error: BaseException) -> bool:
     """Tell whether this rank raised only because another one failed, or did not come, first."""
-    return isinstance(error, _OF_OTHERS)
+    return isinstance(error, BECAUSE_OF_ANOTHER)
 
 
 def is_of_all(error: BaseException) -> bool:

@@ -277,8 +277,9 @@ def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
 def test_the_root_cause_is_the_first_failure_with_a_reason_of_its_own() -> None:
     told = Failure(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
     shut = Failure(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
+    late = Failure(4, 1, ("Traceback", "hvd_kernel.errors.RankStalled: rank 2 did not come"))
     own = Failure(2, 1, ("Traceback", "ValueError: no"))
-    assert root_cause([told, shut, own]) is own
+    assert root_cause([told, shut, late, own]) is own
     assert root_cause([told, Failure(3, -11), own]) == Failure(3, -11)
     assert root_cause([told, shut]) is told
     assert root_cause([]) is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import hvd_kernel
-from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, UsageError
+from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, RankStalled, UsageError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Outcome
+from hvd_kernel.launch.outcome import Failure, is_consequence
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import run
@@ -22,7 +25,7 @@ from hvd_kernel.launch.run.arguments import checked
 from hvd_kernel.launch.run.call import Answer, Task, pack_call
 from hvd_kernel.launch.run.in_processes import elastic_values, values_of
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.private_dir import write_private
+from hvd_kernel.processes.private_dir import CALL, write_private
 
 HOROVODS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile "
@@ -207,17 +210,35 @@ def test_a_rank_that_ended_without_a_word() -> None:
         values_of({0: answers("ok")[0]}, 2, Outcome((0, 0)))
 
 
-@pytest.mark.parametrize(
-    ("kinds", "rank", "cause"), [(("because", "early"), 1, "early"), (("late", "early"), 0, "late")]
-)
-def test_of_an_elastic_job_who_raised_by_itself_is_named_although_another_has_ended_first(
-    kinds: tuple[str, ...], rank: int, cause: str
-) -> None:
-    given = {5: answers("early")[0], **dict(zip((7, 9), answers(*kinds).values(), strict=True))}
+def test_of_an_elastic_job_the_exception_of_the_worker_that_its_verdict_names_is_raised() -> None:
+    given = dict(zip((5, 7, 9), answers("early", "because", "late").values(), strict=True))
     with pytest.raises(RankFailed) as caught:
-        elastic_values(given, Outcome((1, 1), 0, status=1, workers=(7, 9), failed_worker=7))
-    assert (caught.value.rank, type(caught.value.__cause__).__name__) == (rank, cause)
-    assert str(caught.value) == f"rank {rank} of 2 raised {cause}: m\n\nT"
+        elastic_values(given, Outcome((1, 1), 1, status=1, workers=(7, 9), failed_worker=9))
+    assert (caught.value.rank, type(caught.value.__cause__).__name__) == (1, "late")
+    assert str(caught.value) == "rank 1 of 2 raised late: m\n\nT"
+
+
+@pytest.mark.parametrize(
+    ("error", "because"),
+    [
+        (RankFailed("rank 1 failed", 1), True),
+        (RankDied("x", 1), True),
+        (RankStalled("x"), True),
+        (ValueError("x"), False),
+    ],
+)
+def test_a_task_ends_with_the_kind_of_its_exception(*, tmp_path: Path, error: Exception, because: bool) -> None:
+    def fails() -> None:
+        raise error
+
+    write_private(tmp_path / CALL, pack_call(fails, (), {}, ()))
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-P", "-m", task.__name__, str(tmp_path)]
+    env = os.environ | {"HOROVOD_RANK": "0"}
+    done = subprocess.run(command, check=False, env=env, capture_output=True, text=True, timeout=60)
+    assert is_consequence(Failure(0, done.returncode, tuple(done.stderr.splitlines()))) == because
+    [answer] = [pickle.loads(file.read_bytes()) for file in tmp_path.iterdir() if file.name != CALL]
+    assert (answer.secondary, answer.trace) == (because, done.stderr)
 
 
 def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

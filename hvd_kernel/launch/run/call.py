@@ -22,9 +22,8 @@ from typing import Any
 
 import cloudpickle
 
-from hvd_kernel.errors import ClusterError, RankDied, RankFailed, RankStalled, said
+from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, said
 
-_BECAUSE_OF_ANOTHER = (RankFailed, RankDied, RankStalled)
 _REASON_CHARS = 300
 
 
@@ -130,7 +129,7 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
         kind=type(error).__name__,
         message=said(error),
         trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__, ours))),
-        secondary=isinstance(error, _BECAUSE_OF_ANOTHER),
+        secondary=isinstance(error, BECAUSE_OF_ANOTHER),
         time=time.monotonic(),
     )
 

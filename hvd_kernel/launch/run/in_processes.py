@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,23 +94,11 @@ def elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any]
         return values_of(found, size, outcome)
     if outcome.failed_worker is None:
         raise ClusterError(outcome.why)
-    number = _culprit(answers, outcome.failed_worker, outcome.workers)
+    number = outcome.failed_worker
     rank = outcome.workers.index(number) if number in outcome.workers else outcome.failed or 0
     if (answer := answers.get(number)) is not None and answer.kind:
         raise failure(rank, size, answer) from answer.exception()
     raise RankDied(_died(rank, size, outcome), rank)
-
-
-def _culprit(answers: Mapping[int, Answer], ended: int, last: Sequence[int]) -> int:
-    """Return the worker that the end of one comes from: of those of the last generation, who raised first by itself.
-
-    A rank that another one's exception has released may end before that one does.
-    """
-    answer = answers.get(ended)
-    if answer is None or not answer.secondary:
-        return ended
-    found = first_failure({number: answers[number] for number in last if number in answers})
-    return ended if found is None else found
 
 
 def _answers(folder: Path, numbers: Iterable[int]) -> dict[int, Answer]:

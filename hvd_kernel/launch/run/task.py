@@ -34,8 +34,7 @@ def main(folder: Path) -> int:
         assert task.answer is not None
         _leave(folder, number, task.answer)  # before the peers are released: what they raise then is not the cause
         release_peers(error)
-        if not task.answer.secondary:
-            words.append(task.answer.trace)
+        words.append(task.answer.trace)
         return 1
     assert task.answer is not None
     _leave(folder, number, task.answer)
