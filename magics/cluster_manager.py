@@ -203,7 +203,7 @@ class ClusterManager:
         if self.session is None:
             self._recall(say)
             _warn(spec, say)
-            return self.start(spec, progress)
+            return self.start(spec, progress, say)
         if self.session.spec == spec:
             return self.session
         refuse_change(self.session.spec, spec)
@@ -219,7 +219,7 @@ class ClusterManager:
         _warn(spec, say)
         ran = self.ran if names else []
         self.stop()
-        session = self.start(spec, progress)
+        session = self.start(spec, progress, say)
         self.ran = ran
         if names:
             told = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
@@ -239,8 +239,10 @@ class ClusterManager:
         """Tell whether dead ranks are replaced without asking the user."""
         return (self.respawn or lookup.value("HVD_RESPAWN", os.environ)) == "auto"
 
-    def start(self, spec: ClusterSpec, progress: Say) -> Session:
+    def start(self, spec: ClusterSpec, progress: Say, say: Say = lambda _text: None) -> Session:
         """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there.
+
+        ``say`` is told what the ranks have to do without.
 
         Raises
         ------
@@ -263,6 +265,8 @@ class ClusterManager:
             lost = f"the start of {who} was interrupted and undone; %%hvdrun starts {them} anew"
             raise Interrupted(lost) from None
         self._ended_spec = None
+        for notice in self.session.notices():
+            say(notice)
         self.samples.clear()
         self.ran = []
         if name:
@@ -354,4 +358,6 @@ def _change(old: ClusterSpec, new: ClusterSpec) -> str:
         return f"{new.n} rank{'s' * (new.n != 1)} instead of {old.n}"
     if old.limits != new.limits:
         return "other limits"
+    if old.mps != new.mps:
+        return "no private MPS daemon"
     return "other GPUs" if old.gpus != new.gpus else "other hosts or MPI options"

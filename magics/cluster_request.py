@@ -106,8 +106,13 @@ def wanted(options: Options, base: ClusterSpec) -> ClusterSpec:
         mpi_args=base.mpi_args if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
         gpus=options.gpus or base.gpus,
+        mps=_mps(options, base),
         limits=base.limits if n == base.n else (),
     )
+
+
+def _mps(options: Options, base: ClusterSpec) -> str:
+    return base.mps if options.mps else "0"
 
 
 def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
@@ -134,6 +139,7 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
         mpi_args=(_mpi_args(spec) or base.mpi_args) if options.mpi_args is None else options.mpi_args,
         start_timeout_s=base.start_timeout_s,
         gpus=options.gpus or placed.devices,
+        mps=_mps(options, base),
         limits=placed.limits if any(placed.limits) else (),
     )
 

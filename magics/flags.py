@@ -128,6 +128,7 @@ WHERE = (
     Flag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
     Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
     Flag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
+    Flag(("--no-mps",), "mps", "no private daemon of NVIDIA's MPS for ranks that share a device", action=_NO),
     Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
     Flag(
         ("--on",),

@@ -45,6 +45,7 @@ class Options:
     hosts: str = ""
     hostfile: str = ""
     gpus: str = ""
+    mps: bool = True  # ranks that share a device may have a private daemon of it
     on: str = ""  # who starts the ranks; "here": mpiexec
     job: str = ""
     line: tuple[str, ...] = ()  # another launcher's, behind --

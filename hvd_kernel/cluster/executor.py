@@ -51,6 +51,7 @@ class Executor:
         self.stream: Stream | None = None
         self.clients: Clients | None = None  # ipyparallel's ordinary ones
         self.recorder = Recorder(launched.folder)
+        self.notices: list[str] = []  # what the user should know, and has not been told
         self.latest: Run | None = None  # the cell that runs, or ran last
         self.on_ready: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
@@ -148,6 +149,8 @@ class Executor:
                 self.connect(client)
             case messages.Inviting():
                 self.launched.invite(message)
+            case messages.Notice(text):
+                self.notices.append(text)
             case messages.RankKilled(rank, why):
                 self.recorder.killed(rank, why)
             case messages.RankExited(rank, status) if rank != messages.MPIEXEC:

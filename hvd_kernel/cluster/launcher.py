@@ -27,6 +27,7 @@ from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.mpi import network, open_mpi
 from hvd_kernel.processes.mpi.network import is_far
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec, shared_memory_folder
+from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.processes.resources.limits import THREADS, threads
 from hvd_kernel.settings import gpus
@@ -78,9 +79,11 @@ def begun(
             "folders": [str(folder), str(shared)],
             "address": _address_for(spec),
             "ranks": spec.n,
+            "mps_ranks": 0 if is_far(spec) else spec.n,
             **(warm or {}),
         }
         env = _threads(spec) | environment(folder) | {gpus.CHOICE: choice}
+        env |= {decision.CHOICE: spec.mps} if spec.mps else {}
         if warm:
             del env[HOLDER]  # no kernel's end is theirs, until one has taken them
         module = "hvd_kernel.cluster.pool.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"

@@ -139,6 +139,11 @@ class Session:
         """How many processes could replace a rank at once."""
         return self.ranks.spares
 
+    def notices(self) -> list[str]:
+        """Return what the user should know of the ranks, and has not been told."""
+        told, self.executor.notices = self.executor.notices, []
+        return told
+
     @property
     def folder(self) -> Path:
         """The cluster's private folder on this host."""

@@ -21,6 +21,7 @@ import psutil
 
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import folders, orphans
+from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.settings import gpus, lookup
 
@@ -124,6 +125,12 @@ def _gpus() -> Finding:
     return Finding("GPUs", good=True, found=f"{there}; {how}")
 
 
+def _mps() -> Finding:
+    """Say what ranks that share a device would have."""
+    there = gpus.usable(os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
+    return Finding("MPS", good=True, found=decision.look(there + 1, os.environ).sentence)
+
+
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
     found = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
@@ -197,6 +204,7 @@ CHECKS = (
     _extension,
     _frameworks,
     _gpus,
+    _mps,
     _cores,
     _memory,
     _shm,

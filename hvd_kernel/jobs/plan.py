@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hvd_kernel.jobs.spec import Bounds, JobSpec
+from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.resources.memory import spoken
 
 _HEAD = ("rank", "where", "cpus", "memory", "gpus", "command")
@@ -31,13 +32,14 @@ class Task(msgspec.Struct, frozen=True):
         return self.host or f"{self.role} {self.index}"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What would run."""
 
     kind: str
     tasks: tuple[Task, ...]
     steps: tuple[str, ...]
     warnings: tuple[str, ...]
+    mps: tuple[str, ...] = ()  # which ranks share devices, and what they get for that
 
 
 def plan(spec: JobSpec) -> Plan:
@@ -48,7 +50,21 @@ def plan(spec: JobSpec) -> Plan:
         part = replica.resources.share(replica.slots)
         where = (rank, replica.role, replica.index, replica.host)
         tasks.append(Task(*where, part.cpu, part.memory_bytes, part.gpus, replica.command or steps))
-    return Plan(spec.kind, tuple(tasks), spec.steps, spec.warnings)
+    return Plan(spec.kind, tuple(tasks), spec.steps, spec.warnings, _mps(spec))
+
+
+def _mps(spec: JobSpec) -> tuple[str, ...]:
+    """Return a sentence on each kind of host whose ranks are more than its devices."""
+    off = any(each.name == decision.CHOICE and each.value == "0" for each in spec.environment)
+    what = (
+        f"take turns ({decision.CHOICE}=0)"
+        if off
+        else f"have a private daemon of MPS, where {decision.CONTROL} is installed"
+    )
+    shared = {
+        (each.slots, each.resources.gpus): None for each in spec.replicas if 0 < (each.resources.gpus or 0) < each.slots
+    }
+    return tuple(f"{ranks} ranks of a host share {gpus} GPU{'s' * (gpus != 1)}: they {what}" for ranks, gpus in shared)
 
 
 def as_json(made: Plan) -> str:
@@ -68,6 +84,7 @@ def as_text(made: Plan) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines += [f"step {number}: {step}" for number, step in enumerate(made.steps, 1) if len(made.steps) > 1]
+    lines += [f"MPS: {each}" for each in made.mps]
     lines += [f"warning: {each}" for each in made.warnings]
     return "\n".join(lines)
 

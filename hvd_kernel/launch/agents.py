@@ -15,7 +15,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import ssh
 from hvd_kernel.launch.placement import Host, is_local
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
-from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Stop
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Notice, Stop
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__
 
@@ -48,6 +48,8 @@ class AgentHandle:
         for message in found:
             if isinstance(message, Hello):
                 self.greet(message)
+            elif isinstance(message, Notice):
+                self._agents.say(f"hvdrun: {self.host.name}: {message.text}\n".encode())
             self._agents.on_message(self, message)
 
     def greet(self, hello: Hello) -> None:
@@ -149,9 +151,13 @@ class SpawnedAgent(AgentHandle):
 
 
 class Agents:
-    """All agents of a job, and the loop in which their messages are received. Whoever makes it ends it."""
+    """All agents of a job, and the loop in which their messages are received. Whoever makes it ends it.
 
-    def __init__(self) -> None:
+    ``say`` takes what the user should know of a host.
+    """
+
+    def __init__(self, say: Callable[[bytes], object] = lambda _: None) -> None:
+        self.say = say
         self.loop = EventLoop()
         self.every: list[AgentHandle] = []
         self.on_message: Callable[[AgentHandle, Message], None] = _ignore

@@ -33,6 +33,7 @@ from hvd_kernel.launch.placement import Host, is_local, named, places
 from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
+from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup
@@ -139,7 +140,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     tell = err if job.verbose else None
     outputs: list[tuple[OutputStream, OutputStream]] = []
     last = ExitStack()  # what is ended when the agents are
-    agents, mpiexec = Agents(), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
+    agents, mpiexec = Agents(err), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
     try:
         if mpiexec is not None:
             placed = _mpi_start(job, agents, mpiexec, patience, tell)
@@ -200,8 +201,18 @@ def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> lis
         ]
         env = without_launchers(os.environ)
         env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
+        if tell is not None and not agent.remote:
+            tell(f"hvdrun: {agent.host.name}: MPS: {decision.look(len(ranks), env).sentence}\n".encode())
         agent.send(
-            _order(job, ranks, env=env, inherit_env=agent.remote, is_step=bool(job.via), ranks_on_host=len(ranks))
+            _order(
+                job,
+                ranks,
+                env=env,
+                inherit_env=agent.remote,
+                is_step=bool(job.via),
+                ranks_on_host=len(ranks),
+                mps_ranks=len(ranks),
+            )
         )
     return [agents.every[host] for host in where]
 
@@ -239,7 +250,8 @@ def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell
         if tell is not None:
             tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
         ranks = [_one(job, MPIEXEC, 0, {})]
-        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders))
+        here = 0 if far else job.np
+        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders, mps_ranks=here))
         placed = listener.wait(mpiexec, job.np, patience)
     mpiexec.up()
     hellos = [agent.hello for agent in placed]

@@ -23,6 +23,7 @@ class ClusterSpec:
     # A dead start is seen at once; this is for a machine that is merely busy. What runs is the same with another one.
     start_timeout_s: float = field(default=120.0, compare=False)
     gpus: str = ""  # auto, all, none or 0,1; empty: HVD_GPUS, else auto
+    mps: str = ""  # 0: no private MPS daemon for ranks that share a device; empty: as HVD_MPS says
     limits: tuple[Limits, ...] = ()  # of each rank; (): none has any; kept for the ranks of this host
     on: str = ""  # the engine that starts them, one of ENGINES; empty: mpiexec does
 
@@ -35,6 +36,8 @@ class ClusterSpec:
             raise ConfigError(f"limits are for {len(self.limits)} rank(s), but the cluster has {self.n}.")
         if self.gpus:
             devices.checked(self.gpus)
+        if self.mps not in {"", "0"}:
+            raise ConfigError(f"mps={self.mps!r}: write '0' for no private MPS daemon, or leave it out.")
         if self.on not in {"", *ENGINES}:
             raise ConfigError(f"on={self.on!r}: ranks can be started on {', '.join(ENGINES)}, or by mpiexec (empty).")
         if self.start_timeout_s <= 0:

@@ -27,6 +27,7 @@ from pathlib import Path
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.lifetime import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
+from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.private_dir import is_own
 from hvd_kernel.processes.spares import warm
 
@@ -198,8 +199,8 @@ def _mapped() -> set[int] | None:
 
 
 def _is_detached(process: Marked, supervisor: int) -> bool:
-    if "hvd_kernel." in process.command:
-        return False  # mpiexec, ranks, spares and what they fork
+    if "hvd_kernel." in process.command or decision.COMMAND in process.command:
+        return False  # mpiexec, ranks, spares and what they fork; a private MPS daemon
     parent, session = _parent_and_session(process.pid)
     return parent == supervisor or session == process.pid
 

@@ -55,6 +55,13 @@ PACKAGE_SETTINGS = (
         flag="--gpus",
     ),
     Setting(
+        ("HVD_MPS",),
+        _ONE,
+        "1",
+        "1: ranks that share a device of their host get a private daemon of NVIDIA's MPS, where that is installed and "
+        "none runs yet; 0: they take turns on it, as with --no-mps",
+    ),
+    Setting(
         ("HVD_JAX",),
         one_of("xla", "callback", "stream"),
         "xla",

@@ -21,7 +21,7 @@ def replace_stuck(context: Context, watch: Watch) -> None:
     session = context.manager.current()
     gone = {*watch.left, *session.dead}
     if len(gone) == session.n:  # nobody is left to go on from
-        context.manager.start(session.spec, context.writer().status())
+        context.manager.start(session.spec, context.writer().status(), lambda text: context.writer().say(f"{text}\n"))
         watch.fate = f"{who} {was} ended, and fresh ranks have started: all variables are lost"
         return
     try:

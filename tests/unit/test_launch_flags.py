@@ -59,6 +59,8 @@ VARIABLES = [
     ("--num-nccl-streams 2", {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
     ("--thread-affinity 0,2", {"HVD_THREAD_AFFINITY": "", "HOROVOD_THREAD_AFFINITY": "0,2"}),
     ("--gloo-timeout-seconds 7", {"HVD_START_TIMEOUT": "", "HOROVOD_GLOO_TIMEOUT_SECONDS": "7"}),
+    ("--mps", {"HVD_MPS": "1"}),
+    ("--no-mps", {"HVD_MPS": "0"}),
     ("--log-level DEBUG", {"HVD_LOG_LEVEL": "", "HOROVOD_LOG_LEVEL": "DEBUG"}),
     ("--log-with-timestamp", {"HVD_LOG_HIDE_TIME": "", "HOROVOD_LOG_HIDE_TIME": "0"}),
     ("--log-without-timestamp", {"HVD_LOG_HIDE_TIME": "", "HOROVOD_LOG_HIDE_TIME": "1"}),
@@ -274,7 +276,7 @@ autotune: {enabled: true, log_file: l.csv, warmup_samples: 1, steps_per_sample: 
   gaussian_process_noise: 0.1}
 timeline: {filename: t.json, mark_cycles: true}
 stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
-library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4}
+library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4, mps: no}
 logging: {level: INFO, with_timestamp: true}
 """)
     found, ignored = config_file.read(str(file))

@@ -159,6 +159,7 @@ KNOBS = (
     _value(LIBRARY, "num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", doc="no effect", turn=_whole),
     _value(LIBRARY, "thread-affinity", "HOROVOD_THREAD_AFFINITY"),
     _value(LIBRARY, "gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS"),
+    _switch(LIBRARY, "mps", "HVD_MPS"),
     _value(LOGGING, "log-level", "HOROVOD_LOG_LEVEL", "level"),
     Knob(
         "with_timestamp",

@@ -60,7 +60,7 @@ class Asked:
         hosts, hostfile = (self.hosts, self.hostfile) if elsewhere else (base.hosts, base.hostfile)
         mpi_args = tuple(shlex.split(self.mpi_args)) if self.mpi_args else base.mpi_args
         on = "" if elsewhere or self.mpi_args else base.on
-        return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience, base.gpus, on=on)
+        return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience, base.gpus, base.mps, on=on)
 
     @property
     def far(self) -> bool:

@@ -78,6 +78,7 @@ class StartRanks(Message, frozen=True):
     inherit_env: bool = False  # the agent's own environment is their base
     is_step: bool = False  # srun or jsrun has started the agent: what it says of its own task is not theirs
     ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
+    mps_ranks: int = 0  # of this host, for a private MPS daemon of this agent's; 0: another agent's ranks are here, too
     stays: bool = False  # more of them may follow, in place of some that fail: the agent waits for its controller
     call: bytes = b""  # what each carries out, in a private folder whose path is the last word of the command
     spares: int = 0  # processes that are to wait for that, their imports done
@@ -167,6 +168,12 @@ class SparesFailed(Message, frozen=True):
     """There are fewer spares than are wanted, and why."""
 
     why: str
+
+
+class Notice(Message, frozen=True):
+    """Something that the user should know; the ranks go on. The supervisor of a notebook's cluster sends it, too."""
+
+    text: str
 
 
 class Terminated(Message, frozen=True):
@@ -299,7 +306,7 @@ class Introduce(Message, frozen=True):
 ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
-    *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed),
+    *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed, Notice),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Detach, Detached, DetachFailed, Attached, Refused, MoveIn),
     *(Inviting, EngineEnded, Introduce),

@@ -31,7 +31,8 @@ def restart(context: Context, options: Options) -> None:
     context.manager.respawn = options.respawn or context.manager.respawn
     spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
     keep.check(context, options, spec)
-    context.manager.start(spec, context.writer().status())
+    writer = context.writer()
+    context.manager.start(spec, writer.status(), lambda text: writer.say(f"{text}\n"))
     _ready(context)
     keep.keep(context, options)
 

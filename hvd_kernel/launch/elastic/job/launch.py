@@ -68,14 +68,15 @@ def launch_elastic(
     env = without_launchers(os.environ) | (job.env or {})
     job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
     default_out, default_err = standard()
-    agents = Agents()
+    write_err = writer(stderr, default_err)
+    agents = Agents(write_err)
     running = ElasticJob(
         job,
         options,
         agents,
         Streams(
             writer(stdout, default_out),
-            writer(stderr, default_err),
+            write_err,
             prefix=job.prefix,
             timestamp=job.timestamp,
             folder=job.output_filename,

@@ -47,13 +47,15 @@ class Orders:
             return self._by_engine(worker)
         far = worker.host.handle.remote
         own = _own(worker)
+        beside = self._slots.get(worker.host.name, worker.slot + 1)
         return StartRanks(
             command=self._job.command,
             cwd=self._job.cwd or str(Path.cwd()),
             env=self._environment(far=far),
             ranks=[RankPlan(worker.number, worker.slot, own, reads_stdin=reads_stdin)],
             inherit_env=far,
-            ranks_on_host=self._slots.get(worker.host.name, worker.slot + 1),
+            ranks_on_host=beside,
+            mps_ranks=beside,
             stays=True,
             spares=self._spares,
         )

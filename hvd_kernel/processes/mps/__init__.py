@@ -1,0 +1,1 @@
+"""Private MPS daemon of the ranks that share a device."""

@@ -1,0 +1,76 @@
+"""Watchdog of a private MPS daemon: ``python -P -m hvd_kernel.processes.mps.watchdog FOLDER``, started by daemon.py.
+
+It waits for the end of its stdin, which is the end of the process that holds the ranks, also by SIGKILL. Then it asks
+the daemon to quit, kills what stays of it and of its server, and removes the folder: a daemon has forked away from
+whoever started it, so that no signal of the kernel's (PDEATHSIG) ends it with that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from hvd_kernel.processes.channel.control_channel import is_ready
+from hvd_kernel.processes.lifetime import environment_of, kill
+from hvd_kernel.processes.mps import decision
+
+_QUIT_S = 2.0
+
+
+def members(pipes: Path) -> list[int]:
+    """Return the processes of this user that are the daemon of these pipes, or its server."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            is_own = entry.stat().st_uid == os.geteuid()
+            if is_own and (entry / "comm").read_text().strip() == decision.COMMAND:
+                pid = int(entry.name)
+                found += [pid] if environment_of(pid).get(decision.PIPES) == str(pipes) else []
+    return found
+
+
+def end(folder: Path) -> None:
+    """End the daemon whose folder this is, and its server; nothing of them is left."""
+    pipes = folder / "pipes"
+    if (living := members(pipes)) and (control := shutil.which(decision.CONTROL)):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(  # noqa: S603 - NVIDIA's program
+                [control],
+                input=b"quit\n",
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_QUIT_S,
+                check=False,
+            )
+            _wait(living, _QUIT_S)
+    for pid in members(pipes):
+        kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(pids: list[int], seconds: float) -> None:
+    """Wait for the end of processes, so long for each."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                is_ready(descriptor, seconds)
+            finally:
+                os.close(descriptor)
+
+
+def main() -> None:
+    """Wait, and end it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever is told to end ends its ranks first
+    sys.stdin.buffer.read()
+    end(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""MPS for ranks that share a device: who has a daemon and why not, what it is started with, and how it ends. A fake one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hvdtest import fake_mps
+from hvdtest.cluster import until
+
+from hvd_kernel.jobs.plan import as_text, plan
+from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
+from hvd_kernel.processes.mps import decision, watchdog
+from hvd_kernel.processes.mps.daemon import PrivateDaemon
+from hvd_kernel.processes.mps.decision import Mps, decide
+
+CONTROL = "/usr/bin/nvidia-cuda-mps-control"
+
+
+@pytest.mark.parametrize(
+    ("choice", "ranks", "devices", "control", "env", "running", "said"),
+    [
+        ("1", 4, 1, CONTROL, {}, "", "a private daemon: 4 ranks share 1 device"),
+        ("1", 4, 2, CONTROL, {}, "", "a private daemon: 4 ranks share 2 devices"),
+        ("1", 3, 2, CONTROL, {}, "", "a private daemon: 3 ranks share 2 devices"),
+        ("1", 2, 2, CONTROL, {}, "", "none: each rank has a device of its own"),
+        ("1", 1, 1, CONTROL, {}, "", "none: each rank has a device of its own"),
+        ("1", 4, 0, CONTROL, {}, "", "none: there is no GPU for the ranks"),
+        ("1", 4, 1, None, {}, "", "none: nvidia-cuda-mps-control is not installed"),
+        ("0", 4, 1, CONTROL, {}, "", "none: --no-mps, or HVD_MPS=0"),
+        ("1", 4, 1, CONTROL, {}, "/tmp/nvidia-mps", "one that runs already: its pipes are in /tmp/nvidia-mps"),
+        ("0", 4, 1, CONTROL, {}, "/tmp/nvidia-mps", "one that runs already: its pipes are in /tmp/nvidia-mps"),
+        ("1", 1, 1, None, {decision.PIPES: "/a"}, "/a", "one that runs already: its pipes are in /a"),
+        (
+            "1",
+            4,
+            1,
+            CONTROL,
+            {decision.PIPES: "/a"},
+            "",
+            "none: CUDA_MPS_PIPE_DIRECTORY=/a is set and no daemon answers there",
+        ),
+        ("1", 4, 1, CONTROL, {decision.PIPES: ""}, "", "a private daemon: 4 ranks share 1 device"),
+    ],
+)
+def test_who_has_a_daemon(  # noqa: PLR0917 - a row
+    choice: str, ranks: int, devices: int, control: str | None, env: dict[str, str], running: str, said: str
+) -> None:
+    assert decide(choice, ranks, devices, control=control, env=env, running=running).sentence == said
+
+
+@pytest.mark.parametrize(
+    ("shown", "given"),
+    [
+        (None, None),
+        ("0,2", None),  # it would number them anew, and its clients' own 0,2 would be wrong
+        ("GPU-8a,GPU-9b", "GPU-8a,GPU-9b"),
+        ("MIG-5c", "MIG-5c"),
+        ("GPU-8a,1", None),
+        ("", None),
+    ],
+)
+def test_what_the_daemon_sees(shown: str | None, given: str | None) -> None:
+    env = {"PATH": "/bin"} | ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
+    assert decision.for_daemon(env) == {"PATH": "/bin"} | ({} if given is None else {"CUDA_VISIBLE_DEVICES": given})
+
+
+def test_what_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
+    env = {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "5"}
+    assert decision.look(2, env) == Mps("none", "nvidia-cuda-mps-control is not installed")
+    env["PATH"] = fake_mps.installed(tmp_path)
+    assert decision.look(2, env) == Mps("private", "2 ranks share 1 device")
+    assert decision.look(2, env | {"HVD_GPUS": "none"}).why == "there is no GPU for the ranks"
+    assert decision.look(2, env | {"HVD_MPS": "0"}).why == "--no-mps, or HVD_MPS=0"
+    (tmp_path / "nvidia-mps").mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "nvidia-mps" / "control"))
+        assert decision.look(2, env).kind == "private", "what nobody listens to is left over"
+        listening.listen()
+        assert decision.look(2, env) == Mps("running", f"its pipes are in {tmp_path / 'nvidia-mps'}")
+
+
+# The daemon itself: the fake one, in processes of its own.
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of two ranks on one device, where the fake is installed."""
+    monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
+    monkeypatch.setenv("PATH", fake_mps.installed(tmp_path / "bin"))
+    return dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "5"}
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def test_a_private_one_from_its_start_to_its_end(env: dict[str, str], said: list[str]) -> None:
+    daemon = PrivateDaemon(said.append)
+    variables = daemon.variables(2, env)
+    pipes, logs = (Path(variables[name]) for name in (decision.PIPES, decision.LOGS))
+    try:
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in (pipes, logs, pipes.parent)] == [0o700] * 3
+        assert len(watchdog.members(pipes)) == 1
+        assert (logs / "control.log").read_text() == "[fake] Startup CUDA_VISIBLE_DEVICES=(not set)\n"
+        assert daemon.variables(3, env) == variables
+        assert len(watchdog.members(pipes)) == 1, "one for all"
+    finally:
+        daemon.close()
+    assert watchdog.members(pipes) == []
+    assert not pipes.parent.exists()
+    assert said == []
+    daemon.close()
+
+
+def test_one_that_has_died_is_started_anew(env: dict[str, str], said: list[str]) -> None:
+    daemon = PrivateDaemon(said.append)
+    variables = daemon.variables(2, env)
+    pipes = Path(variables[decision.PIPES])
+    try:
+        [before] = watchdog.members(pipes)
+        ended = os.pidfd_open(before)
+        os.kill(before, signal.SIGKILL)
+        assert watchdog.is_ready(ended, 10)
+        os.close(ended)
+        assert daemon.variables(2, env) == variables
+        [after] = watchdog.members(pipes)
+        assert after != before
+    finally:
+        daemon.close()
+    assert (watchdog.members(pipes), said) == ([], [])
+
+
+def test_one_that_does_not_quit_is_killed(
+    env: dict[str, str], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = PrivateDaemon(said.append)
+    pipes = Path(daemon.variables(2, env | {"FAKE_MPS": "stays"})[decision.PIPES])
+    assert len(watchdog.members(pipes)) == 1
+    daemon.close()
+    assert (watchdog.members(pipes), pipes.exists()) == ([], False)
+
+
+def test_that_it_does_not_start_is_said_once(env: dict[str, str], said: list[str]) -> None:
+    daemon = PrivateDaemon(said.append)
+    assert daemon.variables(2, env | {"FAKE_MPS": "refuses"}) == {}
+    assert daemon.variables(2, env | {"FAKE_MPS": "refuses"}) == {}
+    daemon.close()
+    why = f"nvidia-cuda-mps-control did not start: [fake] {fake_mps.REFUSAL}"
+    assert said == [f"no MPS, so ranks take turns on the device: {why}"]
+
+
+def test_a_folder_whose_path_is_too_long_for_sockets(
+    env: dict[str, str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / ("a" * 60)
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    daemon = PrivateDaemon(said.append)
+    assert daemon.variables(2, env) == {}
+    daemon.close()
+    assert [sentence.rpartition("/")[2] for sentence in said] == [
+        "pipes is too long for its sockets: set TMPDIR to a shorter one"
+    ]
+    assert list(place.iterdir()) == []
+
+
+def test_one_that_runs_already_is_used_and_not_touched(env: dict[str, str], said: list[str], tmp_path: Path) -> None:
+    with fake_mps.running(tmp_path / "theirs", env["PATH"]) as pipes:
+        daemon = PrivateDaemon(said.append)
+        assert daemon.variables(2, env | {decision.PIPES: str(pipes)}) == {}
+        daemon.close()
+    assert said == []
+
+
+_HOLDER = """
+import os, signal, sys
+from hvd_kernel.processes.mps.daemon import PrivateDaemon
+print(PrivateDaemon(print).variables(2, os.environ)["CUDA_MPS_PIPE_DIRECTORY"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _HOLDER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        pipes = Path(holder.stdout.readline().strip())
+        [pid] = watchdog.members(pipes)
+        ended = os.pidfd_open(pid)
+        holder.kill()
+        assert watchdog.is_ready(ended, 30)
+        os.close(ended)
+    until(lambda: not pipes.parent.exists(), "its folder is removed")
+
+
+# What a plan says of it.
+
+
+def test_a_jobs_plan_says_which_ranks_share_devices() -> None:
+    shared = [Replica("worker", number, slots=4, resources=Resources(gpus=2)) for number in range(2)]
+    alone = Replica("chief", 0, slots=2, resources=Resources(gpus=2))
+    what = "4 ranks of a host share 2 GPUs: they"
+    spec = JobSpec("hostfile", replicas=(alone, *shared))
+    said = as_text(plan(spec)).splitlines()[-1]
+    assert said == f"MPS: {what} have a private daemon of MPS, where nvidia-cuda-mps-control is installed"
+    spec = msgspec.structs.replace(spec, environment=(Variable("HVD_MPS", "0"),))
+    assert plan(spec).mps == (f"{what} take turns (HVD_MPS=0)",)
+    assert plan(JobSpec("hostfile", replicas=(alone,))).mps == ()
