@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "background.png"
@@ -36,16 +36,9 @@ SHOWN = """() => ({
     output: document.querySelector('.hvd-log').open})"""
 
 
-def write(folder: Path) -> Path:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "back.ipynb")
-    return folder / "back.ipynb"
-
-
 def test_a_job_lives_in_the_cell_that_started_it(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as page:
-        notebook = page.open(write(place))
+        notebook = page.open(written(place / "back.ipynb", *CELLS))
         notebook.run_all()
         notebook.wait(f"({TURNS})().length === 2 && ({TURNS})().every(turn => turn > 0)", 120)
         first = notebook.page.evaluate(TURNS)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from hvdtest.cluster import until
 from hvdtest.lab import Lab, Notebook, panel
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 STORY = """%%hvdrun
@@ -45,13 +45,6 @@ LOGGED = "[0-1] seen\n[0-1] unseen\n[0-1] end"
 OUTPUTS = "[...document.querySelectorAll('.jp-Cell')].map(c => c.querySelector('.jp-OutputArea')?.innerText ?? '')"
 
 
-def write(folder: Path) -> Path:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "tab.ipynb")
-    return folder / "tab.ipynb"
-
-
 def shown(cell: int) -> str:
     return SHOWN.format(panel=panel(cell))
 
@@ -82,7 +75,7 @@ def both_said(folder: Path, name: str) -> None:
 def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_that_opens_later_too(
     lab: Lab, place: Path
 ) -> None:
-    name = write(place)
+    name = written(place / "tab.ipynb", *CELLS)
     with lab.browser() as page:
         notebook = page.open(name)
         notebook.run(0)

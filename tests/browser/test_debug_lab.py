@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, Notebook
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "debug.png"
@@ -17,13 +17,6 @@ if rank == 1:
 hvd.barrier()
 secret"""
 NEW_BOX = ".jp-Stdin-input:not([data-answered])"
-
-
-def write(folder: Path) -> Path:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)], metadata={"kernelspec": spec})
-    nbformat.write(notebook, folder / "debug.ipynb")
-    return folder / "debug.ipynb"
 
 
 def wait_for_text(notebook: Notebook, text: str) -> None:
@@ -41,7 +34,7 @@ def answer(notebook: Notebook, line: str) -> None:
 
 def test_a_breakpoint_opens_an_input_box_under_the_cell(lab: Lab, place: Path) -> None:
     with lab.browser(height=900) as page:
-        notebook = page.open(write(place))
+        notebook = page.open(written(place / "debug.ipynb", CELL))
         notebook.run_all()
         notebook.page.wait_for_selector(NEW_BOX, timeout=120_000)
         assert notebook.text(".jp-Stdin-prompt").startswith("[1] (Pdb)")

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
 SHOTS = ROOT / "build" / "lab"
@@ -47,11 +47,8 @@ FIT = """() => [3, 4, 5].flatMap(at => [...document.querySelectorAll('.jp-Cell')
 
 
 def test_two_runs_over_each_other_and_what_fills_the_ranks(lab: Lab, place: Path) -> None:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place / "runs.ipynb")
     with lab.browser(height=2200) as browser:
-        notebook = browser.open(place / "runs.ipynb")
+        notebook = browser.open(written(place / "runs.ipynb", *CELLS))
         notebook.run_all()
         notebook.wait(f"{OUTPUT.format(5)}.includes('(parameters)')", 300)
         listed, both = (_rows(notebook.page.evaluate(OUTPUT.format(at))) for at in (3, 4))

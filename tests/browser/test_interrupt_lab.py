@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, panel
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "interrupt.png"
@@ -21,11 +21,8 @@ SAID = r"/^allreduce '<b>grad<\/b>\/conv1' waits for rank 3, which is in cell \d
 
 
 def test_b1_c5_the_button_ends_a_blocked_collective_that_the_panel_has_explained(lab: Lab, place: Path) -> None:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(cell) for cell in [*CELLS, SOUND]]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place / "hang.ipynb")
     with lab.browser() as page:
-        notebook = page.open(place / "hang.ipynb")
+        notebook = page.open(written(place / "hang.ipynb", *CELLS, SOUND))
         notebook.page.click(".jp-Cell >> nth=0")
         notebook.page.keyboard.press("Shift+Enter")
         notebook.wait("document.querySelectorAll('.jp-InputPrompt')[0].textContent.includes('[1]')", 120)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab
+from hvdtest.notebook_files import written
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
@@ -24,11 +24,8 @@ STATUS = "document.querySelector('.jp-Notebook-ExecutionIndicator').getAttribute
 
 
 def test_tab_offers_names_of_the_ranks_while_they_wait_in_a_collective(lab: Lab, place: Path) -> None:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place / "names.ipynb")
     with lab.browser() as page:
-        notebook = page.open(place / "names.ipynb")
+        notebook = page.open(written(place / "names.ipynb", *CELLS))
         notebook.page.click(".jp-Cell >> nth=0")
         for number in range(2):
             notebook.page.keyboard.press("Shift+Enter")

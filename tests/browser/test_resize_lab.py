@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, panel
+from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
 SHOTS = ROOT / "build" / "lab"
@@ -32,11 +32,8 @@ CONTROL = ".hvd-size"
 
 
 def test_b8_the_panel_grows_and_shrinks_a_cell_that_runs(lab: Lab, place: Path) -> None:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(TRAIN)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place / "train.ipynb")
     with lab.browser() as page:
-        notebook = page.open(place / "train.ipynb")
+        notebook = page.open(written(place / "train.ipynb", TRAIN))
         notebook.page.click(".jp-Cell >> nth=0")
         notebook.page.keyboard.press("Shift+Enter")
         notebook.wait(f"{SIZE} && !{SIZE}.hidden && {SIZE}.querySelector('output').textContent === '2'", 180)

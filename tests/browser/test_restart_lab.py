@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
 from hvdtest.cluster import until
 from hvdtest.lab import Lab, Notebook
+from hvdtest.notebook_files import written
 
 from hvd_kernel.processes import detached
 
@@ -40,13 +40,6 @@ def home(lab: Lab, place: Path) -> Iterator[Path]:
             os.kill(int(each.holder.partition(":")[0]), signal.SIGKILL)
 
 
-def write(folder: Path) -> Path:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), folder / "restart.ipynb")
-    return folder / "restart.ipynb"
-
-
 def run(notebook: Notebook, cell: int, count: int, shown: str = "") -> None:
     """Run a cell; return when it has ended as the kernel's number ``count`` and shows this, above it a panel if it took long."""
     notebook.run(cell)
@@ -67,7 +60,7 @@ def test_a17_the_menus_restart_leaves_kept_ranks_with_their_variables_and_nothin
     lab: Lab, home: Path
 ) -> None:
     with lab.browser(height=1250) as page:
-        notebook = page.open(write(home))
+        notebook = page.open(written(home / "restart.ipynb", *CELLS))
         run(notebook, 0, 1, "kept as ranks: after a restart of this kernel `%hvd attach` has them")
         restart(lab, notebook)
         run(notebook, 1, 1, "ranks: ranks 0-1 ready, with all variables")

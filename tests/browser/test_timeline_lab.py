@@ -9,9 +9,9 @@ import json
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 from hvdtest.lab import ROOT, Lab, panel
+from hvdtest.notebook_files import written
 from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
@@ -27,11 +27,8 @@ OPEN = ".hvd-lanes:not([hidden])"  # cell 1 has a panel too where it took its ti
 
 
 def test_lanes_are_live_are_moved_and_stay(lab: Lab, place: Path) -> None:
-    spec = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
-    cells = [nbformat.v4.new_code_cell("%%hvdrun -np 3\nimport torch\nrank"), nbformat.v4.new_code_cell(TRAIN)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place / "train.ipynb")
     with lab.browser(height=1250) as browser:
-        notebook = browser.open(place / "train.ipynb")
+        notebook = browser.open(written(place / "train.ipynb", "%%hvdrun -np 3\nimport torch\nrank", TRAIN))
         notebook.run_all()
         notebook.wait(f"{PANEL}?.querySelector('.hvd-lanes')?.hidden === false")
         page = notebook.page

@@ -5,7 +5,6 @@ The kernel is that of an environment which has the engine; Lab itself is pytest'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hvdtest.environments import environment
+from hvdtest.notebook_files import written
 
 if TYPE_CHECKING:  # a browser's driver takes seconds to import, and the default tier only collects these tests
     from hvdtest.lab import Browser, Lab, Notebook
 
 SHOTS = Path(__file__).resolve().parents[2] / "build" / "lab"
 PATIENT_S = 300.0
-KERNEL = {"name": "hvd_kernel", "display_name": "Python 3 (hvd)", "language": "python"}
 HANG = "%%hvdrun\nimport time\nhvd.barrier() if rank else time.sleep(600)"
 STILL = '%%hvdrun\nprint("still", hvd.allgather_object(kept))'
 BUTTON = "[data-command='notebook:interrupt-kernel'], [title^='Interrupt the kernel']"
@@ -36,11 +35,8 @@ def notebook_of(
     for variable, value in {"JUPYTER_PATH": str(kernels_of(environment(name), folder / "share")), **env}.items():
         patch.setenv(variable, value)
     (place := folder / "notebooks").mkdir()
-    written = [_code_cell(number, source) for number, source in enumerate(cells)]
-    made = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": KERNEL}, "cells": written}
-    (place / "engine.ipynb").write_text(json.dumps(made))
     with chromium() as browsers, Lab(place, browsers) as lab, lab.browser(height=1250) as page:
-        yield lab, page, page.open(place / "engine.ipynb")
+        yield lab, page, page.open(written(place / "engine.ipynb", *cells))
 
 
 def run(notebook: Notebook, cell: int) -> None:
@@ -117,8 +113,3 @@ def _column(title: str, head: str) -> str:
     at = f"[...board.querySelectorAll('thead th')].findIndex(each => each.textContent.trim() === {head!r})"
     cells = f"[...board.querySelectorAll('tbody tr')].map(row => row.children[{at}].textContent)"
     return f"(board => {cells})({_shown(title)})"
-
-
-def _code_cell(number: int, source: str) -> dict[str, Any]:
-    empty: dict[str, Any] = {"execution_count": None, "metadata": {}, "outputs": []}
-    return {"cell_type": "code", "id": f"cell-{number}", "source": source, **empty}

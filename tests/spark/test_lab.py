@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest import engine_lab
 from hvdtest.environments import environment
+from hvdtest.notebook_files import TRAIN
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -16,18 +17,6 @@ build = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bind
 spark = build.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")"""
 START = "%%hvdrun --on spark -np 2\nimport os, torch\nkept = rank * 10"
-TRAIN = """%%hvdrun
-model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters())
-batch, target = torch.randn(32, 64), torch.randint(0, 10, (32,))
-while hvd.allreduce(torch.tensor(float(os.path.exists("SEEN/cell"))), name="seen", op=hvd.Sum) == 0:
-    optimizer.zero_grad()
-    loss = torch.nn.functional.cross_entropy(model(batch), target)
-    loss.backward()
-    optimizer.step()
-    hvd.log(loss=loss)
-print("trained")"""
 FIT = """import os, torch
 from hvd_kernel.spark.common.store import Store
 from hvd_kernel.spark.torch import TorchEstimator
@@ -54,7 +43,7 @@ TorchEstimator(
 
 
 def test_panels_show_ranks_in_tasks_while_they_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, fit = TRAIN.replace("SEEN", str(tmp_path)), FIT.replace("SEEN", str(tmp_path))
+    train, fit = "%%hvdrun\n" + TRAIN.replace("SEEN", str(tmp_path / "cell")), FIT.replace("SEEN", str(tmp_path))
     cells = [SESSION, START, train, engine_lab.HANG, engine_lab.STILL, "%hvd stop", fit, "spark.stop()"]
     python = str(environment("spark"))
     env = {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-Xss2m"}
