@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Any
 
 from hvd_kernel.core import handles, session
@@ -95,13 +94,4 @@ def _others_run() -> bool:
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
-    return any(_is_users(threads.get(ident), frame) for ident, frame in frames.items() if ident != main)
-
-
-def _is_users(thread: threading.Thread | None, frame: FrameType) -> bool:
-    """Tell whether a thread runs code of the user's: no library calls us unasked, and no daemon that others began."""
-    if thread is None or isinstance(thread, threading.Timer):
-        return True
-    if thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - XLA's own, in Python
-        return False
-    return any(not call_stack.package_of(call.code.co_filename) for _, call in call_stack.calls(frame))
+    return any(call_stack.is_users(threads.get(ident), frame) for ident, frame in frames.items() if ident != main)

@@ -116,7 +116,7 @@ def may_ask() -> set[str] | None:
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way
         graph = _graph_of(frame)
         if graph is None:
-            if ident == main or ident in _callers or _may_call(threads.get(ident), frame):
+            if ident == main or ident in _callers or call_stack.is_users(threads.get(ident), frame):
                 return None
             continue
         _callers.add(ident)
@@ -147,15 +147,6 @@ def _graph_of(frame: FrameType) -> Any:
     if module != _EXECUTE or _module(frame) != _CONTEXT or frame.f_back is None:
         return None
     return getattr(frame.f_back.f_locals.get("self"), "graph", None)
-
-
-def _may_call(thread: threading.Thread | None, frame: FrameType) -> bool:
-    """Tell whether a thread runs code of the user's: no library calls us unasked."""
-    if thread is None or isinstance(thread, threading.Timer):
-        return True
-    if thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - one of TensorFlow's, in Python
-        return False
-    return any(not call_stack.package_of(call.code.co_filename) for _, call in call_stack.calls(frame))
 
 
 def _operations_of(graph: Any) -> Counts | None:

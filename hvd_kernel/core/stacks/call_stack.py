@@ -111,6 +111,19 @@ def _in_package(path: str) -> str:
     return path[len(base) :]
 
 
+def is_users(thread: threading.Thread | None, frame: FrameType) -> bool:
+    """Tell whether a thread, here in ``frame``, runs code of the user's: no library calls us unasked.
+
+    Nor do daemon threads that were started in Python: they watch the machine, or read data. Those of a library in C,
+    which are dummies to Python, may carry out what the user has given it.
+    """
+    if thread is None or isinstance(thread, threading.Timer):
+        return True
+    if thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - there is no other way to know
+        return False
+    return any(not package_of(call.code.co_filename) for _, call in calls(frame))
+
+
 def package_of(path: str) -> str:
     """Return the package that a file is of; "" for the user's own code."""
     if path.startswith(_OURS):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hvd_kernel.jobs import Bounds, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
 from hvd_kernel.jobs.writers import Options
 
-CONTAINERS = {"job", "mpijob", "trainjob", "swarm"}
 SCRIPTS = {"slurm", "lsf"}
 MEETINGS = {"job": "{0}-0.{0}", "swarm": "tasks.{0}"}
 TAKEN = {"HVD_SECRET_KEY", "HOROVOD_SECRET_KEY"}

@@ -17,8 +17,6 @@ from hvd_kernel.jobs.readers import slurm
 _LIMIT_S = 20.0
 _NODES = re.compile(r"(?:^|\s)NodeList=(\S+)")
 _UP = {"allocated", "mixed", "idle", "completing"}  # sinfo's words; one that does not answer has a * behind it
-_OF_EACH_NODE = re.compile(r"SLURM_(JOB_CPUS_PER_NODE|TASKS_PER_NODE|NTASKS)(_|$)")
-"""They speak of the allocation as it was."""
 
 Run = Callable[[Sequence[str]], str]
 
