@@ -121,6 +121,8 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
     "pyspark": {"spark", "spark.common", *ESTIMATORS},
 }
 
+HOROVODS = {"_allreduce", "_grouped_allreduce", "_reducescatter", "_grouped_reducescatter"}  # so in Horovod, too
+
 MAX_LINES = 500
 MAX_FILES = 15
 
@@ -175,6 +177,12 @@ def upward_imports(path: Path) -> Iterator[tuple[int, str]]:
             yield line, f"{here} imports the extension"
 
 
+def private_imports(path: Path) -> Iterator[tuple[int, str]]:
+    for target, line in imports(path):
+        if target[0] == "hvd_kernel" and re.match("_(?!_)", target[-1]) and target[-1] not in {"_native", *HOROVODS}:
+            yield line, f"imports {'.'.join(target)}: a private name is its own file's; say it without the underscore"
+
+
 def import_edges(files: list[Path]) -> dict[str, set[str]]:
     """File -> files that it imports anywhere: an import that is delayed, or for annotations, closes a circle too."""
     names = {module(path): ".".join(module(path)[1:]) or "__init__" for path in files}
@@ -198,6 +206,10 @@ def test_includes_only_point_down() -> None:
 
 def test_imports_only_point_down() -> None:
     nobody("imports point down", PYTHON_FILES, upward_imports)
+
+
+def test_no_file_imports_a_private_name_of_another() -> None:
+    nobody("private names stay in their file", PYTHON_FILES, private_imports)
 
 
 def test_every_room_is_in_the_table() -> None:
@@ -250,6 +262,7 @@ def test_no_folder_with_more_than_15_files() -> None:
         (upward_imports, "magics/bad.py", "def f():\n    from hvd_kernel.worker import life\n", 2),
         (upward_imports, "hvd_kernel/cluster/bad.py", "import os\nimport torch.nn\n", 2),
         (upward_imports, "widgets/bad.py", "from hvd_kernel import _native\n", 1),
+        (private_imports, "widgets/bad.py", "import os\nfrom hvd_kernel.widgets.board import _shown\n", 2),
     ],
 )
 def test_the_rules_see_what_they_forbid(
