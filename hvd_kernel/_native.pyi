@@ -207,7 +207,7 @@ class Engine:
     def abort(self, message: str) -> None:
         """Release every rank from whatever it waits in: each raises errors.RankFailed naming this rank."""
     def park(self, parked: bool) -> None:
-        """Say that this rank waits for the person at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
+        """Say that this rank waits for the user at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
 
     def blocked(self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str]) -> None:
         """Say that this rank asks for nothing else before what it waits for has ended: ranks that wait for each other

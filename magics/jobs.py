@@ -63,7 +63,7 @@ class Job:
         self.left, self.steps = left, steps
 
     def word(self, *, times: bool) -> str:
-        """Return the state as a person reads it; ``times`` where what is said may differ from run to run."""
+        """Return the state as people read it; ``times`` where what is said may differ from run to run."""
         if self.state == FAILED:
             return f"failed: {_cause(self.error)}"
         return f"running {self._age()}" if times and self.state == RUNNING else self.state

@@ -137,7 +137,7 @@ class Watch:
 
     @property
     def given_up(self) -> bool:
-        """True where a person has given up the ranks that still run."""
+        """True where the user has given up the ranks that still run."""
         return bool(self._left) and self._obeyed >= GIVE_UP_AT
 
     @property

@@ -85,7 +85,7 @@ class Stragglers:
         return sample.step if self._stepping else sample.ops
 
     def _begin_again(self) -> None:
-        """Forget the round: a person was asked, or what counts is not the same any more."""
+        """Forget the round: the user was asked, or what counts is not the same any more."""
         self._mark, self._first = {}, {}
         self._late = set(self._suspects)
 

@@ -96,7 +96,7 @@ def choose(found: Sequence[DetachedCluster], name: str, place: str) -> DetachedC
 
 
 def age(seconds: float) -> str:
-    """Write a time for a person: ``3 min``."""
+    """Write a time for people: ``3 min``."""
     size, unit = next((row for row in _UNITS if seconds >= row[0]), _UNITS[-1])
     return f"{max(0.0, seconds) // size:.0f} {unit}"
 

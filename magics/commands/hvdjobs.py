@@ -80,7 +80,7 @@ def _table(context: Context) -> str:
 
 
 def announce(context: Context, _info: object) -> None:
-    """Say once, above the next cell's output, that a job has failed; only where a person looks."""
+    """Say once, above the next cell's output, that a job has failed; only where the user looks."""
     writer = context.writer()
     for job in context.manager.jobs if writer.looked_at else ():
         if job.state == FAILED and not (job.awaited or job.announced):

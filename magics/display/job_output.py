@@ -1,4 +1,4 @@
-"""A job's writer: what its cell would have shown, kept until somebody asks, and shown there where a person looks.
+"""A job's writer: what its cell would have shown, kept until somebody asks, and shown there where the user looks.
 
 Words.
   panel    the one output that changes after the cell has ended: a line, then the live dashboard, then its last state
@@ -25,7 +25,7 @@ Show = Callable[[Writer], None]
 
 
 class JobWriter(Writer):
-    """Keeps a job's output; live in its panel, and written to its cell at the end, where a person looks."""
+    """Keeps a job's output; live in its panel, and written to its cell at the end, where the user looks."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -42,7 +42,7 @@ class JobWriter(Writer):
             self._panel = self._outlet.updatable({"text/plain": f"job {job}: {state}"})
 
     def close(self, job: str, state: str, error: BaseException | None) -> None:
-        """Keep the error, and write everything to the cell where a person looks."""
+        """Keep the error, and write everything to the cell where the user looks."""
         if error is not None:
             self.say(as_text(error), "stderr")
         if self._panel is None:

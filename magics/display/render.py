@@ -1,7 +1,7 @@
 """A run's events as a cell's output.
 
 What is stored depends on what the ranks did, not on when: a dashboard if they trained, one stdout stream, one stderr
-stream, rich displays, results; ranks in order, equal things once, bounded. While the cell runs, a person sees the
+stream, rich displays, results; ranks in order, equal things once, bounded. While the cell runs, the user sees the
 dashboard, which holds live text and figures; in a terminal lines come as they are printed.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hvd_kernel.widgets.marks import Kind
 
 SHOW_AFTER_S = 1.0
-"""A cell that runs this long gets its dashboard where a person looks on."""
+"""A cell that runs this long gets its dashboard where the user looks on."""
 
 FLUSH_S = 0.1
 
@@ -188,7 +188,7 @@ class Renderer:
         self._writer.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
 
     def _ended(self, rank: int, word: str) -> str:
-        """Name a rank's final state: where a person interrupted the cell, KeyboardInterrupt is obedience."""
+        """Name a rank's final state: where the user interrupted the cell, KeyboardInterrupt is obedience."""
         if rank in self._gone:
             return "left"
         failure = self._failures.get(rank)

@@ -2,9 +2,9 @@
 
 Words.
   terminal      plain IPython: no display messages, streams are seen at once
-  interactive   a notebook with a person in front (the front end answers stdin): widgets and updates are worth sending
+  interactive   a notebook with a user in front (the front end answers stdin): widgets and updates are worth sending
   headless      nbclient, nbconvert, nbval, papermill: what is sent is what is stored, once and in order
-  looked at     by a person: only there may be written what differs from run to run
+  looked at     by the user: only there may be written what differs from run to run
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Writer:
 
 
 class Status:
-    """Progress of something slow: one line that changes where a person looks on, nothing that varies elsewhere."""
+    """Progress of something slow: one line that changes where the user looks on, nothing that varies elsewhere."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

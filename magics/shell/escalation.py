@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def replace_stuck(context: Context, watch: Watch) -> None:
-    """Replace the ranks that a person has given up, if there are any; the cell's error tells their fate."""
+    """Replace the ranks that the user has given up, if there are any; the cell's error tells their fate."""
     if not watch.given_up:
         return
     who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"

@@ -123,7 +123,7 @@ def _packed(values: dict[str, Any]) -> list[Any]:
 
 
 def size(count: float) -> str:
-    """Write a number of bytes for a person."""
+    """Write a number of bytes for people."""
     for unit in _UNITS:
         if count < _STEP or unit == _UNITS[-1]:
             break

@@ -69,7 +69,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text; empty where it cannot be read or is no text that a person wrote."""
+    """Return a file's text; empty where it cannot be read or is no text that somebody wrote."""
     try:
         return path.read_text() if path.is_file() and path.stat().st_size <= _MOST_BYTES else ""
     except (OSError, UnicodeDecodeError):
