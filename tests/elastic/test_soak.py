@@ -32,6 +32,8 @@ def test_slots_come_when_the_one_of_a_rank_that_leaves_has_gone(tmp_path: Path) 
         assert soak.hosts == {"localhost": 1, "127.0.0.1": 2}
         soak._let_slots_go()
         assert (soak.leaving, soak.hosts) == ({}, {"localhost": 0, "127.0.0.1": 2})
+        assert not soak._is_done("come")  # the discovery has not said yet that the slot has gone
+        (tmp_path / "told").write_text("127.0.0.1:2\n")
         assert soak._is_done("come")
         assert soak.hosts == {"localhost": 2, "127.0.0.1": 2}
 
