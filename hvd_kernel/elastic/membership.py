@@ -32,7 +32,7 @@ ENDED = "elastic.run ended"
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 
 
-class Membership(ABC):
+class RankMembership(ABC):
     """Who the other ranks are, and who says so."""
 
     root: int | None = None
@@ -58,7 +58,7 @@ class Membership(ABC):
         yield
 
 
-class SameRanks(Membership):
+class SameRanks(RankMembership):
     """Nobody comes, and nobody may go."""
 
     def can_recover_from(self, error: Exception) -> bool:
@@ -66,7 +66,7 @@ class SameRanks(Membership):
         return not isinstance(error, RankDied | OutOfMemory) and ENDED not in str(error)
 
 
-class DrivenRanks(Membership):
+class DrivenRanks(RankMembership):
     """Ranks of a job whose driver replaces those that have ended."""
 
     def can_recover_from(self, error: Exception) -> bool:
@@ -111,9 +111,9 @@ class DrivenRanks(Membership):
             _tell(Finished())
 
 
-def membership() -> Membership:
+def membership() -> RankMembership:
     """Return this rank's."""
-    found: Membership | None = cell_ranks.provided()
+    found: RankMembership | None = cell_ranks.provided()
     return found or (DrivenRanks() if session.has_driver() else SameRanks())
 
 

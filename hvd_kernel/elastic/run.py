@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.elastic.membership import ENDED, Membership, membership
+from hvd_kernel.elastic.membership import ENDED, RankMembership, membership
 from hvd_kernel.elastic.peer_processes import PeerProcesses
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
@@ -169,7 +169,7 @@ class _Training:
     call: Callable[[], Any]
     state: State
     peers: PeerProcesses
-    members: Membership
+    members: RankMembership
 
     def attempt(self, cause: Exception | None) -> Any:
         """Call the function; first undo what the failure has left. Also in here a failure leads to a recovery."""

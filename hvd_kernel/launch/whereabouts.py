@@ -20,7 +20,7 @@ from hvd_kernel.protocol.messages import Whereabouts, from_wire
 _SAYS = "hvdrun: "
 
 
-class Asked(Protocol):
+class Askable(Protocol):
     """An agent, which passes a question on to a rank."""
 
     def send(self, message: Message) -> None:
@@ -30,7 +30,7 @@ class Asked(Protocol):
 class RankMonitor:
     """Asks the ranks through their agents, and writes what is to be said of them."""
 
-    def __init__(self, home: Sequence[Asked], first: int, size: int, write: Write, *, watches: bool) -> None:
+    def __init__(self, home: Sequence[Askable], first: int, size: int, write: Write, *, watches: bool) -> None:
         """Begin. ``home``: the agent of each rank; ``first``: the number of the first of them."""
         self._home, self._first, self._write = home, first, write
         ranks = range(first, first + len(home))

@@ -9,7 +9,7 @@ _make: Callable[[], Any] | None = None
 
 
 def provide(make: Callable[[], Any] | None) -> None:
-    """Have this make the ``elastic.membership.Membership`` of this process; None: nobody does."""
+    """Have this make the ``elastic.membership.RankMembership`` of this process; None: nobody does."""
     global _make  # noqa: PLW0603 - of the process
     _make = make
 

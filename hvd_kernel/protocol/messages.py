@@ -237,8 +237,8 @@ class RankDone:
     failure: Failure | None = None
 
 
-Membership = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | RankDone
-Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | Membership
+MembershipChange = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | RankDone
+Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | MembershipChange
 
 
 def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt | Waiting) -> dict[str, Any]:

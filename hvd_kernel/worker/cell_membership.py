@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hvd_kernel.core import metrics
-from hvd_kernel.elastic.membership import ENDED, Membership, SameRanks
+from hvd_kernel.elastic.membership import ENDED, RankMembership, SameRanks
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import RankDied
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvd_kernel.worker.elastic_cell import ElasticCell
 
 
-class CellRanks(Membership):
+class CellRanks(RankMembership):
     """Ranks of a notebook's cell."""
 
     def __init__(self, cell: ElasticCell) -> None:

@@ -26,7 +26,7 @@ from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.ranks.events import Action, Event
-from hvd_kernel.cluster.ranks.operation import Flow
+from hvd_kernel.cluster.ranks.procedure import Flow
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.messages import RanksJoining, SetSpares

@@ -13,7 +13,7 @@ from hvdtest.virtual_cluster import VirtualCluster
 
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership, State
-from hvd_kernel.cluster.ranks.operation import Operation
+from hvd_kernel.cluster.ranks.procedure import Procedure
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.cluster.ranks.resize import Resize, Resized
@@ -438,7 +438,7 @@ NOTE = Membership._note
         (Membership, "_note", deaf_note),
         (Rejoin, "_check_alive", lambda _self, _dead: None),
         (Rejoin, "_died", lambda _self, _dead: False),
-        (Operation, "is_over", lambda _self, _timer: False),
+        (Procedure, "is_over", lambda _self, _timer: False),
         (Membership, "_give_up", lambda _self, _why: iter(())),
         (Resize, "_dismiss", lambda _self, _leaving: iter(())),
         (Ranks, "rank_of", lambda _self, _pid: -1),

@@ -31,7 +31,7 @@ from hvd_kernel.cluster.ranks.events import (
     StopRequested,
     Watch,
 )
-from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
+from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.resize import Resize
 from hvd_kernel.cluster.ranks.respawn import Replace
@@ -80,15 +80,15 @@ class Membership:
         self.ranks = ranks
         self._patience = patience
         self._far = far
-        self._rest = State.DOWN  # the state without an operation
+        self._rest = State.DOWN  # the state without a procedure
         self._meanwhile = State.DOWN
-        self._operation: Operation | None = None
+        self._procedure: Procedure | None = None
         self._flow: Flow[Any] | None = None
 
     @property
     def state(self) -> State:
         """What the cluster is in."""
-        if self._operation is not None:
+        if self._procedure is not None:
             return self._meanwhile
         whole = not self.ranks.dead and not self.ranks.apart
         return State.BROKEN if self._rest is State.READY and not whole else self._rest
@@ -96,9 +96,9 @@ class Membership:
     def step(self, event: Event) -> list[Action]:
         """Take an event; return what is to be done, in this order."""
         actions = list(self._take(event))
-        if self._operation is not None:
-            self._operation.hear(event)
-            actions += self._go_on(self._operation)
+        if self._procedure is not None:
+            self._procedure.hear(event)
+            actions += self._go_on(self._procedure)
         return actions
 
     def _take(self, event: Event) -> Iterator[Action]:
@@ -106,7 +106,7 @@ class Membership:
             case StartRequested() | AttachRequested() | ReplaceRequested() | ResizeRequested() | DetachRequested():
                 yield from self._begin(event)
             case Cancelled(request):
-                if self._operation is not None and self._operation.request == request:
+                if self._procedure is not None and self._procedure.request == request:
                     yield from self._give_up("cancelled")
             case StopRequested():
                 self._rest = State.STOPPING
@@ -139,10 +139,10 @@ class Membership:
         if self.state not in allowed:
             yield Failed(asked.request, f"the ranks are {self.state.value}")
             return
-        self._operation, self._meanwhile = self._made(asked), meanwhile
-        self._flow = self._operation.run()
+        self._procedure, self._meanwhile = self._made(asked), meanwhile
+        self._flow = self._procedure.run()
 
-    def _made(self, asked: Request) -> Operation:
+    def _made(self, asked: Request) -> Procedure:
         match asked:
             case StartRequested(request):
                 if self.ranks.engine:
@@ -157,28 +157,28 @@ class Membership:
             case ResizeRequested():
                 return Resize(asked, self.ranks, self._patience, far=self._far)
 
-    def _go_on(self, operation: Operation) -> Iterator[Action]:
-        """Have the operation go on until it waits or ends."""
+    def _go_on(self, procedure: Procedure) -> Iterator[Action]:
+        """Have the procedure go on until it waits or ends."""
         assert self._flow is not None
         try:
             while (action := next(self._flow)) is not None:
                 yield action
         except StopIteration as end:
-            yield from self._ended(Done(operation.request, end.value))
+            yield from self._ended(Done(procedure.request, end.value))
         except ClusterError as error:
-            yield from self._ended(Failed(operation.request, str(error), with_log=isinstance(error, WithLog)))
+            yield from self._ended(Failed(procedure.request, str(error), with_log=isinstance(error, WithLog)))
 
     def _ended(self, answer: Done | Failed) -> Iterator[Action]:
         if self._meanwhile is State.STARTING and isinstance(answer, Done):
             self._rest = State.READY
             yield CommunicatorReady(self.ranks.generation)
-        self._operation = self._flow = None
+        self._procedure = self._flow = None
         yield answer
 
     def _give_up(self, why: str) -> Iterator[Action]:
-        if self._operation is not None and self._flow is not None:
+        if self._procedure is not None and self._flow is not None:
             self._flow.close()
-            yield from self._ended(Failed(self._operation.request, why))
+            yield from self._ended(Failed(self._procedure.request, why))
 
     def _lose_all(self, *, by_launcher: bool) -> Iterator[Action]:
         """Take note that mpiexec has ended, or the supervisor, with every process that it started."""

@@ -27,7 +27,7 @@ from hvd_kernel.cluster.ranks.events import (
     Kill,
     Send,
 )
-from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog, named
+from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.messages import ReplaceRanks, StartFailed, StopRank
@@ -52,7 +52,7 @@ class Respawned:
     silent: tuple[int, ...] = ()  # ranks that do not answer, where nothing was to be done
 
 
-class Rejoin(Operation):
+class Rejoin(Procedure):
     """One request to have all ranks whole, however many tries it takes.
 
     ``restore``: variables that fresh ranks get beside what was kept.

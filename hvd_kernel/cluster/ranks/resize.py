@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import Ask, Forget, Renumber, ResizeRequested, Send
-from hvd_kernel.cluster.ranks.operation import Flow, named
+from hvd_kernel.cluster.ranks.procedure import Flow, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import ReplaceRequested
-from hvd_kernel.cluster.ranks.operation import Flow, named
+from hvd_kernel.cluster.ranks.procedure import Flow, named
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError

@@ -1,4 +1,4 @@
-"""Start of a cluster, the way back to a kept one, and its detachment, as operations of the membership."""
+"""Start of a cluster, the way back to a kept one, and its detachment, as procedures of the membership."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hvd_kernel.cluster.ranks.events import Event, Remember, Send, Ticket, Watch
-from hvd_kernel.cluster.ranks.operation import Flow, Operation, WithLog
+from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
 from hvd_kernel.cluster.ranks.rank_table import Ranks
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
@@ -17,7 +17,7 @@ _ANSWER_S = 10.0  # after it a rank that lives is silent
 _KEEP_S = 20.0
 
 
-class Start(Operation):
+class Start(Procedure):
     """From processes that have just been started to ranks that answer on every channel."""
 
     def __init__(self, request: int, ranks: Ranks, patience: float) -> None:
@@ -100,7 +100,7 @@ class StartByEngine(Start):
             raise WithLog(self._ended)
 
 
-class Attach(Operation):
+class Attach(Procedure):
     """Back to the ranks of an earlier kernel: those whose engine is gone are dead, others are asked."""
 
     def run(self) -> Flow[tuple[int, ...]]:
@@ -120,7 +120,7 @@ class Attach(Operation):
         return tuple(sorted(living - met.keys() - ranks.dead))
 
 
-class Detach(Operation):
+class Detach(Procedure):
     """A cluster that outlives its kernel from here on."""
 
     def __init__(self, request: int, ranks: Ranks, wish: messages.Detach, supervisor: int) -> None:

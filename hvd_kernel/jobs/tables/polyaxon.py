@@ -36,7 +36,7 @@ class Gpus(msgspec.Struct, forbid_unknown_fields=True):
     limits: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+class AskedResources(msgspec.Struct, forbid_unknown_fields=True):
     """Resources of the master or of a worker. Cores are numbers, memory counts mebibytes."""
 
     cpu: Amounts | None = None
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     tpu: Tpu = None
 
 
-class Indexed(Asked, kw_only=True):
+class Indexed(AskedResources, kw_only=True):
     """An entry of ``worker_resources``."""
 
     index: int
@@ -54,7 +54,7 @@ class Indexed(Asked, kw_only=True):
 class Pod(msgspec.Struct, forbid_unknown_fields=True):
     """The master's or a worker's section."""
 
-    resources: Asked | None = None
+    resources: AskedResources | None = None
     node_selector: Placing = None
     affinity: Placing = None
     tolerations: Placing = None
@@ -81,7 +81,7 @@ class Replicas(msgspec.Struct, forbid_unknown_fields=True):
 
     n_workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 0
     default_worker: Pod | None = None
-    default_worker_resources: Asked | None = None
+    default_worker_resources: AskedResources | None = None
     worker: list[Worker] | None = None
     worker_resources: list[Indexed] | None = None
     default_worker_config: Settings = None
@@ -103,7 +103,7 @@ class Environment(Pod):
     tensorflow: Any = None
     pytorch: Any = None
     mxnet: Any = None
-    default_worker_resources: Asked | None = None
+    default_worker_resources: AskedResources | None = None
     worker_resources: list[Indexed] | None = None
     persistence: Storage = None
     data_refs: Storage = None

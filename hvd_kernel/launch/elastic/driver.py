@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.reset import reason, settle
 from hvd_kernel.launch.elastic.settings import Settings
-from hvd_kernel.launch.elastic.state import Failure, JobState, Worker
+from hvd_kernel.launch.elastic.state import JobState, Worker, WorkerFailure
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import failed, is_in_minority
 from hvd_kernel.launch.outcome import told
@@ -149,7 +149,7 @@ class Driver:
         job = self._job
         size = next((host.slots for host in job.hosts if host.name == worker.host), 1)
         out = job.blacklist.fail((worker.host, worker.slot), size, now)
-        job.failures.append(Failure(worker.number, worker.label, why, consequence, worker.joined))
+        job.failures.append(WorkerFailure(worker.number, worker.label, why, consequence, worker.joined))
         job.restarts += 1
         yield e.Say(f"{worker.label} has failed: {why}" + (f"; {out}" if out else ""))
         yield from self._check_budget()
@@ -169,7 +169,7 @@ class Driver:
         job.in_use.discard(event.host)
         lost = [each for each in there if not (each.dismissed or each.leaving or each.finished)]
         why = f"its host is lost: {event.why}"
-        job.failures += [Failure(each.number, each.label, why, False, each.joined) for each in lost]
+        job.failures += [WorkerFailure(each.number, each.label, why, False, each.joined) for each in lost]
         job.restarts += len(lost)
         if event.silent:
             job.cut_off |= {each.number: each.rank for each in members}

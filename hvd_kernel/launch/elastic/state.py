@@ -44,7 +44,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkerFailure:
     """A worker that has failed."""
 
     worker: int
@@ -85,7 +85,7 @@ class JobState:
     overdue: bool = False  # slots have been waited for as long as may be
     # Since the generation began.
     slots: frozenset[Slot] = frozenset()  # that it was given
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[WorkerFailure] = field(default_factory=list)
     broken: bool = False  # a member has ended
     abandoned: bool = False  # one has left the communicator
     released: bool = False  # those who had not noticed a failure have been told
@@ -95,7 +95,7 @@ class JobState:
     announcement: Announcement | None = None
     # Since all was lost, or ever.
     resumes: bool = False  # fresh workers begin from files
-    before: list[Failure] = field(default_factory=list)  # of those that were lost
+    before: list[WorkerFailure] = field(default_factory=list)  # of those that were lost
     lost_at: int = 0  # the generation after which the job went on with fresh workers
     proven: bool = False  # one has come to init since
     restarts: int = 0

@@ -14,7 +14,7 @@ from hvd_kernel.jobs.documents import Document, Path, ignored_fields, parse
 from hvd_kernel.jobs.quantities import quantity, size
 from hvd_kernel.jobs.readers.polyaxon import component
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
-from hvd_kernel.jobs.tables.polyaxon import Amounts, Asked, File, Replicas
+from hvd_kernel.jobs.tables.polyaxon import Amounts, AskedResources, File, Replicas
 
 _LOOKS = re.compile(
     r"^framework:[ \t]*['\"]?horovod\b|\bn_workers[ \t]*:|^kind:[ \t]*['\"]?(experiment|group|component|operation)\b"
@@ -87,7 +87,7 @@ def _tasks(file: File, replicas: Replicas, where: Path, document: Document) -> t
     )
 
 
-def _default(file: File, replicas: Replicas, where: Path) -> tuple[Asked | None, Path]:
+def _default(file: File, replicas: Replicas, where: Path) -> tuple[AskedResources | None, Path]:
     """Return the resources of workers without their own, and where they stand: of three spellings the newest wins."""
     if replicas.default_worker and replicas.default_worker.resources:
         return replicas.default_worker.resources, (*where, "default_worker", "resources")
@@ -98,7 +98,7 @@ def _default(file: File, replicas: Replicas, where: Path) -> tuple[Asked | None,
 
 def _special(file: File, replicas: Replicas, where: Path, document: Document) -> dict[int, Resources]:
     """Return the resources of workers that have their own, by index."""
-    named: list[tuple[int, Asked | None, Path, Path]] = []
+    named: list[tuple[int, AskedResources | None, Path, Path]] = []
     for number, worker in enumerate(replicas.worker or ()):
         path = (*where, "worker", number)
         named.append((worker.index, worker.resources, (*path, "resources"), path))
@@ -123,7 +123,7 @@ def _special(file: File, replicas: Replicas, where: Path, document: Document) ->
     return found
 
 
-def _resources(asked: Asked | None, path: Path, document: Document) -> Resources:
+def _resources(asked: AskedResources | None, path: Path, document: Document) -> Resources:
     if asked is None:
         return Resources()
     return Resources(

@@ -1,6 +1,6 @@
-"""Operations of a membership: one request each, from its first action to its answer, as a generator of actions.
+"""Procedures of a membership: one request each, from its first action to its answer, as a generator of actions.
 
-An operation yields what is to be done, or None to wait for the next event; conditions are looked at after each one.
+A procedure yields what is to be done, or None to wait for the next event; conditions are looked at after each one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WithLog(ClusterError):
     """An error that the end of the ranks' log may explain."""
 
 
-class Operation:
+class Procedure:
     """What has been asked and what has come of it."""
 
     def __init__(self, request: int, ranks: Ranks) -> None:
