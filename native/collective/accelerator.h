@@ -73,6 +73,9 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
+  // Any thread; opens the device. kInvalidArgument: it is none that the plugin can use, whatever
+  // comes; else it has failed.
+  virtual Status open(int device) = 0;
   // Any thread. kInvalidArgument: there is no such device.
   virtual Result<DeviceEventPtr> record(int device, void* stream) = 0;
   // Device memory, 256-byte aligned; given back behind all work that uses it. For what comes behind
@@ -114,14 +117,15 @@ class Accelerator {
 };
 
 struct AcceleratorOptions {
-  std::string operations = "auto";  // auto | ring | nccl | staged (HOROVOD_GPU_OPERATIONS)
-  std::string ring = "auto";        // auto | slices | persistent (HVD_GPU_RING)
-  std::string driver;               // file of the driver; empty: the system's. Tests give a fake.
+  std::string operations =
+      "auto";                 // auto | ring | nccl | prefer-nccl | staged (HVD_GPU_OPERATIONS)
+  std::string ring = "auto";  // auto | slices | persistent (HVD_GPU_RING)
+  std::string driver;         // file of the driver; empty: the system's. Tests give a fake.
   std::size_t arena_bytes = std::size_t{64} << 20U;  // device memory of this rank that peers map
   double self_test_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 6;
+constexpr std::uint32_t kAcceleratorVersion = 7;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

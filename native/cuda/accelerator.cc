@@ -3,12 +3,27 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/log.h"
 
 namespace hvd::cuda {
 namespace {
 
-// All events are ours: the core only hands them through.
-CUevent event_of(const DeviceEventPtr& event) { return static_cast<CudaEvent&>(*event).event(); }
+// All events are ours: the core only hands them through. Of those of the default stream the newest
+// is behind all others.
+std::vector<CUevent> last_of(const std::vector<DeviceEventPtr>& ready) {
+  std::vector<CUevent> last;
+  std::uint64_t newest = 0;
+  CUevent of_newest = nullptr;
+  for (const DeviceEventPtr& one : ready) {
+    const auto& event = static_cast<CudaEvent&>(*one);
+    if (event.of_default_stream() == 0) last.push_back(event.event());
+    if (event.of_default_stream() <= newest) continue;
+    newest = event.of_default_stream();
+    of_newest = event.event();
+  }
+  if (of_newest != nullptr) last.push_back(of_newest);
+  return last;
+}
 
 // What is given to `later` comes behind what `sooner` has been given.
 Status queue_behind(Device& later, Device& sooner) {
@@ -39,7 +54,11 @@ CudaAccelerator::~CudaAccelerator() { device_context_->leave(); }
 Result<DeviceEventPtr> CudaAccelerator::record(int device, void* stream) {
   const auto on = device_context_->device(device);
   if (!on) return on.status();
-  return record_event(on.value(), static_cast<CUstream>(stream));
+  if (stream != nullptr) return record_event(on.value(), static_cast<CUstream>(stream));
+  const MutexLock in_this_order(recording_);
+  Result<DeviceEventPtr> event = record_event(on.value(), nullptr);
+  if (event) static_cast<CudaEvent&>(*event.value()).set_of_default_stream(++recorded_);
+  return event;
 }
 
 Result<std::shared_ptr<void>> CudaAccelerator::allocate(int device, std::size_t bytes) {
@@ -56,8 +75,11 @@ Result<DeviceCommunicator*> CudaAccelerator::communicator_of(int device, const G
     return met;
   }
   const LocalDevice local{on ? on.value() : nullptr, on.status()};
-  Result<ChosenBackend> agreed = init_backend(local, mesh_, cpu_, group, options_);
+  Result<ChosenBackend> agreed = init_backend(local, mesh_, cpu_, group, options_, known_devices_);
   if (!agreed) return agreed.status();
+  const std::string& notice = agreed.value().notice;
+  if (!notice.empty() && notices_.insert(notice).second)
+    log(Level::kWarning, "cuda/accelerator", notice);
   return device_context_->add(group, {local.device, std::move(agreed.value().backend)});
 }
 
@@ -70,9 +92,8 @@ Result<Backend*> CudaAccelerator::begin(int device, const Group& group, std::siz
   home_ = communicator.value()->home;
   abroad_ = on.value();
   if (Status status = begin_measuring(); !status) return status;
-  for (const DeviceEventPtr& event : ready) {
-    if (Status status = home_->stream_wait(home_->stream(), event_of(event)); !status)
-      return status;
+  for (CUevent const event : last_of(ready)) {
+    if (Status status = home_->stream_wait(home_->stream(), event); !status) return status;
   }
   if (Status status = home_->in_flight_limiter().step(*home_, mesh_.abort()); !status)
     return status;

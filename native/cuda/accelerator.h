@@ -3,8 +3,11 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "collective/accelerator.h"
 #include "cuda/cross_device_copy.h"
 #include "cuda/device/event.h"
@@ -20,6 +23,7 @@ class CudaAccelerator final : public Accelerator {
                                                        const AcceleratorOptions& options);
   ~CudaAccelerator() override;
 
+  Status open(int device) override { return device_context_->device(device).status(); }
   Result<DeviceEventPtr> record(int device, void* stream) override;
   Result<std::shared_ptr<void>> allocate(int device, std::size_t bytes) override;
   Result<Backend*> begin(int device, const Group& group, std::size_t bytes,
@@ -47,6 +51,10 @@ class CudaAccelerator final : public Accelerator {
   Backend& cpu_;
   const AcceleratorOptions options_;
   std::shared_ptr<DeviceContext> device_context_;
+  Mutex recording_;
+  std::uint64_t recorded_ GUARDED_BY(recording_) = 0;  // events of default streams
+  KnownDevices known_devices_;
+  std::set<std::string> notices_;  // that have been told
   // Of the operation that is being carried out.
   std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
   std::optional<CrossDeviceCopy> cross_device_copy_;

@@ -89,6 +89,27 @@ Status part_with(DeviceBackend& loser, const BootstrapGroup& bootstrap) {
   return status ? part_together(loser, bootstrap, Status::ok()) : status;
 }
 
+// Whether what comes behind `best` in the order could take its place.
+bool may_race(const Candidate& best, BackendKind way) {
+  return best.way == BackendKind::kRing && way == BackendKind::kNccl && best.seconds > 0;
+}
+
+// "" where nothing went wrong, or another member tells.
+std::string notice_of(BackendKind way, const std::vector<std::string>& failures,
+                      const BootstrapGroup& bootstrap) {
+  std::vector<std::string> reasons = failures;
+  if (way == BackendKind::kStaged) {
+    const std::vector<std::string> facts = why_staged(bootstrap.members);
+    reasons.insert(reasons.begin(), facts.begin(), facts.end());
+  }
+  if (reasons.empty() || bootstrap.group.group_rank != 0) return "";
+  std::string text = way == BackendKind::kStaged
+                         ? "tensors on devices are reduced through host memory"
+                         : "tensors on devices are reduced by " + quoted(way);
+  for (std::size_t i = 0; i < reasons.size(); ++i) text += (i == 0 ? ": " : "; ") + reasons[i];
+  return text;
+}
+
 std::string in_ms(const Candidate& attempt) {
   return quoted(attempt.way) + " took " + std::to_string(attempt.seconds * 1e3) + " ms";
 }
@@ -100,14 +121,17 @@ bool is_worth_it(double nccl, double ring) { return nccl < kWorth * ring; }
 Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGroup bootstrap) {
   Candidate best;
   Status first = Status::ok();
+  std::vector<std::string> failures;
   for (const BackendKind way : ways) {
     const bool races = best.backend != nullptr;
-    if (races && (way == BackendKind::kStaged || best.seconds == 0)) break;
+    if (races && !may_race(best, way)) break;
     Candidate next = attempt(way, bootstrap);
     if (!next.status) {
       if (bootstrap.mesh->abort().raised()) return next.status;
-      say(races ? Level::kInfo : Level::kWarning, bootstrap,
-          "do not use " + quoted(way) + ": " + next.status.message);
+      if (races)
+        say(Level::kInfo, bootstrap, "do not use " + quoted(way) + ": " + next.status.message);
+      else
+        failures.push_back(quoted(way) + ": " + next.status.message);
       if (first) first = next.status;
       continue;
     }
@@ -121,7 +145,7 @@ Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGr
     }
   }
   if (best.backend == nullptr) return first;
-  return ChosenBackend{best.way, std::move(best.backend)};
+  return ChosenBackend{best.way, std::move(best.backend), notice_of(best.way, failures, bootstrap)};
 }
 
 }  // namespace hvd::cuda

@@ -2,9 +2,11 @@
 // one that goes wrong for a member is none for all of them. The ring and NCCL are raced where both
 // pass: a sum of a few MiB, by the time of the slowest member. NCCL has to be clearly faster, for
 // with the ring sums have the CPU's bytes, run after run. A race costs what it takes to make both.
+// An NCCL that comes before the ring is preferred, and not raced.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/device/choice.h"
@@ -17,6 +19,8 @@ namespace hvd::cuda {
 struct ChosenBackend {
   BackendKind way = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
+  std::string
+      notice;  // for the user, of the group's first member: why it is not the way wished for
 };
 
 // Collective. An error, alike on all: the first way's, or the mesh's abort.

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "cuda/device/choice.h"
 #include "cuda/nccl/nccl_backend.h"
+#include "cuda/ring/ring_algorithm.h"
 
 namespace hvd::cuda {
 namespace {
@@ -33,7 +34,6 @@ void describe(const Device& device, PeerInfo& info) {
   info.word_operations = device.has_word_operations() ? 1 : 0;
   info.multiprocessors =
       static_cast<std::uint32_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-  info.shared_contexts = device.attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1 ? 1 : 0;
   info.time_limit = device.attribute(CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT) == 1 ? 1 : 0;
 }
 
@@ -55,6 +55,12 @@ PeerInfo info_of(const LocalDevice& local, const Topology& topology,
   return info;
 }
 
+// A ring that was asked for and cannot be is an error, not a reason to go over host memory.
+Status check_ring(const std::vector<BackendKind>& ways, const std::vector<PeerInfo>& members) {
+  if (std::find(ways.begin(), ways.end(), BackendKind::kRing) == ways.end()) return Status::ok();
+  return ring_algorithms(members).status();
+}
+
 Status trouble_of(const std::vector<PeerInfo>& members) {
   for (const PeerInfo& member : members)
     if (member.trouble.front() != '\0')
@@ -65,16 +71,21 @@ Status trouble_of(const std::vector<PeerInfo>& members) {
 }  // namespace
 
 Result<ChosenBackend> init_backend(const LocalDevice& local, Mesh& mesh, Backend& cpu,
-                                   const Group& group, const AcceleratorOptions& options) {
+                                   const Group& group, const AcceleratorOptions& options,
+                                   KnownDevices& known) {
   BootstrapGroup bootstrap{local.device, &mesh, &cpu, group, {}, options.self_test_seconds};
-  Result<std::vector<PeerInfo>> members =
-      bootstrap_allgather(bootstrap, info_of(local, mesh.topology(), options));
+  PeerInfo mine = info_of(local, mesh.topology(), options);
+  known.describe(mine, mesh.topology(), group);
+  Result<std::vector<PeerInfo>> members = bootstrap_allgather(bootstrap, mine);
   if (!members) return members.status();
   bootstrap.members = members.take();
   Status status = trouble_of(bootstrap.members);
   if (!status) return status;
+  known.hear(bootstrap.members);
   Result<std::vector<BackendKind>> ways = choose(bootstrap.members);
   if (!ways) return ways.status();
+  status = check_ring(ways.value(), bootstrap.members);
+  if (!status) return status;
   return agree_on(ways.value(), std::move(bootstrap));
 }
 

@@ -8,6 +8,7 @@
 #include "collective/accelerator.h"
 #include "cuda/agreement.h"
 #include "cuda/device/device.h"
+#include "cuda/device/known_devices.h"
 
 namespace hvd::cuda {
 
@@ -18,7 +19,9 @@ struct LocalDevice {
   Status trouble;
 };
 
+// known: of this rank's engine; hears of the members' devices.
 Result<ChosenBackend> init_backend(const LocalDevice& local, Mesh& mesh, Backend& cpu,
-                                   const Group& group, const AcceleratorOptions& options);
+                                   const Group& group, const AcceleratorOptions& options,
+                                   KnownDevices& known);
 
 }  // namespace hvd::cuda

@@ -238,9 +238,10 @@ Rows engine_rows() {
 Rows accelerator_rows() {
   return {
       {"gpu_operations",
-       {"auto, ring, nccl or staged",
+       {"auto, ring, nccl, prefer-nccl or staged",
         [](Text t, Options o) {
-          return one_of(t, {"auto", "ring", "nccl", "staged"}, o.accelerator.operations);
+          return one_of(t, {"auto", "ring", "nccl", "prefer-nccl", "staged"},
+                        o.accelerator.operations);
         }}},
       {"gpu_ring",
        {"auto, slices or persistent",

@@ -6,6 +6,7 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/choice";
+const char* const kPreferNccl = "prefer-nccl";
 
 std::string wish_of(const PeerInfo& member) { return text_in(member.operations); }
 
@@ -88,15 +89,25 @@ Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members) {
   if (wish == "ring") return only(BackendKind::kRing, why_no_ring(members));
   if (wish == "nccl") return only(BackendKind::kNccl, why_no_nccl(members));
   if (wish == "staged") return std::vector<BackendKind>{BackendKind::kStaged};
-  if (wish != "auto")
-    return Status::make(Code::kInvalidArgument,
-                        "HOROVOD_GPU_OPERATIONS is auto, ring, nccl or staged, not '" + wish + "'",
-                        kRoom);
+  if (wish != "auto" && wish != kPreferNccl)
+    return Status::make(
+        Code::kInvalidArgument,
+        "HOROVOD_GPU_OPERATIONS is auto, ring, nccl, prefer-nccl or staged, not '" + wish + "'",
+        kRoom);
   std::vector<BackendKind> ways;
   if (why_no_ring(members).empty()) ways.push_back(BackendKind::kRing);
-  if (why_no_nccl(members).empty()) ways.push_back(BackendKind::kNccl);
+  if (why_no_nccl(members).empty())
+    ways.insert(wish == kPreferNccl ? ways.begin() : ways.end(), BackendKind::kNccl);
   ways.push_back(BackendKind::kStaged);
   return ways;
+}
+
+std::vector<std::string> why_staged(const std::vector<PeerInfo>& members) {
+  std::vector<std::string> reasons;
+  if (wish_of(members.front()) == name_of(BackendKind::kStaged)) return reasons;
+  if (const std::string why = why_no_ring(members); !why.empty()) reasons.push_back("ring: " + why);
+  if (const std::string why = why_no_nccl(members); !why.empty()) reasons.push_back("NCCL: " + why);
+  return reasons;
 }
 
 }  // namespace hvd::cuda

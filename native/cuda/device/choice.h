@@ -6,11 +6,13 @@
 //            host do not reach each other
 //   staged   over host memory: always possible
 // auto: what is possible of these, in this order; where both of the first two are, they are raced
-// (group_init.h). ring, nccl and staged mean that way, or an error that says which rank cannot, and
-// why.
+// (group_init.h). prefer-nccl: NCCL first, which is not raced then; so Horovod's
+// HOROVOD_GPU_OPERATIONS=NCCL is read. ring, nccl and staged mean that way, or an error that says
+// which rank cannot, and why.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -23,5 +25,8 @@ const char* name_of(BackendKind way);  // "ring", "nccl", "staged"
 
 // The ways to try, in this order; at least one. The same on all members.
 Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members);
+
+// Where nobody has asked for staging: why the other ways are not possible, those that are not.
+std::vector<std::string> why_staged(const std::vector<PeerInfo>& members);
 
 }  // namespace hvd::cuda

@@ -14,12 +14,18 @@ CudaEvent::CudaEvent(std::shared_ptr<Device> device, Device::Event event,
 
 Status CudaEvent::stream_wait(void* stream) {
   auto* const waiting_stream = static_cast<CUstream>(stream);
-  if (watch_ != nullptr && !device_->captures(waiting_stream)) {
+  if (waiting_stream == nullptr && default_stream_waits_.load(std::memory_order_acquire))
+    return Status::ok();
+  const bool captures = device_->captures(waiting_stream);
+  if (watch_ != nullptr && !captures) {
     Result<Device::Event> asked = device_->recorded(waiting_stream, Device::Timing::kOn);
     if (!asked) return asked.status();
     watch_->wait(device_, asked.take(), event_);
   }
-  return device_->stream_wait(waiting_stream, event_.get());
+  Status status = device_->stream_wait(waiting_stream, event_.get());
+  if (status && waiting_stream == nullptr && !captures)
+    default_stream_waits_.store(true, std::memory_order_release);
+  return status;
 }
 
 Result<bool> CudaEvent::query() { return device_->query(event_.get()); }

@@ -1,6 +1,7 @@
 // A event as an event of a device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,16 +17,24 @@ class CudaEvent : public DeviceEvent {
   // watch: the event has timing, and how long streams wait for it is counted there.
   CudaEvent(std::shared_ptr<Device> device, Device::Event event,
             std::shared_ptr<Stopwatch> watch = nullptr, bool captured = false);
+  // The default stream, on which most frontends work, waits once for what several tensors of a
+  // fused operation ask for. It is never destroyed; another stream's handle may come again.
   Status stream_wait(void* stream) override;
   Result<bool> query() override;
   bool captured() const override { return captured_; }
   CUevent event() const { return event_.get(); }
+  // Of the events of a device's default stream how many were recorded before, this one too; 0: it
+  // is another stream's.
+  std::uint64_t of_default_stream() const { return of_default_stream_; }
+  void set_of_default_stream(std::uint64_t number) { of_default_stream_ = number; }
 
  protected:
   std::shared_ptr<Device> device_;
   Device::Event event_;
   std::shared_ptr<Stopwatch> watch_;
   const bool captured_;
+  std::uint64_t of_default_stream_ = 0;
+  std::atomic<bool> default_stream_waits_{false};
 };
 
 // Where an operation that is measured begins on the device. A device has no clock that the host can

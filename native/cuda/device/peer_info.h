@@ -28,9 +28,10 @@ struct PeerInfo {
   std::uint64_t arena_bytes = 0;      // the setting
   std::array<char, 12> ring{};        // the setting of the ring's algorithm (ring_algorithm.h)
   std::uint32_t multiprocessors = 0;
-  std::uint32_t shared_contexts = 0;  // 1: MPS makes one of the contexts of all processes
-  std::uint32_t time_limit = 0;       // 1: the driver ends kernels that run for seconds
-  std::array<char, 256> trouble{};    // not empty: why this member can take no way
+  std::uint32_t time_limit = 0;  // 1: the driver ends kernels that run for seconds
+  std::int32_t sharer = -1;      // a rank that is another process on this device; -1: none is known
+  std::int32_t silent = -1;      // a rank of this host whose device is not known; -1: there is none
+  std::array<char, 256> trouble{};  // not empty: why this member can take no way
 };
 
 // Cut where it is too long.
@@ -44,6 +45,11 @@ void put(std::array<char, n>& to, const std::string& text) {
 template <std::size_t n>
 std::string text_in(const std::array<char, n>& from) {
   return {from.begin(), std::find(from.begin(), from.end(), '\0')};
+}
+
+// As processes, whose kernels may never run at the same time.
+inline bool share_device(const PeerInfo& one, const PeerInfo& other) {
+  return one.host == other.host && one.uuid == other.uuid && one.process != other.process;
 }
 
 inline std::string rank_of(const PeerInfo& member) { return "rank " + std::to_string(member.rank); }

@@ -102,7 +102,10 @@ class Loaded final : public Kernels {
   Status load() {
     const CUresult loaded = driver_.cuModuleLoadData(&module_, hvd_cuda_fatbin);
     if (Status status = driver_.check(loaded, "cuModuleLoadData"); !status) {
-      if (is_of_the_device(loaded)) status.message += kNotForIt;
+      if (is_of_the_device(loaded)) {
+        status.code = Code::kInvalidArgument;
+        status.message += kNotForIt;
+      }
       return status;
     }
     for (unsigned function = 0; function < kFunctions; ++function) {

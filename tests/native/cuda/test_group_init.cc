@@ -31,6 +31,7 @@ struct Outcome {
   Code code = Code::kOk;
   int rank = -1;
   std::size_t algorithms = 0;
+  std::string notice;  // of rank 0; the others have none
 };
 
 Outcome met(const Cluster& cluster, const Host& host = {}) {
@@ -46,10 +47,13 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     options.ring = host.ring;
     if (host.operations.count(rank) == 1) options.operations = host.operations.at(rank);
     const LocalDevice local{device ? device.value() : nullptr, device.status()};
-    const auto agreed = init_backend(local, mesh, cpu, everybody(cluster.size, rank), options);
+    KnownDevices known;
+    const auto agreed =
+        init_backend(local, mesh, cpu, everybody(cluster.size, rank), options, known);
     Outcome outcome{agreed ? name_of(agreed.value().way) : agreed.status().message,
                     agreed.status().code, agreed.status().rank,
-                    agreed ? agreed.value().backend->algorithms() : 0};
+                    agreed ? agreed.value().backend->algorithms() : 0,
+                    agreed ? agreed.value().notice : ""};
     const std::lock_guard<std::mutex> lock(mutex);
     outcomes[rank] = outcome;
   });
@@ -59,6 +63,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     CHECK(outcome.code == outcomes[0].code);
     CHECK(outcome.rank == outcomes[0].rank);
     CHECK(outcome.algorithms == outcomes[0].algorithms);
+    CHECK((rank == 0 || outcome.notice.empty()));
   }
   check_nothing_left();
   return outcomes[0];
@@ -74,7 +79,9 @@ TEST_CASE("ranks of one host take the ring, also on one device") {
   for (const int size : {1, 2, 3, 5}) {
     CAPTURE(size);
     fake_cuda_reset();
-    CHECK(met(cluster_of(size)).text == "ring");
+    const Outcome outcome = met(cluster_of(size));
+    CHECK(outcome.text == "ring");
+    CHECK(outcome.notice.empty());
   }
 }
 
@@ -86,7 +93,10 @@ TEST_CASE("ranks on devices of their own, and ranks that are processes' like") {
   CHECK(met(cluster_of(3), host).text == "ring");
   Cluster far = cluster_of(3);
   far.hosts = "aab";
-  CHECK(met(far).text == "staged");
+  const Outcome staged = met(far);
+  CHECK(staged.text == "staged");
+  CHECK(staged.notice.find("tensors on devices are reduced through host memory: ring: rank 0 and "
+                           "rank 2 are on different hosts; NCCL: rank 0 ") == 0);
 }
 
 TEST_CASE("what is told may be longer than a slot") {
@@ -97,7 +107,10 @@ TEST_CASE("what is told may be longer than a slot") {
 TEST_CASE("without word operations the way is over the host") {
   fake_cuda_reset();
   fake_cuda_set_word_operations(0);
-  CHECK(met(cluster_of(2)).text == "staged");
+  const Outcome outcome = met(cluster_of(2));
+  CHECK(outcome.text == "staged");
+  CHECK(outcome.notice.find("ring: rank 0's driver has no stream memory operations") !=
+        std::string::npos);
 }
 
 TEST_CASE("a rank without memory for its arena: all take the next way") {
@@ -121,7 +134,10 @@ TEST_CASE("a ring whose trial goes wrong on a rank is not taken") {
   Host host;
   host.self_test_seconds = 0.5;  // which the other rank waits in vain
   fake_cuda_fail("cuEventElapsedTime", 0, CUDA_ERROR_UNKNOWN);
-  CHECK(met(cluster_of(2), host).text == "staged");
+  const Outcome outcome = met(cluster_of(2), host);
+  CHECK(outcome.text == "staged");
+  CHECK(outcome.notice.find("; 'ring': rank ") != std::string::npos);
+  CHECK(outcome.notice.find("CUDA_ERROR_UNKNOWN") != std::string::npos);
 }
 
 // Of four laps for each rank and algorithm one fails; then all of it without the newer algorithm.
@@ -153,7 +169,6 @@ TEST_CASE("a wish for a form of the ring") {
   Host host;
   host.ring = "persistent";  // four multiprocessors
   CHECK(met(cluster_of(4), host).text == "ring");
-  host.operations = all_want(5, "ring").operations;
   const Outcome outcome = met(cluster_of(5), host);
   CHECK(outcome.code == Code::kInvalidArgument);
   CHECK(outcome.text ==
@@ -173,7 +188,9 @@ TEST_CASE("a rank without a device: all are told which, and why") {
 
 TEST_CASE("wishes: staged, nccl where there is none, and ranks that wish differently") {
   fake_cuda_reset();
-  CHECK(met(cluster_of(2), all_want(2, "staged")).text == "staged");
+  const Outcome staged = met(cluster_of(2), all_want(2, "staged"));
+  CHECK(staged.text == "staged");
+  CHECK(staged.notice.empty());
   const Outcome shared = met(cluster_of(2), all_want(2, "nccl"));
   CHECK(shared.code == Code::kInvalidArgument);
   CHECK(shared.text.find("HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0") ==
@@ -199,7 +216,9 @@ TEST_CASE("an abort ends a meeting that waits for somebody") {
     CpuBackend cpu(mesh);
     auto device = Device::open(fake_driver(), 0, rank);
     REQUIRE(device.status().message == "");
-    const auto agreed = init_backend({device.value(), {}}, mesh, cpu, everybody(2, rank), {});
+    KnownDevices known;
+    const auto agreed =
+        init_backend({device.value(), {}}, mesh, cpu, everybody(2, rank), {}, known);
     REQUIRE(!agreed.is_ok());
     CHECK(agreed.status().code == Code::kRankDied);
     CHECK(agreed.status().message == "rank 1 died");

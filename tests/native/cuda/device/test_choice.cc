@@ -67,6 +67,30 @@ TEST_CASE("auto without what the ring needs") {
   CHECK(ways(ranks(65)).find("ring") == std::string::npos);
 }
 
+TEST_CASE("NCCL preferred: first where each rank has a device of its own, else as auto") {
+  CHECK(ways(ranks(4, "prefer-nccl")) == "nccl ring staged");
+  auto shared = ranks(2, "prefer-nccl");
+  shared[1].uuid = card(0);
+  CHECK(ways(shared) == "ring staged");
+  auto far = ranks(2, "prefer-nccl");
+  far[1].host = 1;
+  CHECK(ways(far) == "nccl staged");
+}
+
+TEST_CASE("why tensors go over host memory, where nobody has asked for it") {
+  CHECK(why_staged(ranks(2)).empty());
+  auto far = ranks(2);
+  far[1].host = 1;
+  far[0].nccl = 0;
+  CHECK(why_staged(far) ==
+        std::vector<std::string>{
+            "ring: rank 0 and rank 1 are on different hosts",
+            "NCCL: rank 0 has no NCCL (pip install nvidia-nccl-cu13, or a torch that brings it), "
+            "or one that blocks (unset NCCL_COMM_BLOCKING)"});
+  for (PeerInfo& member : far) put(member.operations, "staged");
+  CHECK(why_staged(far).empty());
+}
+
 TEST_CASE("a wish is that way alone") {
   CHECK(ways(ranks(3, "ring")) == "ring");
   CHECK(ways(ranks(3, "nccl")) == "nccl");
@@ -118,7 +142,8 @@ TEST_CASE("wishes that differ or are none") {
   CHECK(chosen.status().rank == 2);
   CHECK(chosen.status().message ==
         "HOROVOD_GPU_OPERATIONS is ring on rank 0 and nccl on rank 2: set it alike on all ranks");
-  CHECK(ways(ranks(2, "mpi")) == "HOROVOD_GPU_OPERATIONS is auto, ring, nccl or staged, not 'mpi'");
+  CHECK(ways(ranks(2, "mpi")) ==
+        "HOROVOD_GPU_OPERATIONS is auto, ring, nccl, prefer-nccl or staged, not 'mpi'");
 }
 
 }  // namespace

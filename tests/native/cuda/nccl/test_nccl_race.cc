@@ -36,7 +36,9 @@ Outcome met(const std::string& operations = "auto", double self_test_seconds = 2
     options.arena_bytes = std::size_t{1} << 20U;
     options.operations = operations;
     options.self_test_seconds = self_test_seconds;
-    auto agreed = init_backend({device.value(), {}}, mesh, cpu, everybody(kRanks, rank), options);
+    KnownDevices known;
+    auto agreed =
+        init_backend({device.value(), {}}, mesh, cpu, everybody(kRanks, rank), options, known);
     outcomes[static_cast<std::size_t>(rank)] = {
         agreed ? name_of(agreed.value().way) : agreed.status().message, mesh.abort().raised()};
   });
@@ -82,6 +84,22 @@ TEST_CASE("race: who wants the ring does not wait for NCCL") {
   const std::size_t before = sums();
   CHECK(met("ring").way == "ring");
   CHECK(sums() == before);
+  check_end();
+}
+
+TEST_CASE("race: an NCCL that is preferred is not raced, slow as it may be") {
+  begin();
+  fake_cuda_slow("fake_cuda_enqueue", kLongMs);
+  CHECK(met("prefer-nccl").way == "nccl");
+  check_end();
+}
+
+TEST_CASE("race: an NCCL that is preferred and cannot begin leaves the ring") {
+  begin();
+  FakeNccl::get().refuse_start(1, NcclResult::kSystemError);
+  const Outcome outcome = met("prefer-nccl");
+  CHECK(outcome.way == "ring");
+  CHECK(!outcome.aborted);
   check_end();
 }
 

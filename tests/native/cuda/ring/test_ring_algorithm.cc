@@ -48,22 +48,36 @@ TEST_CASE("ring algorithms: one device each: both are tried") {
   CHECK(algorithms(small) == "slices persistent 14");
 }
 
-TEST_CASE("ring algorithms: processes that share a device take turns, unless MPS makes them one") {
+TEST_CASE("ring algorithms: processes that share a device go in slices") {
   CHECK(algorithms(processes({0, 0})) == "slices");
   CHECK(algorithms(processes({0, 1, 2, 1})) == "slices");
-  auto together = processes({0, 0});
-  together[0].shared_contexts = 1;
-  CHECK(algorithms(together) == "slices");
-  together[1].shared_contexts = 1;
-  CHECK(algorithms(together) == "slices persistent 32");
 }
 
-TEST_CASE("ring algorithms: threads of one process share a device's multiprocessors") {
-  CHECK(algorithms(threads({0, 0, 0, 0})) == "slices persistent 32");
-  CHECK(algorithms(threads({0, 0, 0, 0, 0})) == "slices persistent 26");
-  auto tiny = threads({0, 0, 0});
-  for (PeerInfo& member : tiny) member.multiprocessors = 2;
-  CHECK(algorithms(tiny) == "slices");
+TEST_CASE("ring algorithms: a process that is none of them shares a device, or might") {
+  auto pair = processes({0, 1});
+  pair[1].sharer = 3;
+  CHECK(algorithms(pair) == "slices");
+  for (PeerInfo& member : pair) put(member.ring, "persistent");
+  CHECK(algorithms(pair) ==
+        "HVD_GPU_RING=persistent is not possible among these ranks: rank 1 and rank 3 are "
+        "processes that share a device, where kernels that wait for each other may never run "
+        "together (give each rank a GPU of its own); use auto or slices");
+  auto silent = processes({0, 1});
+  silent[0].silent = 2;
+  CHECK(algorithms(silent) == "slices");
+  for (PeerInfo& member : silent) put(member.ring, "persistent");
+  CHECK(algorithms(silent) ==
+        "HVD_GPU_RING=persistent is not possible among these ranks: rank 0 and rank 2 may be "
+        "processes that share a device: rank 2 is not among these ranks and has not told its "
+        "device yet (the first operation of all ranks on their devices does); use auto or slices");
+}
+
+TEST_CASE("ring algorithms: threads that share a device have the persistent one if they ask") {
+  CHECK(algorithms(threads({0, 0, 0, 0})) == "slices");
+  CHECK(algorithms(threads({0, 1, 1})) == "slices");
+  CHECK(algorithms(threads({0, 1, 2})) == "slices persistent 32");
+  CHECK(algorithms(threads({0, 0, 0, 0}, "persistent")) == "persistent 32");
+  CHECK(algorithms(threads({0, 0, 0, 0, 0}, "persistent")) == "persistent 26");
 }
 
 TEST_CASE("ring algorithms: where a driver ends long kernels, none stays") {
@@ -80,7 +94,8 @@ TEST_CASE("ring algorithms: a wish") {
   CHECK(algorithms(processes({0}, "persistent")) == "slices");
   CHECK(algorithms(processes({0, 1, 2, 1}, "persistent")) ==
         "HVD_GPU_RING=persistent is not possible among these ranks: rank 1 and rank 3 are "
-        "processes that share a device: their kernels take turns; use auto or slices");
+        "processes that share a device, where kernels that wait for each other may never run "
+        "together (give each rank a GPU of its own); use auto or slices");
   auto tiny = threads({0, 0, 0}, "persistent");
   for (PeerInfo& member : tiny) member.multiprocessors = 2;
   CHECK(algorithms(tiny) ==

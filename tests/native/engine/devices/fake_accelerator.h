@@ -282,6 +282,7 @@ class FakeAccelerator final : public Accelerator {
         backend_(device_, cpu, mesh.topology().rank) {}
   ~FakeAccelerator() override { device_->note("gone"); }
 
+  Status open(int device) override { return record(device, nullptr).status(); }
   Result<DeviceEventPtr> record(int device, void* stream) override {
     if (device >= kFakeDevices) {
       return Status::make(Code::kInvalidArgument,

@@ -1,0 +1,31 @@
+#include "cuda/device/known_devices.h"
+
+#include <algorithm>
+
+namespace hvd::cuda {
+
+void KnownDevices::hear(const std::vector<PeerInfo>& members) {
+  for (const PeerInfo& member : members) {
+    const bool is_known = std::any_of(heard_.begin(), heard_.end(), [&](const PeerInfo& known) {
+      return known.rank == member.rank && known.uuid == member.uuid;
+    });
+    if (!is_known) heard_.push_back(member);
+  }
+}
+
+bool KnownDevices::knows(int rank) const {
+  return std::any_of(heard_.begin(), heard_.end(),
+                     [&](const PeerInfo& known) { return known.rank == rank; });
+}
+
+void KnownDevices::describe(PeerInfo& mine, const Topology& topology, const Group& group) const {
+  for (const PeerInfo& known : heard_)
+    if (mine.sharer < 0 && share_device(known, mine)) mine.sharer = known.rank;
+  for (int rank = 0; rank < topology.size && mine.silent < 0; ++rank) {
+    const bool is_here = topology.host_of[static_cast<std::size_t>(rank)] == mine.host;
+    const bool tells = std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end();
+    if (is_here && !tells && !knows(rank)) mine.silent = rank;
+  }
+}
+
+}  // namespace hvd::cuda
