@@ -190,10 +190,10 @@ class Engine:
     def start_timeline(self, path: str, mark_cycles: bool = False, goes_on: bool = False) -> None:
         """goes_on: behind what the file has already, with a mark that the ranks have met again."""
     def stop_timeline(self) -> None: ...
-    def device_trouble(self) -> str | None:
-        """Why tensors on a device are refused here (ValueError; such a call does not count); None: they are taken.
+    def device_trouble(self, device: int) -> str:
+        """Why tensors on that device are never taken here; "": they are. The first call loads the plugin.
 
-        The first call loads the plugin.
+        Where no device's are, a call with one is a ValueError, and does not count.
         """
     def poll(self, handle: int) -> bool:
         """True when wait() would not block, and what is on a device is done there. ValueError for a handle never given out or already waited for."""

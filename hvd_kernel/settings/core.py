@@ -18,7 +18,7 @@ from hvd_kernel.settings.checks import (
 from hvd_kernel.settings.setting import Setting
 
 TRANSPORTS = ("auto", "shm", "tcp", "mpi")
-GPU_OPERATIONS = ("auto", "ring", "nccl", "staged")
+GPU_OPERATIONS = ("auto", "ring", "nccl", "prefer-nccl", "staged")
 ALGORITHMS = ("auto", "direct", "slices", "ring", "hierarchical")
 CORES_CHOICE = ""  # as default: the core chooses
 _BY_OTHERS = {"secret", "cuda_driver"}
@@ -226,20 +226,22 @@ _OBSERVATION = (
 _DEVICES = (
     _row(
         "gpu_operations",
-        "GPU_OPERATIONS",
+        "GPU_OPERATIONS HOROVOD_GPU_ALLREDUCE",
         one_of(*GPU_OPERATIONS),
         "auto",
         "what carries out operations on GPUs: ring (the core's own, within a host), nccl, staged (through host "
         "memory); where what is named cannot be used, an error on all ranks says why; auto: the ring where it can be, "
-        "unless nccl is clearly faster in a trial, then nccl, then staged",
+        "unless nccl is clearly faster in a trial, then nccl, then staged; prefer-nccl: nccl where each rank has a GPU "
+        "of its own, else as auto",
     ),
     _row(
         "gpu_ring",
         "HVD_GPU_RING",
         one_of("auto", "slices", "persistent"),
         "auto",
-        "the ring between GPUs: slices (short kernels, nothing spins), persistent (one kernel per rank that stays; not "
-        "where processes share a GPU); auto: what a trial at the first operation finds faster",
+        "the ring between GPUs: slices (short kernels, nothing spins), persistent (one kernel per rank that stays; an "
+        "error where processes share a GPU, with MPS too); auto: where each rank has a GPU of its own, what a trial at "
+        "the first operation finds faster, else slices",
     ),
     _row(
         "gpu_timeout_s",

@@ -21,7 +21,7 @@ from hvd_kernel.settings.checks import flag, not_flag, switches_off
 from hvd_kernel.settings.table import SETTINGS
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]+")
-_OURS_FOR_GPUS = ("auto", "ring", "staged")
+_OURS_FOR_GPUS = ("auto", "ring", "prefer-nccl", "staged")
 _HOROVODS_CHOICES = ("mpi", "gloo")
 
 
@@ -70,12 +70,17 @@ def torus(text: str) -> Reading:
 
 
 def gpu_operations(text: str) -> Reading:
-    """Read our own words; what Horovod was built with leaves the choice to the core."""
+    """Read our own words; NCCL, which Horovod was built with, is a wish that ranks on one GPU cannot be granted."""
     word = text.strip().lower()
     if word in _OURS_FOR_GPUS:
         return Reading(word)
     told = "the core chooses what carries out operations on GPUs, unless HVD_GPU_OPERATIONS says ring, nccl or staged"
-    return Reading("", "" if word == "nccl" else told)
+    return Reading("prefer-nccl") if word == "nccl" else Reading("", told)
+
+
+def gpu_allreduce(text: str) -> Reading:
+    """Read what Horovod was built with, where HOROVOD_GPU_OPERATIONS says nothing; other words were for its build."""
+    return Reading("prefer-nccl" if text.strip().lower() == "nccl" else "")
 
 
 def _one_of_horovods(instead: str) -> Callable[[str], Reading]:
@@ -101,8 +106,14 @@ HOROVOD_VALUES = (
     HorovodValue(
         ("HOROVOD_GPU_OPERATIONS",),
         gpu_operations,
-        "auto, ring, staged; NCCL, which Horovod was built with, leaves the choice to the core",
+        "auto, ring, prefer-nccl, staged; NCCL, which Horovod was built with: prefer-nccl",
         "the core chooses",
+    ),
+    HorovodValue(
+        ("HOROVOD_GPU_ALLREDUCE",),
+        gpu_allreduce,
+        "NCCL: prefer-nccl, for all operations",
+        "built Horovod: the core chooses",
     ),
     HorovodValue(
         ("HOROVOD_CPU_OPERATIONS",),
@@ -166,7 +177,7 @@ UNUSED = (
         (
             *_all("HOROVOD_WITH_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
             *_all("HOROVOD_WITHOUT_", "PYTORCH TENSORFLOW MXNET MPI GLOO NVTX"),
-            *_all("HOROVOD_GPU_", "ALLREDUCE ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
+            *_all("HOROVOD_GPU_", "ALLGATHER BROADCAST ALLTOALL REDUCESCATTER"),
             *_all("HOROVOD_NCCL_", "HOME INCLUDE LIB LINK"),
             *_all("HOROVOD_", "GPU CUDA_HOME ROCM_HOME BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST ALLOW_MIXED_GPU_IMPL"),
             *_all("HOROVOD_", "CMAKE MPICXX_SHOW DEBUG SKIP_COMPILE LOCAL_VERSION"),

@@ -42,10 +42,11 @@ PACKAGE_SETTINGS = (
     Setting(("HVD_FAILPOINT",), anything, "", "for tests: points at which this process fails", set_by_others=True),
     Setting(
         ("HVD_GPU",),
-        one_of("staged", "core"),
-        "staged",
-        "staged: torch copies tensors of a GPU through pinned host memory, and the core never sees the device; core: "
-        "it works on them where they lie, as HVD_GPU_OPERATIONS says (no GPU has tried that yet)",
+        one_of("core", "staged"),
+        "core",
+        "core: the core works on tensors of a GPU where they lie, as HVD_GPU_OPERATIONS says; where it cannot, torch "
+        "copies them as with staged, and the ranks say why; staged: torch copies them through pinned host memory, and "
+        "the core never sees the device",
     ),
     Setting(
         ("HVD_GPUS",),

@@ -1,8 +1,8 @@
 """Tensors of a GPU as the core takes them: where they lie, and what orders the work of torch and of the core there.
 
 The host waits for nothing: the core begins behind what the caller's stream has been given so far, and whatever that
-stream is given after ``synchronize`` comes behind the operation. Where the core has no accelerator torch stages: copies
-through pinned host memory, and the core sees those.
+stream is given after ``synchronize`` comes behind the operation. Where the core cannot use a device torch stages: the
+core sees copies in pinned host memory. Why is said once, unless the user asked for it (HVD_GPU=staged).
 
 Words.
   place    see tensor; on a device it ends with two more words, the device and the stream
@@ -25,7 +25,9 @@ from hvd_kernel.errors import NotInitialized
 Finish = Callable[[Any], Any]
 
 _LOG = logging.getLogger("hvd_kernel")
-_asked = (0, "no engine has been asked")  # the generation of the engine, and why it takes no tensor of a GPU
+_asked: tuple[int, dict[int, str]] = (0, {})  # the engine's generation, and of its devices why they are staged
+_told: set[str] = set()
+ASKED_FOR = "HVD_GPU=staged"
 
 
 def has_gpu() -> bool:
@@ -33,29 +35,33 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def trouble() -> str:
+def trouble(device: int) -> str:
     """Return why tensors of a GPU are staged, "" where the core takes them; each engine is asked once."""
     global _asked  # noqa: PLW0603 - of the process, as the engine
     if _asked[0] != session.generation():
-        reason = _reason()
-        _asked = (session.generation(), reason)
-        if reason:
-            _LOG.info("tensors of a GPU are staged through host memory: %s", reason)
-    return _asked[1]
+        _asked = (session.generation(), {})
+    known = _asked[1].get(device)
+    if known is None:
+        known = _asked[1][device] = _reason(device)
+    return known
 
 
-def _reason() -> str:
+def _reason(device: int) -> str:
     if session.setting("HVD_GPU") == "staged":
-        return "HVD_GPU=staged"
+        return ASKED_FOR
     try:
-        return session.engine().device_trouble() or ""
+        reason = session.engine().device_trouble(device)
     except NotInitialized:
         return "the engine has ended"
+    if reason and reason not in _told:
+        _told.add(reason)
+        _LOG.warning("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: %s", reason)
+    return reason
 
 
 def is_taken(tensor: Tensor) -> bool:
     """Tell whether the core works on this tensor's memory where it is."""
-    return tensor.is_cuda and not trouble()
+    return tensor.is_cuda and not trouble(tensor.get_device())
 
 
 def with_device(place: tuple[Any, ...], buffer: Tensor) -> tuple[Any, ...]:

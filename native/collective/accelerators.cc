@@ -17,19 +17,18 @@ Status refuse(const std::string& why) {
 }
 
 // Null, and why. Never unloaded: events and memory outlive engines.
-OpenAccelerator open_of_plugin(Status& why_not) {
+OpenAccelerator open_of_plugin(std::string& why_not) {
   const std::string file = own_folder() + kCudaPlugin;
   const Library plugin = Library::open(file);
   if (!plugin) {
-    why_not = refuse(plugin.why_not() +
-                     " (the plugin is built where nvcc is found: install hvd-kernel again on a "
-                     "machine with CUDA)");
+    why_not = plugin.why_not() +
+              " (the plugin is built where nvcc is found: install hvd-kernel again on a machine "
+              "with CUDA)";
     return nullptr;
   }
   OpenAccelerator open = nullptr;
-  if (!plugin.find(kCudaSymbol, open)) {
-    why_not = refuse(file + " is of another version of hvd-kernel (install it again)");
-  }
+  if (!plugin.find(kCudaSymbol, open))
+    why_not = file + " is of another version of hvd-kernel (install it again)";
   return open;
 }
 
@@ -43,22 +42,30 @@ Result<Accelerator*> Accelerators::get() {
   if (Accelerator* const known = loaded()) return known;
   const MutexLock lock(mutex_);
   if (!tried_) {
-    Result<Accelerator*> accelerator = load();
+    accelerator_.reset(load(why_not_));
     tried_ = true;
-    why_not_ = accelerator.status();
-    accelerator_.reset(accelerator ? accelerator.value() : nullptr);
     loaded_.store(accelerator_.get(), std::memory_order_release);
   }
-  if (accelerator_ == nullptr) return why_not_;
+  if (accelerator_ == nullptr) return refuse(why_not_);
   return accelerator_.get();
 }
 
-Result<Accelerator*> Accelerators::load() {
+std::string Accelerators::why_not(int device) {
+  const Result<Accelerator*> accelerator = get();
+  if (!accelerator) {
+    const MutexLock lock(mutex_);
+    return why_not_;
+  }
+  const Status opened = accelerator.value()->open(device);
+  return opened.code == Code::kInvalidArgument ? opened.message : "";
+}
+
+Accelerator* Accelerators::load(std::string& why_not) {
+  const OpenAccelerator open = open_ != nullptr ? open_ : open_of_plugin(why_not);
+  if (open == nullptr) return nullptr;
   Status why;
-  const OpenAccelerator open = open_ != nullptr ? open_ : open_of_plugin(why);
-  if (open == nullptr) return why;
   Accelerator* const accelerator = open(kAcceleratorVersion, mesh_, cpu_, options_, why);
-  if (accelerator == nullptr) return refuse(why.message.empty() ? "no reason given" : why.message);
+  if (accelerator == nullptr) why_not = why.message.empty() ? "no reason given" : why.message;
   return accelerator;
 }
 

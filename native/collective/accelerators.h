@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -20,11 +21,14 @@ class Accelerators {
 
   // Any thread; the first one loads. kInvalidArgument: there is none, why, and what to do.
   Result<Accelerator*> get();
+  // Any thread. Why tensors on a device are none for it, now and later; "": it takes them. What
+  // else goes wrong with a device is told by its operations, on all ranks.
+  std::string why_not(int device);
   // Null: nobody has asked for it yet, or there is none.
   Accelerator* loaded() const { return loaded_.load(std::memory_order_acquire); }
 
  private:
-  Result<Accelerator*> load() REQUIRES(mutex_);
+  Accelerator* load(std::string& why_not) REQUIRES(mutex_);
 
   Mesh& mesh_;
   Backend& cpu_;
@@ -32,7 +36,7 @@ class Accelerators {
   const OpenAccelerator open_;
   Mutex mutex_;
   bool tried_ GUARDED_BY(mutex_) = false;
-  Status why_not_ GUARDED_BY(mutex_);
+  std::string why_not_ GUARDED_BY(mutex_);
   std::unique_ptr<Accelerator> accelerator_ GUARDED_BY(mutex_);
   std::atomic<Accelerator*> loaded_{nullptr};
 };

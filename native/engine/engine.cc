@@ -260,6 +260,11 @@ Status Engine::has_accelerator() {
   return scope && !forked() ? devices_->available() : Status::ok();
 }
 
+std::string Engine::why_not_on(int device) {
+  const RundownScope scope(rundown_guard_);
+  return scope && !forked() ? devices_->why_not(device) : "";
+}
+
 Result<bool> Engine::poll(std::int64_t handle, bool reached) {
   const Result<TaskPtr> found = find(handle);
   if (!found) return found.status();

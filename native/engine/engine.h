@@ -104,6 +104,8 @@ class HVD_VISIBLE Engine {
   // Ok: tensors on a device are taken. Else why not, and enqueue() says so too, without counting
   // that call: the user may copy such tensors to the host and call again, as if it were the first.
   Status has_accelerator();
+  // "" or why tensors on that device are never taken, without those words for the user.
+  std::string why_not_on(int device);
   // wait() would return at once; reached: and what was given to a device is done there, or will
   // never be. An error: the handle was never given out, or its outcome has been given.
   Result<bool> poll(std::int64_t handle, bool reached = true);

@@ -178,12 +178,9 @@ std::int64_t allocate(Engine& self, std::int64_t bytes, int device) {
 
 bool poll(Engine& self, std::int64_t handle) { return value_or_raise(self.poll(handle)); }
 
-py::object device_trouble(Engine& self) {
-  const Status status = [&] {
-    const py::gil_scoped_release unlocked;
-    return self.has_accelerator();
-  }();
-  return status ? py::object(py::none()) : py::object(py::str(status.message));
+std::string device_trouble(Engine& self, int device) {
+  const py::gil_scoped_release unlocked;
+  return self.why_not_on(device);
 }
 
 py::object told(std::unique_ptr<Outcome> outcome) {
@@ -313,7 +310,7 @@ void define_engine(py::module_& module) {
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a = false,
            "goes_on"_a = false)
       .def("stop_timeline", &Engine::stop_timeline, unlocked)
-      .def("device_trouble", &device_trouble)
+      .def("device_trouble", &device_trouble, "device"_a)
       .def("poll", &poll, "handle"_a)
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)

@@ -1,7 +1,8 @@
 """For checks that run on ranks with a GPU: which device is the rank's, tensors there and back, and the ways they can travel.
 
 Words.
-  way   how the ranks' tensors are reduced: ring (the core's own), nccl, core (staged by the core), torch (staged by torch)
+  way   how the ranks' tensors are reduced: ring (the core's own), nccl, core (staged by the core), torch (staged by torch);
+        auto: as without any setting
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 WAYS = {
-    "ring": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "ring"},
-    "nccl": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "nccl"},
-    "core": {"HVD_GPU": "core", "HVD_GPU_OPERATIONS": "staged"},
+    "ring": {"HVD_GPU_OPERATIONS": "ring"},
+    "nccl": {"HVD_GPU_OPERATIONS": "nccl"},
+    "core": {"HVD_GPU_OPERATIONS": "staged"},
     "torch": {"HVD_GPU": "staged"},
 }
 # Smaller tensors stay in a device's L2 cache, where what its memory can copy is no limit.
@@ -29,7 +30,7 @@ def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
     """Ranks whose tensors travel in that way, with hvd.init() done; one pool is open at a time."""
 
     def made() -> RankPool:
-        variables: dict[str, Any] = WAYS[way] | env
+        variables: dict[str, Any] = WAYS.get(way, {}) | env
         return RankPool(np, "auto", HVD_DYNAMIC_PROCESS_SETS="1", **variables)
 
     def begin(pool: RankPool) -> None:
@@ -51,7 +52,7 @@ def start(way: str) -> None:
     if fake_gpu.wanted():
         fake_gpu.install()
     hvd.init()
-    assert devices.trouble() == ("HVD_GPU=staged" if way == "torch" else "")
+    assert devices.trouble(device().index) == ("HVD_GPU=staged" if way == "torch" else "")
 
 
 def device() -> torch.device:

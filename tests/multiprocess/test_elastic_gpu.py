@@ -52,7 +52,7 @@ def follows(plan: list[dict[str, int]]) -> list[int]:
     mapped = []
     for _, ranks in generations(plan):
         session.allow_collectives()
-        assert devices.trouble() == ""
+        assert devices.trouble(0) == ""
         order = torch.tensor([float(worker) for worker, _ in sorted(ranks.items(), key=lambda item: item[1])])
         for handle in late:
             raises(hvd.HorovodInternalError, "Horovod has been shut down", hvd.synchronize, handle)

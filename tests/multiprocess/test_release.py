@@ -240,6 +240,25 @@ def test_shared_memory_has_no_name(ranks: RankPool, layout: tuple[int, str]) -> 
     assert ranks.run(nameless) == [layout[1] == "shm"] * ranks.np
 
 
+def cuda_files() -> list[str]:
+    """What of CUDA this rank has mapped, after operations on tensors of the CPU."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.allreduce(torch.ones(3), name="on the CPU")
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    files = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    return sorted(file for file in files if Path(file).name.startswith(("libhvd_cuda", "libcuda.")))
+
+
+def test_ranks_on_the_cpu_load_neither_the_cuda_plugin_nor_a_driver(ranks: RankPool) -> None:
+    assert ranks.run(cuda_files) == [[]] * ranks.np
+
+
 def forked() -> int:
     """A child made by fork (a DataLoader's worker) has no engine, and ends without waiting for one."""
     import torch

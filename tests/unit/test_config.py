@@ -91,7 +91,10 @@ OFF = {"group_fusion": "0", "stall_warning_s": "0"}
         ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_TORUS_ALLREDUCE": "0"}, {}),
         ({"HOROVOD_CPU_OPERATIONS": "CCL", "HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CONTROLLER": "zookeeper"}, {}),
         ({"HOROVOD_GPU_OPERATIONS": "MPI"}, {}),
-        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, {}),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, {"gpu_operations": "prefer-nccl"}),
+        ({"HOROVOD_GPU_ALLREDUCE": "NCCL"}, {"gpu_operations": "prefer-nccl"}),
+        ({"HOROVOD_GPU_ALLREDUCE": "MPI", "HOROVOD_GPU_BROADCAST": "NCCL"}, {}),
+        ({"HOROVOD_GPU_OPERATIONS": "ring", "HOROVOD_GPU_ALLREDUCE": "NCCL"}, {"gpu_operations": "ring"}),
         ({"HOROVOD_GPU_OPERATIONS": "Ring"}, {"gpu_operations": "ring"}),
         ({"HVD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_OPERATIONS": "MPI"}, {"gpu_operations": "nccl"}),
         ({"HOROVOD_GLOO_IFACE": "no-such-0, lo,no-such-1"}, {"tcp_interface": "lo"}),
@@ -164,7 +167,7 @@ def test_what_cannot_be_done_is_told_once_with_what_is_done(
     assert instead in said
 
 
-def test_what_horovods_images_are_built_with_changes_nothing_and_nobody_is_told() -> None:
+def test_of_what_horovods_images_are_built_with_nccl_is_preferred_and_nobody_is_told() -> None:
     """All that its Dockerfiles and its pages on installation set, at once."""
     frameworks = ("PYTORCH", "TENSORFLOW", "MXNET", "MPI", "GLOO", "NVTX")
     image = {f"HOROVOD_{word}_{name}": "1" for word in ("WITH", "WITHOUT") for name in frameworks} | {
@@ -186,7 +189,7 @@ def test_what_horovods_images_are_built_with_changes_nothing_and_nobody_is_told(
         "CUDNN_VERSION": "8.1.1.33-1+cuda11.2",
         "NCCL_VERSION": "2.8.4-1+cuda11.2",
     }
-    assert (engine_options(image), horovod.read(image)[1]) == ({}, [])
+    assert (engine_options(image), horovod.read(image)[1]) == ({"gpu_operations": "prefer-nccl"}, [])
 
 
 @pytest.mark.parametrize(

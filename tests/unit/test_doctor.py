@@ -73,8 +73,8 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
         (0, "2.11.0+cpu", True, "", "none, ranks train on the CPU"),
         (None, "2.11.0", True, "", "CUDA alone can tell"),
         (2, "2.11.0", False, "", "2; torch stages their tensors through host memory, the core was built without nvcc"),
-        (2, "2.11.0", True, "", "2; torch stages their tensors through host memory (HVD_GPU)"),
-        (2, "2.11.0", True, "core", "2; the core works on their tensors"),
+        (2, "2.11.0", True, "staged", "2; torch stages their tensors through host memory (HVD_GPU)"),
+        (2, "2.11.0", True, "", "2; the core works on their tensors"),
     ],
 )
 def test_gpus_and_who_works_on_them(

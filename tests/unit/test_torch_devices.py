@@ -59,14 +59,14 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.trouble: str | None = None
-        self.asked = 0
+        self.trouble = ""
+        self.asked: list[int] = []
         self.fails: Exception | None = None
         self.buffers: list[FakeBuffer] = []
         self.writes: Any = None
 
-    def device_trouble(self) -> str | None:
-        self.asked += 1
+    def device_trouble(self, device: int) -> str:
+        self.asked.append(device)
         return self.trouble
 
     def _taken(self, kind: str) -> Any:
@@ -96,10 +96,11 @@ def core(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     made = FakeEngine()
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
         monkeypatch.setattr(handles, name, empty)
-    monkeypatch.setattr(devices, "_asked", (0, ""))
+    monkeypatch.setattr(devices, "_asked", (0, {}))
+    monkeypatch.setattr(devices, "_told", set())
     monkeypatch.setattr(devices.session, "_engine", made)
     monkeypatch.setattr(devices.session, "_generation", 1)
-    monkeypatch.setattr(devices.session, "_environment", {"HVD_GPU": "core"})
+    monkeypatch.setattr(devices.session, "_environment", {})
     return made
 
 
@@ -227,25 +228,38 @@ def staged(core: FakeEngine) -> list[Any]:
     return places
 
 
-def test_an_engine_that_takes_none_is_asked_once(
-    core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+def test_an_engine_that_takes_none_is_asked_once_and_why_is_said_once(
+    core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.trouble = "there is no driver: ..."
     for place in staged(core):
         assert len(place) == 4
-    assert (core.asked, devices.trouble()) == (1, "there is no driver: ...")
-    core.trouble = None
+    assert (core.asked, devices.trouble(1)) == ([1], "there is no driver: ...")
+    said = "hvd_kernel: tensors of a GPU are copied through host memory, which is slower: there is no driver: ..."
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", said)]
     monkeypatch.setattr(devices.session, "_generation", 2)
-    assert (devices.trouble(), core.asked) == ("", 2), "another engine may have another driver"
+    assert devices.trouble(1) == core.trouble
+    assert len(caplog.records) == 1, "the ranks met again, and the user knows"
+    core.trouble = ""
+    monkeypatch.setattr(devices.session, "_generation", 3)
+    assert (devices.trouble(1), core.asked) == ("", [1, 1, 1]), "another engine may have another driver"
 
 
-@pytest.mark.parametrize("variables", [{"HVD_GPU": "staged"}, {}], ids=["asked for", "default"])
-def test_torch_stages(
-    core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+def test_each_device_is_asked_of(core: FakeEngine, cuda: FakeCuda) -> None:
+    assert [devices.trouble(0), devices.trouble(1), devices.trouble(0)] == ["", "", ""]
+    core.trouble = "too old"
+    assert [devices.trouble(2), devices.trouble(0)] == ["too old", ""]
+    assert core.asked == [0, 1, 2]
+
+
+def test_torch_stages_where_the_user_asks_for_it_and_nothing_is_said(
+    core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(devices.session, "_environment", variables)
+    caplog.set_level("DEBUG", "hvd_kernel")
+    monkeypatch.setattr(devices.session, "_environment", {"HVD_GPU": "staged"})
     assert [len(place) for place in staged(core)] == [4, 4]
-    assert (core.asked, devices.trouble()) == (0, "HVD_GPU=staged")
+    assert (core.asked, devices.trouble(1)) == ([], "HVD_GPU=staged")
+    assert caplog.records == []
 
 
 def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,12 +267,12 @@ def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPat
     x = torch.arange(4)
     hvd.allreduce_(x, name="x", op=hvd.Sum)
     assert core.log[0] == ("allreduce", [(x.data_ptr(), x.data_ptr(), (4,), INT64)])
-    assert core.asked == 0
+    assert core.asked == []
 
 
 def test_without_an_engine_the_error_is_horovods(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices.session, "_engine", None)
     monkeypatch.setattr(devices.session, "_generation", 7)
-    monkeypatch.setattr(devices, "_asked", (0, ""))
+    monkeypatch.setattr(devices, "_asked", (0, {}))
     with pytest.raises(HorovodInternalError, match=r"use hvd\.init\(\)"):
         hvd.allreduce_(device_range(4), name="x")

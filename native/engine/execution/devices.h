@@ -147,6 +147,8 @@ class Devices {
 
   // Any thread. Ok: there is an accelerator (loaded here the first time).
   Status available();
+  // Any thread. "" or why tensors on that device are never taken.
+  std::string why_not(int device) { return accelerators_.why_not(device); }
   // Any thread. The event behind which the inputs of an operation are.
   Result<DeviceEventPtr> ready(int device, void* stream);
 

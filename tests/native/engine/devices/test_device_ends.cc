@@ -30,6 +30,7 @@ TEST_CASE("device: without an accelerator the call is refused, does not count, a
             "tensors on a device cannot be used here: the fake has no driver; move the tensor to "
             "the CPU first (tensor.cpu())");
       CHECK(engine.has_accelerator().message == status.message);
+      CHECK(engine.why_not_on(0) == "the fake has no driver");
       CHECK(machine[rank].told() == std::vector<std::string>{"open"});
       CHECK(engine.pending().empty());
     }
@@ -44,6 +45,8 @@ TEST_CASE("device: tensors of one request are on one device, and it exists") {
   Engines engines = engines_on(machine, 1);
   on_every_rank(engines, [&](Engine& engine, int /*rank*/) {
     CHECK(engine.has_accelerator().is_ok());
+    CHECK(engine.why_not_on(0).empty());
+    CHECK(engine.why_not_on(kFakeDevices) == "there is no device 2 here");
     Request request = device_request<float>("group", kCount, 1);
     request.tensors.push_back(request.tensors.front());
     request.tensors.push_back(request.tensors.front());
