@@ -15,6 +15,12 @@ MIN: int  # 3
 MAX: int  # 4
 PRODUCT: int  # 5
 
+def dlpack_place(capsule: object) -> tuple[int, tuple[int, ...], int, int]:
+    """Pointer, shape, dtype and device of a DLPack capsule's tensor, which holds the memory. ValueError: it is none for the core."""
+
+def dlpack_capsule(buffer: Buffer) -> object:
+    """The core's memory as a DLPack capsule, which holds it."""
+
 @final
 class Buffer:
     """64-byte-aligned memory owned by the core; readable and writable through the buffer protocol (bytes, 1-d).

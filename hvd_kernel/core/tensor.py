@@ -9,11 +9,15 @@ Words.
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from hvd_kernel.core import session
+from hvd_kernel.errors import NotInitialized
 
 DTYPES = {
     "uint8": 0,
@@ -53,6 +57,10 @@ SCATTERED = frozenset((Average, Sum))  # what reducescatter can do
 
 Place = tuple[int, tuple[int, ...], int] | tuple[int, tuple[int, ...], int, int, int]
 Array = npt.NDArray[Any]
+
+_LOG = logging.getLogger("hvd_kernel")
+_troubles: tuple[int, dict[int, str]] = (0, {})  # the engine's generation, and of its devices why they are not used
+_told: set[str] = set()
 
 
 def dtype_of(array: Array) -> int:
@@ -123,3 +131,30 @@ def from_buffer(buffer: Any, dtype: np.dtype[Any]) -> Array:
     """Return memory of the core as an array, without copying; the array keeps the memory alive."""
     flat = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
     return flat.view(dtype).reshape(buffer.shape)
+
+
+def device_trouble(device: int) -> str:
+    """Return why the core does not work on memory of a GPU, "" where it does; each engine is asked once.
+
+    The reason is said once, unless the user has asked for it (HVD_GPU=staged).
+    """
+    global _troubles  # noqa: PLW0603 - of the process, as the engine
+    if _troubles[0] != session.generation():
+        _troubles = (session.generation(), {})
+    known = _troubles[1].get(device)
+    if known is None:
+        known = _troubles[1][device] = _device_trouble(device)
+    return known
+
+
+def _device_trouble(device: int) -> str:
+    if session.setting("HVD_GPU") == "staged":
+        return "HVD_GPU=staged"
+    try:
+        reason = session.engine().device_trouble(device)
+    except NotInitialized:
+        return "the engine has ended"
+    if reason and reason not in _told:
+        _told.add(reason)
+        _LOG.warning("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: %s", reason)
+    return reason

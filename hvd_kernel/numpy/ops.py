@@ -16,6 +16,7 @@ from hvd_kernel.core.ops import Average, named, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
+from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.arrays import back, view, writable
 
 _OUT = """    out
@@ -27,9 +28,12 @@ _OUT = """    out
 
 def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Return a collective of one array that takes every kind of it, and ``out``."""
+    there: Callable[..., Any] = getattr(on_device, verb.__name__)
 
     @functools.wraps(verb)
     def collective(array: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is None and on_device.is_taken(array):
+            return there(array, *args, **kwargs)
         result = verb(view(array), *args, **kwargs)
         return back(result, array) if out is None else _written(result, out, verb.__name__)
 
@@ -44,8 +48,12 @@ def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:
+    there: Callable[..., list[Any]] = getattr(on_device, verb.__name__)
+
     @functools.wraps(verb)
     def collective(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        if on_device.are_taken(arrays):
+            return there(arrays, *args, **kwargs)
         results = verb([view(each) for each in arrays], *args, **kwargs)
         return [back(result, array) for result, array in zip(results, arrays, strict=True)]
 
@@ -53,8 +61,12 @@ def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
+    there: Callable[..., tuple[Any, Array]] = getattr(on_device, verb.__name__)
+
     @functools.wraps(verb)
     def collective(array: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
+        if on_device.is_taken(array):
+            return there(array, *args, **kwargs)
         rows, counts = verb(view(array), *args, **kwargs)
         return back(rows, array), counts
 
@@ -146,7 +158,11 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     if done is not None:
         return done
     scales = prescale_factor, postscale_factor
-    _reduce([array], core.named("allreduce", name), op, scales, process_set, "allreduce_")
+    wire = core.named("allreduce", name)
+    if on_device.is_taken(array):
+        on_device.reduced([array], wire, op, scales, process_set, over=True)
+    else:
+        _reduce([array], wire, op, scales, process_set, "allreduce_")
     return array
 
 
@@ -171,7 +187,11 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
         return list(done)
     some(arrays, "grouped_allreduce_")
     scales = prescale_factor, postscale_factor
-    _reduce(arrays, named("grouped_allreduce", name), op, scales, process_set, "grouped_allreduce_")
+    wire = named("grouped_allreduce", name)
+    if on_device.are_taken(arrays):
+        on_device.reduced(arrays, wire, op, scales, process_set, over=True)
+    else:
+        _reduce(arrays, wire, op, scales, process_set, "grouped_allreduce_")
     return list(arrays)
 
 
@@ -191,6 +211,8 @@ def broadcast_(
     >>> hvd.broadcast_(array, root_rank=0)
     array([0, 7])
     """
+    if on_device.is_taken(array):
+        return on_device.sent(array, array, root_rank, named("broadcast", name), process_set)
     group = set_id(process_set, "Broadcast")
     target, memory = _target(array, "broadcast_")
     places = [_in_place(memory)]

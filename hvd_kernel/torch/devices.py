@@ -12,22 +12,15 @@ Words.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hvd_kernel.core import session
-from hvd_kernel.errors import NotInitialized
+from hvd_kernel.core.tensor import device_trouble
 
 Finish = Callable[[Any], Any]
-
-_LOG = logging.getLogger("hvd_kernel")
-_asked: tuple[int, dict[int, str]] = (0, {})  # the engine's generation, and of its devices why they are staged
-_told: set[str] = set()
-ASKED_FOR = "HVD_GPU=staged"
 
 
 def has_gpu() -> bool:
@@ -35,33 +28,9 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def trouble(device: int) -> str:
-    """Return why tensors of a GPU are staged, "" where the core takes them; each engine is asked once."""
-    global _asked  # noqa: PLW0603 - of the process, as the engine
-    if _asked[0] != session.generation():
-        _asked = (session.generation(), {})
-    known = _asked[1].get(device)
-    if known is None:
-        known = _asked[1][device] = _reason(device)
-    return known
-
-
-def _reason(device: int) -> str:
-    if session.setting("HVD_GPU") == "staged":
-        return ASKED_FOR
-    try:
-        reason = session.engine().device_trouble(device)
-    except NotInitialized:
-        return "the engine has ended"
-    if reason and reason not in _told:
-        _told.add(reason)
-        _LOG.warning("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: %s", reason)
-    return reason
-
-
 def is_taken(tensor: Tensor) -> bool:
     """Tell whether the core works on this tensor's memory where it is."""
-    return tensor.is_cuda and not trouble(tensor.get_device())
+    return tensor.is_cuda and not device_trouble(tensor.get_device())
 
 
 def with_device(place: tuple[Any, ...], buffer: Tensor) -> tuple[Any, ...]:

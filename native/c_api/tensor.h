@@ -12,11 +12,11 @@
 
 namespace hvd::c_api {
 
-DLDataType dlpack_type(Dtype dtype);
-DLDevice dlpack_device(int device);
+HVD_VISIBLE DLDataType dlpack_type(Dtype dtype);
+HVD_VISIBLE DLDevice dlpack_device(int device);
 
 // `which` is how an error calls it: "tensor 0 of grad.1".
-Result<TensorMeta> meta_of(const DLTensor& tensor, const std::string& which);
+HVD_VISIBLE Result<TensorMeta> meta_of(const DLTensor& tensor, const std::string& which);
 HVD_VISIBLE void* data_of(const DLTensor& tensor);
 // Nothing: the core does not know it.
 HVD_VISIBLE std::optional<Dtype> known_dtype(DLDataType type);

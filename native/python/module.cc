@@ -21,6 +21,7 @@ PYBIND11_MODULE(_native, module) {
   hvd::python::define_bootstraps(module);
   hvd::python::define_engine(module);
   hvd::python::define_fast_calls(module);
+  hvd::python::define_dlpack(module);
   module.def("write_c_stack_at", [](int signal, int descriptor) {
     if (const hvd::Status status = hvd::write_stack_at(signal, descriptor); !status) {
       hvd::python::raise(status);

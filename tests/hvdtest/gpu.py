@@ -47,12 +47,12 @@ def start(way: str) -> None:
     from hvdtest import fake_gpu
 
     import hvd_kernel.torch as hvd
-    from hvd_kernel.torch import devices
+    from hvd_kernel.core.tensor import device_trouble
 
     if fake_gpu.wanted():
         fake_gpu.install()
     hvd.init()
-    assert devices.trouble(device().index) == ("HVD_GPU=staged" if way == "torch" else "")
+    assert device_trouble(device().index) == ("HVD_GPU=staged" if way == "torch" else "")
 
 
 def device() -> torch.device:

@@ -41,7 +41,7 @@ def follows(plan: list[dict[str, int]]) -> list[int]:
 
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
-    from hvd_kernel.torch import devices
+    from hvd_kernel.core.tensor import device_trouble
 
     fake_gpu.install()
     me = float(os.environ["WORKER"])
@@ -52,7 +52,7 @@ def follows(plan: list[dict[str, int]]) -> list[int]:
     mapped = []
     for _, ranks in generations(plan):
         session.allow_collectives()
-        assert devices.trouble(0) == ""
+        assert device_trouble(0) == ""
         order = torch.tensor([float(worker) for worker, _ in sorted(ranks.items(), key=lambda item: item[1])])
         for handle in late:
             raises(hvd.HorovodInternalError, "Horovod has been shut down", hvd.synchronize, handle)

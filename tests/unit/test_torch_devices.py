@@ -12,10 +12,9 @@ import pytest
 from hvdtest.fake_device import FakeCuda, FakeDeviceTensor, on_device
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.core import handles, ops
+from hvd_kernel.core import handles, ops, session, tensor
 from hvd_kernel.core.tensor import DTYPES
 from hvd_kernel.errors import HorovodInternalError, RankDied
-from hvd_kernel.torch import devices
 
 torch = pytest.importorskip("torch")
 
@@ -96,11 +95,11 @@ def core(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     made = FakeEngine()
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
         monkeypatch.setattr(handles, name, empty)
-    monkeypatch.setattr(devices, "_asked", (0, {}))
-    monkeypatch.setattr(devices, "_told", set())
-    monkeypatch.setattr(devices.session, "_engine", made)
-    monkeypatch.setattr(devices.session, "_generation", 1)
-    monkeypatch.setattr(devices.session, "_environment", {})
+    monkeypatch.setattr(tensor, "_troubles", (0, {}))
+    monkeypatch.setattr(tensor, "_told", set())
+    monkeypatch.setattr(session, "_engine", made)
+    monkeypatch.setattr(session, "_generation", 1)
+    monkeypatch.setattr(session, "_environment", {})
     return made
 
 
@@ -234,21 +233,25 @@ def test_an_engine_that_takes_none_is_asked_once_and_why_is_said_once(
     core.trouble = "there is no driver: ..."
     for place in staged(core):
         assert len(place) == 4
-    assert (core.asked, devices.trouble(1)) == ([1], "there is no driver: ...")
+    assert (core.asked, tensor.device_trouble(1)) == ([1], "there is no driver: ...")
     said = "hvd_kernel: tensors of a GPU are copied through host memory, which is slower: there is no driver: ..."
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", said)]
-    monkeypatch.setattr(devices.session, "_generation", 2)
-    assert devices.trouble(1) == core.trouble
+    monkeypatch.setattr(session, "_generation", 2)
+    assert tensor.device_trouble(1) == core.trouble
     assert len(caplog.records) == 1, "the ranks met again, and the user knows"
     core.trouble = ""
-    monkeypatch.setattr(devices.session, "_generation", 3)
-    assert (devices.trouble(1), core.asked) == ("", [1, 1, 1]), "another engine may have another driver"
+    monkeypatch.setattr(session, "_generation", 3)
+    assert (tensor.device_trouble(1), core.asked) == ("", [1, 1, 1]), "another engine may have another driver"
 
 
 def test_each_device_is_asked_of(core: FakeEngine, cuda: FakeCuda) -> None:
-    assert [devices.trouble(0), devices.trouble(1), devices.trouble(0)] == ["", "", ""]
+    assert [
+        tensor.device_trouble(0),
+        tensor.device_trouble(1),
+        tensor.device_trouble(0),
+    ] == ["", "", ""]
     core.trouble = "too old"
-    assert [devices.trouble(2), devices.trouble(0)] == ["too old", ""]
+    assert [tensor.device_trouble(2), tensor.device_trouble(0)] == ["too old", ""]
     assert core.asked == [0, 1, 2]
 
 
@@ -256,9 +259,9 @@ def test_torch_stages_where_the_user_asks_for_it_and_nothing_is_said(
     core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "hvd_kernel")
-    monkeypatch.setattr(devices.session, "_environment", {"HVD_GPU": "staged"})
+    monkeypatch.setattr(session, "_environment", {"HVD_GPU": "staged"})
     assert [len(place) for place in staged(core)] == [4, 4]
-    assert (core.asked, devices.trouble(1)) == ([], "HVD_GPU=staged")
+    assert (core.asked, tensor.device_trouble(1)) == ([], "HVD_GPU=staged")
     assert caplog.records == []
 
 
@@ -271,8 +274,8 @@ def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_an_engine_the_error_is_horovods(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices.session, "_engine", None)
-    monkeypatch.setattr(devices.session, "_generation", 7)
-    monkeypatch.setattr(devices, "_asked", (0, {}))
+    monkeypatch.setattr(session, "_engine", None)
+    monkeypatch.setattr(session, "_generation", 7)
+    monkeypatch.setattr(tensor, "_troubles", (0, {}))
     with pytest.raises(HorovodInternalError, match=r"use hvd\.init\(\)"):
         hvd.allreduce_(device_range(4), name="x")

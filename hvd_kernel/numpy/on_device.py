@@ -1,0 +1,266 @@
+"""Arrays of a CUDA device: to the core where they lie, by DLPack, and its results back as arrays of their library.
+
+The host waits for nothing: a library orders its work before the default stream, as DLPack's consumers ask, the core
+begins behind that, and whoever takes a result says by which stream it goes on.
+
+Words.
+  lent   memory behind an operation, for whoever takes it by DLPack
+  place  see tensor; with the device and the stream, here always the default one
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hvd_kernel.core import handles, session
+from hvd_kernel.core.handles import Scales
+from hvd_kernel.core.ops import named, share_of
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.tensor import SCATTERED, Array, Average, Place, check_reducible, device_trouble
+
+CUDA = 2  # DLPack's number
+_DEFAULT = 1  # DLPack's number of the default stream, which the core knows as 0
+_ORDERED = -1  # DLPack: the consumer has seen to the order
+_IMMUTABLE = {"jax", "jaxlib"}
+
+
+class Operand(NamedTuple):
+    """An array's memory."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: int
+    device: int
+    kept: Any  # the capsule, which holds the memory
+
+
+class Lent:
+    """An array's memory, or the core's, behind an operation."""
+
+    def __init__(self, device: int, event: Any, capsule: Callable[[], Any]) -> None:
+        self._device, self._event, self._capsule = device, event, capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self._device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        """Return the capsule; the stream goes on behind the operation."""
+        if stream != _ORDERED:
+            self._event.stream_wait(0 if stream in {None, _DEFAULT} else stream)
+        return self._capsule()
+
+
+def is_taken(array: Any) -> bool:
+    """Tell whether the core works on this array's memory where it is: not on what its library holds to be constant."""
+    where = getattr(array, "__dlpack_device__", None)
+    if where is None or _module(array) in _IMMUTABLE or not session.is_initialized():
+        return False
+    kind, number = where()
+    return int(kind) == CUDA and not device_trouble(int(number))
+
+
+def are_taken(arrays: Sequence[Any]) -> bool:
+    """Tell so of all of a group; of none: it has no arrays."""
+    return len(arrays) > 0 and all(is_taken(array) for array in arrays)
+
+
+def allreduce(  # noqa: PLR0917 - as the host's
+    array: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """As on the host."""
+    scales = prescale_factor, postscale_factor
+    return reduced([array], named("allreduce", name), op, scales, process_set)[0]
+
+
+def grouped_allreduce(  # noqa: PLR0917 - as the host's
+    arrays: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """As on the host."""
+    scales = prescale_factor, postscale_factor
+    return reduced(arrays, named("grouped_allreduce", name), op, scales, process_set)
+
+
+def reduced(
+    arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet, *, over: bool = False
+) -> list[Any]:
+    """Return the sums; ``over``: they are written over the arrays."""
+    group = set_id(process_set, "Allreduce")
+    arrays = arrays if over else _contiguous(arrays)
+    inputs = [_operand(array) for array in arrays]
+    for each in inputs:
+        check_reducible(each.dtype, op)
+    results = arrays if over else [_library(array).empty_like(array) for array in arrays]
+    outputs = inputs if over else [_operand(result) for result in results]
+    finish = _behind(results, inputs, outputs)
+    handle = handles.allreduce_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
+    done: list[Any] = handles.synchronize(handle)
+    return done
+
+
+def broadcast(array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """As on the host."""
+    (array,) = _contiguous([array])
+    return sent(array, _library(array).empty_like(array), root_rank, named("broadcast", name), process_set)
+
+
+def sent(array: Any, result: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
+    """Return the result, over which the root's array is written."""
+    group = set_id(process_set, "Broadcast")
+    inputs, outputs = [_operand(array)], [_operand(result)]
+    finish = _behind([result], inputs, outputs)
+    handle = handles.broadcast_places(name, _in_out(inputs, outputs), root_rank, finish, group, waits=True)
+    return handles.synchronize(handle)[0]
+
+
+def allgather(array: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """As on the host."""
+    return _gathered([array], named("allgather", name), process_set)[0]
+
+
+def grouped_allgather(
+    arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """As on the host."""
+    return _gathered(arrays, named("grouped_allgather", name), process_set)
+
+
+def _gathered(arrays: Sequence[Any], name: str, process_set: ProcessSet) -> list[Any]:
+    group = set_id(process_set, "Allgather")
+    inputs = [_operand(array) for array in _contiguous(arrays)]
+
+    def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
+        return [_of_core(buffer, outcome.event, like) for buffer, like in zip(outcome.buffers, arrays, strict=True)]
+
+    handle = handles.allgather_places(name, [_place(each) for each in inputs], finish, group, waits=True)
+    done: list[Any] = handles.synchronize(handle)
+    return done
+
+
+def alltoall(
+    array: Any,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Any, Array]:
+    """As on the host; how many rows came is told on the host."""
+    group = set_id(process_set, "Alltoall")
+    (source,) = map(_operand, _contiguous([array]))
+    rows = None if splits is None else [int(count) for count in splits]
+
+    def finish(outcome: Any, _held: Any = source) -> tuple[Any, Array]:
+        return _of_core(outcome.buffers[0], outcome.event, array), np.array(outcome.sizes, np.int32)
+
+    handle = handles.alltoall_place(named("alltoall", name), _place(source), rows, finish, group, waits=True)
+    done: tuple[Any, Array] = handles.synchronize(handle)
+    return done
+
+
+def reducescatter(  # noqa: PLR0917 - as the host's
+    array: Any,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """As on the host."""
+    return _scattered([array], named("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
+
+
+def grouped_reducescatter(  # noqa: PLR0917 - as the host's
+    arrays: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """As on the host."""
+    scales = prescale_factor, postscale_factor
+    return _scattered(arrays, named("grouped_reducescatter", name), op, scales, process_set)
+
+
+def _scattered(arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Any]:
+    group = set_id(process_set, "Reducescatter")
+    arrays = _contiguous(arrays)
+    inputs = [_operand(array) for array in arrays]
+    for each in inputs if op in SCATTERED else ():
+        check_reducible(each.dtype, op)
+    rows = [share_of(each.shape, process_set)[0] for each in inputs]
+    results = [_library(array).empty_like(array[:count]) for array, count in zip(arrays, rows, strict=True)]
+    outputs = [_operand(result) for result in results]
+    finish = _behind(results, inputs, outputs)
+    handle = handles.reducescatter_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
+    done: list[Any] = handles.synchronize(handle)
+    return done
+
+
+def _contiguous(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Return copies of those that are not, where their library has a name for that; the core refuses the others."""
+    return [_plain(array) if getattr(array, "shape", ()) else array for array in arrays]
+
+
+def _plain(array: Any) -> Any:
+    copy = getattr(_library(array), "ascontiguousarray", None)
+    return array if copy is None else copy(array)
+
+
+def _operand(array: Any) -> Operand:
+    from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
+
+    capsule = array.__dlpack__(stream=_DEFAULT)
+    return Operand(*_native.dlpack_place(capsule), capsule)
+
+
+def _place(each: Operand) -> Place:
+    return each.pointer, each.shape, each.dtype, each.device, 0
+
+
+def _in_out(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> list[handles.InOut]:
+    return [
+        (source.pointer, target.pointer, source.shape, source.dtype, source.device, 0)
+        for source, target in zip(inputs, outputs, strict=True)
+    ]
+
+
+def _behind(results: Sequence[Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> handles.Finish:
+    """Let the stream on which each result's library works go on behind the operation."""
+
+    def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
+        for result, output in zip(results, outputs, strict=True):
+            ordered = Lent(output.device, outcome.event, functools.partial(result.__dlpack__, stream=_ORDERED))
+            _library(result).from_dlpack(ordered)
+        return list(results)
+
+    return finish
+
+
+def _of_core(buffer: Any, event: Any, like: Any) -> Any:
+    from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
+
+    return _library(like).from_dlpack(Lent(buffer.device, event, lambda: _native.dlpack_capsule(buffer)))
+
+
+def _library(array: Any) -> Any:
+    """Return the module that an array is of: its ``empty_like`` and ``from_dlpack``."""
+    space = getattr(array, "__array_namespace__", None)
+    return space() if space is not None else sys.modules[_module(array)]
+
+
+def _module(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
