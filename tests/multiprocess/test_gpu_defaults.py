@@ -30,11 +30,11 @@ def summed(sets: list[list[int]]) -> list[str]:
     hvd.init()
     groups = [hvd.add_process_set(each) for each in sets] or [hvd.global_process_set]
     mine = next(each for each in groups if each.included())
-    x = fake_gpu.there(torch.full((1000,), rank + 1.0))
 
     def total(turn: int) -> float:
-        name = f"{turn} of {mine.process_set_id}"
-        values: list[float] = fake_gpu.here(hvd.allreduce(x, name=name, op=hvd.Sum, process_set=mine)).unique().tolist()
+        x = fake_gpu.there(torch.full((1000,), rank + 1.0))
+        hvd.allreduce_(x, name=f"{turn} of {mine.process_set_id}", op=hvd.Sum, process_set=mine)
+        values: list[float] = fake_gpu.here(x).unique().tolist()
         (value,) = values
         return value
 
