@@ -96,6 +96,35 @@ CLASSES = {  # the same for Python
     "Verb": "request handler",
     "Voice": "output multiplexer",
 }
+FILES = {  # names of files, with any suffix -> what they are about, by the field's name
+    "again": "dispatch",
+    "ahead": "prefetch",
+    "alone": "cross_device_copy",
+    "bell": "doorbell",
+    "exercise": "self_test",
+    "gate": "serialising_proxy",
+    "holder": "cluster_manager",
+    "kept": "detached cluster",
+    "ladder": "escalation",
+    "lane": "fast_path",
+    "leader": "coordinator",
+    "mark": "event",
+    "meeting": "rendezvous",
+    "pace": "limiter",
+    "party": "bootstrap_group",
+    "plain": "user_error",
+    "probes": "build_info",
+    "relay": "tree_node",
+    "screen": "writer",
+    "short_way": "fast_path",
+    "shown": "output_buffer",
+    "starts": "pickling",
+    "team": "group",
+    "trial": "self_test",
+    "turn": "progress_engine",
+    "verbs": "handlers",
+    "voice": "output multiplexer",
+}
 DECLARED = {  # where declarations are -> how they begin, and what they are not called
     "native": (r"class|struct|enum class|using", TYPES),
     "hvd_kernel": (r"class", CLASSES),
@@ -152,6 +181,12 @@ def types() -> Iterator[str]:
 
 def test_no_retired_type_comes_back() -> None:
     assert not list(types())
+
+
+def test_no_file_has_a_retired_name() -> None:
+    product = (file for file in texts() if Path(file).parts[0] in {*DECLARED, "tools"})
+    said = [f"{file}: say {FILES[Path(file).stem]}" for file in product if Path(file).stem in FILES]
+    assert not said, "\n".join(said)
 
 
 @pytest.mark.parametrize(
