@@ -293,6 +293,7 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
         env["HVD_HOST"] = os.environ["HVD_HOST"]
     if beside:
         gpus.settle(env)
+        env.setdefault(gpus.LOADING, gpus.LAZY)
     return env
 
 

@@ -22,6 +22,9 @@ from hvd_kernel.errors import ConfigError
 
 CHOICE = "HVD_GPUS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LOADING = "CUDA_MODULE_LOADING"
+LAZY = "LAZY"
+"""Of CUDA_MODULE_LOADING: a kernel is loaded when it is first launched, not all of a library's with its first one."""
 _NOTHING = "-1"  # as CUDA reads it; an empty value is lost on the way through some launchers
 _DEVICES = Path("/dev")
 

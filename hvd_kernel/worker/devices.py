@@ -22,6 +22,7 @@ def settle() -> None:
         _named = gpus.numbers_of(gpus.settle(os.environ))
     except ConfigError as error:
         sys.exit(str(error))
+    os.environ.setdefault(gpus.LOADING, gpus.LAZY)
 
 
 def framework_decides() -> bool:

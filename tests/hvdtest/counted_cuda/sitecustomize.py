@@ -1,0 +1,44 @@
+"""torch as on a host with one GPU, where each call that would begin with CUDA is noted: its stack, in COUNTED_CUDA's file.
+
+NVML says how many devices there are; what asks the driver (cuInit) or makes a context is told. Found through PYTHONPATH.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+
+def _noted(name, result):
+    def call(*_):
+        with Path(os.environ["COUNTED_CUDA"]).open("a") as file:
+            file.write(f"{name} in {' '.join(sys.argv)}\n{''.join(traceback.format_stack()[:-1])}\n")
+        return result
+
+    return call
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "torch":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        run = spec.loader.exec_module
+
+        def patched(module):
+            run(module)
+            module._C._cuda_getDeviceCount = _noted("cudaGetDeviceCount", 1)
+            module._C._cuda_getCurrentRawStream = _noted("the current stream", 0)
+            module._C._cuda_init = _noted("cuInit and a context", None)
+            module._C._cuda_isInBadFork = lambda: False
+            module.cuda._device_count_nvml = lambda: 1
+
+        spec.loader.exec_module = patched
+        return spec
+
+
+sys.meta_path.insert(0, _Finder())
+runpy.run_path(str(Path(__file__).parents[1] / "inside" / "sitecustomize.py"))
