@@ -88,6 +88,16 @@ def test_what_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert decision.look(2, env) == Mps("running", f"its pipes are in {tmp_path / 'nvidia-mps'}")
 
 
+def test_a_named_pipe_answers_while_somebody_reads_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "control")
+    assert not decision.answers(tmp_path)
+    reading = os.open(tmp_path / "control", os.O_RDONLY | os.O_NONBLOCK)
+    assert decision.answers(tmp_path)
+    os.close(reading)
+    assert not decision.answers(tmp_path)
+    assert not decision.answers(tmp_path / "nowhere")
+
+
 # The daemon itself: the fake one, in processes of its own.
 
 
@@ -157,6 +167,20 @@ def test_that_it_does_not_start_is_said_once(env: dict[str, str], said: list[str
     daemon.close()
     why = f"nvidia-cuda-mps-control did not start: [fake] {fake_mps.REFUSAL}"
     assert said == [f"no MPS, so ranks take turns on the device: {why}"]
+
+
+def test_a_server_that_does_not_serve_is_said_and_no_rank_meets_it(
+    env: dict[str, str], said: list[str], tmp_path: Path
+) -> None:
+    """The daemon starts its server at the first client: a client that only initialises CUDA tries it before the ranks."""
+    source = tmp_path / "driver.c"
+    source.write_text("int cuInit(unsigned flags) { return 805; }")
+    subprocess.run(["cc", "-shared", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    daemon = PrivateDaemon(said.append)
+    assert daemon.variables(2, env | {"LD_LIBRARY_PATH": str(tmp_path)}) == {}
+    daemon.close()
+    begin = "no MPS, so ranks take turns on the device: nvidia-cuda-mps-control did not start: "
+    assert said == [f"{begin}a client of it gets CUDA's error 805"]
 
 
 def test_a_folder_whose_path_is_too_long_for_sockets(

@@ -13,18 +13,29 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.mps.watchdog import lives
 from hvd_kernel.processes.private_dir import private_folder
 
 _START_S = 20.0
 _END_S = 5.0  # that the watchdog may take; what is left then is killed with everything else of this process
 _LONGEST = 60  # characters of the pipes' folder: names of sockets in it have about 107
-_LOG = "control.log"
+_LOG, _SERVER_LOG = "control.log", "server.log"
+_UP_S, _LOOK_S = 5.0, 0.01
+_CLIENT = """
+import ctypes
+try:
+    driver = ctypes.CDLL("libcuda.so.1")
+except OSError:
+    raise SystemExit
+print(driver.cuInit(0))
+"""
 _SAID = "said"  # what the program has written besides
 
 
@@ -46,7 +57,7 @@ class PrivateDaemon:
             self._variables = {}
             if decision.look(ranks, env).kind == "private":
                 self._begin(env)
-        elif self._folder is not None and not decision.answers(self._folder / "pipes"):
+        elif self._folder is not None and not lives(self._folder / "pipes"):
             self._start(env)
         return self._variables
 
@@ -130,9 +141,43 @@ def _started(folder: Path, env: Mapping[str, str]) -> str:
             )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    if done.returncode == 0 and decision.answers(folder / "pipes"):
-        return ""
+    if done.returncode == 0 and _comes_up(folder / "pipes"):
+        return _refusal(env, folder / "logs" / _SERVER_LOG)
     return _last_line(folder / "logs" / _LOG) or _last_line(said) or f"status {done.returncode}, and it said nothing"
+
+
+def _comes_up(pipes: Path) -> bool:
+    """Wait for it: nothing is documented of what is there when ``-d`` returns."""
+    deadline = time.monotonic() + _UP_S
+    while not (there := lives(pipes)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return there
+
+
+def _refusal(env: Mapping[str, str], log: Path) -> str:
+    """Try it with a client that initialises CUDA, for which the daemon starts the server; return why that fails.
+
+    A rank would fail of it: CUDA goes on without MPS only where no daemon answers.
+    """
+    try:
+        tried = subprocess.run(  # noqa: S603 - our own words
+            [sys.executable, "-S", "-P", "-c", _CLIENT],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_START_S,
+            check=False,
+            text=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    error_number = tried.stdout.strip()
+    return (
+        f"a client of it gets CUDA's error {error_number} {_last_line(log)}".rstrip()
+        if error_number not in {"", "0"}
+        else ""
+    )
 
 
 def _last_line(file: Path) -> str:

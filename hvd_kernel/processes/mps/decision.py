@@ -10,9 +10,11 @@ Words.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,14 +88,21 @@ def look(ranks: int, env: Mapping[str, str]) -> Mps:
 
 
 def answers(pipes: Path) -> bool:
-    """Tell whether a daemon listens there: a client comes and goes, which it sees all day."""
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(os.fspath(pipes / _SOCKET))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            return False
-        except OSError:  # it is there, in another manner, or for others
+    """Tell whether a daemon listens there: a client comes and goes, which it sees all day.
+
+    NVIDIA documents sockets and named pipes, and not which of them this is.
+    """
+    control = pipes / _SOCKET
+    try:
+        if stat.S_ISFIFO(control.stat().st_mode):
+            os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK))
             return True
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(os.fspath(control))
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        return False
+    except OSError as error:  # it is there, in another manner, or for others; a pipe that nobody reads gives ENXIO
+        return error.errno != errno.ENXIO
     return True
 
 

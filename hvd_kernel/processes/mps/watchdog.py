@@ -34,6 +34,19 @@ def members(pipes: Path) -> list[int]:
     return found
 
 
+def lives(pipes: Path) -> bool:
+    """Tell whether the daemon of these pipes is there, its server aside."""
+    commands = [Path(f"/proc/{pid}/cmdline") for pid in members(pipes)]
+    return decision.answers(pipes) or any(decision.CONTROL.encode() in _read(each) for each in commands)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
 def end(folder: Path) -> None:
     """End the daemon whose folder this is, and its server; nothing of them is left."""
     pipes = folder / "pipes"
