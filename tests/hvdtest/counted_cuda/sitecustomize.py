@@ -3,12 +3,11 @@
 NVML says how many devices there are; what asks the driver (cuInit) or makes a context is told. Found through PYTHONPATH.
 """
 
-import importlib.abc
-import importlib.machinery
 import os
 import runpy
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 
@@ -21,24 +20,19 @@ def _noted(name, result):
     return call
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "torch":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        run = spec.loader.exec_module
-
-        def patched(module):
-            run(module)
-            module._C._cuda_getDeviceCount = _noted("cudaGetDeviceCount", 1)
-            module._C._cuda_getCurrentRawStream = _noted("the current stream", 0)
-            module._C._cuda_init = _noted("cuInit and a context", None)
-            module._C._cuda_isInBadFork = lambda: False
-            module.cuda._device_count_nvml = lambda: 1
-
-        spec.loader.exec_module = patched
-        return spec
+def _patched(module):
+    module._C._cuda_getDeviceCount = _noted("cudaGetDeviceCount", 1)
+    module._C._cuda_getCurrentRawStream = _noted("the current stream", 0)
+    module._C._cuda_init = _noted("cuInit and a context", None)
+    module._C._cuda_isInBadFork = lambda: False
+    module.cuda._device_count_nvml = lambda: 1
 
 
-sys.meta_path.insert(0, _Finder())
+def _exec_module(self, module, run=SourceFileLoader.exec_module):
+    run(self, module)
+    if module.__name__ == "torch":
+        _patched(module)
+
+
+SourceFileLoader.exec_module = _exec_module  # not a finder: whoever imports torch in advance has one of its own
 runpy.run_path(str(Path(__file__).parents[1] / "inside" / "sitecustomize.py"))
