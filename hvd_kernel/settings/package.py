@@ -61,6 +61,7 @@ PACKAGE_SETTINGS = (
         "1",
         "1: ranks that share a device of their host get a private daemon of NVIDIA's MPS, where that is installed and "
         "none runs yet; 0: they take turns on it, as with --no-mps",
+        flag="--no-mps",
     ),
     Setting(
         ("HVD_JAX",),

@@ -64,7 +64,8 @@ if [ "$ended" != 0 ]; then # a compiler that we have not tried may warn: a failu
   part "build and install, warnings allowed" build 150 "${build[@]}" "${warnings_allowed[@]/#/-Ccmake.define.}" .
 fi
 [ "$ended" = 0 ] || exit 1
-cp -r tests tools pyproject.toml build/gpu/
+mkdir -p build/gpu/notebooks
+cp -r tests tools pyproject.toml build/gpu/ && cp -r notebooks/scripts build/gpu/notebooks/
 doctest=$carried building=
 [ -e "$carried/doctest/doctest.h" ] || doctest=${DOCTEST_DIR:-/usr/include}
 if [ -e "$doctest/doctest/doctest.h" ]; then
@@ -81,7 +82,9 @@ part "tests with ranks as processes" ranks 230 env -C build/gpu HVDTEST_FAILURES
   PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python3 -u -P -m pytest -v -p no:cacheprovider -p pytest_timeout --maxfail=8 tests/gpu "$@"
 built=0
 [ -z "$building" ] || wait "$building" || built=$? failed=1
-within 200 env -C build/gpu python3 -u -P tools/gpu/measure.py 2>"$logs/gpu_measure.log" | tee -a "$logs/gpu_report.md" ||
+within 245 env -C build/gpu python3 -u -P tools/gpu/side_by_side.py 2>"$logs/gpu_side_by_side.log" | tee -a "$logs/gpu_report.md" ||
+  { failed=1; say "- ranks that share a device: a bound is MISSED, or measuring was cut short"; tail -n 20 "$logs/gpu_side_by_side.log" | cut -c -200 >&2; }
+within 120 env -C build/gpu python3 -u -P tools/gpu/measure.py 2>"$logs/gpu_measure.log" | tee -a "$logs/gpu_report.md" ||
   { failed=1; say "| measuring FAILED or was cut short |"; tail -n 20 "$logs/gpu_measure.log" | cut -c -200 >&2; }
 say ""
 # By default streams of a context share 8 queues, where a kernel that waits for another rank's may stand before it: here ranks

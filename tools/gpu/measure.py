@@ -104,47 +104,7 @@ def row(n: int, name: str, label: str, size: int, took: float, gloo: list[float]
     print(f"| {n} | {label} | {name} | {1e3 * took:.3f} | {busbw:.2f} | {share} | {times} |", flush=True)
 
 
-def step(way: str) -> None:
-    """A step of a model of GPT-2 small's size in bf16: with the gradients' reduction, and without."""
-    import torch
-    from hvdtest.gpu import device
-
-    import hvd_kernel.torch as hvd
-
-    where = device()
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, 0.0, "gelu", batch_first=True, norm_first=True)
-    parts = [
-        torch.nn.Embedding(50257, 768),
-        torch.nn.TransformerEncoder(layer, 12),
-        torch.nn.Linear(768, 50257, bias=False),
-    ]
-    model = torch.nn.Sequential(*parts).to(where, torch.bfloat16)
-    parts[2].weight = parts[0].weight
-    tokens = torch.randint(50257, (4, 512), device=where)
-    plain = torch.optim.SGD(model.parameters(), lr=1e-3)
-    wrapped = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
-
-    def one(optimizer: Any) -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
-        optimizer.step()
-
-    ours = statistics.median([seconds(lambda: one(wrapped)) for _ in range(8)][2:])
-    wrapped._reducer.abandon()
-    for slot in wrapped._reducer.slots:
-        slot.left = 1 << 30  # its hooks count, and start nothing
-    alone = statistics.median([seconds(lambda: one(plain)) for _ in range(8)][2:])
-    if hvd.rank() == 0:
-        count = sum(p.numel() for p in model.parameters()) / 1e6
-        rate = hvd.size() * tokens.numel() / ours
-        print(
-            f"| {hvd.size()} | {NAMES[way]} | {count:.0f} M | {1e3 * ours:.1f} | {1e3 * alone:.1f} | {rate:,.0f} |",
-            flush=True,
-        )
-
-
-def rank_main(what: str, way: str, copy: float) -> None:
+def rank_main(way: str, copy: float) -> None:
     import torch
     import torch.distributed as dist
     from hvdtest.gpu import device
@@ -154,25 +114,20 @@ def rank_main(what: str, way: str, copy: float) -> None:
     torch.set_num_threads(1)
     hvd.init()
     torch.cuda.set_device(device())
-    if what == "step":
-        step(way)
-    else:
-        if way == "ring":
-            meeting, patience = f"tcp://127.0.0.1:{os.environ['GLOO_PORT']}", dt.timedelta(seconds=GIVEN_S)
-            dist.init_process_group(
-                "gloo", init_method=meeting, rank=hvd.rank(), world_size=hvd.size(), timeout=patience
-            )
-        sizes(way, copy)
-        if way == "ring":
-            dist.destroy_process_group()
+    if way == "ring":
+        meeting, patience = f"tcp://127.0.0.1:{os.environ['GLOO_PORT']}", dt.timedelta(seconds=GIVEN_S)
+        dist.init_process_group("gloo", init_method=meeting, rank=hvd.rank(), world_size=hvd.size(), timeout=patience)
+    sizes(way, copy)
+    if way == "ring":
+        dist.destroy_process_group()
     hvd.shutdown()
 
 
-def ranks(n: int, what: str, way: str, copy: float, devices: int) -> None:
+def ranks(n: int, way: str, copy: float, devices: int) -> None:
     """Run n ranks to their end; a way that fails is a line of the table."""
     port, gloo = free_port(), free_port()
     shared = {"GLOO_PORT": str(gloo), "GLOO_SOCKET_IFNAME": "lo", "DEVICES": str(devices), **WAYS[way]}
-    command = [sys.executable, "-P", __file__, what, way, str(copy)]
+    command = [sys.executable, "-P", __file__, way, str(copy)]
     started = [
         subprocess.Popen(command, env=clean_environment(**shared, **horovod_variables(rank, n, port)))
         for rank in range(n)
@@ -206,7 +161,7 @@ def threads(copy: float) -> None:
 
 
 def main() -> None:
-    """The copy, the table of sizes for 2 and 4 ranks in every way, the step; ranks as threads."""
+    """The copy, the table of sizes for 2 and 4 ranks in every way; ranks as threads."""
     asked = [sys.executable, "-P", __file__, "copy"]
     done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -220,12 +175,7 @@ def main() -> None:
     for n in (2, 4):
         for way in WAYS:
             if way != "nccl" or devices >= n:  # NCCL wants a device for each rank
-                ranks(n, "sizes", way, copy, int(devices))
-    print("\nGPT-2 small's size, bf16, 4 x 512 tokens per rank:\n")
-    print("| ranks | way | parameters | ms per step | without reduction | tokens/s |", flush=True)
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    for way in ("ring", "torch"):
-        ranks(2, "step", way, copy, int(devices))
+                ranks(n, way, copy, int(devices))
     threads(copy)
 
 
@@ -237,6 +187,6 @@ if __name__ == "__main__":
             sys.exit("there is nothing to measure: torch sees no CUDA device (nvidia-smi says whether there is one)")
         print(copy_speed(), torch.cuda.device_count())
     elif sys.argv[1:]:
-        rank_main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+        rank_main(sys.argv[1], float(sys.argv[2]))
     else:
         main()
