@@ -7,12 +7,15 @@ import os
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
-def _noted(name, result):
-    def call(*_):
+def _noted(name: str, result: Any) -> Callable[..., Any]:
+    def call(*_: Any) -> Any:
         with Path(os.environ["COUNTED_CUDA"]).open("a") as file:
             file.write(f"{name} in {' '.join(sys.argv)}\n{''.join(traceback.format_stack()[:-1])}\n")
         return result
@@ -20,7 +23,7 @@ def _noted(name, result):
     return call
 
 
-def _patched(module):
+def _patched(module: Any) -> None:
     module._C._cuda_getDeviceCount = _noted("cudaGetDeviceCount", 1)
     module._C._cuda_getCurrentRawStream = _noted("the current stream", 0)
     module._C._cuda_init = _noted("cuInit and a context", None)
@@ -28,11 +31,11 @@ def _patched(module):
     module.cuda._device_count_nvml = lambda: 1
 
 
-def _exec_module(self, module, run=SourceFileLoader.exec_module):
+def _exec_module(self: SourceFileLoader, module: ModuleType, run: Any = SourceFileLoader.exec_module) -> None:
     run(self, module)
     if module.__name__ == "torch":
         _patched(module)
 
 
-SourceFileLoader.exec_module = _exec_module  # not a finder: whoever imports torch in advance has one of its own
+SourceFileLoader.exec_module = _exec_module  # type: ignore[method-assign,assignment]  # not a finder: whoever imports torch in advance has one of its own
 runpy.run_path(str(Path(__file__).parents[1] / "inside" / "sitecustomize.py"))
