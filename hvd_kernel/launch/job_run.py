@@ -202,7 +202,7 @@ def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> lis
         env = without_launchers(os.environ)
         env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
         if tell is not None and not agent.remote:
-            tell(f"hvdrun: {agent.host.name}: MPS: {decision.look(len(ranks), env).sentence}\n".encode())
+            tell(_told_mps(agent, len(ranks), env))
         agent.send(
             _order(
                 job,
@@ -251,6 +251,8 @@ def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell
             tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
         ranks = [_one(job, MPIEXEC, 0, {})]
         here = 0 if far else job.np
+        if tell is not None and here:
+            tell(_told_mps(holder, here, plan.env))
         holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders, mps_ranks=here))
         placed = listener.wait(mpiexec, job.np, patience)
     mpiexec.up()
@@ -326,6 +328,10 @@ def _told(hosts: Sequence[Host], where: Sequence[int], rendezvous: tuple[str, in
         for host in range(len(hosts))
     ]
     return "".join([*lines, f"hvdrun: rendezvous at {rendezvous[0]}:{rendezvous[1]}\n"])
+
+
+def _told_mps(agent: AgentHandle, ranks: int, env: Mapping[str, str]) -> bytes:
+    return f"hvdrun: {agent.host.name}: MPS: {decision.look(ranks, env).sentence}\n".encode()
 
 
 def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, OutputStream]]:

@@ -39,7 +39,9 @@ def device(tmp_path: Path) -> dict[str, str]:
 
 @EITHER
 def test_ranks_that_share_a_device_find_a_private_daemon_that_ends_with_them(how: str, device: dict[str, str]) -> None:
-    text = good(hvdrun("-np", "2", how, script=SEEN, **device))
+    done = hvdrun("-np", "2", how, "--verbose", script=SEEN, **device)
+    text = good(done)
+    assert "hvdrun: localhost: MPS: a private daemon: 2 ranks share 1 device" in done.stderr.splitlines()
     seen = [lines_of(text, rank) for rank in range(2)]
     pipes = Path(seen[0][0].split()[0])
     assert seen == [[f"{pipes} True 5"]] * 2

@@ -14,9 +14,15 @@ import msgspec
 import pytest
 from hvdtest import fake_mps
 from hvdtest.cluster import until
+from hvdtest.magic_lines import parse
 
+from hvd_kernel.cluster.pool import likeness
+from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.plan import as_text, plan
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
+from hvd_kernel.magics import cluster_manager
+from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mps import decision, watchdog
 from hvd_kernel.processes.mps.daemon import PrivateDaemon
 from hvd_kernel.processes.mps.decision import Mps, decide
@@ -228,7 +234,18 @@ def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None
     until(lambda: not pipes.parent.exists(), "its folder is removed")
 
 
-# What a plan says of it.
+# Who is asked for it, and what a plan says of it.
+
+
+def test_a_notebooks_line_without_it_is_another_cluster_until_stop() -> None:
+    running = ClusterSpec(n=2)
+    without = wanted(parse("%%hvdrun", "--no-mps"), running)
+    assert without == ClusterSpec(n=2, mps="0")
+    assert cluster_manager._change(running, without) == "no private MPS daemon"
+    assert wanted(parse("%%hvdrun", "-np 3"), without) == ClusterSpec(n=3, mps="0"), "as the ranks that run"
+    assert not likeness.is_plain(without)
+    with pytest.raises(ConfigError, match=r"mps='1': write '0' for no private MPS daemon, or leave it out"):
+        ClusterSpec(n=2, mps="1")
 
 
 def test_a_jobs_plan_says_which_ranks_share_devices() -> None:
