@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from hvdtest.hosts import Hosts, address
 from hvdtest.launch import clean_environment
 
 RANK = Path(__file__).with_name("one_rank.py")
-START_S, ANSWER_S = 120.0, 300.0
+START_S, LOOK_S, ANSWER_S = 120.0, 0.5, 300.0
 _PORT = 40_079
 
 
@@ -44,10 +45,10 @@ class Ranks:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(where)
                 listener.listen(size)
-                listener.settimeout(START_S)
+                listener.settimeout(LOOK_S)
                 self._start(contender, hosts, size, port, where)
                 for _ in range(size):
-                    line = listener.accept()[0]
+                    line = self._accepted(listener)
                     line.settimeout(ANSWER_S)
                     file = line.makefile("rw")
                     self._lines[json.loads(file.readline())["rank"]] = file
@@ -95,6 +96,17 @@ class Ranks:
             )
             with hosts.inside(rank):
                 self._processes.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL))
+
+    def _accepted(self, listener: socket.socket) -> socket.socket:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                if any(process.poll() is not None for process in self._processes):
+                    raise RuntimeError("a rank has ended before all were up") from None
+                if time.monotonic() > until:
+                    raise
 
     def sample(self, size: int, times: int) -> float:
         """Seconds of one sum of so many bytes, of the slowest rank; every rank's sum is checked."""
