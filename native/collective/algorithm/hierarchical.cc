@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collective/algorithm/ring.h"
 #include "collective/backend/pipeline.h"
 
 namespace hvd {
@@ -53,11 +54,7 @@ class Hierarchy {
   Status fold_parts(std::size_t batch) {
     const std::vector<int>& work = roles_.work_of(context_.group_rank());
     if (work.empty()) return Status::ok();
-    for (const int mate : mates_) {
-      Result<const std::byte*> slot = context_.expect(mate, bytes_of(work, batch));
-      if (!slot) return slot.status();
-      context_.seen()[index(mate)] = slot.value();
-    }
+    if (Status status = see_inputs(work, batch); !status) return status;
     if (Status status = open_foreign(work); !status) return status;
     std::size_t kept = 0;
     for (const int slice : work) {
@@ -68,6 +65,16 @@ class Hierarchy {
     for (const int mate : mates_) context_.release(mate);
     if (failpoint("collective.host_part")) return tripped("collective.host_part");
     publish_foreign();
+    return Status::ok();
+  }
+
+  // Instead, for a ring: into the outputs.
+  Status fold_in_place(std::size_t batch) {
+    const std::vector<int>& work = roles_.work_of(context_.group_rank());
+    if (work.empty()) return Status::ok();
+    if (Status status = see_inputs(work, batch); !status) return status;
+    for (const int slice : work) fold_part(slice, batch, nullptr);
+    for (const int mate : mates_) context_.release(mate);
     return Status::ok();
   }
 
@@ -107,6 +114,12 @@ class Hierarchy {
       const int host = (host_ + step) % context_.hosts();
       if (Status status = take_results(host, work, batch); !status) return status;
     }
+    return send_results(batch);
+  }
+
+  // The second half of it: after a ring, all there is to do.
+  Status send_results(std::size_t batch) {
+    const std::vector<int>& work = roles_.work_of(context_.group_rank());
     for (const int mate : mates_) {
       if (work.empty()) break;
       Result<std::byte*> slot = context_.acquire(mate);
@@ -152,6 +165,16 @@ class Hierarchy {
     return at;
   }
 
+  // What the others of this host have for this worker.
+  Status see_inputs(const std::vector<int>& work, std::size_t batch) {
+    for (const int mate : mates_) {
+      Result<const std::byte*> slot = context_.expect(mate, bytes_of(work, batch));
+      if (!slot) return slot.status();
+      context_.seen()[index(mate)] = slot.value();
+    }
+    return Status::ok();
+  }
+
   // A slot towards every other host where some of `work` is at home.
   Status open_foreign(const std::vector<int>& work) {
     std::fill(slots_.begin(), slots_.end(), nullptr);
@@ -179,11 +202,13 @@ class Hierarchy {
     }
   }
 
+  // Without `out`, to where the result will be.
   void fold_part(int slice, std::size_t batch, std::byte* out) {
     for (const Span& span : segment(slice, batch)) {
       context_.seen()[index(context_.group_rank())] = prescaled(span, reduction_);
-      order_.fold_host(reduction_, slice, host_, out, context_.seen().data(), span.count);
-      out += span.count * width_;
+      order_.fold_host(reduction_, slice, host_, out != nullptr ? out : span.out,
+                       context_.seen().data(), span.count);
+      if (out != nullptr) out += span.count * width_;
       for (const int mate : mates_) context_.seen()[index(mate)] += span.count * width_;
     }
   }
@@ -232,6 +257,34 @@ class Hierarchy {
   std::vector<int> theirs_;
 };
 
+// The parts in the outputs become results there: the workers of the same slices form a ring, which
+// adds in the order in which Order::fold_hosts does.
+Status ring_of_hosts(Mesh& mesh, const CommunicatorContext& context, const Roles& roles,
+                     const std::vector<Operand>& operands, Reduction reduction,
+                     std::size_t segment_bytes) {
+  const std::vector<int>& work = roles.work_of(context.group_rank());
+  if (work.empty()) return Status::ok();
+  const std::size_t width = size_of(reduction.dtype), slices = index(context.size());
+  std::vector<int> workers;
+  workers.reserve(index(context.hosts()));
+  for (int host = 0; host < context.hosts(); ++host)
+    workers.push_back(roles.worker(host, work.front()));
+  std::vector<std::vector<Operand>> chunks(workers.size());
+  for (const int slice : work) {
+    for (const Operand& operand : operands) {
+      const std::size_t begin = slice_begin(operand.count, index(slice), slices);
+      std::byte* const at = static_cast<std::byte*>(operand.out) + begin * width;
+      chunks[index(context.host_of(slice))].push_back(
+          {at, at, slice_begin(operand.count, index(slice) + 1, slices) - begin});
+    }
+  }
+  CommunicatorContext ring(mesh, context.part(workers));
+  reduction.scaling.before = 1.0;  // done
+  const Plan plan =
+      Plan::listed(chunks, width, segment_bytes / size_of(wire_dtype(reduction.dtype)));
+  return execute(ring, allreduce_schedule(ring.group_rank(), ring.size()), plan, reduction);
+}
+
 }  // namespace
 
 Roles::Roles(const CommunicatorContext& context) : context_(context), work_(index(context.size())) {
@@ -258,21 +311,34 @@ std::size_t Roles::most_work() const {
   return most;
 }
 
-Status hierarchical(CommunicatorContext& context, Order& order,
+Status hierarchical(Mesh& mesh, CommunicatorContext& context, Order& order,
                     const std::vector<Operand>& operands, const Reduction& reduction,
-                    std::size_t segment_bytes) {
+                    const HierarchyRules& rules) {
   const Roles roles(context);
   const std::size_t width = size_of(reduction.dtype);
-  const std::size_t longest = std::max<std::size_t>(1, segment_bytes / (roles.most_work() * width));
+  const std::size_t longest =
+      std::max<std::size_t>(1, rules.segment_bytes / (roles.most_work() * width));
   const Plan plan = Plan::sliced(operands, width, index(context.size()), longest);
   Hierarchy work(context, order, roles, plan, reduction, longest);
   const std::size_t lag = context.slots() > 3 ? 1 : 0;
-  return run_pipeline(plan.segments(),
-                      {{0, [&work](std::size_t batch) { return work.send_inputs(batch); }},
-                       {lag, [&work](std::size_t batch) { return work.fold_parts(batch); }},
-                       {2 * lag, [&work](std::size_t batch) { return work.fold_hosts(batch); }},
-                       {3 * lag, [&work](std::size_t batch) { return work.spread(batch); }},
-                       {4 * lag, [&work](std::size_t batch) { return work.copy_out(batch); }}});
+  const Stage inputs{0, [&work](std::size_t batch) { return work.send_inputs(batch); }};
+  const auto copy_out = [&work](std::size_t batch) { return work.copy_out(batch); };
+  if (context.hosts() < rules.ring_hosts)
+    return run_pipeline(plan.segments(),
+                        {inputs,
+                         {lag, [&work](std::size_t batch) { return work.fold_parts(batch); }},
+                         {2 * lag, [&work](std::size_t batch) { return work.fold_hosts(batch); }},
+                         {3 * lag, [&work](std::size_t batch) { return work.spread(batch); }},
+                         {4 * lag, copy_out}});
+  Status status = run_pipeline(
+      plan.segments(),
+      {inputs, {lag, [&work](std::size_t batch) { return work.fold_in_place(batch); }}});
+  if (status)
+    status = ring_of_hosts(mesh, context, roles, operands, reduction, rules.segment_bytes);
+  if (!status) return status;
+  return run_pipeline(
+      plan.segments(),
+      {{0, [&work](std::size_t batch) { return work.send_results(batch); }}, {lag, copy_out}});
 }
 
 }  // namespace hvd

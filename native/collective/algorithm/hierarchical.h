@@ -7,7 +7,9 @@
 //   home     of a slice: its owner's host, whose worker folds the parts of all hosts
 // Five stages: inputs to the workers of the host; parts home; results to the other hosts' workers;
 // results of other hosts to the members here; copy out. A slot carries what one member has for
-// another of all slices of a batch, one after the other.
+// another of all slices of a batch, one after the other. Between many hosts, where that would be
+// many small messages, parts and results go round a ring of workers instead: 2 (n - 1) steps of n
+// hosts, each of which carries a slice.
 #pragma once
 
 #include <vector>
@@ -36,9 +38,14 @@ class Roles {
   std::vector<std::vector<int>> work_;  // by group rank
 };
 
+struct HierarchyRules {
+  std::size_t segment_bytes;  // of a slot, how much is filled at a time
+  int ring_hosts;             // from how many hosts on they form a ring
+};
+
 // Needs an order by host.
-Status hierarchical(CommunicatorContext& context, Order& order,
+Status hierarchical(Mesh& mesh, CommunicatorContext& context, Order& order,
                     const std::vector<Operand>& operands, const Reduction& reduction,
-                    std::size_t segment_bytes);
+                    const HierarchyRules& rules);
 
 }  // namespace hvd

@@ -14,7 +14,8 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 }  // namespace
 
 Order::Order(const CommunicatorContext& context, bool by_host) : row_(index(context.size())) {
-  if (!by_host || context.hosts() == 1) return;
+  // Where every member has a host of its own, host by host is one by one.
+  if (!by_host || context.hosts() == 1 || context.hosts() == context.size()) return;
   for (int host = 0; host < context.hosts(); ++host)
     groups_.push_back(context.group_ranks_on(host));
   for (int group_rank = 0; group_rank < context.size(); ++group_rank)

@@ -40,6 +40,18 @@ TEST_CASE("hosts: allreduce folds host by host, with every algorithm") {
   }
 }
 
+TEST_CASE("hosts: hosts that form a ring give the same bytes") {
+  for (const char* letters : {"aab", "aabb", "abab", "aabbcc", "aabbc", "aaaab"}) {
+    Cluster cluster = hosts(letters);
+    cluster.algorithms.ring_hosts = 2;
+    CAPTURE(letters);
+    check_reductions(cluster, cases_for(cluster.size));
+  }
+  Cluster few = hosts("aabb", 2);
+  few.algorithms.ring_hosts = 2;
+  check_reductions(few, cases_for(4));
+}
+
 TEST_CASE("hosts: few slots, and slots too small for a piece of every slice") {
   for (const std::size_t slots : {2, 3}) {
     check_reductions(hosts("aabb", slots), cases_for(4));
@@ -86,16 +98,21 @@ TEST_CASE("hosts: allgather, broadcast and alltoall") {
 }
 
 TEST_CASE("hosts: the name says so") {
-  on_meshes(hosts("ab"), [](int rank, Mesh& mesh) {
-    CpuBackend backend(mesh);
-    std::vector<float> values(5000);
-    const std::vector<Operand> large{{values.data(), values.data(), values.size()}};
-    const std::vector<Operand> small{{values.data(), values.data(), 3}};
-    REQUIRE(backend.allreduce(everybody(2, rank), large, {}).message == "");
-    CHECK(std::string(backend.last_algorithm()) == "HIERARCHICAL");
-    REQUIRE(backend.allreduce(everybody(2, rank), small, {}).message == "");
-    CHECK(std::string(backend.last_algorithm()) == "TCP_DIRECT");
-  });
+  const auto name = [](const std::string& letters, std::size_t count) {
+    std::string said;
+    on_meshes(hosts(letters), [&](int rank, Mesh& mesh) {
+      CpuBackend backend(mesh);
+      std::vector<float> values(count);
+      const std::vector<Operand> operands{{values.data(), values.data(), values.size()}};
+      const Group group = everybody(static_cast<int>(letters.size()), rank);
+      REQUIRE(backend.allreduce(group, operands, {}).message == "");
+      if (rank == 0) said = backend.last_algorithm();
+    });
+    return said;
+  };
+  CHECK(name("ab", 3) == "TCP_DIRECT");
+  CHECK(name("ab", 5000) == "TCP_SLICES");
+  CHECK(name("aab", 5000) == "HIERARCHICAL");
 }
 
 }  // namespace hvd::test

@@ -63,6 +63,23 @@ TEST_CASE("select: teams that span hosts") {
   CHECK(chosen({0, 0}, 16 << 20, Algorithm::kHierarchical) == Algorithm::kSlices);
 }
 
+TEST_CASE("select: hosts of one member each have nothing to fold within a host") {
+  const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
+  CHECK(chosen({0, 1}, 16 << 20, Algorithm::kAuto) == Algorithm::kSlices);
+  CHECK(chosen(eight, 16 << 20, Algorithm::kAuto) == Algorithm::kSlices);
+  CHECK(chosen(eight, 16 << 20, Algorithm::kHierarchical) == Algorithm::kSlices);
+  CHECK(chosen(eight, 16 << 20, Algorithm::kRing) == Algorithm::kRing);
+  CHECK(chosen({0, 1, 1}, 16 << 20, Algorithm::kAuto) == Algorithm::kHierarchical);
+}
+
+TEST_CASE("select: a link between hosts is not to carry everything for everybody") {
+  const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
+  CHECK(chosen(eight, 8192, Algorithm::kAuto) == Algorithm::kDirect);
+  CHECK(chosen(eight, 8196, Algorithm::kAuto) == Algorithm::kSlices);
+  CHECK(chosen(std::vector<int>(8, 0), 32768, Algorithm::kAuto) == Algorithm::kDirect);
+  CHECK(chosen({0, 1}, 65536, Algorithm::kAuto) == Algorithm::kDirect);
+}
+
 TEST_CASE("groups: what is kept is found by the whole group, and stays where it is") {
   GroupRegistry<std::string> registry;
   const Group pair{1, {0, 2}, 0};
