@@ -32,7 +32,6 @@ std::int64_t ns(double time) { return static_cast<std::int64_t>(time); }
 Cluster::Cluster(const Setting& setting)
     : setting_(setting),
       random_(setting.seed),
-      sizes_(resnet50()),
       ranks_(static_cast<std::size_t>(setting.ranks)),
       begun_(static_cast<std::size_t>(setting.ranks), 0) {
   const ControllerOptions options = options_of(setting);
@@ -49,7 +48,8 @@ Step Cluster::step(bool last) {
   for (int rank = 0; rank < setting_.ranks; ++rank) {
     ranks_[static_cast<std::size_t>(rank)].messages = 0;
     const double delay = spread * static_cast<double>(random_() % 1000) / 1000;
-    const int tensors = static_cast<int>(sizes_.size());
+    const int tensors = setting_.calls > 0 ? 1 : static_cast<int>(setting_.tensors.size());
+    ranks_[static_cast<std::size_t>(rank)].calls = setting_.calls - 1;
     for (int tensor = 0; tensor < tensors; ++tensor) {
       const double time = begin + delay + setting_.backward * (tensor + 1) / tensors;
       if (last && rank == setting_.leaves && tensor == tensors / 2) {
@@ -126,7 +126,7 @@ void Cluster::digest(int number, Input& input) {
     Request request;
     request.kind = Kind::kLeave;
     if (!input.leaves)
-      request = gradient(input.tensor, sizes_[static_cast<std::size_t>(input.tensor)]);
+      request = gradient(input.tensor, setting_.tensors[static_cast<std::size_t>(input.tensor)]);
     rank.controller->ask(std::move(request), ns(rank.free_at));
     return;
   }
@@ -174,7 +174,7 @@ void Cluster::heard(int number, const Response& response) {
   if (operation < static_cast<int>(operations_.size())) return;
   Operation fresh;
   for (const std::string& name : response.names) {
-    fresh.bytes += sizes_[static_cast<std::size_t>(std::atoi(name.c_str() + 1))];
+    fresh.bytes += setting_.tensors[static_cast<std::size_t>(std::atoi(name.c_str() + 1))];
   }
   operations_.push_back(fresh);
   ++step_.operations;
@@ -199,6 +199,9 @@ void Cluster::carry_out(int operation) {
     rank.busy = false;
     rank.free_at = done[static_cast<std::size_t>(number)];
     wake(rank, number, rank.free_at);
+    if (rank.calls <= 0) continue;
+    --rank.calls;
+    at(rank.free_at, number, {-1, 0, false, {}});
   }
 }
 

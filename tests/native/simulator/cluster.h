@@ -27,6 +27,10 @@ struct Setting {
   double jitter = 0.05;  // of backward, and at least this many microseconds: each rank's own delay
   unsigned seed = 1;
   int leaves = -1;  // this rank leaves in the last step, half way through it
+  std::vector<std::int64_t> tensors = resnet50();  // bytes
+  // Of blocking calls, one after the other, each for the first tensor; 0: every tensor is asked for
+  // once, and nobody waits.
+  int calls = 0;
 };
 
 struct Step {
@@ -73,7 +77,8 @@ class Cluster {
     bool busy = false;       // in an operation
     bool ends = false;       // with the operations that it has agreed on
     std::int64_t messages = 0;
-    int done = 0, operations = 0;
+    int operations = 0;
+    int calls = 0;  // still to come
   };
   struct Operation {
     std::int64_t bytes = 0;
@@ -91,7 +96,6 @@ class Cluster {
 
   Setting setting_;
   std::mt19937 random_;
-  const std::vector<std::int64_t> sizes_;
   std::vector<Rank> ranks_;
   std::priority_queue<Event, std::vector<Event>, Later> events_;
   std::vector<Input> inputs_;

@@ -3,11 +3,17 @@
 // Every row is a step whose names are all in the response cache.
 //   gradients     "burst": all asked for at once; "backward": one by one over 100 ms
 //   limit_ms      backward and the bound of the algorithm, whichever is longer
+// Or what a blocking allreduce of so many bytes takes among hosts of one rank each, call after
+// call:
+//   simulator --calls HOSTS LATENCY_NS NS_PER_BYTE NS_PER_MESSAGE BYTES ...
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
+#include "collective/select.h"
 #include "simulator/cluster.h"
 
 namespace hvd::sim {
@@ -42,11 +48,57 @@ void row(int ranks, const Shape& shape, Algorithm algorithm, double backward) {
   std::fflush(stdout);
 }
 
+// What the core chooses for ranks that all are on hosts of their own.
+Algorithm chosen(int hosts, std::int64_t bytes) {
+  Topology topology;
+  Group group;
+  topology.host_of.resize(static_cast<std::size_t>(hosts));
+  std::iota(topology.host_of.begin(), topology.host_of.end(), 0);
+  group.ranks = topology.host_of;
+  switch (choose_allreduce(topology, group, bytes, {})) {
+    case hvd::Algorithm::kDirect:
+      return Algorithm::kDirect;
+    case hvd::Algorithm::kRing:
+      return Algorithm::kRing;
+    default:
+      return Algorithm::kHierarchical;
+  }
+}
+
+void calls(int hosts, Costs costs, std::int64_t bytes) {
+  costs.ranks_per_host = 1;
+  Setting setting;
+  setting.ranks = hosts;
+  setting.fanout = kDefaultFanout;
+  setting.algorithm = chosen(hosts, bytes);
+  setting.costs = costs;
+  setting.jitter = 0;
+  setting.tensors = {bytes};
+  setting.calls = 20;
+  Cluster cluster(setting);
+  cluster.step();
+  std::printf("%lld,%.9f\n", static_cast<long long>(bytes),
+              cluster.step().time * 1e-9 / setting.calls);
+}
+
+// False: the arguments are others.
+bool calls(int argc, char** argv) {
+  if (argc < 7 || std::strcmp(argv[1], "--calls") != 0) return false;
+  Costs costs;
+  costs.alpha = std::atof(argv[3]);
+  costs.beta = std::atof(argv[4]);
+  costs.o = std::atof(argv[5]);
+  std::printf("bytes,seconds\n");
+  for (int i = 6; i < argc; ++i) calls(std::atoi(argv[2]), costs, std::atoll(argv[i]));
+  return true;
+}
+
 }  // namespace
 }  // namespace hvd::sim
 
 int main(int argc, char** argv) {
   using hvd::sim::Algorithm;
+  if (hvd::sim::calls(argc, argv)) return 0;
   std::vector<int> sizes{2, 8, 64, 512, 4096};
   if (argc > 1) sizes.clear();
   for (int i = 1; i < argc; ++i) sizes.push_back(std::max(1, std::atoi(argv[i])));

@@ -12,7 +12,9 @@ void convolution(std::vector<std::int64_t>& sizes, std::int64_t in, std::int64_t
   for (const std::int64_t size : {in * out * kernel * kernel, out, out}) sizes.push_back(size);
 }
 
-int hosts_of(int ranks) { return (ranks + kRanksPerHost - 1) / kRanksPerHost; }
+int hosts_of(const Costs& costs, int ranks) {
+  return (ranks + costs.ranks_per_host - 1) / costs.ranks_per_host;
+}
 
 // 2 (n - 1) steps; in each of them everybody hands a chunk to the next.
 void ring(std::vector<double>& at, double step) {
@@ -30,8 +32,41 @@ double ring_step(const Costs& costs, std::size_t members, std::int64_t bytes) {
          costs.beta * static_cast<double>(bytes) / static_cast<double>(members);
 }
 
+// What a phase of an exchange takes beside the way of its last message: everybody sends so many
+// bytes in so many messages, and receives as many; link and CPU work at once.
+double phase(const Costs& costs, double messages, double bytes) {
+  return std::max(costs.beta * bytes, 2 * costs.o * messages);
+}
+
+// Everybody goes on when it has something of everybody.
+void exchange(const Costs& costs, std::vector<double>& at, double taken) {
+  const auto last = std::max_element(at.begin(), at.end());
+  const double first = *last, who = static_cast<double>(last - at.begin());
+  double second = 0;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    if (static_cast<double>(i) != who) second = std::max(second, at[i]);
+  }
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const double others = static_cast<double>(i) == who ? second : first;
+    at[i] = std::max(at[i], others + costs.alpha + 2 * costs.o) + taken;
+  }
+}
+
+// Between hosts: each of a host's ranks has its share of the bytes, and a message for every other
+// host at a time.
+double host_phase(const Costs& costs, int ranks, int hosts, std::int64_t bytes) {
+  const double local = std::min(ranks, costs.ranks_per_host);
+  const double batches = std::max(1.0, static_cast<double>(bytes) / (local * costs.segment));
+  return phase(costs, batches * (hosts - 1), static_cast<double>(bytes) * (hosts - 1) / hosts);
+}
+
+double direct_phase(const Costs& costs, int ranks, std::int64_t bytes) {
+  return phase(costs, ranks - 1, static_cast<double>(bytes) * (ranks - 1));
+}
+
 double slices(const Costs& costs, int ranks, std::int64_t bytes) {
-  const int local = std::min(ranks, kRanksPerHost);
+  const int local = std::min(ranks, costs.ranks_per_host);
+  if (local == 1) return 0;
   return costs.o + costs.local_beta * static_cast<double>(bytes) * (local - 1) / local;
 }
 
@@ -66,27 +101,33 @@ std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<
     return begin;
   }
   const int ranks = static_cast<int>(begin.size());
-  std::vector<double> hosts(static_cast<std::size_t>(hosts_of(ranks)), 0);
+  if (algorithm == Algorithm::kDirect) {
+    exchange(costs, begin, direct_phase(costs, ranks, bytes));
+    return begin;
+  }
+  const auto per_host = static_cast<std::size_t>(costs.ranks_per_host);
+  std::vector<double> hosts(static_cast<std::size_t>(hosts_of(costs, ranks)), 0);
   for (std::size_t rank = 0; rank < begin.size(); ++rank) {
-    double& host = hosts[rank / kRanksPerHost];
+    double& host = hosts[rank / per_host];
     host = std::max(host, begin[rank]);
   }
   const double local = slices(costs, ranks, bytes);
   for (double& host : hosts) host += local;
-  if (hosts.size() > 1) ring(hosts, ring_step(costs, hosts.size(), bytes));
+  const double taken = host_phase(costs, ranks, static_cast<int>(hosts.size()), bytes);
+  const bool in_ring = hosts.size() >= costs.ring_hosts;
+  if (in_ring) ring(hosts, ring_step(costs, hosts.size(), bytes));
+  for (int phases = 0; phases < 2 && hosts.size() > 1 && !in_ring; ++phases)
+    exchange(costs, hosts, taken);
   for (std::size_t rank = 0; rank < begin.size(); ++rank) {
-    begin[rank] = hosts[rank / kRanksPerHost] + local;
+    begin[rank] = hosts[rank / per_host] + local;
   }
   return begin;
 }
 
 double bound(Algorithm algorithm, const Costs& costs, int ranks, std::int64_t bytes) {
-  if (ranks == 1) return 0;
-  const bool flat = algorithm == Algorithm::kRing;
-  const int members = flat ? ranks : hosts_of(ranks);
-  const double across =
-      2 * (members - 1) * ring_step(costs, static_cast<std::size_t>(members), bytes);
-  return across + (flat ? 0 : 2 * slices(costs, ranks, bytes));
+  const std::vector<double> together(static_cast<std::size_t>(ranks), 0);
+  if (algorithm != Algorithm::kRing) return finish(algorithm, costs, together, bytes).front();
+  return ranks == 1 ? 0 : 2 * (ranks - 1) * ring_step(costs, together.size(), bytes);
 }
 
 }  // namespace hvd::sim

@@ -5,6 +5,7 @@
 //   it
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,18 +19,20 @@ struct Costs {
   double o = 1000;
   double o_byte = 1;
   double ask = 300;  // one request of the user
+  int ranks_per_host = 8;
+  double segment = 128 << 10;   // bytes that a member folds at a time: collective/cpu_backend.cc
+  std::size_t ring_hosts = 33;  // from so many hosts on they form a ring: collective/select.h
 };
 
-enum class Algorithm { kRing, kHierarchical };
-
-constexpr int kRanksPerHost = 8;
+enum class Algorithm { kRing, kHierarchical, kDirect };
 
 // Bytes of ResNet-50's 161 gradients, in the order in which backward makes them.
 std::vector<std::int64_t> resnet50();
 
 // When each rank is done with an allreduce of so many bytes, given when each began; step by step,
-// as the core does it: a ring of 2 (n - 1) steps over ranks; or slices within each host, a ring
-// over hosts, and slices again.
+// as the core does it: a ring of 2 (n - 1) steps over ranks; or slices within each host, between
+// hosts an exchange of parts and then of results, or a ring, and slices again; or everything from
+// everybody to everybody.
 std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<double> begin,
                            std::int64_t bytes);
 

@@ -38,6 +38,38 @@ TEST_CASE("simulator: with equal beginnings an operation takes exactly its bound
   }
 }
 
+TEST_CASE("simulator: few hosts exchange in two messages' way, many form a ring") {
+  Costs costs;
+  costs.alpha = 1000;
+  costs.beta = 1;
+  costs.o = 0;
+  costs.ranks_per_host = 1;
+  CHECK(bound(Algorithm::kHierarchical, costs, 8, 8000) == doctest::Approx(2 * (1000 + 7000)));
+  CHECK(bound(Algorithm::kDirect, costs, 8, 8000) == doctest::Approx(1000 + 7 * 8000));
+  CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) ==
+        doctest::Approx(2 * 39 * (1000 + 1000)));
+  costs.ring_hosts = 50;
+  CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) == doctest::Approx(2 * (1000 + 39000)));
+  costs.o = 1000;  // the messages of an exchange are what it costs then
+  costs.beta = 0;
+  const double each = 1000 + 2 * 1000 + 39 * 2 * 1000;
+  CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) == doctest::Approx(2 * each));
+}
+
+TEST_CASE("simulator: blocking calls come one after the other") {
+  Setting setting = of(8, 64);
+  setting.costs.ranks_per_host = 1;
+  setting.jitter = 0;
+  setting.tensors = {1 << 20};
+  setting.calls = 10;
+  Cluster cluster(setting);
+  cluster.step();
+  const Step step = cluster.step();
+  CHECK(step.operations == 10);
+  CHECK(step.messages == 10 * 2 * 7);
+  CHECK(step.time >= 10 * bound(setting.algorithm, setting.costs, 8, 1 << 20));
+}
+
 TEST_CASE("simulator: the same seed gives the same run, another seed another") {
   const auto run = [](unsigned seed) {
     Setting setting = of(40, 4, 5e6);
