@@ -46,6 +46,8 @@ int attribute(CUdevice_attribute which) {
       return 1;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
       return world().switches.word_operations ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+      return world().mps ? 1 : 0;
     default:
       return 0;
   }

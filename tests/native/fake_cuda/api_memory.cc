@@ -90,6 +90,7 @@ void wait_for_word(CUcontext context, const std::uint32_t* word, std::uint32_t v
         return static_cast<std::int32_t>(now - value) >= 0;
       },
       word);
+  await_turn(context);
 }
 
 void write_word(std::uint32_t* word, std::uint32_t value) {

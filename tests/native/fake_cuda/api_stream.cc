@@ -102,6 +102,7 @@ CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned flags) {
       return fake::is_reached(*point) || fake::lost(recorded) != CUDA_SUCCESS;
     };
     fake::block(waiting, over, &point->reached);
+    fake::await_turn(waiting);
   });
   return CUDA_SUCCESS;
 }

@@ -80,6 +80,13 @@ void fake_cuda_set_word_operations(int supported) {
   world().switches.word_operations = supported != 0;
 }
 
+void fake_cuda_time_slices(int turn, int of) {
+  world().turn = turn;
+  world().turns = of;
+}
+
+void fake_cuda_set_mps(int on) { world().mps = on != 0; }
+
 void fake_cuda_set_capturing(void* stream, int capturing) {
   set(stream, &CUstream_st::capturing, capturing != 0);
 }
@@ -119,6 +126,8 @@ std::size_t fake_cuda_calls(const char* function) {
 void fake_cuda_reset() {
   fake::drain_ended();  // while what was lost is lost
   fake_cuda_set_devices(1);
+  fake_cuda_time_slices(0, 1);
+  fake_cuda_set_mps(0);
   const std::lock_guard<std::mutex> lock(world().mutex);
   world().switches.memory = std::size_t{1} << 30U;
   world().switches.version = CUDA_VERSION;

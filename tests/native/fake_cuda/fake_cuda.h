@@ -8,6 +8,8 @@
 // By the environment, read at the first call:
 //   FAKE_CUDA_DEVICES=n              devices (default 1); CUDA_VISIBLE_DEVICES=0,2 hides the others
 //   FAKE_CUDA_MEMORY=bytes           of each device and process (default 1 GiB)
+//   FAKE_CUDA_TURN=turn/of           of time slices: fake_cuda_time_slices()
+//   FAKE_CUDA_MPS=1                  fake_cuda_set_mps()
 //   FAKE_CUDA_FAIL=name:nth:error    the nth call (from 1) of the function gives that CUresult;
 //                                    several with ';'; nth *: every call
 #pragma once
@@ -54,6 +56,12 @@ void fake_cuda_set_version(int version);
 void fake_cuda_set_reachable(int reachable);
 // Word operations (cuStreamBatchMemOp) are supported or not; default: yes.
 void fake_cuda_set_word_operations(int supported);
+// This process's contexts run in each turn `turn` of `of` (2 ms long, by a clock that all processes
+// share) and stand still in the others', as those of processes that share a device do. What has
+// been begun is finished, and memory and host calls go on. of = 1: always (default).
+void fake_cuda_time_slices(int turn, int of);
+// MPS makes one context of those of all processes: there are no time slices. Default: no.
+void fake_cuda_set_mps(int on);
 // A stream is being captured: cuStreamIsCapturing says so, and events recorded there are captured.
 // What is given to it is done at once all the same.
 void fake_cuda_set_capturing(void* stream, int capturing);

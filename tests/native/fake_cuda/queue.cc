@@ -9,10 +9,13 @@
 #include <ctime>
 #include <thread>
 
+#include "base/deadline.h"
+
 namespace fake {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
+constexpr std::int64_t kSliceNs = 2'000'000;
 constexpr auto kEnd = std::chrono::seconds(30);
 constexpr std::size_t kMostWork = 1000;  // about; whoever gives more waits
 
@@ -28,6 +31,7 @@ void work_off(CUstream stream) {
     stream->work.pop_front();
     stream->busy = true;
     lock.unlock();
+    await_turn(stream->context);
     if (lost(stream->context) == CUDA_SUCCESS) piece();
     lock.lock();
     stream->busy = false;
@@ -113,6 +117,16 @@ void drain_ended() {
   for (CUstream const stream : ended) {
     std::unique_lock<std::mutex> lock(stream->mutex);
     stream->changed.wait_for(lock, kEnd, [&] { return finished(*stream); });
+  }
+}
+
+// Who wakes up too late for its turn has the next one.
+void await_turn(CUcontext context) {
+  const World& all = world();
+  while (!all.mps && lost(context) == CUDA_SUCCESS) {
+    const std::int64_t now = hvd::now_ns(), slice = now / kSliceNs;
+    if (slice % all.turns == all.turn) return;
+    std::this_thread::sleep_for(std::chrono::nanoseconds((slice + 1) * kSliceNs - now));
   }
 }
 

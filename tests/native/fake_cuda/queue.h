@@ -38,6 +38,8 @@ void drain_device(CUcontext context);
 // given, or for some seconds.
 void drain_ended();
 
+// Until it is the turn of this process's contexts, or the device is lost.
+void await_turn(CUcontext context);
 // Looks at `done` until it is true or the device is lost. word: whose change is told by wake(), in
 // whatever process; a change that nobody tells is seen some milliseconds later.
 void block(CUcontext context, const std::function<bool()>& done, const std::uint32_t* word);

@@ -1,5 +1,6 @@
 #include "fake_cuda/world.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
@@ -69,6 +70,11 @@ World::World() {
   switches.visible = visible(switches.devices);
   switches.memory = std::strtoull(setting("FAKE_CUDA_MEMORY", "1073741824").c_str(), nullptr, 10);
   switches.failures = failures();
+  mps = setting("FAKE_CUDA_MPS", "0") == "1";
+  if (const auto slices = split(setting("FAKE_CUDA_TURN", "0/1"), '/'); slices.size() == 2) {
+    turn = std::atoi(slices[0].c_str());
+    turns = std::max(1, std::atoi(slices[1].c_str()));
+  }
   for (int device = 0; device < kMostDevices; ++device)
     contexts[static_cast<std::size_t>(device)].device = device;
 }

@@ -90,8 +90,10 @@ struct World {
   bool initialised = false;
   std::array<CUctx_st, kMostDevices> contexts;
   std::array<std::atomic<int>, kMostDevices> lost{};  // the error
-  std::map<CUdeviceptr, Memory> memory;               // by where it begins
-  std::map<CUdeviceptr, std::size_t> gone;            // what was memory once; never used again
+  std::atomic<int> turn{0}, turns{1};                 // of time slices
+  std::atomic<bool> mps{false};
+  std::map<CUdeviceptr, Memory> memory;     // by where it begins
+  std::map<CUdeviceptr, std::size_t> gone;  // what was memory once; never used again
   std::map<void*, std::size_t> pinned;
   std::set<CUstream> streams;  // all there are, the default ones too
   std::set<CUevent> events;

@@ -69,6 +69,26 @@ TEST_CASE("a device is opened with its name, and nothing of it is left") {
   check_nothing_left();
 }
 
+TEST_CASE("the fake driver's time slices: a stream stands still until its process's turn, or MPS") {
+  fake_cuda_reset();
+  {
+    const auto device = opened();
+    const Theirs stream(*device);
+    for (const bool mps : {false, true}) {
+      fake_cuda_time_slices(-1, 2);  // never
+      Result<Device::Event> event = device->recorded(stream.get());
+      REQUIRE(event.status().message == "");
+      CHECK_FALSE(query_now(*device, event.value()));
+      mps ? fake_cuda_set_mps(1) : fake_cuda_time_slices(1, 2);
+      synchronize(*device, stream.get());
+      CHECK(query_now(*device, event.value()));
+    }
+    fake_cuda_set_mps(0);
+    fake_cuda_time_slices(0, 1);
+  }
+  check_nothing_left();
+}
+
 TEST_CASE("a device that is not there is named, with how many there are") {
   fake_cuda_reset();
   for (const int number : {-1, 1}) {
