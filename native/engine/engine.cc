@@ -313,6 +313,7 @@ bool Engine::help(const TaskPtr& task, std::chrono::nanoseconds longest) {
   if (task->done()) return true;
   const std::int64_t begin = now_ns();
   const Deadline deadline(begin, longest);
+  const DeviceWait on_device(handles_.device_waits(), *task);
   if (const RundownScope scope(rundown_guard_); scope) progress_engine_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
   const std::int64_t waited = now_ns() - begin;

@@ -84,7 +84,9 @@ void ProgressEngine::begin(const TaskPtr& task) {
 }
 
 void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast) {
-  if (!task->small || task->done()) return;
+  if (task->done()) return;
+  if (task->request.on_device()) return hurry();
+  if (!task->small) return;
   if (!take_progress_lock(*task, spin)) {
     if (task->held.exchange(false)) ask_from_outside(task);
     // Who has the progress lock may have looked at the queue for the last time.
@@ -98,6 +100,13 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin sp
   bool given = false;
   guarded([&] { given = hand_back(); });
   if (!given) progress_lock_.pass_on();
+}
+
+// Where the ring comes too early, the next look at what is held finds who waits.
+void ProgressEngine::hurry() {
+  if (!holds_.load(std::memory_order_relaxed)) return;
+  hurries_.store(true, std::memory_order_relaxed);
+  mesh_.doorbell().ring();
 }
 
 bool ProgressEngine::take_progress_lock(Task& task, Spin& spin) {
@@ -222,7 +231,8 @@ bool ProgressEngine::look(std::uint32_t heard) {
   const std::vector<int> left = departed(heard);  // before the messages: those it sent still count
   const bool asked = submit_all();
   const bool came = hear_all();
-  const bool due = due_ns_ >= 0 && now_ns() >= due_ns_;
+  const bool hurries = hurries_.load(std::memory_order_relaxed) && hurries_.exchange(false);
+  const bool due = hurries || (due_ns_ >= 0 && now_ns() >= due_ns_);
   const bool news = asked || came || due || std::exchange(stirred_, false);
   if (news && !ended_) take_news();
   if (left.empty()) looked_at_ = heard;
@@ -290,9 +300,11 @@ void ProgressEngine::take_news() {
   {
     const std::int64_t now = now_ns();
     const MutexLock lock(controller_mutex_);
+    if (controller_.holds_on_devices()) controller_.in_flight(in_flight(now));
     news = controller_.take(now);
     const std::int64_t due = controller_.due_in(now);
     due_ns_ = due < 0 ? -1 : now + due;
+    holds_.store(controller_.holds_on_devices(), std::memory_order_relaxed);
   }
   parts_.counters.cached.fetch_add(static_cast<std::int64_t>(news.cached),
                                    std::memory_order_relaxed);
@@ -307,6 +319,16 @@ void ProgressEngine::take_news() {
     parts_.trace.add(now_ns(), 0, "CYCLE", "", 0);
   }
   for (Response& response : news.agenda) agenda_.push_back(executor_.prepare(std::move(response)));
+}
+
+// What is agreed on and not begun included.
+InFlight ProgressEngine::in_flight(std::int64_t now_ns) const {
+  InFlight all = parts_.devices.in_flight(now_ns);
+  all.awaited = parts_.handles.device_waits().load(std::memory_order_relaxed) > 0;
+  for (const Work& work : agenda_) {
+    if (work.device() != kCpu) ++all.operations;
+  }
+  return all;
 }
 
 void ProgressEngine::post(const std::vector<OutgoingMessage>& messages) {

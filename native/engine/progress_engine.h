@@ -39,7 +39,8 @@ class ProgressEngine {
   void submit(Request request);
   // Carries operations out until the task is done or the time is over; returns earlier when another
   // thread has the progress lock, or an operation comes first that is larger, or on a device: the
-  // background thread does those. A task that is held is asked for here.
+  // background thread does those, and is told that they are waited for. A task that is held is
+  // asked for here.
   void help(const TaskPtr& task, const Deadline& deadline);
   // The same for who has other work: it never sleeps, and waits for others for a few microseconds
   // at most. What they are late for is left to the background thread.
@@ -64,6 +65,7 @@ class ProgressEngine {
   void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_use_fast_path();
 
+  void hurry();
   bool look(std::uint32_t heard);
   bool submit_all();
   bool hear_all();
@@ -71,6 +73,7 @@ class ProgressEngine {
   void note_departures(const std::vector<int>& left);
   void forget_neighbour(int rank);
   void take_news();
+  InFlight in_flight(std::int64_t now_ns) const;
   void post(const std::vector<OutgoingMessage>& messages);
   void work();
   void carry_out(const Work& work);
@@ -94,6 +97,8 @@ class ProgressEngine {
   const bool may_spin_;
   std::atomic<bool> timeline_{false};
   std::atomic<bool> mark_cycles_{false};
+  std::atomic<bool> holds_{false};    // agreed on, on a device, and not carried out yet
+  std::atomic<bool> hurries_{false};  // somebody waits since for what may be held
   ProgressLock progress_lock_;
   Queue queue_;
 

@@ -39,6 +39,10 @@ class Controller {
   void gone(int peer, std::int64_t now_ns);
   // An operation of so many bytes has been carried out (for autotune).
   void carried_out(std::int64_t bytes, std::int64_t now_ns);
+  // So much is in flight on this rank's devices: to be said before take() while something is held
+  // for that.
+  void in_flight(const InFlight& in_flight) { role_->in_flight(in_flight); }
+  bool holds_on_devices() const { return role_->holds_on_devices(); }
 
   News take(std::int64_t now_ns);
   // How long until take() must be called though nothing happens; negative: for ever.

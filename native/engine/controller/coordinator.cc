@@ -30,7 +30,7 @@ Coordinator::Coordinator(RankState& state, Children& children, const ControllerO
     : state_(state),
       children_(children),
       options_(options),
-      fusion_(options.fusion_threshold, options.cycle_ns, options.group_fusion),
+      fusion_(options),
       order_(options.cache_capacity) {
   if (options.tuner.on) tuner_ = std::make_unique<Tuner>(options.tuner);
   if (options.stall_shutdown_ns > 0 && shutdown_after(options) == 0) {
@@ -51,7 +51,16 @@ void Coordinator::asked(Entry& entry, std::int64_t now_ns) {
   }
   entry.decided = true;
   if (is_change(entry.kind)) return change(entry);
-  fusion_.add(agree(entry, state_.joined()), now_ns);
+  Agreed agreed = agree(entry, state_.joined());
+  agreed.queues = agreed.request->on_device() && entry.set->here.has(state_.own());
+  fusion_.add(std::move(agreed), now_ns);
+}
+
+// Whoever waits while others are still to ask for something waits for company.
+void Coordinator::in_flight(const InFlight& in_flight) {
+  in_flight_ = in_flight;
+  const auto held = static_cast<int>(fusion_.count());
+  in_flight_.awaited = in_flight.awaited && state_.table().count_waiting() <= held;
 }
 
 // Tells those who come after the others were failed. True: nobody is left who asks.
@@ -164,13 +173,13 @@ void Coordinator::fail_all(const std::vector<const Entry*>& proven) {
 
 void Coordinator::work(std::int64_t now_ns) {
   if (stall_timer_.due(now_ns)) inspect(now_ns);
-  issue(fusion_.take(now_ns));
+  issue(fusion_.take(now_ns, in_flight_));
   if (tuner_) tune(now_ns);
 }
 
 std::int64_t Coordinator::due_in(std::int64_t now_ns) const {
   const bool waits = state_.table().count_waiting() > 0;
-  return sooner(fusion_.due_in(now_ns), waits ? stall_timer_.due_in(now_ns) : -1);
+  return sooner(fusion_.due_in(now_ns, in_flight_), waits ? stall_timer_.due_in(now_ns) : -1);
 }
 
 std::vector<std::string> Coordinator::take_warnings() { return std::exchange(warnings_, {}); }
@@ -211,6 +220,9 @@ void Coordinator::obey(const Status& status) {
 
 void Coordinator::issue(const std::vector<FusionManager::FusedResponse>& all) {
   order_.begin_round();
+  for (const Agreed& held : fusion_.held_on_devices()) {  // by slots that stay theirs
+    if (held.slot >= 0) order_.touch(held.slot);
+  }
   for (const FusionManager::FusedResponse& fused : all) {
     for (const Agreed& one : fused) {
       if (one.slot >= 0) order_.touch(one.slot);

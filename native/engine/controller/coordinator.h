@@ -31,6 +31,8 @@ class Coordinator final : public Role {
   void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
   Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
   void carried_out(std::int64_t bytes) override { step_bytes_ += bytes; }
+  void in_flight(const InFlight& in_flight) override;
+  bool holds_on_devices() const override { return !fusion_.held_on_devices().empty(); }
 
   void work(std::int64_t now_ns) override;
   std::int64_t due_in(std::int64_t now_ns) const override;
@@ -67,6 +69,7 @@ class Coordinator final : public Role {
   Children& children_;
   const ControllerOptions options_;
   FusionManager fusion_;
+  InFlight in_flight_;
   CacheLru order_;
   std::unique_ptr<Tuner> tuner_;  // none: the user has decided
   RankSet left_;

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/controller/stall.h"
+
 namespace hvd {
 namespace {
+
+// Devices do not say when they are done.
+constexpr std::int64_t kBetweenLooksNs = 100'000;
 
 bool fuses(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kAllgather ||
@@ -41,24 +46,35 @@ bool FusionManager::can_fuse(const Agreed& agreed) const {
 }
 
 void FusionManager::add(Agreed agreed, std::int64_t now_ns) {
-  if (held_.empty()) oldest_ns_ = now_ns;
-  bytes_ += agreed.bytes;
-  hurry_ = hurry_ || !can_fuse(agreed);
-  held_.push_back(std::move(agreed));
+  Held& held = agreed.queues ? devices_ : host_;
+  if (held.agreed.empty()) held.oldest_ns = now_ns;
+  held.bytes += agreed.bytes;
+  held.hurry = held.hurry || !can_fuse(agreed);
+  held.agreed.push_back(std::move(agreed));
 }
 
-std::vector<FusionManager::FusedResponse> FusionManager::take(std::int64_t now_ns) {
-  return due_in(now_ns) == 0 ? take_all() : std::vector<FusedResponse>();
+std::vector<FusionManager::FusedResponse> FusionManager::take(std::int64_t now_ns,
+                                                              const InFlight& in_flight) {
+  std::vector<FusedResponse> all;
+  if (due_in(devices_, now_ns, in_flight) == 0) fuse(devices_, all);
+  if (due_in(host_, now_ns, {}) == 0) fuse(host_, all);
+  return all;
 }
 
 std::vector<FusionManager::FusedResponse> FusionManager::take_all() {
+  std::vector<FusedResponse> all;
+  fuse(devices_, all);
+  fuse(host_, all);
+  return all;
+}
+
+void FusionManager::fuse(Held& held, std::vector<FusedResponse>& all) const {
   struct Open {
     std::size_t at;  // where the next one of its kind may join
     std::int64_t bytes;
   };
-  std::vector<FusedResponse> all;
   std::vector<Open> open;
-  for (Agreed& one : held_) {
+  for (Agreed& one : held.agreed) {
     if (!can_fuse(one)) {
       all.emplace_back().push_back(std::move(one));
       continue;
@@ -79,16 +95,22 @@ std::vector<FusionManager::FusedResponse> FusionManager::take_all() {
     }
     all.emplace_back().push_back(std::move(one));
   }
-  held_.clear();
-  bytes_ = 0;
-  hurry_ = false;
-  return all;
+  held = {};
 }
 
-std::int64_t FusionManager::due_in(std::int64_t now_ns) const {
-  if (held_.empty()) return -1;
-  if (hurry_ || bytes_ >= threshold_) return 0;
-  return std::max<std::int64_t>(0, oldest_ns_ + cycle_ - now_ns);
+std::int64_t FusionManager::due_in(const Held& held, std::int64_t now_ns,
+                                   const InFlight& in_flight) const {
+  if (held.agreed.empty()) return -1;
+  if (held.hurry || held.bytes >= threshold_) return 0;
+  if (cycle_ > 0 || in_flight.operations == 0)
+    return std::max<std::int64_t>(0, held.oldest_ns + cycle_ - now_ns);
+  if (in_flight.awaited) return 0;
+  const std::int64_t longest = std::max(hold_, held.oldest_ns - in_flight.since_ns);
+  return std::clamp<std::int64_t>(held.oldest_ns + longest - now_ns, 0, kBetweenLooksNs);
+}
+
+std::int64_t FusionManager::due_in(std::int64_t now_ns, const InFlight& in_flight) const {
+  return sooner(due_in(devices_, now_ns, in_flight), due_in(host_, now_ns, {}));
 }
 
 }  // namespace hvd

@@ -30,6 +30,7 @@ struct Agreed {
   bool shared = false;
   bool absent = false;  // somebody has joined instead of asking
   bool keep = false;    // worth a slot
+  bool queues = false;  // behind what is in flight on rank 0's devices
   Whereabouts devices;
 };
 

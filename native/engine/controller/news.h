@@ -2,6 +2,7 @@
 // to do next.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,11 +18,20 @@ struct ControllerOptions {
   std::int64_t cycle_ns = 0;          // the longest time a small tensor may wait for company
   std::size_t cache_capacity = 1024;  // names; 0: no cache
   bool group_fusion = true;           // groups may be fused with others
+  // How long one on a device may wait at least for those in flight there (fusion.h).
+  std::int64_t hold_ns = 20'000'000;
   std::int64_t stall_warning_ns = std::int64_t{60} * 1'000'000'000;  // 0: no stall check
   std::int64_t stall_shutdown_ns = 0;  // fail what waits longer; 0: never
   int fanout = kDefaultFanout;
   bool note_ready = true;  // News::ready is wanted
   TunerOptions tuner;
+};
+
+// Operations of rank 0's devices, as it knows them.
+struct InFlight {
+  std::size_t operations = 0;  // given to a device, or next to be, and not known to be done
+  std::int64_t since_ns = 0;   // the oldest of them
+  bool awaited = false;        // a user thread waits for one that has not been given to its device
 };
 
 struct OutgoingMessage {

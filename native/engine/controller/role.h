@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "engine/controller/message_table.h"
+#include "engine/controller/news.h"
 #include "engine/message/wire.h"
 
 namespace hvd {
@@ -26,6 +27,10 @@ class Role {
   virtual Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
   // An operation of so many bytes has been carried out.
   virtual void carried_out(std::int64_t /*bytes*/) {}
+  // So much is in flight on this rank's devices.
+  virtual void in_flight(const InFlight& /*in_flight*/) {}
+  // Something waits for that.
+  virtual bool holds_on_devices() const { return false; }
 
   virtual void work(std::int64_t now_ns) = 0;  // what is due
   virtual std::int64_t due_in(std::int64_t now_ns) const = 0;

@@ -41,6 +41,10 @@ std::string seconds_text(std::int64_t ns) {
   return text.data();
 }
 
+bool over(const DeviceOperation& operation) {
+  return operation.done != nullptr && operation.done->over();
+}
+
 bool lacks_inputs(const DeviceOperation& operation) {
   if (operation.ready == nullptr) return false;
   const Result<bool> there = operation.ready->query();
@@ -124,10 +128,17 @@ void Outstanding::lose(const Ending& cause) noexcept {
   operations_.clear();
 }
 
+InFlight Outstanding::in_flight(std::int64_t now_ns) {
+  const auto first = std::find_if_not(operations_.begin(), operations_.end(), over);
+  if (first != operations_.begin()) {
+    oldest_since_ns_ = now_ns;
+    warned_ns_ = 0;
+    operations_.erase(operations_.begin(), first);
+  }
+  return {operations_.size(), operations_.empty() ? now_ns : operations_.front().since_ns};
+}
+
 void Outstanding::drop_done(std::int64_t now_ns) {
-  const auto over = [](const DeviceOperation& one) {
-    return one.done != nullptr && one.done->over();
-  };
   if (!operations_.empty() && over(operations_.front())) {
     oldest_since_ns_ = now_ns;  // or a little earlier: who makes progress has time
     warned_ns_ = 0;
@@ -233,9 +244,16 @@ Result<DeviceEventPtr> Devices::end() {
   Result<DeviceEventPtr> done = accelerators_.loaded()->end();
   if (!done) return done.status();
   auto event = std::make_shared<DoneEvent>(done.take(), mutex_);
+  captures_ = event->captured();
   const MutexLock lock(*mutex_);
-  outstanding_.given(event->captured() ? nullptr : event);
+  outstanding_.given(captures_ ? nullptr : event);
   return DeviceEventPtr(std::move(event));
+}
+
+InFlight Devices::in_flight(std::int64_t now_ns) {
+  if (captures_) return {0, now_ns};
+  const MutexLock lock(*mutex_);
+  return outstanding_.in_flight(now_ns);
 }
 
 void Devices::keep_courses() {

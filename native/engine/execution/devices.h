@@ -28,6 +28,7 @@
 #include "base/visible.h"
 #include "collective/accelerators.h"
 #include "collective/backend/group.h"
+#include "engine/controller/news.h"
 #include "engine/execution/buffer.h"
 #include "engine/execution/handles.h"
 #include "engine/message/request.h"
@@ -113,6 +114,8 @@ class Outstanding {
   void given(std::shared_ptr<DoneEvent> done);
   // Those that are not done at this moment.
   const std::vector<DeviceOperation>& now(std::int64_t now_ns);
+  // From the first that is not done: a device does one after the other, and asking it takes time.
+  InFlight in_flight(std::int64_t now_ns);
 
   struct Report {
     std::string warning;  // empty: none
@@ -171,6 +174,9 @@ class Devices {
   Status drain();
   void release(const DeviceRegion& region);
 
+  // Progress-lock owner. None while a graph is captured: nothing of that is done before it runs.
+  InFlight in_flight(std::int64_t now_ns);
+
   // Any thread.
   bool idle() const;  // nothing is under way
   bool used() const;  // a tensor on a device has come
@@ -198,7 +204,8 @@ class Devices {
   bool watching_ = false, leaving_ = false;
   ConditionVariable changed_;
   std::thread watch_;
-  std::set<int> met_;  // progress-lock owner only
+  std::set<int> met_;      // progress-lock owner only
+  bool captures_ = false;  // the same: the last operation has become part of a graph
   Mutex courses_mutex_;
   bool keeping_ GUARDED_BY(courses_mutex_) = false;
   // In the order in which they were given.

@@ -105,7 +105,8 @@ class Handles {
   // Finishes everything in flight, and everything that comes later. The first closing wins. Needs
   // no memory.
   void close(const Ending& ending) noexcept;
-  Status closed() const;  // ok: open
+  Status closed() const;                                      // ok: open
+  std::atomic<int>& device_waits() { return device_waits_; }  // DeviceWait
 
  private:
   struct Key {
@@ -122,10 +123,28 @@ class Handles {
   void erase_name(const Task& task) REQUIRES(mutex_);
 
   std::atomic<std::int64_t> counter_{0};
+  std::atomic<int> device_waits_{0};
   mutable Mutex mutex_;
   Ending closed_ GUARDED_BY(mutex_);
   std::unordered_map<std::int64_t, TaskPtr> by_handle_ GUARDED_BY(mutex_);
   std::unordered_map<Key, TaskPtr, Hash> by_name_ GUARDED_BY(mutex_);
+};
+
+// User threads that wait for operations on devices to be given to them; one of them while it lives.
+class DeviceWait {
+ public:
+  DeviceWait(std::atomic<int>& all, const Task& task)
+      : all_(task.request.on_device() ? &all : nullptr) {
+    if (all_ != nullptr) all_->fetch_add(1, std::memory_order_relaxed);
+  }
+  ~DeviceWait() {
+    if (all_ != nullptr) all_->fetch_sub(1, std::memory_order_relaxed);
+  }
+  DeviceWait(const DeviceWait&) = delete;
+  DeviceWait& operator=(const DeviceWait&) = delete;
+
+ private:
+  std::atomic<int>* const all_;
 };
 
 // True when the task is finished; sleeps at most `longest`.

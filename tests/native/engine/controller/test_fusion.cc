@@ -33,8 +33,16 @@ Names names_of(const std::vector<FusionManager::FusedResponse>& all) {
   return names;
 }
 
+FusionManager fusion_of(std::int64_t threshold, std::int64_t cycle_ns = 0, bool groups = true) {
+  ControllerOptions options;
+  options.fusion_threshold = threshold;
+  options.cycle_ns = cycle_ns;
+  options.group_fusion = groups;
+  return FusionManager(options);
+}
+
 Names fused(const std::vector<Agreed>& agreed, std::int64_t threshold, bool groups = true) {
-  FusionManager fusion(threshold, 0, groups);
+  FusionManager fusion = fusion_of(threshold, 0, groups);
   for (const Agreed& one : agreed) fusion.add(one, 0);
   return names_of(fusion.take(0));
 }
@@ -43,6 +51,44 @@ Request with(const std::string& name, void (*change)(Request&)) {
   Request request = sum_of(name);
   change(request);
   return request;
+}
+
+constexpr std::int64_t kMs = 1'000'000;
+const std::int64_t kHold = ControllerOptions().hold_ns;
+
+// On a device, where rank 0 has one of its tensors.
+Agreed queued(const std::string& name, std::vector<std::int64_t> shape = {4}) {
+  Request request = sum_of(name, std::move(shape));
+  request.tensors[0].device = 0;
+  Agreed agreed = agreed_on(request);
+  agreed.queues = true;
+  return agreed;
+}
+
+InFlight one_since(std::int64_t since_ns, bool awaited = false) { return {1, since_ns, awaited}; }
+
+// How many operations become of gradients of a step, one every `every_ns`, on a device that takes
+// `takes_ns` for each operation. The progress engine looks when one comes and when it is due.
+int operations_of_step(int gradients, std::int64_t every_ns, std::int64_t takes_ns) {
+  FusionManager fusion = fusion_of(1 << 30);
+  int operations = 0, asked = 0;
+  std::size_t gone = 0;
+  std::int64_t now = 0, begun = 0, ends = 0;
+  while (gone < static_cast<std::size_t>(gradients)) {
+    if (asked < gradients && now == asked * every_ns)
+      fusion.add(queued(std::to_string(asked++)), now);
+    const InFlight in_flight = now < ends ? one_since(begun) : InFlight{};
+    for (const auto& response : fusion.take(now, in_flight)) {
+      if (now >= ends) begun = now;
+      ends = std::max(ends, now) + takes_ns;
+      gone += response.size();
+      ++operations;
+    }
+    const std::int64_t due = fusion.due_in(now, now < ends ? one_since(begun) : InFlight{});
+    const std::int64_t next = asked < gradients ? asked * every_ns : now + due;
+    now = due < 0 ? next : std::min(next, now + due);
+  }
+  return operations;
 }
 
 }  // namespace
@@ -126,7 +172,7 @@ TEST_CASE("fusion: groups stay alone when they shall") {
 TEST_CASE("fusion: an operation that failed stays alone and keeps its reason") {
   Agreed bad = agreed_on(sum_of("bad"));
   bad.status = Status::make(Code::kMismatch, "no", "test");
-  FusionManager fusion(1 << 20, 0, true);
+  FusionManager fusion = fusion_of(1 << 20);
   for (const Agreed& one : {agreed_on(sum_of("a")), bad, agreed_on(sum_of("b"))})
     fusion.add(one, 0);
   const auto all = fusion.take(0);
@@ -135,7 +181,7 @@ TEST_CASE("fusion: an operation that failed stays alone and keeps its reason") {
 }
 
 TEST_CASE("fusion: a cycle holds small operations back, but never past its end or the threshold") {
-  FusionManager fusion(64, 100, true);
+  FusionManager fusion = fusion_of(64, 100);
   CHECK(fusion.due_in(0) < 0);
   fusion.add(agreed_on(sum_of("a")), 10);
   CHECK(fusion.take(50).empty());
@@ -153,6 +199,92 @@ TEST_CASE("fusion: a cycle holds small operations back, but never past its end o
   CHECK_FALSE(fusion.empty());
   CHECK(fusion.take_all().size() == 1);
   CHECK(fusion.empty());
+}
+
+TEST_CASE("fusion: on a device one alone goes at once, and what comes meanwhile when it is done") {
+  FusionManager fusion = fusion_of(1 << 20);
+  fusion.add(queued("a"), 0);
+  CHECK(fusion.due_in(0) == 0);
+  CHECK(names_of(fusion.take(0)) == Names{{"a"}});
+  fusion.add(queued("b"), kMs);
+  CHECK(fusion.take(kMs, one_since(0)).empty());
+  CHECK(fusion.held_on_devices().size() == 1);
+  CHECK(fusion.due_in(kMs, one_since(0)) == 100'000);  // devices do not say when they are done
+  fusion.add(queued("c"), 2 * kMs);
+  CHECK(fusion.take(2 * kMs, one_since(0)).empty());
+  CHECK(names_of(fusion.take(3 * kMs)) == Names{{"b", "c"}});
+  CHECK(fusion.held_on_devices().empty());
+}
+
+TEST_CASE("fusion: of 160 gradients a handful of operations becomes, however slow a device is") {
+  constexpr std::int64_t kUs = 1000, kEvery = 100 * kUs;
+  CHECK(operations_of_step(160, kEvery, 10 * kUs) == 160);  // each is done when the next comes
+  for (const std::int64_t takes : {1, 2, 5, 8, 24, 100, 1000, 60'000}) {
+    CAPTURE(takes);
+    const int operations = operations_of_step(160, kEvery, takes * kMs);
+    // One whenever one ends, and the last; the step lasts 16 ms.
+    CHECK(operations <= 16 / takes + 2);
+    CHECK(operations >= 2);
+  }
+  CHECK(operations_of_step(160, 0, kMs) <= 2);
+  CHECK(operations_of_step(1, kEvery, 100 * kMs) == 1);
+}
+
+TEST_CASE("fusion: what is in flight may wait for what is held: nothing is held for ever") {
+  FusionManager fusion = fusion_of(1 << 20);
+  fusion.add(queued("a"), kMs);
+  CHECK(fusion.take(kMs + kHold - 1, one_since(0)).empty());
+  CHECK(fusion.due_in(kMs + kHold - 1, one_since(0)) == 1);
+  CHECK(fusion.take(kMs + kHold, one_since(0)).size() == 1);
+  // As long again as it has taken: of a device that hangs few are woken.
+  std::int64_t now = kMs + kHold;
+  for (const std::int64_t longest : {now, 2 * now, 4 * now}) {
+    fusion.add(queued("b"), now);
+    CHECK(fusion.take(now + longest - 1, one_since(0)).empty());
+    now += longest;
+    CHECK(fusion.take(now, one_since(0)).size() == 1);
+  }
+}
+
+TEST_CASE("fusion: bytes up to the threshold, one that stays alone, or a user who waits end it") {
+  FusionManager fusion = fusion_of(32);
+  fusion.add(queued("a"), 0);
+  CHECK(fusion.take(0, one_since(0)).empty());
+  fusion.add(queued("b"), 0);
+  CHECK(names_of(fusion.take(0, one_since(0))) == Names{{"a", "b"}});
+  fusion.add(queued("a", {1}), 0);
+  Agreed exchanged = queued("exchanged", {1});
+  Request request = *exchanged.request;
+  request.kind = Kind::kAlltoall;
+  exchanged.request = std::make_shared<const Request>(request);
+  fusion.add(exchanged, 0);
+  CHECK(names_of(fusion.take(0, one_since(0))) == Names{{"a"}, {"exchanged"}});
+  fusion.add(queued("a"), 0);
+  CHECK(fusion.take(0, one_since(0)).empty());
+  CHECK(names_of(fusion.take(0, one_since(0, true))) == Names{{"a"}});
+}
+
+TEST_CASE("fusion: what is on the host, or not on rank 0's device, waits for no device") {
+  FusionManager fusion = fusion_of(1 << 20);
+  Agreed elsewhere = queued("elsewhere");
+  elsewhere.queues = false;
+  fusion.add(agreed_on(sum_of("host")), 0);
+  fusion.add(queued("device"), 0);
+  fusion.add(elsewhere, 0);
+  CHECK(fusion.count() == 3);
+  CHECK(names_of(fusion.take(0, one_since(0))) == Names{{"host"}, {"elsewhere"}});
+  fusion.add(agreed_on(sum_of("host")), 0);
+  CHECK(names_of(fusion.take(0)) == Names{{"device"}, {"host"}});  // it goes on by itself
+}
+
+TEST_CASE("fusion: a cycle is as long on a device, whatever is in flight") {
+  FusionManager fusion = fusion_of(1 << 20, 100);
+  for (const InFlight& in_flight : {InFlight{}, one_since(0), one_since(0, true)}) {
+    fusion.add(queued("a"), 10);
+    CHECK(fusion.take(109, in_flight).empty());
+    CHECK(fusion.due_in(109, in_flight) == 1);
+    CHECK(fusion.take(110, in_flight).size() == 1);
+  }
 }
 
 }  // namespace hvd::test

@@ -121,6 +121,24 @@ TEST_CASE("device: an operation that does not even get to its device has the sam
   });
 }
 
+TEST_CASE("device: what is in flight is all from the first that is not done") {
+  Watched watched(rules(60, 600));
+  CHECK(watched.outstanding.in_flight(kStart).operations == 0);
+  std::vector<FakeDevicePtr> devices;
+  for (const std::int64_t second : {0, 1, 2})
+    devices.push_back(watched.give(kStart + second * kSecond));
+  devices[1]->held = false;
+  InFlight in_flight = watched.outstanding.in_flight(kStart + 3 * kSecond);
+  CHECK(in_flight.operations == 3);
+  CHECK(in_flight.since_ns == kStart);
+  devices[0]->held = false;
+  in_flight = watched.outstanding.in_flight(kStart + 3 * kSecond);
+  CHECK(in_flight.operations == 1);
+  CHECK(in_flight.since_ns == kStart + 2 * kSecond);
+  devices[2]->held = false;
+  CHECK(watched.outstanding.in_flight(kStart + 3 * kSecond).operations == 0);
+}
+
 TEST_CASE("device: a warning in every warning time, and an end at the deadline") {
   Watched watched(rules(60, 600));
   CHECK(watched.outstanding.between_looks() == 15 * kSecond);
