@@ -23,7 +23,7 @@ Request request_for(const std::vector<Operand>& operands, const Reduction& reduc
 }  // namespace
 
 Status allreduce(Engine& engine, const std::vector<Operand>& operands, const Reduction& reduction) {
-  const auto handle = engine.enqueue(request_for(operands, reduction), operands, true);
+  const auto handle = engine.enqueue(request_for(operands, reduction), operands, Next::kWaits);
   if (!handle) return handle.status();
   const auto outcome = engine.wait(handle.value(), kPatience);
   if (!outcome) return outcome.status();

@@ -137,10 +137,9 @@ std::string Engine::transport_to(int peer) const {
   return known ? transports_[static_cast<std::size_t>(peer)] : "";
 }
 
-Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands,
-                                     bool waits_next, void* stream) {
-  const Result<TaskPtr> task = give(std::move(request), std::move(operands),
-                                    waits_next ? Next::kWaits : Next::kGoesOn, stream);
+Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands, Next next,
+                                     void* stream) {
+  const Result<TaskPtr> task = give(std::move(request), std::move(operands), next, stream);
   if (!task) return task.status();
   return task.value()->handle;
 }

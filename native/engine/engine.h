@@ -80,12 +80,11 @@ class HVD_VISIBLE Engine {
   std::string transport_to(int peer) const;
 
   // An empty name becomes "<op>.noname.<handle>", or "<op>.noname" where there are no tensors. The
-  // operands' memory belongs to the engine until the handle is done. waits_next: this thread calls
-  // help() or wait() for it at once, so nobody else is woken to carry it out. stream: of tensors on
-  // a device, behind what it has been given so far they are there. An operation on a device is done
+  // operands' memory belongs to the engine until the handle is done. stream: of tensors on a
+  // device, behind what it has been given so far they are there. An operation on a device is done
   // (for wait()) once it has been given to the device; see Outcome::event.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
-                               bool waits_next = false, void* stream = nullptr);
+                               Next next = Next::kGoesOn, void* stream = nullptr);
   // The same for callers that keep the task, and need no look at the table for it.
   Result<TaskPtr> give(Request request, std::vector<Operand> operands, Next next,
                        void* stream = nullptr);

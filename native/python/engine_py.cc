@@ -100,7 +100,8 @@ struct Call {
   std::int64_t enqueue_on_device(Engine& engine) {
     return value_or_raise([&] {
       const py::gil_scoped_release unlocked;
-      return engine.enqueue(std::move(request), std::move(memory.operands), false, memory.stream);
+      return engine.enqueue(std::move(request), std::move(memory.operands), Next::kGoesOn,
+                            memory.stream);
     }());
   }
 };

@@ -85,7 +85,7 @@ inline Outcome outcome_of(Engine& engine, std::int64_t handle) {
 }
 
 inline Outcome run(Engine& engine, Request request, std::vector<Operand> operands = {}) {
-  const auto handle = engine.enqueue(std::move(request), std::move(operands), true);
+  const auto handle = engine.enqueue(std::move(request), std::move(operands), Next::kWaits);
   REQUIRE(handle.status().message == "");
   return outcome_of(engine, handle.value());
 }

@@ -25,7 +25,8 @@ Status step(Engine& engine, int rank, int number) {
   };
   std::vector<std::int64_t> handles;
   Status first;
-  const auto ask = [&](const Request& request, const std::vector<Operand>& operands, bool next) {
+  const auto ask = [&](const Request& request, const std::vector<Operand>& operands,
+                       Next next = Next::kGoesOn) {
     const auto handle = engine.enqueue(request, operands, next);
     if (handle.is_ok()) {
       handles.push_back(handle.value());
@@ -36,11 +37,11 @@ Status step(Engine& engine, int rank, int number) {
   };
   const auto [a, a_operands] = tensor("a", small);
   const auto [b, b_operands] = tensor("b", large);
-  ask(a, a_operands, false);
-  ask(b, b_operands, false);
+  ask(a, a_operands);
+  ask(b, b_operands);
   Request gather = request_for<float>("g", 16, Kind::kAllgather);
-  if (number % 2 == 1) ask(gather, {{small.data(), nullptr, 16}}, false);
-  ask(plain_request(Kind::kBarrier, "barrier"), {}, true);
+  if (number % 2 == 1) ask(gather, {{small.data(), nullptr, 16}});
+  ask(plain_request(Kind::kBarrier, "barrier"), {}, Next::kWaits);
   for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
     const Outcome outcome = outcome_of(engine, *handle);
     if (first && !outcome.status) first = outcome.status;
@@ -142,7 +143,8 @@ TEST_CASE("engine: callers inside of an engine that ends get out before it is go
       const std::string name = "thread " + std::to_string(who / 2);
       for (;;) {
         std::vector<float> values(8);
-        const auto handle = engine.enqueue(request_for<float>(name, 8), {in_place(values)}, true);
+        const auto handle =
+            engine.enqueue(request_for<float>(name, 8), {in_place(values)}, Next::kWaits);
         REQUIRE(handle.status().message == "");
         const Outcome outcome = outcome_of(engine, handle.value());
         engine.pending();

@@ -21,7 +21,7 @@ std::int64_t cpu_ns() {
   return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-Cost cost_of_call(Engines& engines, int calls, std::size_t count, bool waits_next) {
+Cost cost_of_call(Engines& engines, int calls, std::size_t count, Next next) {
   Cost cost;
   run_ranks(static_cast<int>(engines.size()), [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];
@@ -32,7 +32,7 @@ Cost cost_of_call(Engines& engines, int calls, std::size_t count, bool waits_nex
       if (i == 0) begin = now_ns();
       if (i == 0) cpu_begin = cpu_ns();
       Request request = request_for<float>("tensor", count);
-      const auto handle = engine.enqueue(std::move(request), {in_place(values)}, waits_next);
+      const auto handle = engine.enqueue(std::move(request), {in_place(values)}, next);
       const auto outcome = engine.wait(handle.value(), std::chrono::seconds(30));
       REQUIRE(outcome.value()->status.message == "");
     }
@@ -50,14 +50,14 @@ TEST_CASE("latency: a synchronous allreduce of 4 KiB" * doctest::skip()) {
   SUBCASE("1 rank") { size = 1; }
   SUBCASE("2 ranks") { size = 2; }
   SUBCASE("4 ranks") { size = 4; }
-  for (const bool waits_next : {true, false}) {
+  for (const Next next : {Next::kWaits, Next::kGoesOn}) {
     Engines engines = engines_of(size);
-    const Cost cost = cost_of_call(engines, 20000, 1024, waits_next);
+    const Cost cost = cost_of_call(engines, 20000, 1024, next);
     const auto& counters = engines[0]->counters();
     std::printf(
         "%d ranks, %-17s %7.2f us per call (processor %.2f us); %lld of %lld by the caller, %lld "
         "cached\n",
-        size, waits_next ? "waits next:" : "enqueue, wait:", cost.us, cost.cpu_us,
+        size, next == Next::kWaits ? "waits next:" : "enqueue, wait:", cost.us, cost.cpu_us,
         static_cast<long long>(counters.caller_runs.load()),
         static_cast<long long>(counters.ops.load()),
         static_cast<long long>(counters.cached.load()));

@@ -191,7 +191,7 @@ TEST_CASE("device: host tensors know nothing of it, and nobody else's thread beg
     const FakeTensor<float> tensor(0, small_numbers<float>(rank, 5));
     for (int i = 0; i < 10; ++i) {
       const auto handle = engine.enqueue(device_request<float>("d", 5, 0), {in_place(tensor, 5)},
-                                         true, stream_of(1));
+                                         Next::kWaits, stream_of(1));
       REQUIRE(handle.is_ok());
       check_given(outcome_of(engine, handle.value()));
     }

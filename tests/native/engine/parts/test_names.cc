@@ -6,8 +6,8 @@
 namespace hvd::test {
 namespace {
 
-Result<std::int64_t> start(Engine& engine, float& value, bool waits) {
-  return engine.enqueue(request_for<float>("one name", 1), {{&value, &value, 1}}, waits);
+Result<std::int64_t> start(Engine& engine, float& value, Next next = Next::kGoesOn) {
+  return engine.enqueue(request_for<float>("one name", 1), {{&value, &value, 1}}, next);
 }
 
 bool refused(const Result<std::int64_t>& handle) {
@@ -25,11 +25,11 @@ TEST_CASE("names: one that is not synchronized yet is refused on every rank, eve
       float first = static_cast<float>(rank), second = 0;
       if (rank != 0)
         check_usable(engine, "before");  // rank 0 comes at another time than the others
-      const auto handle = start(engine, first, false);
+      const auto handle = start(engine, first);
       REQUIRE(handle.status().message == "");
       if (rank == 0) check_usable(engine, "before");
       check_usable(engine, "after");  // every rank has submitted it: it has most likely ended
-      const auto again = start(engine, second, false), at_once = start(engine, second, true);
+      const auto again = start(engine, second), at_once = start(engine, second, Next::kWaits);
       CAPTURE(rank);
       CAPTURE(round);
       CAPTURE(again.status().message);
@@ -48,10 +48,10 @@ TEST_CASE("names: one is free again when poll() has said that the operation has 
   Engines engines = engines_of(2);
   on_every_rank(engines, [&](Engine& engine, int) {
     float first = 1, second = 2;
-    const auto handle = start(engine, first, false);
+    const auto handle = start(engine, first);
     REQUIRE(handle.status().message == "");
     while (!engine.poll(handle.value()).value()) std::this_thread::yield();
-    const auto again = start(engine, second, false);
+    const auto again = start(engine, second);
     REQUIRE(again.status().message == "");
     CHECK(outcome_of(engine, again.value()).status.is_ok());
     CHECK(second == 4.0F);
@@ -65,7 +65,7 @@ TEST_CASE("names: one that a caller waits for at once is free when the operation
   on_every_rank(engines, [&](Engine& engine, int) {
     for (int round = 0; round < 3; ++round) {
       float value = 1;
-      const auto handle = start(engine, value, true);
+      const auto handle = start(engine, value, Next::kWaits);
       REQUIRE(handle.status().message == "");
       CHECK(outcome_of(engine, handle.value()).status.is_ok());
       CHECK(value == 2.0F);
