@@ -135,7 +135,8 @@ _NEGOTIATION = (
         number(0.0, 60_000),
         "0",
         "longest time in milliseconds that a small tensor waits to be fused with others. There is no cycle here: "
-        "operations start when they are asked for, so 0 is the natural value (Horovod's default is 1)",
+        "operations start when they are asked for, on a GPU when what is under way there has ended, so 0 is the "
+        "natural value (Horovod's default is 1)",
     ),
     _row("cache_capacity", "CACHE_CAPACITY", whole(0), "1024", "names that the response cache holds; 0: no cache"),
     _row(
