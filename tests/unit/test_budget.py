@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest.collected import native_tests
 from hvdtest.offenders import ROOT
-from suite import budget, changes, phases
+from suite import budget, changes, machine, phases
 from suite.budget import Budget, Folder, Shard
 
 TOML = """
@@ -74,6 +74,15 @@ def test_twice_the_budget_and_no_budget_are_failures() -> None:
     assert budget.over(folders, {"unit": 60.0, "jupyter": 60.0}) == [
         "jupyter took 120 s, more than twice its 60 s",
         "spark has no budget: give it a line in tests/budget.toml",
+    ]
+
+
+def test_a_slower_machine_has_more_seconds_at_most_twice_as_many_and_a_faster_one_no_fewer() -> None:
+    reference = machine.REFERENCE_S
+    assert [machine.slowness(times * reference) for times in (0.5, 1.0, 1.5, 9.0)] == [1.0, 1.0, 1.5, 2.0]
+    folders = [Folder("unit", 180.0), Folder("jupyter", 180.1)]
+    assert budget.over(folders, {"unit": 60.0, "jupyter": 60.0}, 1.5) == [
+        "jupyter took 180 s, more than twice its 60 s, on a machine 1.5 times as slow"
     ]
 
 

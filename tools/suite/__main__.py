@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from suite import budget, calm, changes, phases, run
+from suite import budget, calm, changes, machine, phases, run
 
 CI_S = 3600
 
@@ -48,7 +48,7 @@ def _shard(chosen: budget.Shard) -> int:
     )
     took = time.monotonic() - began
     run.say(f"shard {chosen.name}: {took:.0f} s, budget {wanted:.0f} s")
-    return status or int(took > budget.FACTOR * wanted)
+    return status or int(took > budget.FACTOR * machine.slowness(machine.measured()) * wanted)
 
 
 def changed() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests" / "budget.toml"
 FACTOR = 2
-"""A run fails where a folder takes more than this times its budget: half of it is room for a slower machine."""
+"""A run fails where a folder takes more than this times its budget, and than that times the machine's slowness."""
 SLOWEST = 25
 LANES = 2
 """Folders of Python tests that run at the same time: one alone keeps half of two cores busy."""
@@ -91,14 +91,17 @@ def parts(shard: Shard) -> list[Shard]:
     return [replace(shard, name=f"{shard.name}: {what}", seconds={what: each}) for what, each in shard.seconds.items()]
 
 
-def over(folders: Iterable[Folder], budget: Mapping[str, float]) -> list[str]:
-    """Sentences on folders that took more than twice their budget, or have none."""
+def over(folders: Iterable[Folder], budget: Mapping[str, float], slowness: float = 1.0) -> list[str]:
+    """Sentences on folders that took more than twice their budget, or have none; ``slowness``: of this machine."""
     wrong = []
     for folder in folders:
         if folder.name not in budget:
             wrong.append(f"{folder.name} has no budget: give it a line in tests/budget.toml")
-        elif folder.seconds > FACTOR * budget[folder.name]:
-            wrong.append(f"{folder.name} took {folder.seconds:.0f} s, more than twice its {budget[folder.name]:.0f} s")
+        elif folder.seconds > FACTOR * slowness * budget[folder.name]:
+            here = f", on a machine {slowness:.1f} times as slow" if slowness > 1 else ""
+            wrong.append(
+                f"{folder.name} took {folder.seconds:.0f} s, more than twice its {budget[folder.name]:.0f} s{here}"
+            )
     return wrong
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from suite import record, stuck
+from suite import machine, record, stuck
 from suite.budget import LANES, ROOT, Folder, over, slowest, table
 from suite.phases import Phase
 
@@ -127,7 +127,11 @@ def finish(folders: list[Folder], budget: Mapping[str, float] | None, took: floa
     for name, seconds in slowest(folders):
         say(f"  {seconds:6.1f}  {name}")
     failed = [folder.name for folder in folders if folder.failed]
-    wrong = [f"{name} has failures" for name in failed] + (over(folders, budget) if budget is not None else [])
+    wrong = [f"{name} has failures" for name in failed]
+    if budget is not None:
+        slowness = machine.slowness(machine.measured())
+        say(f"\nthis machine takes {slowness:.2f} times as long as the budget's")
+        wrong += over(folders, budget, slowness)
     say("".join(f"\n{sentence}" for sentence in wrong))
     if took is not None:
         say(f"suite: {took:.0f} s by the clock")
