@@ -369,7 +369,7 @@ def test_status_and_doctor(kernel: Kernel) -> None:
     assert report.endswith("everything is in place\n"), report
     names = [line[4:].split("  ")[0] for line in report.splitlines()[:-1]]
     assert names == [
-        "mpiexec", "mpi4py", "native core", "frameworks", "GPUs", "cores", "memory", "/dev/shm", "leftovers",
+        "mpiexec", "mpi4py", "native core", "frameworks", "GPUs", "MPS", "cores", "memory", "/dev/shm", "leftovers",
         "warm ranks", "kernelspec", "widgets",
     ]  # fmt: skip
 
