@@ -47,7 +47,7 @@ def test_gradients_of_processes_become_a_handful_of_operations(np: int, slices: 
             told = ranks.run(_gradients, timeout=120.0)
             assert len({operations for operations, _ in told}) == 1
             operations, seconds = told[0]
-            assert 2 <= operations <= most_operations(seconds)
+            assert operations <= most_operations(seconds)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.nightly)])
@@ -75,4 +75,4 @@ def test_gradients_of_threads_become_a_handful_of_operations(size: int) -> None:
     assert not errors, errors
     assert len({operations for operations, _ in told.values()}) == 1
     operations, seconds = told[0]
-    assert 2 <= operations <= most_operations(seconds)
+    assert operations <= most_operations(seconds)
