@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,10 +117,17 @@ def _joined(folders: Iterable[Folder]) -> list[Folder]:
     return list(found.values())
 
 
-def finish(folders: list[Folder], budget: Mapping[str, float] | None, took: float | None = None) -> int:
+def finish(
+    folders: list[Folder],
+    budget: Mapping[str, float] | None,
+    took: float | None = None,
+    *,
+    measured: Callable[[], float] = machine.measured,
+) -> int:
     """Print the table, the slowest tests and the sum; the exit status. Without a budget nothing is held to it.
 
-    ``took``: seconds by the clock, which are fewer than the sum where folders ran at the same time.
+    ``took``: seconds by the clock, which are fewer than the sum where folders ran at the same time. ``measured``: the
+    seconds that tell how fast this machine is.
     """
     say("\n" + table(folders, budget or {}))
     say("\nslowest tests, seconds:")
@@ -129,7 +136,7 @@ def finish(folders: list[Folder], budget: Mapping[str, float] | None, took: floa
     failed = [folder.name for folder in folders if folder.failed]
     wrong = [f"{name} has failures" for name in failed]
     if budget is not None:
-        slowness = machine.slowness(machine.measured())
+        slowness = machine.slowness(measured())
         say(f"\nthis machine takes {slowness:.2f} times as long as the budget's")
         wrong += over(folders, budget, slowness)
     say("".join(f"\n{sentence}" for sentence in wrong))
