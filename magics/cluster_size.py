@@ -14,7 +14,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
     from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import Resized
+    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
     from hvd_kernel.protocol.messages import MetricsSample
 
 Say = Callable[[str], None]
@@ -121,7 +121,7 @@ def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str
     return only, sorted(of_its_own - {*only})
 
 
-def told(done: Resized, own: Sequence[str]) -> str:
+def told(done: ResizeOutcome, own: Sequence[str]) -> str:
     """Return what became of it, as lines; ``own``: variables of which those that left had values of their own."""
     if not done.left and not done.given.ranks:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"

@@ -27,7 +27,7 @@ from hvd_kernel.magics.shell.prompt_front_end import front_end_at
 from hvd_kernel.magics.shell.prompts import Prompts
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.cluster import CellRun, Session
     from hvd_kernel.protocol.messages import MetricsSample
 
 Origin = dict[str, Any]
@@ -44,7 +44,7 @@ def drive(
     job: Job | None = None,
     counts: bool = True,
     source: str | None = None,
-) -> tuple[Watch, Run, Renderer]:
+) -> tuple[Watch, CellRun, Renderer]:
     """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed.
 
     ``counts``: it is a run, whose figures are kept where it trains; ``source``: the code that it is known by there.
@@ -66,12 +66,12 @@ def watched(
     session: Session,
     manager: ClusterManager,
     writer: Writer,
-    begin: Callable[[], Run],
+    begin: Callable[[], CellRun],
     origin: Callable[[], Origin] = dict,
     *,
     timeout: float | None = None,
     job: Job | None = None,
-) -> tuple[Watch, Run, Renderer]:
+) -> tuple[Watch, CellRun, Renderer]:
     """Begin a run, or take one that goes on already, and show what it gives until its end.
 
     ``origin`` tells what is kept beside the figures of one that has trained.

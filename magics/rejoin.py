@@ -15,9 +15,9 @@ from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.display.render import steps_lost
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.cluster import CellRun, Session
     from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import Resized
+    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
     from hvd_kernel.magics.display.render import Renderer
     from hvd_kernel.protocol.messages import MetricsSample
 
@@ -34,7 +34,7 @@ class Wish:
 class Rejoin:
     """Looks after one run. ``tick`` is called often, by the thread that reads the run's events."""
 
-    def __init__(self, session: Session, run: Run, renderer: Renderer) -> None:
+    def __init__(self, session: Session, run: CellRun, renderer: Renderer) -> None:
         self._session, self._run, self._renderer = session, run, renderer
         self._work: Future[Any] | None = None
         self._lost = 0  # steps
@@ -142,7 +142,7 @@ class Rejoin:
         self._lost = max(waits.lost for waits in self._run.waiting.values())
         return self._session.rejoin(self._run, self._track)
 
-    def _resize(self) -> Resized | None:
+    def _resize(self) -> ResizeOutcome | None:
         wish = self._wish
         assert wish is not None
 

@@ -28,7 +28,7 @@ from hvd_kernel.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.cluster import CellRun, Session
     from hvd_kernel.magics.display.render import Renderer
 
 POLL_S = 0.05
@@ -54,7 +54,7 @@ class Watch:
     def __init__(
         self,
         session: Session,
-        run: Run,
+        run: CellRun,
         renderer: Renderer,
         ranks: Sequence[int],
         timeout: float | None,

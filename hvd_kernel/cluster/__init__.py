@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.ranks.status import RankStatus
-    from hvd_kernel.cluster.requests.cell_run import Run
+    from hvd_kernel.cluster.requests.cell_run import CellRun
     from hvd_kernel.cluster.session import Session
 
-__all__ = ["RankStatus", "Run", "Session"]
+__all__ = ["CellRun", "RankStatus", "Session"]
 
-_WHERE = {"RankStatus": "ranks.status", "Run": "requests.cell_run", "Session": "session"}
+_WHERE = {"CellRun": "requests.cell_run", "RankStatus": "ranks.status", "Session": "session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hvd_kernel.cluster.ranks.events import AttachRequested
 from hvd_kernel.cluster.ranks.remembered import restored
-from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.session import Session
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
@@ -121,7 +121,7 @@ def _go_on(session: Session, silent: set[int]) -> None:
     known = {rank: each for rank, each in told.items() if "error" not in each}
     busy = {rank: each for rank, each in known.items() if each["busy"]}
     left = tuple(sorted({*busy, *silent, *set(asked) - set(known)} - dead))
-    run = Run(left, max((each["cell"] for each in known.values()), default=0), lambda _force: {})
+    run = CellRun(left, max((each["cell"] for each in known.values()), default=0), lambda _force: {})
     run.aborted = any(each["broken"] for each in known.values()) or bool(dead)
     session.resume(run, max((each["run"] for each in known.values()), default=0))
     wire.soon(wire.sinks.update, {each["request"]: (rank, run) for rank, each in busy.items()})
@@ -132,7 +132,7 @@ def _go_on(session: Session, silent: set[int]) -> None:
 class _Asked:
     """Takes the prompts that ranks have opened while no kernel was connected; later ones come by themselves."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: CellRun) -> None:
         self._run = run
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
@@ -155,7 +155,7 @@ class _Left:
     What the rank publishes comes in order: after the answer's own "idle" nothing of the cell can come.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: CellRun) -> None:
         self._run = run
 
     def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:

@@ -21,8 +21,8 @@ from hvd_kernel.protocol.elastic import ADDED, REMOVED
 if TYPE_CHECKING:
     from hvd_kernel.cluster.executor import Executor
     from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import Resized
-    from hvd_kernel.cluster.requests.cell_run import Run
+    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
+    from hvd_kernel.cluster.requests.cell_run import CellRun
 
 _ANSWER_S = 30.0
 _QUIT_S = 10.0  # for ranks that leave to come to the end of the cell; then their processes are ended
@@ -36,7 +36,7 @@ Prepare = Callable[["Respawned"], None]
 class CellRendezvous:
     """One for each time that a cell's ranks meet again. Not on the I/O thread."""
 
-    def __init__(self, executor: Executor, run: Run, number: int) -> None:
+    def __init__(self, executor: Executor, run: CellRun, number: int) -> None:
         """Prepare; ``number``: the run's among this cluster's."""
         self._executor, self._run, self._number = executor, run, number
 
@@ -55,7 +55,7 @@ class CellRendezvous:
         self._settle(partial(self._go_on, set(done.ranks) & self._run.lost.keys(), done.ranks))
         return done
 
-    def resize(self, n: int, restore: tuple[str, ...], prepare: Prepare, say: Say) -> Resized | None:
+    def resize(self, n: int, restore: tuple[str, ...], prepare: Prepare, say: Say) -> ResizeOutcome | None:
         """Have n ranks at the cell's next commit, and it goes on; None: it has ended before.
 
         Raises
@@ -77,7 +77,7 @@ class CellRendezvous:
             raise ClusterError(f"{problem}\nThe cell goes on with {done.n} ranks.")
         return done
 
-    def _meet(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[Resized, str]:
+    def _meet(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[ResizeOutcome, str]:
         """Have n ranks; where fresh ones do not come, as many as before, and why."""
         run, before = self._run, len(self._run.ranks)
         with self._or_given_up():

@@ -48,7 +48,7 @@ def _monitor_hearts(**how: Any) -> None:
     loop.run_forever()
 
 
-class Controller(ipp_app.IPController):  # type: ignore[misc]
+class IPyparallelController(ipp_app.IPController):  # type: ignore[misc]
     """Gives its connection information to a function instead of writing it to files."""
 
     deliver: Deliver
@@ -182,7 +182,7 @@ def serve(deliver: Deliver, stopped: Callable[[], None], address: str, key: str)
     config.IPController.log_level = logging.ERROR
     config.HeartMonitor.period = HEARTBEAT_MS
     config.HeartMonitor.max_heartmonitor_misses = misses(address)
-    controller = Controller.instance(config=config)
+    controller = IPyparallelController.instance(config=config)
     secret = secrets.token_hex(32)
     controller.deliver = lambda known: deliver({**known, "client": {**known["client"], registration.SECRET: secret}})
     controller.stopped = stopped

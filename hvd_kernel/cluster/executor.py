@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.cluster import failure, rank_files, registration
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.remembered import remembered
 from hvd_kernel.cluster.requests.gather import Handshake, Report
 from hvd_kernel.cluster.supervised import Supervised
@@ -33,7 +33,7 @@ from hvd_kernel.processes.lifetime import kill
 from hvd_kernel.processes.mpi.network import is_far
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.requests.cell_run import Run
+    from hvd_kernel.cluster.requests.cell_run import CellRun
     from hvd_kernel.cluster.requests.clients import Clients
     from hvd_kernel.cluster.requests.stream import Stream
 
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 class Executor:
     """Holds what actions need: the supervisor, the connection to the ranks, the recorder of their deaths."""
 
-    def __init__(self, spec: ClusterSpec, ranks: Ranks, launched: Supervised) -> None:
+    def __init__(self, spec: ClusterSpec, ranks: RankTable, launched: Supervised) -> None:
         self.spec = spec
         self.ranks = ranks
         self.launched = launched
@@ -52,7 +52,7 @@ class Executor:
         self.clients: Clients | None = None  # ipyparallel's ordinary ones
         self.recorder = Recorder(launched.folder)
         self.notices: list[str] = []  # what the user should know, and has not been told
-        self.latest: Run | None = None  # the cell that runs, or ran last
+        self.latest: CellRun | None = None  # the cell that runs, or ran last
         self.on_ready: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec) or bool(spec.on))
@@ -65,17 +65,17 @@ class Executor:
             **dict.fromkeys((e.Tell, e.Done, e.Failed), self._answer),
             e.SetTimer: self._set_timer,
             e.Send: lambda action: launched.send(action.message),
-            e.Watch: self._watch,
+            e.WatchRank: self._watch,
             e.Examine: self._examine,
             e.Forget: self._forget,
             e.Renumber: self._renumber,
             e.Greet: self._greet,
             e.Ask: self._ask,
-            e.Rendezvous: self._rendezvous,
+            e.FormCommunicator: self._rendezvous,
             e.CommunicatorReady: self._note_ready,
             e.Kill: self._kill,
             e.AwaitCell: self._await_cell,
-            e.Remember: lambda _: self.remember(),
+            e.SaveForNextKernel: lambda _: self.remember(),
         }
 
     @property
@@ -132,7 +132,7 @@ class Executor:
         self.clients = Clients(known)
         self.stream = Stream(
             known,
-            lambda rank, pid: self.deliver(e.RankDied(rank, pid)),
+            lambda rank, pid: self.deliver(e.RankProcessEnded(rank, pid)),
             lambda rank: self.deliver(e.EngineRegistered(rank)),
             self.on_broken,
         )
@@ -227,7 +227,7 @@ class Executor:
         else:
             self._timers.append((time.monotonic() + timer.seconds, timer.ticket))
 
-    def _watch(self, action: e.Watch) -> None:
+    def _watch(self, action: e.WatchRank) -> None:
         """Hear of the end of a rank of this host, and why; it may have come already. Have it limited."""
         rank, pid = action.rank, action.pid
         if self.spec.limits:
@@ -236,7 +236,7 @@ class Executor:
         try:
             self.wire.watch(rank, pid)
         except ProcessLookupError:
-            self.deliver(e.RankDied(rank, pid))
+            self.deliver(e.RankProcessEnded(rank, pid))
 
     def _examine(self, action: e.Examine) -> None:
         stream, rank, who = self.wire, action.rank, action.who
@@ -293,7 +293,7 @@ class Executor:
             if ranks:
                 self.wire.request(sorted(ranks), "hvd_request", content, report, urgent=urgent)
 
-    def _rendezvous(self, action: e.Rendezvous) -> None:
+    def _rendezvous(self, action: e.FormCommunicator) -> None:
         peers = {rank: (who.pid, who.host, who.first) for rank, who in action.members.items()}
         rendezvous = {
             "size": len(peers),

@@ -22,12 +22,12 @@ from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.pool import warm_ranks
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import Resized
+from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.ranks.status import RankStatus, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
-from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.cluster.requests.repair import Repair
 from hvd_kernel.cluster.supervised import Supervised
@@ -62,8 +62,8 @@ class Change(NamedTuple):
 class Session:
     """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
 
-    def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: Ranks | None = None) -> None:
-        self.ranks = ranks or Ranks(spec.n, socket.gethostname())
+    def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: RankTable | None = None) -> None:
+        self.ranks = ranks or RankTable(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
         self.executor.on_ready = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
         self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
@@ -101,9 +101,8 @@ class Session:
         try:
             with deferred():
                 launched = warm_ranks.take(spec) or Launched(spec) if engine is None else EngineLaunched(spec, engine)
-                session = cls(
-                    spec, launched, Ranks(spec.n, socket.gethostname(), engine="" if engine is None else engine.name)
-                )
+                ranks = RankTable(spec.n, socket.gethostname(), engine="" if engine is None else engine.name)
+                session = cls(spec, launched, ranks)
                 atexit.register(session.end)
             session.executor.call(events.StartRequested, say=say)
             launched.up(session.ask)
@@ -155,7 +154,7 @@ class Session:
         return self.executor.launched.pid
 
     @property
-    def latest(self) -> Run | None:
+    def latest(self) -> CellRun | None:
         """The cell that runs, or ran last."""
         return self.executor.latest
 
@@ -169,7 +168,7 @@ class Session:
         """The latest sample of each rank in the latest run."""
         return dict(self.latest.metrics) if self.latest else {}
 
-    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False) -> Run:
+    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False) -> CellRun:
         """Start a cell on all ranks, or on some, and return its stream of events.
 
         ``replaces``: whoever reads them replaces ranks that die while others wait for that (``rejoin``).
@@ -182,7 +181,7 @@ class Session:
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self.executor.recorder.note()
-        run = Run(targets, cell, lambda force: self._values(run, force), replaces=replaces)
+        run = CellRun(targets, cell, lambda force: self._values(run, force), replaces=replaces)
         self.executor.latest = run
         self._runs += 1
         self._wire.request(targets, "execute_request", run.request(code, self._runs), run)
@@ -331,7 +330,7 @@ class Session:
                 self.executor.remember()
         return done
 
-    def rejoin(self, run: Run, prepare: Callable[[Respawned], None], progress: Progress | None = None) -> Respawned:
+    def rejoin(self, run: CellRun, prepare: Callable[[Respawned], None], progress: Progress | None = None) -> Respawned:
         """Replace the dead while the others wait in ``elastic.run``, and have the cell go on on all ranks.
 
         ``prepare`` is called when all have met, before the fresh ranks run the cell.
@@ -345,7 +344,7 @@ class Session:
 
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
-    ) -> Resized:
+    ) -> ResizeOutcome:
         """Have n ranks: who lives stays, with its variables; the youngest leave, or those that are named; others come.
 
         While a cell runs it is done at its next commit (``resize_in_cell``), or when it has ended.
@@ -364,7 +363,7 @@ class Session:
         """
         self._check_resizable(n)
         run = self.latest
-        done: Resized | None = None
+        done: ResizeOutcome | None = None
         if run is not None and not run.finished and not drop:
             done = self.resize_in_cell(run, n, restore=restore, progress=progress)
         if done is None:
@@ -394,13 +393,13 @@ class Session:
 
     def resize_in_cell(
         self,
-        run: Run,
+        run: CellRun,
         n: int,
         *,
         restore: Sequence[str] = (),
         prepare: Callable[[Respawned], None] = lambda _given: None,
         progress: Progress | None = None,
-    ) -> Resized | None:
+    ) -> ResizeOutcome | None:
         """Have n ranks at the next commit of a cell in ``elastic.run``, which goes on; None: it has ended before.
 
         Any thread, while another one reads the run. ``prepare`` is called when all have met, before the fresh ranks run
@@ -412,7 +411,7 @@ class Session:
             Another resize waits for its commit, the cell is on some ranks only, or it could not be done.
         """
         if n == self.n and not self.dead:
-            return Resized(n, n, (), {rank: rank for rank in range(n)})
+            return ResizeOutcome(n, n, (), {rank: rank for rank in range(n)})
         if n < 1:
             raise ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
         if run.resizing:
@@ -445,7 +444,7 @@ class Session:
         wish = messages.Detach(name, place, self.n, float(lookup.value("HVD_KEEP_HOURS", os.environ)))
         self.executor.call(events.DetachRequested, wish, self.supervisor)
 
-    def resume(self, run: Run, number: int) -> None:
+    def resume(self, run: CellRun, number: int) -> None:
         """Go on with a run that an earlier kernel has begun, the ``number``-th of this cluster."""
         self.executor.latest, self._runs = run, number
 
@@ -472,7 +471,7 @@ class Session:
     def _wire(self) -> Stream:
         return self.executor.wire
 
-    def _values(self, run: Run, force: bool) -> dict[int, Any]:
+    def _values(self, run: CellRun, force: bool) -> dict[int, Any]:
         if run is not self.latest or not run.done:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
         failed = {each.rank for each in run.failures}

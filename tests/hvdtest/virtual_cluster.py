@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from hvd_kernel.cluster.ranks import events as e
-from hvd_kernel.cluster.ranks.membership import Membership, State
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.membership import ClusterState, Membership
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.processes.channel import messages as m
 
 HOST = "here"
@@ -58,7 +58,7 @@ class VirtualCluster:
     def __init__(self, n: int, seed: int) -> None:
         self.now = 0.0
         self.random = random.Random(seed)
-        self.membership = Membership(Ranks(n, HOST), patience=PATIENCE_S, far=False)
+        self.membership = Membership(RankTable(n, HOST), patience=PATIENCE_S, far=False)
         self.processes: list[Process] = []
         self.answers: dict[int, list[e.Done | e.Failed]] = {}
         self.generation = 0
@@ -144,7 +144,7 @@ class VirtualCluster:
             getattr(self, "on_" + type(action).__name__.lower())(action)
         for rank in range(self.n):
             assert len(self.living(rank)) <= 1, f"two processes are rank {rank}"
-        if self.membership.state is State.READY:
+        if self.membership.state is ClusterState.READY:
             members = self.membership.ranks.members.values()
             assert not self.membership.ranks.dead
             [met] = {self._process(who.pid).generation for who in members}
@@ -159,7 +159,7 @@ class VirtualCluster:
             case e.Ask(ranks=asked) | e.Greet(ranks=asked):
                 for who in filter(None, map(ranks.process, asked)):
                     assert not self._process(who.pid).is_told, f"{action} asks rank {who.rank}, which is dead"
-            case e.Rendezvous(generation=generation, members=members):
+            case e.FormCommunicator(generation=generation, members=members):
                 assert generation > self.generation, "a generation that has been"
                 assert sorted(members) == list(range(self.n)), "some are left out"
                 assert not [who for who in members.values() if self._process(who.pid).is_told], "the dead are members"
@@ -191,7 +191,7 @@ class VirtualCluster:
     def on_settimer(self, timer: e.SetTimer) -> None:
         self.later(timer.seconds, lambda: self.deliver(e.TimerFired(timer.ticket)))
 
-    def on_watch(self, action: e.Watch) -> None:
+    def on_watchrank(self, action: e.WatchRank) -> None:
         process = self._process(action.pid)
         process.watched, process.watched_as = True, action.rank
         if not process.alive:
@@ -225,7 +225,7 @@ class VirtualCluster:
                 self._asked.append((process, question))
                 self.soon(partial(self._reply, process, question))
 
-    def on_rendezvous(self, action: e.Rendezvous) -> None:
+    def on_formcommunicator(self, action: e.FormCommunicator) -> None:
         self.generation = action.generation
         self._sizes[action.generation] = len(action.members)
         content = {"members": {rank: who.pid for rank, who in action.members.items()}, "as": action.generation}
@@ -246,7 +246,7 @@ class VirtualCluster:
         if not (self.lossy and self.random.random() < 0.05):
             self.later(self.random.uniform(0, 2), lambda: self.deliver(e.CellEnded(action.ticket)))
 
-    def on_remember(self, _: e.Remember) -> None:
+    def on_savefornextkernel(self, _: e.SaveForNextKernel) -> None:
         """Nothing: nobody comes after this kernel."""
 
     def on_send(self, action: e.Send) -> None:
@@ -285,7 +285,7 @@ class VirtualCluster:
 
     def _tell_death(self, process: Process) -> None:
         process.is_told = True
-        self.deliver(e.RankDied(process.watched_as, process.pid))
+        self.deliver(e.RankProcessEnded(process.watched_as, process.pid))
 
     def _introduce(self, ticket: e.Ticket, rank: int) -> None:
         for process in self._engines(rank):

@@ -14,7 +14,7 @@ import pytest
 from hvdtest.cluster import drain, execute, living
 from hvdtest.kernel import Kernel
 
-from hvd_kernel.cluster import Run, Session
+from hvd_kernel.cluster import CellRun, Session
 from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.errors import ClusterError
@@ -53,7 +53,7 @@ def pids(session: Session) -> list[int]:
     return [status.pid for status in session.status()]
 
 
-def begin(session: Session, folder: Path, last: int) -> Run:
+def begin(session: Session, folder: Path, last: int) -> CellRun:
     """Begin a training and return when all ranks are in it."""
     run = session.run(TRAIN.format(folder=str(folder), until=last), cell=3)
     missing = set(run.ranks)

@@ -152,8 +152,8 @@ def at(session: Session, kind: type[events.Action], act: Callable[[], None], mon
         (4, events.Renumber),
         (2, events.Renumber),
         (4, events.Greet),
-        (4, events.Rendezvous),
-        (2, events.Rendezvous),
+        (4, events.FormCommunicator),
+        (2, events.FormCommunicator),
     ],
 )
 def test_who_dies_in_the_middle_is_replaced(

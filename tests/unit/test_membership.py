@@ -12,11 +12,11 @@ import pytest
 from hvdtest.virtual_cluster import VirtualCluster
 
 from hvd_kernel.cluster.ranks import events as e
-from hvd_kernel.cluster.ranks.membership import Membership, State
+from hvd_kernel.cluster.ranks.membership import ClusterState, Membership
 from hvd_kernel.cluster.ranks.procedure import Procedure
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
-from hvd_kernel.cluster.ranks.resize import Resize, Resized
+from hvd_kernel.cluster.ranks.resize import Resize, ResizeOutcome
 from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.processes.channel import messages
 
@@ -119,13 +119,13 @@ def explore(seed: int) -> VirtualCluster:
     assert_whole_or_explained(world)
     world.stop()
     world.deliver(e.Stopped())
-    assert world.membership.state is State.DOWN
+    assert world.membership.state is ClusterState.DOWN
     assert {number: len(each) for number, each in world.answers.items()} == dict.fromkeys(world.answers, 1)
     return world
 
 
 def is_resized(told: e.Done | e.Failed) -> bool:
-    return isinstance(told, e.Done) and isinstance(told.value, Resized)
+    return isinstance(told, e.Done) and isinstance(told.value, ResizeOutcome)
 
 
 def explore_all(seeds: range) -> list[VirtualCluster]:
@@ -135,7 +135,7 @@ def explore_all(seeds: range) -> list[VirtualCluster]:
 def assert_whole_or_explained(world: VirtualCluster) -> None:
     """Replace who is dead: all ranks live and are in one communicator, or nobody is left, or the cluster is down."""
     assert [len(each) for each in world.answers.values()] == [1] * len(world.answers), "somebody waits for ever"
-    if world.membership.state in {State.DOWN, State.STOPPING}:
+    if world.membership.state in {ClusterState.DOWN, ClusterState.STOPPING}:
         return
     mended = world.request(e.ReplaceRequested, None)
     world.run()
@@ -144,7 +144,7 @@ def assert_whole_or_explained(world: VirtualCluster) -> None:
         assert "dead, so there is nothing to continue from" in told.why
         assert world.membership.ranks.dead == set(range(world.n))
         return
-    assert world.membership.state is State.READY
+    assert world.membership.state is ClusterState.READY
     members = world.membership.ranks.members
     living = [(each.rank, each.pid, each.generation) for each in world.processes if each.alive]
     assert sorted(living) == [(rank, members[rank].pid, world.generation) for rank in range(world.n)]
@@ -175,7 +175,7 @@ def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> 
             "rank 2 runs on another host, held by mpiexec, which adds no ranks: `%%hvdrun -np 4` between cells starts all ranks "
             "again, with what hvd_kernel.keep has named"
         )
-    assert (world.n, world.membership.state) == (3, State.READY)
+    assert (world.n, world.membership.state) == (3, ClusterState.READY)
 
 
 def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -> None:
@@ -194,7 +194,7 @@ def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -
     assert isinstance(told, e.Done)
     assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((2, 3), {1: 1}, (0,))
     assert world.living(1)[0].pid == before[1]
-    assert (world.generation, world.membership.state) == (2, State.READY)
+    assert (world.generation, world.membership.state) == (2, ClusterState.READY)
     request = world.request(e.ResizeRequested, 3, in_cell=True)
     world.run()
     told = answer(world, request)
@@ -222,7 +222,7 @@ def test_a_start_says_how_far_it_is() -> None:
     world.on_tell = lambda action: told.append(action.text)  # type: ignore[method-assign]
     world.start()
     world.request(e.StartRequested)
-    assert world.membership.state is State.STARTING
+    assert world.membership.state is ClusterState.STARTING
     world.run()
     assert told == [
         "controller ready, ranks are importing",
@@ -230,7 +230,7 @@ def test_a_start_says_how_far_it_is() -> None:
         "2 of 3 ranks ready",
         "3 ranks ready",
     ]
-    assert world.membership.state is State.READY
+    assert world.membership.state is ClusterState.READY
     assert [who.rank for who in world.membership.ranks.status({})] == [0, 1, 2]
 
 
@@ -250,19 +250,19 @@ def test_a_start_that_fails_says_why_with_the_log(event: messages.Message | None
         world.later(1.0, lambda: world.deliver(event))
     world.run()
     assert answer(world, request) == e.Failed(request, why, with_log=True)
-    assert world.membership.state is State.DOWN
+    assert world.membership.state is ClusterState.DOWN
 
 
 def test_a_dead_rank_is_replaced_and_gets_what_was_kept_from_the_lowest_that_has_it() -> None:
     world = started(3)
     world.kill(world.living(0)[0])
     world.run()
-    assert world.membership.state is State.BROKEN
+    assert world.membership.state is ClusterState.BROKEN
     request = world.request(e.ReplaceRequested, None, restore=("y",))
-    assert world.membership.state is State.REPLACING
+    assert world.membership.state is ClusterState.REPLACING
     world.run()
     assert answer(world, request) == e.Done(request, Respawned((0,), 1, ("y", "x")))
-    assert (world.generation, world.membership.state) == (1, State.READY)
+    assert (world.generation, world.membership.state) == (1, ClusterState.READY)
 
 
 def test_a_death_is_that_of_a_process_and_not_of_whoever_took_its_place() -> None:
@@ -272,10 +272,10 @@ def test_a_death_is_that_of_a_process_and_not_of_whoever_took_its_place() -> Non
     world.run()
     world.request(e.ReplaceRequested, None)
     world.run()
-    world.deliver(e.RankDied(1, before.pid))
-    assert world.membership.state is State.READY
-    world.deliver(e.RankDied(1, world.living(1)[0].pid))
-    assert world.membership.state is State.BROKEN
+    world.deliver(e.RankProcessEnded(1, before.pid))
+    assert world.membership.state is ClusterState.READY
+    world.deliver(e.RankProcessEnded(1, world.living(1)[0].pid))
+    assert world.membership.state is ClusterState.BROKEN
 
 
 def test_one_thing_at_a_time_and_who_waits_hears_of_the_end() -> None:
@@ -308,7 +308,7 @@ def test_on_the_way_back_who_does_not_answer_is_silent_and_who_is_gone_is_dead()
     later.run()
     assert answer(later, request) == e.Done(request, (1,))
     assert later.membership.ranks.dead == {2, 3}
-    assert later.membership.state is State.BROKEN
+    assert later.membership.state is ClusterState.BROKEN
 
 
 def pids(world: VirtualCluster) -> list[int]:
@@ -316,13 +316,13 @@ def pids(world: VirtualCluster) -> list[int]:
     return [world.living(rank)[0].pid for rank in range(world.n)]
 
 
-def resized(world: VirtualCluster, n: int, *drop: int) -> Resized:
+def resized(world: VirtualCluster, n: int, *drop: int) -> ResizeOutcome:
     request = world.request(e.ResizeRequested, n, frozenset(drop))
-    assert world.membership.state is State.RESIZING
+    assert world.membership.state is ClusterState.RESIZING
     world.run()
     told = answer(world, request)
     assert isinstance(told, e.Done), told
-    assert world.membership.state is State.READY
+    assert world.membership.state is ClusterState.READY
     return told.value
 
 
@@ -330,7 +330,7 @@ def test_who_lives_stays_where_a_cluster_grows_and_the_fresh_ones_get_what_was_k
     world = started(2)
     before = pids(world)
     done = resized(world, 4)
-    assert done == Resized(2, 4, (), {0: 0, 1: 1}, Respawned((2, 3), 0, ("x",)))
+    assert done == ResizeOutcome(2, 4, (), {0: 0, 1: 1}, Respawned((2, 3), 0, ("x",)))
     assert pids(world)[:2] == before
     assert (world.n, world.generation) == (4, 1)
 
@@ -346,7 +346,7 @@ def test_without_a_word_the_dead_leave_first_and_then_the_youngest_and_the_oldes
     world.kill(world.living(1)[0])
     world.run()
     done = resized(world, 3)
-    assert done == Resized(5, 3, (1, 3), {2: 0, 4: 1, 0: 2})
+    assert done == ResizeOutcome(5, 3, (1, 3), {2: 0, 4: 1, 0: 2})
     assert pids(world) == [before[2], before[4], before[0]]
     assert [each.generation for each in world.processes if each.alive] == [world.generation] * 3
 
@@ -354,9 +354,9 @@ def test_without_a_word_the_dead_leave_first_and_then_the_youngest_and_the_oldes
 def test_named_ranks_leave_and_the_others_keep_their_order() -> None:
     world = started(4)
     before = pids(world)
-    assert resized(world, 2, 0, 3) == Resized(4, 2, (0, 3), {1: 0, 2: 1})
+    assert resized(world, 2, 0, 3) == ResizeOutcome(4, 2, (0, 3), {1: 0, 2: 1})
     assert pids(world) == before[1:3]
-    world.deliver(e.RankDied(2, before[2]))
+    world.deliver(e.RankProcessEnded(2, before[2]))
     assert world.membership.ranks.dead == {1}, "a process is known by its pid, whatever its number was"
 
 
@@ -377,10 +377,10 @@ def test_a_resize_that_is_cancelled_is_finished_by_a_respawn() -> None:
     world.deliver(e.Cancelled(request))
     assert answer(world, request) == e.Failed(request, "cancelled")
     world.run()
-    assert world.membership.state is State.BROKEN
+    assert world.membership.state is ClusterState.BROKEN
     world.request(e.ReplaceRequested, None)
     world.run()
-    assert (world.membership.state, world.n, len(pids(world))) == (State.READY, 6, 6)
+    assert (world.membership.state, world.n, len(pids(world))) == (ClusterState.READY, 6, 6)
 
 
 def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:
@@ -389,10 +389,10 @@ def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:
     while world.n == 4:
         world.step()
     world.deliver(e.Cancelled(request))
-    assert (world.membership.state, world.membership.ranks.dead) == (State.BROKEN, set())
+    assert (world.membership.state, world.membership.ranks.dead) == (ClusterState.BROKEN, set())
     world.request(e.ReplaceRequested, None)
     world.run()
-    assert world.membership.state is State.READY
+    assert world.membership.state is ClusterState.READY
     assert {each.generation for each in world.processes if each.alive} == {world.generation}
 
 
@@ -400,7 +400,7 @@ def test_who_joins_a_place_that_is_not_there_any_more_is_nobody() -> None:
     world = started(2)
     world.deliver(messages.RanksJoining({1: 4711, 3: 4712}))
     assert not world.membership.ranks.arrivals
-    assert world.membership.state is State.READY
+    assert world.membership.state is ClusterState.READY
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_what_cannot_be_is_refused_and_nothing_has_happened(n: int, drop: set[in
 
 def deaf_note(self: Membership, event: e.Event) -> Iterator[e.Action]:
     """Have nobody watch who joins."""
-    return (action for action in NOTE(self, event) if not isinstance(action, e.Watch))
+    return (action for action in NOTE(self, event) if not isinstance(action, e.WatchRank))
 
 
 NOTE = Membership._note
@@ -441,7 +441,7 @@ NOTE = Membership._note
         (Procedure, "is_over", lambda _self, _timer: False),
         (Membership, "_give_up", lambda _self, _why: iter(())),
         (Resize, "_dismiss", lambda _self, _leaving: iter(())),
-        (Ranks, "rank_of", lambda _self, _pid: -1),
+        (RankTable, "rank_of", lambda _self, _pid: -1),
     ],
 )
 def test_a_mistake_is_found(where: type, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:

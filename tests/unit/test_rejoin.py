@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import Resized
-from hvd_kernel.cluster.requests.cell_run import Run
+from hvd_kernel.cluster.ranks.resize import ResizeOutcome
+from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.rejoin import Rejoin
 from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
@@ -21,7 +21,7 @@ class Session:
 
     n = 3
 
-    def __init__(self, outcome: Respawned | Resized | Exception | None) -> None:
+    def __init__(self, outcome: Respawned | ResizeOutcome | Exception | None) -> None:
         self.dead: tuple[int, ...] = ()
         self.generation = 4
         self.calls = 0
@@ -37,7 +37,7 @@ class Session:
         self.asked.append((handler, list(ranks), urgent))
         return {rank: ({"choice": "off", "run": ""}, []) for rank in ranks}
 
-    def rejoin(self, _run: Run, prepare: Callable[[Respawned], None]) -> Respawned:
+    def rejoin(self, _run: CellRun, prepare: Callable[[Respawned], None]) -> Respawned:
         self.calls += 1
         self.let.wait(10)
         if isinstance(self.outcome, Exception):
@@ -48,19 +48,19 @@ class Session:
 
     def resize_in_cell(
         self,
-        _run: Run,
+        _run: CellRun,
         _n: int,
         *,
         restore: tuple[str, ...],
         prepare: Callable[[Respawned], None],
         progress: Callable[[str], None],
-    ) -> Resized | None:
+    ) -> ResizeOutcome | None:
         self.calls += 1
         progress(f"starting, {restore}")
         self.let.wait(10)
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        if isinstance(self.outcome, Resized):
+        if isinstance(self.outcome, ResizeOutcome):
             prepare(self.outcome.given)
             self.n = self.outcome.n
             return self.outcome
@@ -83,18 +83,18 @@ class Renderer:
         self.shown.append(f"size {n} -> {wanted}: {note}")
 
 
-def begun(outcome: Respawned | Resized | Exception | None) -> tuple[Run, Session, Renderer, Rejoin]:
-    run = Run((0, 1, 2), 1, lambda _force: {}, replaces=True)
+def begun(outcome: Respawned | ResizeOutcome | Exception | None) -> tuple[CellRun, Session, Renderer, Rejoin]:
+    run = CellRun((0, 1, 2), 1, lambda _force: {}, replaces=True)
     session, renderer = Session(outcome), Renderer()
     return run, session, renderer, Rejoin(session, run, renderer)  # type: ignore[arg-type]
 
 
-def die(run: Run, session: Session, rank: int) -> None:
+def die(run: CellRun, session: Session, rank: int) -> None:
     session.dead = (*session.dead, rank)
     run.on_dead(rank, Failure(rank, "RankDied", "killed", (), 1.0))
 
 
-def wait(run: Run, rank: int, lost: int = 0) -> None:
+def wait(run: CellRun, rank: int, lost: int = 0) -> None:
     run.on_output(rank, WAITING_TYPE, to_wire(Waiting(rank, "RankDied", 5, lost)))
 
 
@@ -168,7 +168,9 @@ def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
 
 
 def test_ranks_that_come_and_leave_are_marked_and_whoever_asked_hears_of_it() -> None:
-    run, session, renderer, rejoin = begun(Resized(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",))))
+    run, session, renderer, rejoin = begun(
+        ResizeOutcome(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",)))
+    )
     told = rejoin.resize(5, ["model"])
     with pytest.raises(UsageError, match="to 5 already"):
         rejoin.resize(4)
@@ -188,7 +190,7 @@ def test_ranks_that_come_and_leave_are_marked_and_whoever_asked_hears_of_it() ->
         f"{said}\n",
         "size 5 -> None: ",
     ]
-    session.outcome = Resized(5, 2, (2, 3, 4), {0: 0, 1: 1})
+    session.outcome = ResizeOutcome(5, 2, (2, 3, 4), {0: 0, 1: 1})
     told = rejoin.resize(2)
     rejoin.tick()
     until_told(rejoin, session)

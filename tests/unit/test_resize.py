@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from hvd_kernel.cluster import controller, rank_files
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import Resized
+from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.magics.cluster_size import lost, told
 
 
-def table(*since: int, dead: set[int] = frozenset()) -> Ranks:  # type: ignore[assignment]
+def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: ignore[assignment]
     """Ranks that came in these generations."""
-    ranks = Ranks(len(since), "here")
+    ranks = RankTable(len(since), "here")
     ranks.members = {r: RankStatus(r, 100 + r, "here", alive=True, device="", since=g) for r, g in enumerate(since)}
     ranks.here, ranks.registered, ranks.dead = ranks.everybody, ranks.everybody - dead, set(dead)
     return ranks
@@ -40,7 +40,7 @@ def table(*since: int, dead: set[int] = frozenset()) -> Ranks:  # type: ignore[a
     ],
 )
 def test_who_leaves_and_who_is_which_rank_then(
-    ranks: Ranks, n: int, drop: set[int], leave: set[int], numbers: dict[int, int]
+    ranks: RankTable, n: int, drop: set[int], leave: set[int], numbers: dict[int, int]
 ) -> None:
     assert ranks.leavers(n, drop) == leave
     assert ranks.resize(n, leave) == numbers
@@ -58,22 +58,22 @@ GIVEN = Respawned((4, 5), 0, ("model",))
 @pytest.mark.parametrize(
     ("done", "own", "text"),
     [
-        (Resized(4, 4, (), {0: 0, 1: 1, 2: 2, 3: 3}), [], "there are 4 ranks already\n"),
+        (ResizeOutcome(4, 4, (), {0: 0, 1: 1, 2: 2, 3: 3}), [], "there are 4 ranks already\n"),
         (
-            Resized(4, 6, (), {0: 0, 1: 1, 2: 2, 3: 3}, GIVEN),
+            ResizeOutcome(4, 6, (), {0: 0, 1: 1, 2: 2, 3: 3}, GIVEN),
             [],
             "ranks 0-3 stay\nranks 4-5 are fresh: they have model from rank 0; other variables are missing\n",
         ),
         (
-            Resized(4, 2, (2, 3), {0: 0, 1: 1}),
+            ResizeOutcome(4, 2, (2, 3), {0: 0, 1: 1}),
             ["loss", "x"],
             "ranks 0-1 stay, ranks 2-3 have left, and with them values of `loss`, `x`\n",
         ),
-        (Resized(4, 3, (0,), {1: 0, 2: 1, 3: 2}), [], "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
-        (Resized(3, 2, (0,), {2: 0, 1: 1}), [], "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
+        (ResizeOutcome(4, 3, (0,), {1: 0, 2: 1, 3: 2}), [], "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
+        (ResizeOutcome(3, 2, (0,), {2: 0, 1: 1}), [], "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
     ],
 )
-def test_what_is_said(done: Resized, own: list[str], text: str) -> None:
+def test_what_is_said(done: ResizeOutcome, own: list[str], text: str) -> None:
     assert told(done, own) == text
 
 

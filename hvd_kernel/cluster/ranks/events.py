@@ -45,7 +45,7 @@ class ReplaceRequested(Struct, frozen=True):
 
 
 class ResizeRequested(Struct, frozen=True):
-    """Have n ranks: the youngest leave, or those that are named; fresh ones come. Answer: ``Resized``."""
+    """Have n ranks: the youngest leave, or those that are named; fresh ones come. Answer: ``ResizeOutcome``."""
 
     request: int
     n: int
@@ -88,7 +88,7 @@ class EngineRegistered(Struct, frozen=True):
     rank: int
 
 
-class RankDied(Struct, frozen=True):
+class RankProcessEnded(Struct, frozen=True):
     """A rank's process has ended; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
 
     rank: int
@@ -115,7 +115,7 @@ class TimerFired(Struct, frozen=True):
     ticket: Ticket
 
 
-Happening = EngineRegistered | RankDied | RankAnswered | CellEnded | TimerFired | Message
+Happening = EngineRegistered | RankProcessEnded | RankAnswered | CellEnded | TimerFired | Message
 Event = Request | Cancelled | StopRequested | Stopped | Happening
 
 # Actions: answers.
@@ -159,8 +159,8 @@ class Send(Struct, frozen=True):
     message: Message
 
 
-class Watch(Struct, frozen=True):
-    """Say ``RankDied`` when this process of this host ends; keep it to its limits."""
+class WatchRank(Struct, frozen=True):
+    """Say ``RankProcessEnded`` when this process of this host ends; keep it to its limits."""
 
     rank: int
     pid: int
@@ -205,7 +205,7 @@ class Ask(Struct, frozen=True):
     urgent: bool = False
 
 
-class Rendezvous(Struct, frozen=True):
+class FormCommunicator(Struct, frozen=True):
     """Form a new communicator of exactly these ranks: each is told its number, the size and its peers."""
 
     ticket: Ticket
@@ -233,10 +233,10 @@ class AwaitCell(Struct, frozen=True):
     ticket: Ticket
 
 
-class Remember(Struct, frozen=True):
+class SaveForNextKernel(Struct, frozen=True):
     """Have the supervisor know what the next kernel has to know."""
 
 
 Answer = Tell | Done | Failed
-OnRanks = Watch | Examine | Forget | Renumber | Greet | Ask | Rendezvous | CommunicatorReady | Kill
-Action = Answer | OnRanks | SetTimer | Send | AwaitCell | Remember
+OnRanks = WatchRank | Examine | Forget | Renumber | Greet | Ask | FormCommunicator | CommunicatorReady | Kill
+Action = Answer | OnRanks | SetTimer | Send | AwaitCell | SaveForNextKernel

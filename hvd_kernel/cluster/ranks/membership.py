@@ -22,25 +22,25 @@ from hvd_kernel.cluster.ranks.events import (
     Examine,
     Failed,
     Forget,
-    RankDied,
+    RankProcessEnded,
     ReplaceRequested,
     Request,
     ResizeRequested,
     StartRequested,
     Stopped,
     StopRequested,
-    Watch,
+    WatchRank,
 )
 from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.resize import Resize
 from hvd_kernel.cluster.ranks.respawn import Replace
-from hvd_kernel.cluster.ranks.startup import Attach, Detach, Start, StartByEngine
+from hvd_kernel.cluster.ranks.startup import Attach, DetachProcedure, Start, StartByEngine
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 
 
-class State(Enum):
+class ClusterState(Enum):
     """What the cluster is in, as a sentence says it: "the ranks are ..."."""
 
     DOWN = "stopped: `%hvd start` starts new ones"
@@ -54,18 +54,18 @@ class State(Enum):
 
 
 _FROM = {  # a request -> the states in which it can be fulfilled, and the state meanwhile
-    StartRequested: ({State.DOWN}, State.STARTING),
-    AttachRequested: ({State.DOWN}, State.STARTING),
-    ReplaceRequested: ({State.READY, State.BROKEN}, State.REPLACING),
-    ResizeRequested: ({State.READY, State.BROKEN}, State.RESIZING),
-    DetachRequested: ({State.READY, State.BROKEN}, State.DETACHING),
+    StartRequested: ({ClusterState.DOWN}, ClusterState.STARTING),
+    AttachRequested: ({ClusterState.DOWN}, ClusterState.STARTING),
+    ReplaceRequested: ({ClusterState.READY, ClusterState.BROKEN}, ClusterState.REPLACING),
+    ResizeRequested: ({ClusterState.READY, ClusterState.BROKEN}, ClusterState.RESIZING),
+    DetachRequested: ({ClusterState.READY, ClusterState.BROKEN}, ClusterState.DETACHING),
 }
 
 
 class Membership:
     """Who belongs to the cluster, and how that changes. One thread at a time calls ``step``."""
 
-    def __init__(self, ranks: Ranks, *, patience: float, far: bool) -> None:
+    def __init__(self, ranks: RankTable, *, patience: float, far: bool) -> None:
         """Begin without a cluster.
 
         Parameters
@@ -80,18 +80,18 @@ class Membership:
         self.ranks = ranks
         self._patience = patience
         self._far = far
-        self._rest = State.DOWN  # the state without a procedure
-        self._meanwhile = State.DOWN
+        self._rest = ClusterState.DOWN  # the state without a procedure
+        self._meanwhile = ClusterState.DOWN
         self._procedure: Procedure | None = None
         self._flow: Flow[Any] | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClusterState:
         """What the cluster is in."""
         if self._procedure is not None:
             return self._meanwhile
         whole = not self.ranks.dead and not self.ranks.apart
-        return State.BROKEN if self._rest is State.READY and not whole else self._rest
+        return ClusterState.BROKEN if self._rest is ClusterState.READY and not whole else self._rest
 
     def step(self, event: Event) -> list[Action]:
         """Take an event; return what is to be done, in this order."""
@@ -109,11 +109,11 @@ class Membership:
                 if self._procedure is not None and self._procedure.request == request:
                     yield from self._give_up("cancelled")
             case StopRequested():
-                self._rest = State.STOPPING
+                self._rest = ClusterState.STOPPING
                 yield from self._give_up("the cluster was stopped")
             case Stopped():
-                self._rest = State.DOWN
-            case RankDied(rank, pid):
+                self._rest = ClusterState.DOWN
+            case RankProcessEnded(rank, pid):
                 yield from self._lose(rank, pid)
             case messages.RankExited(rank=rank) if rank != messages.MPIEXEC:
                 yield from self._lose(rank)
@@ -127,8 +127,8 @@ class Membership:
         match event:
             case EngineRegistered(rank):
                 ranks.registered.add(rank)
-            case messages.RanksJoining(pids) if self._rest is State.READY:  # else they end with the cluster
-                yield from (Watch(rank, pid) for rank, pid in ranks.join(pids).items() if pid)
+            case messages.RanksJoining(pids) if self._rest is ClusterState.READY:  # else they end with the cluster
+                yield from (WatchRank(rank, pid) for rank, pid in ranks.join(pids).items() if pid)
             case messages.SparesReady(count):
                 ranks.spares = count
             case messages.Detached(name):
@@ -151,7 +151,7 @@ class Membership:
             case AttachRequested(request):
                 return Attach(request, self.ranks)
             case DetachRequested(request, wish, supervisor):
-                return Detach(request, self.ranks, wish, supervisor)
+                return DetachProcedure(request, self.ranks, wish, supervisor)
             case ReplaceRequested():
                 return Replace(asked, self.ranks, self._patience, far=self._far)
             case ResizeRequested():
@@ -169,8 +169,8 @@ class Membership:
             yield from self._ended(Failed(procedure.request, str(error), with_log=isinstance(error, WithLog)))
 
     def _ended(self, answer: Done | Failed) -> Iterator[Action]:
-        if self._meanwhile is State.STARTING and isinstance(answer, Done):
-            self._rest = State.READY
+        if self._meanwhile is ClusterState.STARTING and isinstance(answer, Done):
+            self._rest = ClusterState.READY
             yield CommunicatorReady(self.ranks.generation)
         self._procedure = self._flow = None
         yield answer

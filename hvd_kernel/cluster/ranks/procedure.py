@@ -15,15 +15,15 @@ from hvd_kernel.cluster.ranks.events import (
     Action,
     Ask,
     Event,
+    FormCommunicator,
     Greet,
     RankAnswered,
-    Rendezvous,
     SetTimer,
     Tell,
     Ticket,
     TimerFired,
 )
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 
 _MEET_S = 60.0  # for a rendezvous of all ranks
@@ -38,7 +38,7 @@ class WithLog(ClusterError):
 class Procedure:
     """What has been asked and what has come of it."""
 
-    def __init__(self, request: int, ranks: Ranks) -> None:
+    def __init__(self, request: int, ranks: RankTable) -> None:
         self.request = request
         self.ranks = ranks
         self.answers: defaultdict[Ticket, dict[int, Mapping[str, Any]]] = defaultdict(dict)
@@ -141,7 +141,7 @@ class Procedure:
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
         ranks.apart = True  # whatever interrupts this
-        yield Rendezvous(ticket, ranks.generation, living, frozenset(fresh), place)
+        yield FormCommunicator(ticket, ranks.generation, living, frozenset(fresh), place)
         answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _MEET_S)
         check()
         return answers

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hvd_kernel.cluster.ranks.status import RankStatus
 
 
-class Ranks:
+class RankTable:
     """Who is which rank. Changed by one thread; any may read.
 
     A rank counts as dead until whoever replaces it has met the others, and as bare until it has what was kept.

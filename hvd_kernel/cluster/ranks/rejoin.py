@@ -28,7 +28,7 @@ from hvd_kernel.cluster.ranks.events import (
     Send,
 )
 from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog, named
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.messages import ReplaceRanks, StartFailed, StopRank
 
@@ -58,7 +58,7 @@ class Rejoin(Procedure):
     ``restore``: variables that fresh ranks get beside what was kept.
     """
 
-    def __init__(self, request: int, ranks: Ranks, patience: float, *, far: bool, restore: tuple[str, ...]) -> None:
+    def __init__(self, request: int, ranks: RankTable, patience: float, *, far: bool, restore: tuple[str, ...]) -> None:
         super().__init__(request, ranks)
         self._patience = patience
         self._far = far

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import Ask, Forget, Renumber, ResizeRequested, Send
 from hvd_kernel.cluster.ranks.procedure import Flow, named
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.channel.messages import Resized as Message
+from hvd_kernel.processes.channel.messages import Resized
 
 
 @dataclass(frozen=True)
-class Resized:
+class ResizeOutcome:
     """What became of it. Numbers of ranks that have left are those from before, all others those of now."""
 
     before: int  # ranks
@@ -33,11 +33,11 @@ class Resized:
 class Resize(Rejoin):
     """One change of size."""
 
-    def __init__(self, asked: ResizeRequested, ranks: Ranks, patience: float, *, far: bool) -> None:
+    def __init__(self, asked: ResizeRequested, ranks: RankTable, patience: float, *, far: bool) -> None:
         super().__init__(asked.request, ranks, patience, far=far, restore=asked.restore)
         self._asked = asked
 
-    def run(self) -> Flow[Resized]:
+    def run(self) -> Flow[ResizeOutcome]:
         """Have as many ranks as are asked for."""
         ranks, n, before = self.ranks, self._asked.n, self.ranks.n
         silent = yield from self.look()
@@ -50,10 +50,10 @@ class Resize(Rejoin):
         if ranks.dead:  # who waits for one of them must hear of it: of numbers that are gone nobody hears any more
             yield Forget(frozenset(ranks.dead))
         numbers = ranks.resize(n, leaving, by_age=not in_cell)
-        yield Send(Message(n, numbers))
+        yield Send(Resized(n, numbers))
         yield Renumber(n, numbers)
         given = yield from self.rejoin()
-        return Resized(before, n, tuple(sorted(leaving)), numbers, given)
+        return ResizeOutcome(before, n, tuple(sorted(leaving)), numbers, given)
 
     def _check(self, leaving: set[int], silent: set[int]) -> None:
         ranks = self.ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import ReplaceRequested
 from hvd_kernel.cluster.ranks.procedure import Flow, named
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
 
@@ -13,7 +13,7 @@ from hvd_kernel.errors import ClusterError
 class Replace(Rejoin):
     """One replacement."""
 
-    def __init__(self, asked: ReplaceRequested, ranks: Ranks, patience: float, *, far: bool) -> None:
+    def __init__(self, asked: ReplaceRequested, ranks: RankTable, patience: float, *, far: bool) -> None:
         super().__init__(asked.request, ranks, patience, far=far, restore=asked.restore)
         self._asked = asked
 

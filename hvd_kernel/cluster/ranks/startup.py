@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hvd_kernel.cluster.ranks.events import Event, Remember, Send, Ticket, Watch
+from hvd_kernel.cluster.ranks.events import Event, SaveForNextKernel, Send, Ticket, WatchRank
 from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
-from hvd_kernel.cluster.ranks.rank_table import Ranks
+from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 
@@ -20,7 +20,7 @@ _KEEP_S = 20.0
 class Start(Procedure):
     """From processes that have just been started to ranks that answer on every channel."""
 
-    def __init__(self, request: int, ranks: Ranks, patience: float) -> None:
+    def __init__(self, request: int, ranks: RankTable, patience: float) -> None:
         super().__init__(request, ranks)
         self._patience = patience
         self._connected = False
@@ -56,7 +56,7 @@ class Start(Procedure):
             who = ranks.introduce(rank, said)
             if said["here"]:
                 ranks.here.add(rank)
-                yield Watch(rank, who.pid)
+                yield WatchRank(rank, who.pid)
         yield self.tell(f"{ranks.n} rank{'s' if ranks.n != 1 else ''} ready")
 
     def _registered(self, known: int, timer: Ticket) -> Flow[None]:
@@ -82,7 +82,7 @@ class Start(Procedure):
 class StartByEngine(Start):
     """The same where an engine starts the processes: nothing has brought the ranks together before."""
 
-    def __init__(self, request: int, ranks: Ranks, patience: float, *, far: bool) -> None:
+    def __init__(self, request: int, ranks: RankTable, patience: float, *, far: bool) -> None:
         super().__init__(request, ranks, patience)
         self._far, self._waits_for = far, f"controller ready, waiting for {ranks.engine} to start the ranks"
 
@@ -108,7 +108,7 @@ class Attach(Procedure):
         ranks = self.ranks
         ranks.dead |= ranks.everybody - ranks.registered
         for rank in sorted(ranks.here - ranks.dead):
-            yield Watch(rank, ranks.members[rank].pid)
+            yield WatchRank(rank, ranks.members[rank].pid)
         timer = yield from self.timer(_ANSWER_S)
         yield self.tell("asking the ranks")
         living = ranks.everybody - ranks.dead
@@ -120,10 +120,10 @@ class Attach(Procedure):
         return tuple(sorted(living - met.keys() - ranks.dead))
 
 
-class Detach(Procedure):
+class DetachProcedure(Procedure):
     """A cluster that outlives its kernel from here on."""
 
-    def __init__(self, request: int, ranks: Ranks, wish: messages.Detach, supervisor: int) -> None:
+    def __init__(self, request: int, ranks: RankTable, wish: messages.Detach, supervisor: int) -> None:
         super().__init__(request, ranks)
         self._wish, self._supervisor = wish, supervisor
         self._why = ""  # it cannot
@@ -136,7 +136,7 @@ class Detach(Procedure):
 
     def run(self) -> Flow[None]:
         """Ask the supervisor for it."""
-        yield Remember()
+        yield SaveForNextKernel()
         yield Send(self._wish)
         if not (yield from self.within(lambda: bool(self.ranks.detached_name or self._why), _KEEP_S)):
             raise ClusterError(f"the ranks' supervisor (process {self._supervisor}) does not answer: is it stopped?")

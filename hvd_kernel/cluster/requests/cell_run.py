@@ -74,7 +74,7 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
 }
 
 
-class Run:
+class CellRun:
     """The events of one cell. Made by ``Session.run``."""
 
     def __init__(

@@ -23,7 +23,7 @@ from hvd_kernel.protocol.messages import BROKEN_TYPE, REMEMBERED_MESSAGES, Failu
 _SOONEST_S, _LATEST_S = 0.25, 64.0  # between two questions who is there, ever rarer
 
 
-class Sink(Protocol):
+class ReplySink(Protocol):
     """Receives one request's answers, on the I/O thread."""
 
     def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
@@ -46,7 +46,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         on_registered: Callable[[int], None],
         on_broken: Callable[[], None],
     ) -> None:
-        self.sinks: dict[str, tuple[int, Sink]] = {}
+        self.sinks: dict[str, tuple[int, ReplySink]] = {}
         self.uuids: dict[int, str] = {}
         self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
         self._on_lost = on_lost
@@ -66,7 +66,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         ranks: Sequence[int],
         kind: str,
         content: dict[str, Any],
-        sink: Sink,
+        sink: ReplySink,
         *,
         buffers: Sequence[Any] = (),
         urgent: bool = False,
@@ -192,7 +192,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         message: dict[str, Any] = self.session.deserialize(frames, content=True, copy=False)
         return message
 
-    def _route(self, message: dict[str, Any], give: Callable[[int, Sink], bool]) -> None:
+    def _route(self, message: dict[str, Any], give: Callable[[int, ReplySink], bool]) -> None:
         message_id = message["parent_header"].get("msg_id", "")
         if message_id in self.sinks and give(*self.sinks[message_id]):
             del self.sinks[message_id]

@@ -17,7 +17,7 @@ from hvd_kernel.magics.shell.escalation import replace_stuck
 from hvd_kernel.processes import detached
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import Run, Session
+    from hvd_kernel.cluster import CellRun, Session
 
 
 def attach(context: Context, options: Options) -> None:
@@ -48,7 +48,7 @@ def _told(session: Session) -> str:
     return f"{session.detached_name}: {named(alive)} ready, with all variables\n{lost}" if alive else lost
 
 
-def _follow(context: Context, session: Session, run: Run) -> None:
+def _follow(context: Context, session: Session, run: CellRun) -> None:
     """Watch what the ranks still run, in the background."""
 
     def work(job: Job) -> None:
