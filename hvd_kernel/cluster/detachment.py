@@ -25,7 +25,7 @@ class Detachment:
         self, folders: list[Path], wish: Detach, kernel: int, loop: EventLoop, on_expired: Callable[[], None]
     ) -> None:
         self._folder, self._loop, self._on_expired = folders[0], loop, on_expired
-        self._note = detached.Note(**msgspec.structs.asdict(wish), kernel=kernel, since=time.time())
+        self._note = detached.DetachedNote(**msgspec.structs.asdict(wish), kernel=kernel, since=time.time())
         self._clock: Timer | None = None  # while no kernel has the cluster
         claim(*folders)  # from here on they are the supervisor's, and no kernel's
         self.listening = attachment.listen(self._folder)

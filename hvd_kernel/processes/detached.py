@@ -26,7 +26,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True)
-class Note:
+class DetachedNote:
     """What the supervisor writes into the folder."""
 
     name: str
@@ -41,7 +41,7 @@ class Note:
 class DetachedCluster:
     """A kept cluster that lives."""
 
-    note: Note
+    note: DetachedNote
     folder: Path
     holder: str  # mark of its supervisor
 
@@ -56,11 +56,11 @@ class DetachedCluster:
 
 def clusters() -> list[DetachedCluster]:
     """Return this user's kept clusters on this machine, by name."""
-    alive = [DetachedCluster(*each) for each in notes(_FILE, Note)]
+    alive = [DetachedCluster(*each) for each in notes(_FILE, DetachedNote)]
     return sorted(alive, key=lambda each: (each.note.name, each.folder))
 
 
-def write(folder: Path, note: Note) -> None:
+def write(folder: Path, note: DetachedNote) -> None:
     """Leave a note in a cluster's folder, in place of the one before."""
     write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 

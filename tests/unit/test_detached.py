@@ -23,7 +23,7 @@ from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
 from hvd_kernel.processes.channel.messages import ChannelClosed, Detach, Message, Remember, SetSpares, Stop
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.detached import DetachedCluster, Note
+from hvd_kernel.processes.detached import DetachedCluster, DetachedNote
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
 from hvd_kernel.processes.resources.limits import Limits
@@ -34,7 +34,7 @@ WISH = Detach("train", "/home/ann", 4, 12.0)
 
 def cluster(name: str, place: str = "/home/ann", kernel: int = 0) -> DetachedCluster:
     return DetachedCluster(
-        Note(name, place, 4, kernel, time.time() - 200_000, 12.0), Path("/tmp", f"hvd-{name}"), "1:2:3:4"
+        DetachedNote(name, place, 4, kernel, time.time() - 200_000, 12.0), Path("/tmp", f"hvd-{name}"), "1:2:3:4"
     )
 
 
@@ -222,7 +222,7 @@ def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_lef
     try:
         until_it_has_its_environment(supervisor.pid)
         assert supervisor.pid in {each.pid for each in leftovers.orphans()}
-        detached.write(folder, Note("train", "/home/ann", 4, kernel=0, since=0.0, hours=12.0))
+        detached.write(folder, DetachedNote("train", "/home/ann", 4, kernel=0, since=0.0, hours=12.0))
         (folder / "holder").write_text(mark(supervisor.pid))
         assert supervisor.pid not in {each.pid for each in leftovers.orphans()}
         leftovers.sweep()

@@ -14,9 +14,9 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import claim, mark
 from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.processes.spares import warm
-from hvd_kernel.processes.spares.warm import Note
+from hvd_kernel.processes.spares.warm import WarmNote
 
-NOTE = Note("a" * 64, 4, time.time(), 30.0, ready=True)
+NOTE = WarmNote("a" * 64, 4, time.time(), 30.0, ready=True)
 
 
 def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:

@@ -39,7 +39,7 @@ class WarmSupervisor(Supervisor):
         super().__init__(plan, kernel)
         self.handlers[m.MoveIn] = self._move_in
         self._listening: socket.socket | None = attachment.listen(self.folders[0])
-        self._note = warm.Note(plan["likeness"], plan["ranks"], time.time(), plan["minutes"], ready=False)
+        self._note = warm.WarmNote(plan["likeness"], plan["ranks"], time.time(), plan["minutes"], ready=False)
         warm.write(self.folders[0], self._note)
         self.loop.add_reader(self._listening.fileno(), self._take)
         self._patience = self.loop.call_later(plan["minutes"] * _MINUTE_S, lambda: self.stop(_GRACE_S))

@@ -38,7 +38,7 @@ def pack(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class End(Protocol):
+class ChannelEnd(Protocol):
     """A pipe's end, or a socket; closed when nothing refers to it any more."""
 
     def fileno(self) -> int:
@@ -59,7 +59,7 @@ class ControlChannel:
         Whether this is the agent's end, which begins with the preamble; the other end waits for it.
     """
 
-    def __init__(self, incoming: End, outgoing: End, *, is_agent: bool = False) -> None:
+    def __init__(self, incoming: ChannelEnd, outgoing: ChannelEnd, *, is_agent: bool = False) -> None:
         self.closed = False  # the other end is gone
         self._incoming, self._outgoing = incoming, outgoing
         self._unread = bytearray()

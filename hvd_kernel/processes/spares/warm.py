@@ -30,7 +30,7 @@ _OF_THE_FRONT_END = re.compile(
 
 
 @dataclass(frozen=True)
-class Note:
+class WarmNote:
     """What the supervisor of warm ranks writes into its folder."""
 
     likeness: str
@@ -44,7 +44,7 @@ class Note:
 class WarmCluster:
     """Ranks that wait, or get ready."""
 
-    note: Note
+    note: WarmNote
     folder: Path
     holder: str  # mark of their supervisor
 
@@ -60,7 +60,7 @@ class WarmCluster:
 
 def clusters() -> list[WarmCluster]:
     """Return those of this user on this machine, the oldest first."""
-    return sorted((WarmCluster(*each) for each in notes(_FILE, Note)), key=lambda each: each.note.since)
+    return sorted((WarmCluster(*each) for each in notes(_FILE, WarmNote)), key=lambda each: each.note.since)
 
 
 def wanted_minutes() -> float:
@@ -68,7 +68,7 @@ def wanted_minutes() -> float:
     return float(lookup.value("HVD_POOL", os.environ))
 
 
-def write(folder: Path, note: Note) -> None:
+def write(folder: Path, note: WarmNote) -> None:
     """Leave the note, in place of the one before."""
     write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 
