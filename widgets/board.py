@@ -157,7 +157,7 @@ class Board:
             self._column()
         self._seconds = self.seconds
         self.states = {rank: states.get(rank, "done") for rank in self.ranks}
-        self._said = self._limits.verdict(self._there, self._stragglers.slow, over=True).lines
+        self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=True).lines
         self._changed = dict.fromkeys(self.ranks)
 
     def snapshot(self) -> Message:
@@ -182,7 +182,7 @@ class Board:
         """What limits the run, in sentences that change once in a second at most, and who shares its host."""
         if self.states is None and self.seconds - self._judged >= 1.0:
             self._judged = self.seconds
-            self._said = self._limits.verdict(self._there, self._stragglers.slow, over=False).lines
+            self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=False).lines
         return [*self._said, *([self.neighbours] if self.neighbours else [])]
 
     def increment(self) -> tuple[Message, bool]:

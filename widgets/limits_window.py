@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from hvd_kernel.diagnosis.limits_of_run import Figures, Possible, Verdict, verdict
+from hvd_kernel.diagnosis.limits_of_run import Bottleneck, Figures, Possible, bottleneck
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.protocol.messages import MetricsSample
 
@@ -20,7 +20,7 @@ NS = 1e-9
 
 
 class LimitsWindow:
-    """Feed it every sample; ``verdict`` is of the last seconds, or of the whole cell."""
+    """Feed it every sample; ``bottleneck`` is of the last seconds, or of the whole cell."""
 
     def __init__(self, possible: Possible = lambda _bytes: None, cores: int = 0) -> None:
         self._possible = possible
@@ -40,15 +40,15 @@ class LimitsWindow:
         if sample.time - recent[-1].time >= 1.0:
             recent.append(sample)
 
-    def verdict(self, ranks: Iterable[int], slow: Mapping[int, Slow], *, over: bool) -> Verdict:
+    def bottleneck(self, ranks: Iterable[int], slow: Mapping[int, Slow], *, over: bool) -> Bottleneck:
         """Say what limits the run; over: the whole of it."""
         since = self._first if over else {rank: recent[0] for rank, recent in self._recent.items()}
         there = [rank for rank in ranks if rank in self._last]
         spans = [self._last[rank].time - since[rank].time for rank in there]
         if not spans or min(spans) < (SHORTEST_S if over else SOONEST_S):
-            return Verdict()
+            return Bottleneck()
         figures = {rank: _growth(since[rank], self._last[rank]) for rank in there}
-        return verdict(figures, slow, self._possible, self._cores)
+        return bottleneck(figures, slow, self._possible, self._cores)
 
 
 def _growth(before: MetricsSample, after: MetricsSample) -> Figures:

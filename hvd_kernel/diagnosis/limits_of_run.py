@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """What limits the run, in words; empty where there is nothing to say."""
 
     sentences: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ Possible = Callable[[float], float | None]
 """Bus bandwidth in bytes per second that this machine gave in operations of about so many bytes; None: unknown."""
 
 
-def verdict(
+def bottleneck(
     ranks: Mapping[int, Figures], slow: Mapping[int, Slow], possible: Possible = lambda _bytes: None, cores: int = 0
-) -> Verdict:
+) -> Bottleneck:
     """Say what limits a run.
 
     Parameters
@@ -87,11 +87,11 @@ def verdict(
     Examples
     --------
     >>> two = {rank: Figures(10.0, waited=0.2, communicated=0.3, bytes=10**6, operations=50) for rank in range(2)}
-    >>> verdict(two, {}).sentences[0]
+    >>> bottleneck(two, {}).sentences[0]
     'limited by its own computation: communication that it does not hide takes 2 % of the time'
     """
     if len(ranks) < _PAIR or not any(each.operations for each in ranks.values()):
-        return Verdict()
+        return Bottleneck()
     exposed = min(each.wait for each in ranks.values())
     late = [rank for rank in slow if rank in ranks and slow[rank].share >= LEAST]
     worst = max(late, key=lambda rank: slow[rank].share) if late else None
@@ -107,7 +107,7 @@ def verdict(
             cause, _ = _cause(worst, ranks, slow[worst], cores)
             sentences.append(f"slowest rank: {worst}, {slow[worst]}: {cause}")
         advice = _smaller(ranks, exposed, possible)
-    return Verdict(tuple(sentences), advice)
+    return Bottleneck(tuple(sentences), advice)
 
 
 def _communication(ranks: Mapping[int, Figures], exposed: float, *, first: bool) -> str:

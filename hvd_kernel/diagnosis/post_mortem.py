@@ -59,7 +59,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One line of a Python stack."""
 
     file: str
@@ -159,11 +159,11 @@ def _size(count: int) -> str:
     return f"{count / _MEGABYTE:.0f} MB"
 
 
-def _frames(note: str) -> list[Frame]:
+def _frames(note: str) -> list[StackFrame]:
     """Return the stack of the last crash or departure in the note, innermost first, without IPython's part."""
     blocks = re.split(r"^(?=Current thread|Thread 0x|Stack \(most)", note, flags=re.MULTILINE)
     crashed = [block for block in blocks if block.startswith(("Current thread", "Stack"))]
-    found = [Frame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(crashed)) if m]
+    found = [StackFrame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(crashed)) if m]
     shown = [frame for frame in found if not frame.file.endswith(_OUR_OWN)]
     file, function = _IPYTHON
     ends = [at for at, each in enumerate(shown) if each.file.endswith(file) and each.function == function]
@@ -174,13 +174,13 @@ def _last_lines(blocks: list[str]) -> list[str]:
     return blocks[-1].splitlines() if blocks else []
 
 
-def _at(frames: list[Frame]) -> str:
+def _at(frames: list[StackFrame]) -> str:
     """Say where: the innermost line of a cell, because that is what the user can look at."""
     place = next((frame for frame in frames if frame.of_cell), frames[0] if frames else None)
     return f" in {place}" if place else ""
 
 
-def _python(frames: list[Frame]) -> list[str]:
+def _python(frames: list[StackFrame]) -> list[str]:
     return _bounded("its Python stack, most recent call first:", [str(frame) for frame in frames], MAX_PYTHON)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hvd_kernel.diagnosis.machine import Finding
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
 from hvd_kernel.spark.stage import Stage, active, said_by_spark
@@ -13,30 +13,30 @@ from hvd_kernel.spark.stage import Stage, active, said_by_spark
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """Look at Spark, and at the Python of its executors."""
     try:
         found = active()
     except UsageError as error:
-        return [Finding("Spark", False, "not at hand", str(error))]
+        return [CheckResult("Spark", False, "not at hand", str(error))]
     if not hasattr(found, "parallelize"):
-        return [Finding("Spark", True, f"{found.version}, by Spark Connect: its executors cannot be looked at")]
+        return [CheckResult("Spark", True, f"{found.version}, by Spark Connect: its executors cannot be looked at")]
     stage = Stage(found, 1, None, barrier=True)
-    said = [Finding("Spark", True, f"{found.version}, {found.master}. {stage.shortage()}".rstrip())]
+    said = [CheckResult("Spark", True, f"{found.version}, {found.master}. {stage.shortage()}".rstrip())]
     if found.getConf().get(_DYNAMIC, "false") == "true":
         fix = f"{_DYNAMIC}=false: barrier stages and dynamic allocation exclude each other"
-        said.append(Finding("allocation", False, f"{_DYNAMIC}=true", fix))
+        said.append(CheckResult("allocation", False, f"{_DYNAMIC}=true", fix))
     return said + _executors(found, next(iter(stage.addresses), ""))
 
 
-def _executors(found: Any, address: str) -> list[Finding]:
+def _executors(found: Any, address: str) -> list[CheckResult]:
     n = found.defaultParallelism
     with reachable(address) as (host, port):
         try:
             told = found.parallelize(range(n), n).mapPartitions(_Look(host, port)).collect()
         except Exception as error:  # noqa: BLE001 - whatever executors cannot do is what is wrong with them
             fix = "install hvd-kernel for the Python of the executors, or name another one by PYSPARK_PYTHON"
-            return [Finding("executors", False, said_by_spark(error), fix)]
+            return [CheckResult("executors", False, said_by_spark(error), fix)]
     by_host = {each["host"]: each for each in told}
     return [finding(f"executors on {name}", each) for name, each in sorted(by_host.items())]
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hvd_kernel.diagnosis.machine import Finding
+    from hvd_kernel.diagnosis.machine import CheckResult
 
 _WHERE = {
     "ray": "hvd_kernel.ray.notebook.doctor",
@@ -15,7 +15,7 @@ _WHERE = {
 }
 
 
-def examine_on(engine: str) -> list[Finding]:
+def examine_on(engine: str) -> list[CheckResult]:
     """Look at an engine and at what its processes have."""
-    found: list[Finding] = import_module(_WHERE[engine]).examine()
+    found: list[CheckResult] = import_module(_WHERE[engine]).examine()
     return found

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.diagnosis import machine
-from hvd_kernel.diagnosis.machine import Finding, examine, report
+from hvd_kernel.diagnosis.machine import CheckResult, examine, report
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import Marked
 
 
 def test_report() -> None:
     findings = [
-        Finding("mpiexec", good=True, found="Open MPI"),
-        Finding("torch", good=False, found="not installed", fix="pip install torch"),
-        Finding("cores", good=True, found="2 usable", fix="not shown"),
+        CheckResult("mpiexec", good=True, found="Open MPI"),
+        CheckResult("torch", good=False, found="not installed", fix="pip install torch"),
+        CheckResult("cores", good=True, found="2 usable", fix="not shown"),
     ]
     assert report(findings) == (
         "ok  mpiexec  Open MPI\n"
@@ -31,11 +31,11 @@ def test_report() -> None:
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def _disk() -> Finding:
+    def _disk() -> CheckResult:
         raise OSError("no such device")
 
     monkeypatch.setattr(machine, "CHECKS", (_disk,))
-    assert examine() == [Finding("disk", good=False, found="could not be checked: no such device")]
+    assert examine() == [CheckResult("disk", good=False, found="could not be checked: no such device")]
 
 
 def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_gpus_and_who_works_on_them(
     monkeypatch.setattr(machine.gpus, "has_plugin", lambda: plugin)
     monkeypatch.setattr(installed, "version", lambda _name: torch)
     monkeypatch.setenv("HVD_GPU", wish)
-    assert machine._gpus() == Finding("GPUs", good=True, found=found)
+    assert machine._gpus() == CheckResult("GPUs", good=True, found=found)
 
 
 def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,9 @@ def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch)
 def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
     monkeypatch.setattr(machine, "folders", lambda: [Path("/tmp/hvd-x")])
-    assert machine._leftovers() == Finding("leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean")
+    assert machine._leftovers() == CheckResult(
+        "leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean"
+    )
     monkeypatch.setattr(machine, "orphans", list)
     monkeypatch.setattr(machine, "folders", list)
     assert (machine._leftovers().good, machine._leftovers().found) == (True, "none")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.diagnosis.limits_of_run import Figures, Verdict, verdict
+from hvd_kernel.diagnosis.limits_of_run import Bottleneck, Figures, bottleneck
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS
 
@@ -24,8 +24,8 @@ def of(*ranks: Figures) -> dict[int, Figures]:
 
 
 def test_computation() -> None:
-    found = verdict(of(rank(), rank(waited=0.3)), {})
-    assert found == Verdict(
+    found = bottleneck(of(rank(), rank(waited=0.3)), {})
+    assert found == Bottleneck(
         (
             "limited by its own computation: communication that it does not hide takes 2 % of the time",
             "bus bandwidth 2.50 GB/s in operations of 2 MB",
@@ -41,7 +41,7 @@ def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
         asked.append(size)
         return 2.0 * GB
 
-    found = verdict(of(rank(**moved), rank(**moved | {"waited": 4.0})), {}, possible)
+    found = bottleneck(of(rank(**moved), rank(**moved | {"waited": 4.0})), {}, possible)
     assert found.lines == [
         "limited by communication: 38 % of the time is not hidden by computation, of 51 % in all",
         "bus bandwidth 1.57 GB/s in operations of 16 MB; %hvd bench had 2.00 GB/s here",
@@ -61,20 +61,20 @@ def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
 )
 def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float | None) -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0} | more
-    assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
+    assert bottleneck(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
 
 
 def test_what_is_on_is_not_advised() -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
-    assert verdict(of(rank(**moved), rank(**moved)), {}, lambda _size: 2.0 * GB).advice != ""
-    assert verdict(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}, lambda _size: 2.0 * GB).advice == ""
+    assert bottleneck(of(rank(**moved), rank(**moved)), {}, lambda _size: 2.0 * GB).advice != ""
+    assert bottleneck(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}, lambda _size: 2.0 * GB).advice == ""
     assert slowest(rank(ran=6.7, options=(DATA_WORKERS,))).advice == (
         "more processes that load its data, or a cache of what it reads, would save up to 28 % of the others' time"
     )
 
 
-def slowest(one: Figures, cores: int = 0) -> Verdict:
-    return verdict(of(rank(waited=3.0, ran=6.9), rank(waited=3.1, ran=6.8), one), {2: Slow(1.4, 0.28)}, cores=cores)
+def slowest(one: Figures, cores: int = 0) -> Bottleneck:
+    return bottleneck(of(rank(waited=3.0, ran=6.9), rank(waited=3.1, ran=6.8), one), {2: Slow(1.4, 0.28)}, cores=cores)
 
 
 def test_a_rank_whose_core_is_shared() -> None:
@@ -110,7 +110,7 @@ def test_a_slow_rank_of_which_the_kernel_tells_nothing() -> None:
 
 def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() -> None:
     moved = {"waited": 4.0, "communicated": 5.0, "bytes": 8 * GB, "ran": 6.0}
-    found = verdict(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)}, lambda _size: 2.0 * GB)
+    found = bottleneck(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)}, lambda _size: 2.0 * GB)
     assert (
         found.sentences[0] == "limited by communication: 40 % of the time is not hidden by computation, of 50 % in all"
     )
@@ -119,5 +119,5 @@ def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() 
 
 
 def test_nothing_is_said_of_one_rank_or_of_ranks_that_do_not_communicate() -> None:
-    assert verdict(of(rank()), {}) == Verdict()
-    assert verdict(of(rank(operations=0), rank(operations=0)), {}) == Verdict()
+    assert bottleneck(of(rank()), {}) == Bottleneck()
+    assert bottleneck(of(rank(operations=0), rank(operations=0)), {}) == Bottleneck()

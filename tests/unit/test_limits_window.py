@@ -32,21 +32,21 @@ def test_the_last_ten_seconds_count_while_it_runs_and_all_of_it_at_the_end() -> 
         wait = 0.1 * i if i <= 40 else 4.0  # communication until second 40: 10 % of the time; nothing of it since
         for rank in range(2):
             window.feed(sample(rank, i, wait, ran=i + 1, ops=i))
-    assert window.verdict(range(2), {}, over=False).sentences[0].startswith("limited by its own computation: ")
-    assert window.verdict(range(2), {}, over=False).sentences[0].endswith(" 0 % of the time")
-    assert window.verdict(range(2), {}, over=True).sentences[0].endswith(" 7 % of the time")
+    assert window.bottleneck(range(2), {}, over=False).sentences[0].startswith("limited by its own computation: ")
+    assert window.bottleneck(range(2), {}, over=False).sentences[0].endswith(" 0 % of the time")
+    assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith(" 7 % of the time")
 
 
 def test_nothing_is_said_of_the_first_moments() -> None:
-    assert fed(2, 0.5).verdict(range(2), {}, over=False).lines == []
-    assert fed(2, 0.5).verdict(range(2), {}, over=True).lines != []
-    assert fed(int(SOONEST_S), 0.5).verdict(range(2), {}, over=False).lines != []
+    assert fed(2, 0.5).bottleneck(range(2), {}, over=False).lines == []
+    assert fed(2, 0.5).bottleneck(range(2), {}, over=True).lines != []
+    assert fed(int(SOONEST_S), 0.5).bottleneck(range(2), {}, over=False).lines != []
 
 
 def test_after_a_reset_counting_begins_again() -> None:
     window = fed(10, 0.5)
     fed(2, 0.0, window)  # the counters begin at zero
-    assert window.verdict(range(2), {}, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
+    assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
 
 
 def test_who_shares_the_host_stands_behind_what_limits_the_run() -> None:

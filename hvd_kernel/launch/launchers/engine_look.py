@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
-from hvd_kernel.diagnosis.machine import Finding
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.version import __version__
 
 _CALL_S = 10.0
@@ -49,15 +49,15 @@ def look(address: str, port: int) -> dict[str, str]:
     return found
 
 
-def finding(where: str, told: Mapping[str, str]) -> Finding:
+def finding(where: str, told: Mapping[str, str]) -> CheckResult:
     """Judge what the processes of one place have told."""
     missing = [name for name in ("core", *_NEEDED) if not told[name]]
     has = f"Python {told['python']}, hvd_kernel {told['hvd_kernel']}"
     if told["hvd_kernel"] != __version__:
-        return Finding(where, False, has, f"this notebook has hvd_kernel {__version__}: install the same one there")
+        return CheckResult(where, False, has, f"this notebook has hvd_kernel {__version__}: install the same one there")
     if missing:
-        return Finding(where, False, f"{has}, without {', '.join(missing)}", "pip install 'hvd-kernel' there")
+        return CheckResult(where, False, f"{has}, without {', '.join(missing)}", "pip install 'hvd-kernel' there")
     if told["unreached"]:
         fix = "open the way from there to this host, on any port: ranks call the notebook"
-        return Finding(where, False, f"{has}; it does not reach this notebook at {told['unreached']}", fix)
-    return Finding(where, True, f"{has}; it reaches this notebook")
+        return CheckResult(where, False, f"{has}; it does not reach this notebook at {told['unreached']}", fix)
+    return CheckResult(where, True, f"{has}; it reaches this notebook")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hvd_kernel.diagnosis.machine import Finding
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.launch.launchers.kubernetes_job import Api
 from hvd_kernel.settings import lookup
@@ -17,22 +17,22 @@ _RIGHTS = (
 )
 
 
-def examine(api: Api | None = None) -> list[Finding]:
+def examine(api: Api | None = None) -> list[CheckResult]:
     """Look at this pod's account, and at the settings."""
     image = lookup.value("HVD_ON_IMAGE", os.environ)
     fix = "HVD_ON_IMAGE names the image of the ranks' pods, which has hvd_kernel of this version in it"
-    found = [Finding("image", bool(image), image or "none is named", "" if image else fix)]
+    found = [CheckResult("image", bool(image), image or "none is named", "" if image else fix)]
     try:
         api = api or Api()
     except UsageError as error:
-        return [Finding("Kubernetes", False, "not at hand", str(error)), *found]
+        return [CheckResult("Kubernetes", False, "not at hand", str(error)), *found]
     try:
         missing = [f"{verb} {what}" for group, what, verb in _RIGHTS if not _may(api, group, what, verb)]
     except ClusterError as error:
-        return [Finding("Kubernetes", False, str(error), "look at the API server, and at this pod's token"), *found]
+        return [CheckResult("Kubernetes", False, str(error), "look at the API server, and at this pod's token"), *found]
     fix = f"a Role in namespace {api.namespace} that allows it, bound to this pod's service account"
     said = f"namespace {api.namespace}; this pod's account may " + (f"not {', '.join(missing)}" if missing else "all")
-    return [Finding("Kubernetes", not missing, said, fix if missing else ""), *found]
+    return [CheckResult("Kubernetes", not missing, said, fix if missing else ""), *found]
 
 
 def _may(api: Api, group: str, what: str, verb: str) -> bool:

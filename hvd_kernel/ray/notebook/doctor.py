@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_kernel.diagnosis.machine import Finding
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
 from hvd_kernel.ray.discovery import alive_nodes
@@ -13,17 +13,17 @@ from hvd_kernel.ray.notebook.actors import connected
 _LOOK_S = 60.0
 
 
-def examine() -> list[Finding]:
+def examine() -> list[CheckResult]:
     """Look at Ray, and at the Python of each of its nodes."""
     try:
         ray = connected()
     except UsageError as error:
-        return [Finding("Ray", False, "not at hand", str(error))]
+        return [CheckResult("Ray", False, "not at hand", str(error))]
     free = {name: f"{count:g}" for name, count in ray.available_resources().items() if name in {"CPU", "GPU"}}
     words = ", ".join(f"{count} {name}{'s' * (count != '1')}" for name, count in sorted(free.items())) or "nothing"
     fix = "" if free else "stop what holds them, or add nodes: ranks of --on ray ask for HVD_ON_CPUS and HVD_ON_GPUS"
     nodes = alive_nodes()
-    found = [Finding("Ray", bool(free), f"{ray.__version__}, {len(nodes)} node(s), {words} free", fix)]
+    found = [CheckResult("Ray", bool(free), f"{ray.__version__}, {len(nodes)} node(s), {words} free", fix)]
     address = str(ray.util.get_node_ip_address())
     with reachable(address) as where:
         asked = {str(node["NodeManagerAddress"]): _asked(ray, str(node["NodeID"]), where) for node in nodes}
@@ -36,11 +36,13 @@ def _asked(ray: Any, node: str, where: tuple[str, int]) -> Any:
     return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote(*where)
 
 
-def _told(ray: Any, name: str, reference: Any, there: list[Any]) -> Finding:
+def _told(ray: Any, name: str, reference: Any, there: list[Any]) -> CheckResult:
     if reference not in there:
-        return Finding(name, False, f"no answer within {_LOOK_S:g} s", "look at the node with `ray status`")
+        return CheckResult(name, False, f"no answer within {_LOOK_S:g} s", "look at the node with `ray status`")
     try:
         return finding(name, ray.get(reference))
     except Exception as error:  # noqa: BLE001 - whatever the node cannot do is what is wrong with it
         last = str(error).strip().splitlines()[-1]
-        return Finding(name, False, last, "install hvd-kernel for the Python of the nodes, the same version as here")
+        return CheckResult(
+            name, False, last, "install hvd-kernel for the Python of the nodes, the same version as here"
+        )
