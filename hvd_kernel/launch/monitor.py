@@ -17,7 +17,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
-from hvd_kernel.launch.outcome import Failure, is_consequence, root_cause, told
+from hvd_kernel.launch.outcome import FailedRank, is_consequence, root_cause, told
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
@@ -48,7 +48,7 @@ class JobMonitor:
         monitor: RankMonitor,
         on_sample: Callable[[MetricsSample], None],
     ) -> None:
-        self.failures: list[Failure] = []
+        self.failures: list[FailedRank] = []
         self.codes: dict[int, int] = {}
         self.answers: dict[int, bytes] = {}  # to the job's call
         self._agents, self._outputs, self._placed, self._grace_s = agents, outputs, placed, grace_s
@@ -165,7 +165,7 @@ class JobMonitor:
         if rank is None or rank not in self.codes:
             raise self._mpiexec.ended()
         self.codes[rank] = code
-        self.failures.append(Failure(rank, code, self._outputs[rank][1].tail))
+        self.failures.append(FailedRank(rank, code, self._outputs[rank][1].tail))
 
     def _exited(self, rank: int, code: int) -> None:
         self.codes[rank] = code
@@ -174,12 +174,12 @@ class JobMonitor:
             out, err = self._outputs[rank]
             out.finish()
             err.finish()
-            self._failed(Failure(rank, code, err.tail, self._why.get(rank, "")))
+            self._failed(FailedRank(rank, code, err.tail, self._why.get(rank, "")))
         if len(self.codes) == len(self._placed):
             self._expect_end_of_mpiexec(_LINGER_S)
             self._let_mpiexec_finish()
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: FailedRank) -> None:
         self._first_failure = self._first_failure or time.monotonic()
         self.failures.append(failure)
         patience = _SEARCH_S if all(map(is_consequence, self.failures)) else _SETTLE_S
@@ -233,7 +233,7 @@ class JobMonitor:
         self._expect_end_of_mpiexec(grace + _LINGER_S)
         self._agents.stop(grace)
 
-    def report_failure(self, write: Write, *, quiet: bool = False, first: int = 0) -> Failure | None:
+    def report_failure(self, write: Write, *, quiet: bool = False, first: int = 0) -> FailedRank | None:
         """Write the tracebacks that were kept back, equal ones once, the root cause's last; return the root cause.
 
         ``quiet``: whoever called tells of the failures himself, and none of it is written. ``first``: what the first of
@@ -273,7 +273,7 @@ class JobMonitor:
         self._outputs[cause][1].release()
 
 
-def sentence(cause: Failure, alike: Sequence[int], because: Sequence[int]) -> str:
+def sentence(cause: FailedRank, alike: Sequence[int], because: Sequence[int]) -> str:
     """Return the last line of a job that failed."""
     more = "".join(
         f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} failed {why}"

@@ -21,7 +21,7 @@ _BEGINS = ("Traceback (most recent call last):", "Fatal Python error:")
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRank:
     """One rank's end; ``code`` as in ``subprocess``; ``words``: the end of its stderr; ``why``: what killed it."""
 
     rank: int
@@ -35,12 +35,12 @@ def begins_traceback(line: str) -> bool:
     return any(sign in line for sign in _BEGINS)
 
 
-def is_consequence(failure: Failure) -> bool:
+def is_consequence(failure: FailedRank) -> bool:
     """Tell whether the rank failed only because another one had."""
     return failure.code == 1 and any(_LAST.match(line) for line in failure.words)
 
 
-def root_cause(failures: Sequence[Failure]) -> Failure | None:
+def root_cause(failures: Sequence[FailedRank]) -> FailedRank | None:
     """Return the first failure that is not a consequence of another one; else the first."""
     own = [failure for failure in failures if not is_consequence(failure)]
     return next(iter([*own, *failures]), None)

@@ -8,7 +8,7 @@ from functools import partial
 from hvdtest.virtual_elastic import POINTS, Chances, VirtualJob
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 
 TROUBLE_S = 30.0
 """For so long hosts come and go."""
@@ -20,7 +20,7 @@ def drawn(seed: int) -> VirtualJob:
     hosts = {name: choose.randint(1, 3) for name in "abc"[: choose.randint(1, 3)]}
     np = choose.randint(1, sum(hosts.values()))
     cooldown = choose.choice([None, None, (1.0, 2.0), (2.0, 20.0)])
-    settings = Settings(
+    settings = DriverSettings(
         np=np,
         min_np=choose.randint(1, np),
         max_np=choose.choice([None, np, np + 1, np + 3]),
@@ -58,7 +58,7 @@ def drawn(seed: int) -> VirtualJob:
     for _ in range(choose.choice([0, 0, 0, 1, 2])):
         job.later(choose.uniform(0.0, TROUBLE_S), partial(lose_host, job))
     if choose.random() < 0.03:
-        job.later(choose.uniform(0.0, TROUBLE_S), lambda: job.deliver(e.StopRequested("Ctrl-C")))
+        job.later(choose.uniform(0.0, TROUBLE_S), lambda: job.deliver(e.EndRequested("Ctrl-C")))
     return job
 
 

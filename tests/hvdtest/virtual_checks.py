@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 
@@ -13,7 +13,7 @@ from hvd_kernel.protocol import elastic as p
 class Checks:
     """Of one driver."""
 
-    settings: Settings
+    settings: DriverSettings
     generation: int = 0
     joined: dict[int, int] = field(default_factory=dict)  # worker -> the first generation that it was in
     places: dict[int, p.Place] = field(default_factory=dict)  # its last one
@@ -48,7 +48,7 @@ class Checks:
 
     def acts(self, actions: list[e.Action], now: float) -> None:
         """Fail if something is wrong with what it does."""
-        assert not (self.has_ended and actions), "it acts after its End"
+        assert not (self.has_ended and actions), "it acts after its EndJob"
         places = {
             each.worker: each.message
             for each in actions
@@ -73,7 +73,7 @@ class Checks:
                         del self.ready[number]
                 case e.EndWorker(number):
                     assert number in self.where, "one is ended that is gone"
-                case e.End():
+                case e.EndJob():
                     self.has_ended = True
         limit = 2 * (self.settings.elastic_timeout_s + self.settings.start_timeout_s + self.settings.patience_s)
         assert self.has_ended or all(now - self.since[each] < limit for each in self.ready), "somebody waits for ever"

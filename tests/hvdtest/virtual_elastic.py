@@ -2,7 +2,7 @@
 
 Everything that takes time takes a random one; everything that can fail fails at random, by one seed. What must hold
 always is asserted with every action: see ``virtual_checks.py``. Nothing recurs for ever: training has an end, so a job
-in which nothing more is to come and that has no End is stuck.
+in which nothing more is to come and that has no EndJob is stuck.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hvdtest.virtual_spares import VirtualSpares
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.driver import Driver
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.protocol import elastic as p
 
@@ -69,7 +69,7 @@ class VirtualJob:
     """Carries out the actions of a driver; ``run`` until nothing more is to come."""
 
     def __init__(
-        self, settings: Settings, hosts: dict[str, int], seed: int, chances: Chances = Chances(), steps: int = 8
+        self, settings: DriverSettings, hosts: dict[str, int], seed: int, chances: Chances = Chances(), steps: int = 8
     ) -> None:
         self.random = random.Random(seed)
         self.settings, self.chances, self.steps = settings, chances, steps
@@ -85,7 +85,7 @@ class VirtualJob:
         self.down: set[str] = set()  # hosts that are gone, whatever it answers
         self.workers: dict[int, VirtualWorker] = {}
         self.said: list[str] = []
-        self.end: e.End | None = None
+        self.end: e.EndJob | None = None
         self.sent: list[tuple[int, p.ToWorker]] = []
         self.checks = Checks(settings)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -185,7 +185,7 @@ class VirtualJob:
                 self.later(seconds, lambda: self.deliver(e.TimerFired(ticket)))
             case e.Say(text):
                 self.said.append(text)
-            case e.End():
+            case e.EndJob():
                 self.end = action
 
     def _takes(self) -> float:

@@ -9,14 +9,14 @@ from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
 from hvdtest.virtual_training import BOTH, FOUR, LONG, A, B, let_finish, sizes, told, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 
 def test_where_nothing_happens_there_is_one_generation() -> None:
     job = trains()
     assert sizes(job) == [(A, 0), (A, 1), (B, 0), (B, 1)]
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
     assert job.driver.generation == 1
     assert not told(job, p.HostsUpdated)
 
@@ -31,7 +31,7 @@ def test_hosts_are_added_and_those_of_the_start_are_removed() -> None:
     job.run(20.0)
     assert (job.driver.generation, sizes(job)) == (3, [(B, 0), (B, 1)])
     assert sorted(number for number, _ in told(job, p.Removed)) == [0, 1]
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
 
 
 def test_a_failed_rank_is_replaced_and_the_oldest_process_is_rank_0() -> None:
@@ -58,7 +58,7 @@ def test_where_all_fail_the_first_for_a_reason_of_its_own_is_named() -> None:
     job = trains()
     for number, consequence in ((0, True), (1, False), (2, False), (3, True)):
         job.deliver(e.WorkerExited(number, 1, consequence=consequence))
-    assert job.end == e.End("failed", "all workers have failed", 1)
+    assert job.end == e.EndJob("failed", "all workers have failed", 1)
 
 
 @pytest.mark.parametrize(("budget", "ends"), [(None, False), (2, False), (1, True), (0, True)])
@@ -87,7 +87,7 @@ def test_too_few_slots_end_the_job_after_the_elastic_timeout() -> None:
     begun = job.now
     job.run()
     assert job.end is not None
-    assert job.end == e.End("failed", "waited for 4 slots, had 2 (--elastic-timeout, 1 s)", 0)
+    assert job.end == e.EndJob("failed", "waited for 4 slots, had 2 (--elastic-timeout, 1 s)", 0)
     assert 1.0 <= job.now - begun < 3.0
 
 
@@ -108,7 +108,7 @@ def test_new_hosts_alone_ask_for_no_reset_that_is_not_left() -> None:
     job = trains(replace(FOUR, np=2, reset_limit=0), {A: 2})
     job.discover(BOTH)
     job.run(20.0)
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
     assert job.driver.generation == 1
 
 
@@ -141,7 +141,7 @@ def test_hosts_beyond_max_np_are_nothing_to_anybody() -> None:
 def test_discovery_may_fail_later_but_not_at_first() -> None:
     job = VirtualJob(FOUR, BOTH, 0)
     job.deliver(e.DiscoveryFailed("exit status 3: no such file"))
-    assert job.end == e.End("failed", "host discovery has failed: exit status 3: no such file")
+    assert job.end == e.EndJob("failed", "host discovery has failed: exit status 3: no such file")
     job = trains()
     for why in ("exit status 1", "exit status 1", "exit status 2"):
         job.deliver(e.DiscoveryFailed(why))
@@ -149,7 +149,7 @@ def test_discovery_may_fail_later_but_not_at_first() -> None:
         f"warning: host discovery has failed, the hosts of before count: {why}"
         for why in ("exit status 1", "exit status 2")
     ]
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
 
 
 def test_a_job_starts_when_its_hosts_come() -> None:
@@ -180,7 +180,7 @@ def test_all_hosts_of_the_last_generation_vanish_at_once(checkpoint: bool) -> No
     job.discover({"c": 4})
     job.run(20.0)
     if not checkpoint:
-        assert job.end == e.End("failed", "No hosts from previous set remaining, unable to broadcast state.")
+        assert job.end == e.EndJob("failed", "No hosts from previous set remaining, unable to broadcast state.")
         return
     assert (job.driver.generation, sizes(job)) == (2, [("c", slot) for slot in range(4)])
     assert sorted(number for number, _ in told(job, p.Removed)) == [0, 1, 2, 3]
@@ -227,14 +227,14 @@ def test_who_ends_early_is_one_that_has_left() -> None:
     job.kill(worker(job, 3), 0)
     job.run(20.0)
     assert (job.driver.generation, sizes(job)) == (2, [(A, 0), (A, 1), (B, 0)])
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
 
 
 def test_who_ends_early_has_the_job_end_where_too_few_are_left() -> None:
     job = trains(replace(FOUR, min_np=4))
     job.kill(worker(job, 0), 0)
     job.run(20.0)
-    assert job.end == e.End("done")
+    assert job.end == e.EndJob("done")
     assert [message.why for _, message in told(job, p.Removed)] == [  # type: ignore[attr-defined]
         "another rank has ended already, and fewer than 4 are left"
     ] * 3
@@ -309,7 +309,7 @@ def lose(job: VirtualJob, host: str, *, silent: bool) -> None:
 )
 def test_of_a_cut_network_the_majority_goes_on(hosts: dict[str, int], lost: str, goes_on: bool) -> None:
     np = sum(hosts.values())
-    job = trains(Settings(np=np, min_np=1, max_np=np), hosts)
+    job = trains(DriverSettings(np=np, min_np=1, max_np=np), hosts)
     lose(job, lost, silent=True)
     if goes_on:
         assert {host for host, *_ in job.ranks()} == hosts.keys() - {lost}
@@ -320,7 +320,7 @@ def test_of_a_cut_network_the_majority_goes_on(hosts: dict[str, int], lost: str,
 
 
 def test_cuts_one_after_the_other_add_up() -> None:
-    job = trains(Settings(np=5, min_np=1), {A: 2, B: 2, "c": 1})
+    job = trains(DriverSettings(np=5, min_np=1), {A: 2, B: 2, "c": 1})
     job.deliver(e.HostLost(B, "no answer"))
     assert job.end is None
     job.deliver(e.HostLost("c", "no answer"))
@@ -328,7 +328,7 @@ def test_cuts_one_after_the_other_add_up() -> None:
 
 
 def test_a_host_whose_connection_was_closed_is_behind_no_cut() -> None:
-    job = trains(Settings(np=5, min_np=1, max_np=5), {A: 2, B: 3})
+    job = trains(DriverSettings(np=5, min_np=1, max_np=5), {A: 2, B: 3})
     lose(job, B, silent=False)
     assert sizes(job) == [(A, 0), (A, 1)]
 
@@ -342,7 +342,7 @@ def test_who_is_asked_to_leave_is_not_replaced() -> None:
         (number, 1) for number in range(4)
     ]
     assert [number for number, _ in told(job, p.Removed)] == [1]
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
 
 
 def test_a_slot_whose_worker_has_left_is_used_again_when_discovery_has_taken_it_away_and_named_it_again() -> None:
@@ -389,7 +389,7 @@ def test_a_failure_after_the_training_fails_the_job_and_resets_nobody() -> None:
     job.deliver(e.WorkerExited(2, 0))
     assert job.end is None
     job.deliver(e.WorkerExited(3, 0))
-    assert job.end == e.End("failed", "not all workers have ended well", 1)
+    assert job.end == e.EndJob("failed", "not all workers have ended well", 1)
     assert len(job.workers) == 4
 
 
@@ -403,8 +403,8 @@ def test_a_program_that_never_comes_to_init_is_started_once() -> None:
 
 def test_a_stop_ends_the_job_at_once() -> None:
     job = trains()
-    job.deliver(e.StopRequested("Ctrl-C"))
-    assert job.end == e.End("failed", "Ctrl-C")
+    job.deliver(e.EndRequested("Ctrl-C"))
+    assert job.end == e.EndJob("failed", "Ctrl-C")
     assert job.driver.step(e.WorkerExited(0, 1), job.now) == []
 
 

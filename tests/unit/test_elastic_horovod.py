@@ -8,15 +8,15 @@ import pytest
 from hvdtest.virtual_elastic import Chances, VirtualJob
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 TWO = {"host-1": 2, "host-2": 2}
-STRICT = Settings(np=2, min_np=2, max_np=4, last_call_s=0.0, slot_failures=1, host_failures=1)
+STRICT = DriverSettings(np=2, min_np=2, max_np=4, last_call_s=0.0, slot_failures=1, host_failures=1)
 """One failure has its whole host left out, as in Horovod."""
 
 
-def trains(settings: Settings = STRICT, hosts: dict[str, int] = TWO) -> VirtualJob:
+def trains(settings: DriverSettings = STRICT, hosts: dict[str, int] = TWO) -> VirtualJob:
     job = VirtualJob(settings, hosts, 0, Chances(late=0.0), steps=1_000_000)
     job.discover()
     job.run(20.0)
@@ -85,7 +85,7 @@ def test_shutdown_on_success() -> None:
     job = trains(replace(STRICT, np=4, min_np=4))
     job.kill(job.workers[0], 0)
     job.run()
-    assert job.end == e.End("done"), "Horovod's is 1: it kills those that wait, and counts them"
+    assert job.end == e.EndJob("done"), "Horovod's is 1: it kills those that wait, and counts them"
     assert [number for number, _ in of(job, p.Removed)] != []
 
 

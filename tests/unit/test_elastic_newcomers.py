@@ -9,7 +9,7 @@ from hvdtest.virtual_elastic import VirtualWorker
 from hvdtest.virtual_training import BOTH, FOUR, A, B, let_finish, sizes, told, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 SHRINKING = replace(FOUR, np=2, min_np=1, cooldown_s=(50.0, 60.0), last_call_s=1.0)
@@ -64,7 +64,7 @@ def test_a_failure_while_a_newcomer_starts_does_not_wait_for_it(seconds_between:
     job.run(40.0)
     assert (job.driver.generation, job.ranks()) == (3, [(A, 0, 0), (B, 0, 2)]), "the newcomer has the next reset"
     assert [number for number, _ in told(job, p.HostsUpdated)] == [0]
-    assert let_finish(job) == e.End("done")
+    assert let_finish(job) == e.EndJob("done")
 
 
 def test_a_failure_waits_for_the_process_in_its_own_slot() -> None:
@@ -107,7 +107,7 @@ def test_a_failure_and_a_change_of_the_hosts_are_one_reset() -> None:
 
 
 def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
-    job = trains(Settings(np=2, min_np=2, last_call_s=2.0), {A: 2})
+    job = trains(DriverSettings(np=2, min_np=2, last_call_s=2.0), {A: 2})
     hosts = {A: 2}
     for number in range(10):
         hosts |= {f"node{number}": 1}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.launch.elastic.events import End
+from hvd_kernel.launch.elastic.events import EndJob
 from hvd_kernel.launch.elastic.job.report import outcome, report
 from hvd_kernel.launch.elastic.job.workers import Streams, Workers
 from hvd_kernel.protocol.elastic import Place
@@ -46,7 +46,7 @@ def test_the_rank_that_raised_is_named_although_one_that_it_released_has_ended_f
     ended: tuple[Ended, ...], rank: int
 ) -> None:
     workers, written = job(*ended)
-    end = End("failed", "no reset is left", 0)
+    end = EndJob("failed", "no reset is left", 0)
     report(written.append, end, workers, quiet=False)
     assert written[-1].decode() == (
         f"hvdrun: rank {rank} failed (exit status 1); no reset is left; all ranks have ended.\n"
@@ -58,4 +58,4 @@ def test_the_rank_that_raised_is_named_although_one_that_it_released_has_ended_f
 
 def test_one_of_an_earlier_generation_is_not_named_instead() -> None:
     workers, _ = job((1, OWN, 0), (1, RELEASED, 1))
-    assert outcome(End("failed", "", 1), workers).failed_worker == 1
+    assert outcome(EndJob("failed", "", 1), workers).failed_worker == 1

@@ -65,4 +65,4 @@ def test_19_a_death_during_a_reset_is_one_more_reset(who: str, point: str, seeds
         assert len(numbers) == FOUR.np, told
         assert job.victim.number not in numbers, told
         assert job.driver.generation <= 4, told
-        assert let_finish(job) == e.End("done"), told
+        assert let_finish(job) == e.EndJob("done"), told

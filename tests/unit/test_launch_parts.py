@@ -23,7 +23,7 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
-from hvd_kernel.launch.outcome import Failure, root_cause, shell_status, told
+from hvd_kernel.launch.outcome import FailedRank, root_cause, shell_status, told
 from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
 from hvd_kernel.processes import ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
@@ -275,24 +275,24 @@ def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
 
 
 def test_the_root_cause_is_the_first_failure_with_a_reason_of_its_own() -> None:
-    told = Failure(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
-    shut = Failure(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
-    late = Failure(4, 1, ("Traceback", "hvd_kernel.errors.RankStalled: rank 2 did not come"))
-    own = Failure(2, 1, ("Traceback", "ValueError: no"))
+    told = FailedRank(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
+    shut = FailedRank(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
+    late = FailedRank(4, 1, ("Traceback", "hvd_kernel.errors.RankStalled: rank 2 did not come"))
+    own = FailedRank(2, 1, ("Traceback", "ValueError: no"))
     assert root_cause([told, shut, late, own]) is own
-    assert root_cause([told, Failure(3, -11), own]) == Failure(3, -11)
+    assert root_cause([told, FailedRank(3, -11), own]) == FailedRank(3, -11)
     assert root_cause([told, shut]) is told
     assert root_cause([]) is None
-    mismatch = Failure(1, 1, ("hvd_kernel.errors.Mismatch: ranks disagree",))
+    mismatch = FailedRank(1, 1, ("hvd_kernel.errors.Mismatch: ranks disagree",))
     assert root_cause([told, mismatch]) is mismatch
 
 
 def test_the_last_line() -> None:
     start, end = "hvdrun: rank 1 failed (", "; all ranks have ended.\n"
-    assert sentence(Failure(1, 3), [], []) == f"{start}exit status 3){end}"
-    assert sentence(Failure(1, -9), [0], []) == f"{start}signal 9, SIGKILL); rank 0 failed alike{end}"
+    assert sentence(FailedRank(1, 3), [], []) == f"{start}exit status 3){end}"
+    assert sentence(FailedRank(1, -9), [0], []) == f"{start}signal 9, SIGKILL); rank 0 failed alike{end}"
     both = f"{start}exit status 1); rank 0 failed alike; ranks 2, 3 failed because of it{end}"
-    assert sentence(Failure(1, 1), [0], [3, 2]) == both
+    assert sentence(FailedRank(1, 1), [0], [3, 2]) == both
 
 
 def test_statuses() -> None:

@@ -17,7 +17,7 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, RankStalled, UsageError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Outcome
-from hvd_kernel.launch.outcome import Failure, is_consequence
+from hvd_kernel.launch.outcome import FailedRank, is_consequence
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import run
@@ -236,7 +236,7 @@ def test_a_task_ends_with_the_kind_of_its_exception(*, tmp_path: Path, error: Ex
     command = [sys.executable, "-P", "-m", task.__name__, str(tmp_path)]
     env = os.environ | {"HOROVOD_RANK": "0"}
     done = subprocess.run(command, check=False, env=env, capture_output=True, text=True, timeout=60)
-    assert is_consequence(Failure(0, done.returncode, tuple(done.stderr.splitlines()))) == because
+    assert is_consequence(FailedRank(0, done.returncode, tuple(done.stderr.splitlines()))) == because
     [answer] = [pickle.loads(file.read_bytes()) for file in tmp_path.iterdir() if file.name != CALL]
     assert (answer.secondary, answer.trace) == (because, done.stderr)
 

@@ -1,4 +1,4 @@
-"""The command line of ``hvdrun``: Horovod's flags, as tables; text in, a ``Request`` or a UsageError out. Pure.
+"""The command line of ``hvdrun``: Horovod's flags, as tables; text in, an ``HvdrunRequest`` or a UsageError out. Pure.
 
 Words.
   knob     a flag that becomes a variable of the ranks (knobs.py)
@@ -128,7 +128,7 @@ _EPILOG = (
 
 
 @dataclass(frozen=True)
-class Request:
+class HvdrunRequest:
     """What a command line asks for."""
 
     command: list[str]
@@ -184,7 +184,7 @@ def _add(group: Any, knob: knobs.Knob) -> None:
         )
 
 
-def parse(words: Sequence[str]) -> Request:
+def parse(words: Sequence[str]) -> HvdrunRequest:
     """Read a command line.
 
     Raises
@@ -198,7 +198,7 @@ def parse(words: Sequence[str]) -> Request:
     given = vars(parser().parse_args(flags))
     for action in (names[-1].lstrip("-").replace("-", "_") for names in ACTIONS):
         if given.get(action):
-            return Request([], action, given[action] if isinstance(given[action], str) else "")
+            return HvdrunRequest([], action, given[action] if isinstance(given[action], str) else "")
     _refuse(given)
     found, warnings = config_file.read(given["config_file"]) if "config_file" in given else ({}, [])
     found |= {name: value for name, value in given.items() if "." in name}
@@ -209,7 +209,7 @@ def parse(words: Sequence[str]) -> Request:
     hosts, hostfile = spelled(given.get("hosts"), given.get("hostfile"), given.get("slots"))
     interfaces = tuple(given.get("interfaces", ()))
     wanted = elastic.options(found, given | {"hosts": hosts, "hostfile": hostfile, "mpi": use_mpi})
-    return Request(
+    return HvdrunRequest(
         command=command,
         np=_np(given) if wanted is None else wanted.np,
         hosts=hosts,

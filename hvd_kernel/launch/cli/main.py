@@ -15,11 +15,11 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.launch.cli import check_build, horovodrun
-from hvd_kernel.launch.cli.flags import Request, parse, split
+from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
 from hvd_kernel.launch.job import wrapper
 from hvd_kernel.launch.job.others import handed_on
-from hvd_kernel.launch.job.size import Size, without_flags
+from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import JSRUN, Job, launch
 from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.settings.network import addresses
@@ -72,7 +72,7 @@ def _say(error: Exception, status: int) -> int:
     return status
 
 
-def _run(request: Request) -> int:
+def _run(request: HvdrunRequest) -> int:
     interface = _interface(request.interfaces)
     names = {"HVD_TCP_INTERFACE": "", "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
     for warning in request.warnings:
@@ -100,14 +100,14 @@ def _run(request: Request) -> int:
     return (launch(job) if request.elastic is None else launch_elastic(job, request.elastic)).status
 
 
-def _size(request: Request) -> Size:
+def _size(request: HvdrunRequest) -> JobSize:
     """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
     if request.elastic is not None:
         _refuse_allocation(request)
-        return Size(request.np, "", "")
+        return JobSize(request.np, "", "")
     said = bool(request.hosts or request.hostfile)
     if said and not request.use_jsrun:
-        return Size(request.np, request.hosts or "", "")
+        return JobSize(request.np, request.hosts or "", "")
     found = without_flags(os.environ | request.env, request.np)
     if request.use_jsrun and (said or found.via != JSRUN):
         raise UsageError(
@@ -118,7 +118,7 @@ def _size(request: Request) -> Size:
     return found
 
 
-def _refuse_allocation(request: Request) -> None:
+def _refuse_allocation(request: HvdrunRequest) -> None:
     """Refuse an elastic job whose hosts would be an allocation's: those are a scheduler's, which keeps their number.
 
     Raises
@@ -148,12 +148,12 @@ def _interface(names: Sequence[str]) -> str:
     return chosen
 
 
-def _version(_request: Request) -> int:
+def _version(_request: HvdrunRequest) -> int:
     sys.stdout.write(f"{hvd_kernel.__version__}\n")
     return 0
 
 
-def _check_build(_request: Request) -> int:
+def _check_build(_request: HvdrunRequest) -> int:
     sys.stdout.write(check_build.report())
     return 0
 
@@ -171,7 +171,7 @@ def _taken(path: Path | None) -> int:
     return 0
 
 
-_ACTIONS: dict[str, Callable[[Request], int]] = {
+_ACTIONS: dict[str, Callable[[HvdrunRequest], int]] = {
     "": _run,
     "version": _version,
     "check_build": _check_build,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.reset import reason, settle
-from hvd_kernel.launch.elastic.settings import Settings
-from hvd_kernel.launch.elastic.state import JobState, Worker, WorkerFailure
+from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import JobState, WorkerFailure, WorkerState
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import failed, is_in_minority
 from hvd_kernel.launch.outcome import told
@@ -25,7 +25,7 @@ Flow = Iterator[e.Action]
 class Driver:
     """Who is in the job, and how that changes. One thread at a time calls ``step``."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DriverSettings) -> None:
         self.settings = settings
         self.has_ended = False
         self._job = JobState(settings)
@@ -36,7 +36,7 @@ class Driver:
         return self._job.generation
 
     def step(self, event: e.Event, now: float) -> list[e.Action]:
-        """Take an event; return what is to be done, in this order. After an End nothing is.
+        """Take an event; return what is to be done, in this order. After an EndJob nothing is.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class Driver:
         for flow in (self._take(event, now), settle(self._job, now)):
             for action in () if self.has_ended else flow:
                 actions.append(action)
-                if isinstance(action, e.End):
+                if isinstance(action, e.EndJob):
                     self.has_ended = True
                     break
         return actions
@@ -71,8 +71,8 @@ class Driver:
                 yield from self._lose(event, now)
             case e.TimerFired(ticket):
                 yield from self._fired(ticket, now)
-            case e.StopRequested(why):
-                yield e.End("failed", why)
+            case e.EndRequested(why):
+                yield e.EndJob("failed", why)
 
     def _discovered(self, event: e.HostsFound | e.DiscoveryFailed) -> Flow:
         job = self._job
@@ -84,12 +84,12 @@ class Driver:
                 job.discovery_said = event.said
                 yield e.Say(f"host discovery says: {event.said}")
         elif job.heard is None:
-            yield e.End("failed", f"host discovery has failed: {event.why}")
+            yield e.EndJob("failed", f"host discovery has failed: {event.why}")
         elif job.warned_of != event.why:
             job.warned_of = event.why
             yield e.Say(f"warning: host discovery has failed, the hosts of before count: {event.why}")
 
-    def _hear(self, worker: Worker, message: FromWorker) -> Flow:
+    def _hear(self, worker: WorkerState, message: FromWorker) -> Flow:
         job = self._job
         match message:
             case Ready() if worker.dismissed:
@@ -108,7 +108,7 @@ class Driver:
                 job.retired.add((worker.host, worker.slot))
                 yield e.Say(f"{worker.label} was asked to leave")
 
-    def _exited(self, worker: Worker, event: e.WorkerExited, now: float) -> Flow:
+    def _exited(self, worker: WorkerState, event: e.WorkerExited, now: float) -> Flow:
         job = self._job
         is_member = self._leaves(worker)
         self._forget(worker)
@@ -123,7 +123,7 @@ class Driver:
         else:
             yield from self._count(worker, event.why or told(event.status), now, consequence=event.consequence)
 
-    def _leaves(self, worker: Worker) -> bool:
+    def _leaves(self, worker: WorkerState) -> bool:
         """Take note that one is gone from the generation; return whether it was in it."""
         job = self._job
         is_member = worker in job.members
@@ -132,11 +132,11 @@ class Driver:
         job.finishing |= is_member and worker.finished
         return is_member
 
-    def _forget(self, worker: Worker) -> None:
+    def _forget(self, worker: WorkerState) -> None:
         del self._job.workers[worker.number]
         self._job.timers.cancel(For.START, For.LEAVE, worker=worker.number)
 
-    def _replace(self, worker: Worker, why: str, now: float) -> Flow:
+    def _replace(self, worker: WorkerState, why: str, now: float) -> Flow:
         """End a worker that does not answer; its slot is used again when the process is gone."""
         yield e.EndWorker(worker.number, 0.0)
         if not worker.dismissed:
@@ -145,7 +145,7 @@ class Driver:
             self._job.timers.cancel(For.START, worker=worker.number)
             yield from self._count(worker, why, now)
 
-    def _count(self, worker: Worker, why: str, now: float, *, consequence: bool = False) -> Flow:
+    def _count(self, worker: WorkerState, why: str, now: float, *, consequence: bool = False) -> Flow:
         job = self._job
         size = next((host.slots for host in job.hosts if host.name == worker.host), 1)
         out = job.blacklist.fail((worker.host, worker.slot), size, now)

@@ -71,13 +71,13 @@ class TimerFired(Struct, frozen=True):
     ticket: int
 
 
-class StopRequested(Struct, frozen=True):
+class EndRequested(Struct, frozen=True):
     """Somebody wants the job ended (Ctrl-C, SIGTERM, its time limit)."""
 
     why: str
 
 
-Event = HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired | StopRequested
+Event = HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired | EndRequested
 
 # Actions.
 
@@ -126,7 +126,7 @@ class Say(Struct, frozen=True):
     text: str
 
 
-class End(Struct, frozen=True):
+class EndJob(Struct, frozen=True):
     """The job is over; all workers that still run are ended first."""
 
     verdict: Literal["done", "failed"]
@@ -134,4 +134,4 @@ class End(Struct, frozen=True):
     worker: int | None = None  # the one that failed first, for a reason of its own
 
 
-Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer | Say | End
+Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer | Say | EndJob

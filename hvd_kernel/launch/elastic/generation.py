@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hvd_kernel.launch.elastic.assignment import Assigned, Assignment
 from hvd_kernel.launch.elastic.events import Action, EndWorker, ReleaseHost, Say, SendTo
-from hvd_kernel.launch.elastic.state import JobState, Worker
+from hvd_kernel.launch.elastic.state import JobState, WorkerState
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.protocol.elastic import Place, Removed
 
@@ -35,7 +35,7 @@ def begin(job: JobState, plan: Assignment) -> Iterator[Action]:
     yield from _release(job, {each.host for each in plan.ranks})
 
 
-def dismiss(job: JobState, worker: Worker, why: str) -> Iterator[Action]:
+def dismiss(job: JobState, worker: WorkerState, why: str) -> Iterator[Action]:
     """Tell a worker to leave, or end one that cannot hear it yet; one that trains is told when it comes to be ready."""
     worker.dismissed = True
     job.timers.cancel(For.START, worker=worker.number)
@@ -47,7 +47,7 @@ def dismiss(job: JobState, worker: Worker, why: str) -> Iterator[Action]:
     yield job.timers.set(For.LEAVE, job.settings.leave_s, worker.number)
 
 
-def _worker(job: JobState, each: Assigned) -> Worker:
+def _worker(job: JobState, each: Assigned) -> WorkerState:
     assert each.worker is not None
     return job.workers[each.worker]
 

@@ -12,7 +12,7 @@ from math import inf
 from hvd_kernel.launch.elastic.assignment import Assignment
 from hvd_kernel.launch.elastic.events import Action, Say, SendTo, StartWorker
 from hvd_kernel.launch.elastic.generation import begin, dismiss
-from hvd_kernel.launch.elastic.state import Announcement, JobState, Worker
+from hvd_kernel.launch.elastic.state import Announcement, JobState, WorkerState
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import NO_HOSTS, failed, over
 from hvd_kernel.launch.placement import Host
@@ -108,7 +108,7 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
     occupied = {(each.host, each.slot) for each in job.workers.values()}  # by those who are still on their way out
     for host, slot in plan.empty:
         if (host, slot) not in occupied:
-            worker = Worker(job.started, host, slot)
+            worker = WorkerState(job.started, host, slot)
             job.started += 1
             job.workers[worker.number] = worker
             job.in_use.add(host)
@@ -116,7 +116,7 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
             yield job.timers.set(For.START, job.settings.start_timeout_s, worker.number)
 
 
-def _send_away(job: JobState, workers: list[Worker], why: str) -> Iterator[Action]:
+def _send_away(job: JobState, workers: list[WorkerState], why: str) -> Iterator[Action]:
     for each in workers:
         yield from dismiss(job, each, why)
 

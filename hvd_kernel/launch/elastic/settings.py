@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Settings:
+class DriverSettings:
     """What the driver goes by. Times are seconds."""
 
     np: int

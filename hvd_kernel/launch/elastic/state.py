@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 from hvd_kernel.launch.elastic.assignment import Assignment, Living, Slot, assign
 from hvd_kernel.launch.elastic.blacklist import Blacklist
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.launch.elastic.timers import Timers
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.protocol.elastic import Ready
 
 
 @dataclass
-class Worker:
-    """One process."""
+class WorkerState:
+    """One process, as the driver knows it."""
 
     number: int
     host: str
@@ -68,9 +68,9 @@ class Announcement:
 class JobState:
     """What the driver knows."""
 
-    settings: Settings
+    settings: DriverSettings
     timers: Timers = field(default_factory=Timers)
-    workers: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, WorkerState] = field(default_factory=dict)
     started: int = 0  # workers so far
     generation: int = 0
     # Hosts.
@@ -114,23 +114,23 @@ class JobState:
         return any(each.joined for each in self.failures)
 
     @property
-    def alive(self) -> list[Worker]:
+    def alive(self) -> list[WorkerState]:
         """Those that have not been told to end."""
         return [each for each in self.workers.values() if not each.dismissed]
 
     @property
-    def members(self) -> list[Worker]:
+    def members(self) -> list[WorkerState]:
         """Those of the current generation, by rank."""
         found = [each for each in self.alive if each.joined and each.generation == self.generation]
         return sorted(found, key=lambda each: each.rank)
 
     @property
-    def waiting(self) -> list[Worker]:
+    def waiting(self) -> list[WorkerState]:
         """Members that have left their communicator."""
         return [each for each in self.members if each.ready]
 
     @property
-    def training(self) -> list[Worker]:
+    def training(self) -> list[WorkerState]:
         """Members that have neither left it nor returned."""
         return [each for each in self.members if not each.ready and not each.finished]
 

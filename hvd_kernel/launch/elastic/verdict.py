@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvd_kernel.launch.elastic.events import Action, End, Say
+from hvd_kernel.launch.elastic.events import Action, EndJob, Say
 from hvd_kernel.launch.elastic.state import JobState
 
 NO_HOSTS = "No hosts from previous set remaining, unable to broadcast state."
 
 
-def failed(job: JobState, why: str) -> End:
+def failed(job: JobState, why: str) -> EndJob:
     """Return the end of a job that cannot go on."""
     failures = job.failures or job.before
     first = next((each for each in failures if not each.consequence), next(iter(failures), None))
     if first is None:
-        return End("failed", why)
-    return End("failed", why, first.worker)
+        return EndJob("failed", why)
+    return EndJob("failed", why, first.worker)
 
 
 def over(job: JobState) -> Iterator[Action]:
-    """Yield the End of a job that has nobody left who could go on; with checkpoints it may begin anew instead."""
+    """Yield the EndJob of a job that has nobody left who could go on; with checkpoints it may begin anew instead."""
     if job.stateless:
         if not job.alive and (job.failures or job.ended_well):
             yield from _all_ended(job)
@@ -39,13 +39,13 @@ def over(job: JobState) -> Iterator[Action]:
 
 
 def _all_ended(job: JobState) -> Iterator[Action]:
-    """Yield the End when those are gone that have returned or been told to leave."""
+    """Yield the EndJob when those are gone that have returned or been told to leave."""
     if any(each.joined for each in job.workers.values()):
         return
     if job.failures if job.stateless else job.has_lost:
         yield failed(job, "not all workers have ended well")
     else:
-        yield End("done")
+        yield EndJob("done")
 
 
 def is_in_minority(job: JobState) -> bool:

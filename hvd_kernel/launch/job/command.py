@@ -36,8 +36,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a command line asks for."""
+class JobRequest:
+    """What a line of `hvdrun job` asks for."""
 
     verb: str
     files: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def parse(words: Sequence[str]) -> Request:
+def parse(words: Sequence[str]) -> JobRequest:
     """Read what stands behind ``hvdrun job``.
 
     Raises
@@ -88,7 +88,7 @@ def parse(words: Sequence[str]) -> Request:
     """
     at = words.index("--") if "--" in words else len(words)
     given = vars(parser().parse_args(words[:at]))
-    return Request(given.pop("verb"), given.pop("files"), [*words[at + 1 :]], given)
+    return JobRequest(given.pop("verb"), given.pop("files"), [*words[at + 1 :]], given)
 
 
 def main(words: Sequence[str]) -> int:
@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
     return _VERBS[request.verb](request)
 
 
-def _spec(request: Request) -> JobSpec:
+def _spec(request: JobRequest) -> JobSpec:
     """Return the job; a line behind a file that names no command is its command."""
     spec = of_words(request.files, [] if request.files else request.line, request.given["kind"])
     if request.files and request.line:
@@ -106,13 +106,13 @@ def _spec(request: Request) -> JobSpec:
     return spec
 
 
-def _plan(request: Request) -> int:
+def _plan(request: JobRequest) -> int:
     made = plan(_spec(request))
     sys.stdout.write((as_json if request.given["format"] == "json" else as_text)(made) + "\n")
     return 0
 
 
-def _run(request: Request) -> int:
+def _run(request: JobRequest) -> int:
     from hvd_kernel.launch.job.execute import execute  # noqa: PLC0415 - a plan starts nothing
 
     spec = _spec(request)
@@ -125,7 +125,7 @@ def _run(request: Request) -> int:
     return execute(spec, choice=choice, use_mpi=given["mpi"], verbose=given["verbose"])
 
 
-def _write(request: Request) -> int:
+def _write(request: JobRequest) -> int:
     spec, given = _spec(request), request.given
     own = {name: given[name] for name in ("image", "name") if given[name]}
     more = {name: given[name] for name in ("port", "runtime") if given[name]}
@@ -153,4 +153,4 @@ def _bytes(text: str) -> int:
         raise UsageError(f"hvdrun job: --shm: {error}") from None
 
 
-_VERBS: dict[str, Callable[[Request], int]] = {"plan": _plan, "run": _run, "write": _write}
+_VERBS: dict[str, Callable[[JobRequest], int]] = {"plan": _plan, "run": _run, "write": _write}

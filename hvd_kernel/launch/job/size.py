@@ -19,7 +19,7 @@ from hvd_kernel.settings import gpus
 
 
 @dataclass(frozen=True)
-class Size:
+class JobSize:
     """How many ranks this launcher starts, on which hosts as ``-H`` takes them, and the sentence that says so."""
 
     np: int
@@ -34,7 +34,7 @@ def agents_by(found: Allocation | None) -> str:
     return found.via if found is not None and found.via in {*STEPS, JSRUN} and shutil.which(found.via) else ""
 
 
-def without_flags(env: Mapping[str, str], np: int = 0) -> Size:
+def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
     """Return the size that follows from where this process is; ``np``: said by the user, for fewer ranks than slots.
 
     Raises
@@ -47,13 +47,13 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> Size:
         devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
         why = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
         ranks = np or devices or 1
-        return Size(ranks, f"{HERE}:{ranks}", f"{ranks} rank{'s' * (ranks != 1)} on this machine: {why}")
+        return JobSize(ranks, f"{HERE}:{ranks}", f"{ranks} rank{'s' * (ranks != 1)} on this machine: {why}")
     replicas = found.spec.replicas
     if found.own is not None:
         slots = replicas[found.own].slots
-        return Size(slots, f"{HERE}:{slots}", found.sentence, part=_part(found, found.own, env, np))
+        return JobSize(slots, f"{HERE}:{slots}", found.sentence, part=_part(found, found.own, env, np))
     hosts = ",".join(spelled(replica.host, replica.slots) for replica in replicas)
-    return Size(np or found.spec.size, hosts, found.sentence, via=agents_by(found))
+    return JobSize(np or found.spec.size, hosts, found.sentence, via=agents_by(found))
 
 
 def _part(found: Allocation, own: int, env: Mapping[str, str], np: int) -> Part:

@@ -23,7 +23,7 @@ from hvd_kernel.processes.mpi import network, open_mpi
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
 from hvd_kernel.settings.network import Card
 
-Family = Callable[[str, "Order"], "Plan"]
+Family = Callable[[str, "Order"], "MpiexecPlan"]
 _OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
 _FIRST = (
     re.compile(
@@ -50,7 +50,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MpiexecPlan:
     """What is to be started, and the folders to remove when it has ended.
 
     ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
@@ -65,7 +65,7 @@ class Plan:
     needs_placement: bool = False
 
 
-def plan(order: Order) -> Plan:
+def plan(order: Order) -> MpiexecPlan:
     """Return how the MPI that is here starts the ranks.
 
     Raises
@@ -108,7 +108,7 @@ def _names(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in env if name.startswith(_OURS) or name in {"PATH", "LD_LIBRARY_PATH"})
 
 
-def _open_mpi(mpiexec: str, order: Order) -> Plan:
+def _open_mpi(mpiexec: str, order: Order) -> MpiexecPlan:
     folder = Path(tempfile.mkdtemp(prefix="hvd-mpi-"))
     shared = open_mpi.shared_memory_folder(folder)
     claim(folder, shared)
@@ -119,7 +119,7 @@ def _open_mpi(mpiexec: str, order: Order) -> Plan:
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": str(folder)}
     command = [mpiexec, *arguments, *order.command]
     settle = partial(network.settle, env=order.env, args=command)
-    return Plan(command, env, [*map(str, {folder, shared})], settle)
+    return MpiexecPlan(command, env, [*map(str, {folder, shared})], settle)
 
 
 def _two_dashes(args: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def _parameters(order: Order) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _hydra(mpiexec: str, order: Order) -> Plan:
+def _hydra(mpiexec: str, order: Order) -> MpiexecPlan:
     if order.ssh_port or order.ssh_identity_file:
         raise ConfigError(
             "this MPI takes no ssh port or identity file from hvdrun: write Host entries into ~/.ssh/config, "
@@ -153,10 +153,10 @@ def _hydra(mpiexec: str, order: Order) -> Plan:
     arguments = ["-n", str(order.np), "-hosts", _with_slots(order.hosts)]
     arguments += ["-iface", order.interface] if order.interface else []
     arguments += ["-genvlist", ",".join(_names(order.env))]
-    return Plan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
+    return MpiexecPlan([mpiexec, *arguments, *order.args, *order.command], order.env, [])
 
 
-def _jsrun(order: Order) -> Plan:
+def _jsrun(order: Order) -> MpiexecPlan:
     """Return one resource set per host, which has all of it: the ranks share its devices by their local numbers.
 
     Source: IBM Spectrum LSF 10.1, Job Step Manager, jsrun. Tried with a fake jsrun alone: there is none here.
@@ -176,7 +176,7 @@ def _jsrun(order: Order) -> Plan:
         "--bind": "none",
     }
     arguments = [str(word) for pair in each.items() for word in pair]
-    return Plan(["jsrun", *arguments, *order.command], order.env, [], needs_placement=True)
+    return MpiexecPlan(["jsrun", *arguments, *order.command], order.env, [], needs_placement=True)
 
 
 def _with_slots(hosts: Sequence[Host]) -> str:

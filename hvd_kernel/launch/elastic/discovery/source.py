@@ -23,7 +23,7 @@ class HostSource(Protocol):
         """Tell no more. Idempotent."""
 
 
-class FixedHosts:
+class StaticHosts:
     """Hosts that stay."""
 
     def __init__(self, event: HostsFound, feed: Feed) -> None:

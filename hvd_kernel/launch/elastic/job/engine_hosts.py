@@ -15,8 +15,8 @@ from functools import partial
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.elastic.discovery.source import Feed
-from hvd_kernel.launch.elastic.events import HostsFound, StopRequested
-from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents, Listener
+from hvd_kernel.launch.elastic.events import EndRequested, HostsFound
+from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents, HostListener
 from hvd_kernel.launch.launchers.agent_listener import AgentListener, ConnectedAgent
 from hvd_kernel.launch.launchers.cluster_engine import ChangingEngine, Engine, EngineRun, Invitation
 from hvd_kernel.launch.placement import Host
@@ -54,7 +54,7 @@ class EngineHosts(HostAgents):
     def __init__(
         self,
         agents: Agents,
-        listener: Listener,
+        listener: HostListener,
         feed: Feed,
         engine: Engine,
         env: dict[str, str],
@@ -162,8 +162,8 @@ class EngineHosts(HostAgents):
         assert self._run is not None
         self._run.unwatch(self._agents.loop)
         if self._run.error is not None:
-            self._feed(StopRequested(f"{self._engine.name} has ended: {self._engine.explain(self._run.error)}"))
+            self._feed(EndRequested(f"{self._engine.name} has ended: {self._engine.explain(self._run.error)}"))
 
     def _look_at_start(self) -> None:
         if self._run is not None and not self._had_enough:
-            self._feed(StopRequested(str(self._run.slow(self._patience_s, len(self._by_name), self._np))))
+            self._feed(EndRequested(str(self._run.slow(self._patience_s, len(self._by_name), self._np))))

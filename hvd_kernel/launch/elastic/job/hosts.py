@@ -24,7 +24,7 @@ Late = Callable[[], Message]
 """Makes a message when its agent is up: what it says depends on where that runs."""
 
 
-class Listener(Protocol):
+class HostListener(Protocol):
     """Who hears of hosts: the job."""
 
     def heard(self, host: HostAgent, message: Message) -> None:
@@ -70,7 +70,7 @@ class HostAgents:
     """All of them, by the names of their hosts."""
 
     def __init__(
-        self, agents: Agents, listener: Listener, *, port: int | None, identity: str | None, patience_s: float
+        self, agents: Agents, listener: HostListener, *, port: int | None, identity: str | None, patience_s: float
     ) -> None:
         self._agents, self._listener = agents, listener
         self._port, self._identity, self._patience_s = port, identity, patience_s

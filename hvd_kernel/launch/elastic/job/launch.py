@@ -20,7 +20,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.elastic import events
 from hvd_kernel.launch.elastic.discovery.choice import source
-from hvd_kernel.launch.elastic.discovery.source import Feed, FixedHosts, HostSource
+from hvd_kernel.launch.elastic.discovery.source import Feed, HostSource, StaticHosts
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
@@ -29,8 +29,8 @@ from hvd_kernel.launch.elastic.job.orders import Orders
 from hvd_kernel.launch.elastic.job.rendezvous_places import RendezvousPlaces
 from hvd_kernel.launch.elastic.job.report import outcome, report
 from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
-from hvd_kernel.launch.elastic.job.workers import Streams, Worker, Workers
-from hvd_kernel.launch.elastic.settings import Settings
+from hvd_kernel.launch.elastic.job.workers import Streams, WorkerProcess, Workers
+from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.launch.job_run import Job, Outcome
 from hvd_kernel.launch.line_output import standard, writer
 from hvd_kernel.launch.outcome import is_consequence
@@ -106,7 +106,7 @@ class ElasticJob:
     ) -> None:
         self._job, self._agents, self._write = job, agents, streams.err
         self._driver = Driver(_settings(options, job, env))
-        self._ended: events.End | None = None
+        self._ended: events.EndJob | None = None
         self._late = False
         self._size = 0  # of the last generation
         self._looking: Timer | None = None
@@ -126,7 +126,7 @@ class ElasticJob:
             events.ReleaseHost: lambda action: self._hosts.release(action.host),
             events.SetTimer: self._set_timer,
             events.Say: lambda action: self._say(action.text),
-            events.End: self._end,
+            events.EndJob: self._end,
         }
 
     def _who_has_processes(self, options: ElasticOptions, env: Mapping[str, str]) -> tuple[HostAgents, HostSource]:
@@ -170,7 +170,7 @@ class ElasticJob:
 
     def stop(self, why: str) -> None:
         """Have the workers ended."""
-        self._feed(events.StopRequested(why))
+        self._feed(events.EndRequested(why))
 
     def finish(self) -> None:
         """See the end of the workers and of the agents."""
@@ -222,7 +222,7 @@ class ElasticJob:
         elif worker is not None and worker.host is host:
             self._heard_of(worker, message)
 
-    def _heard_of(self, worker: Worker, message: m.Message) -> None:
+    def _heard_of(self, worker: WorkerProcess, message: m.Message) -> None:
         if worker.status is not None and not isinstance(message, m.Output):  # what it has left behind may go on writing
             return
         match message:
@@ -242,7 +242,7 @@ class ElasticJob:
             case m.RankExited():
                 self._exited(worker, message.status, worker.why)
 
-    def _note(self, worker: Worker, message: m.RankKilled | m.Answered) -> None:
+    def _note(self, worker: WorkerProcess, message: m.RankKilled | m.Answered) -> None:
         """Take what is told of a worker right before its end."""
         if isinstance(message, m.Answered):
             self._answers[worker.number] = message.data
@@ -255,7 +255,7 @@ class ElasticJob:
             self._end_of(worker, -signal.SIGKILL, why)
         self._feed(events.HostLost(host.name, why, silent))
 
-    def _said(self, worker: Worker, message: elastic.FromWorker) -> None:
+    def _said(self, worker: WorkerProcess, message: elastic.FromWorker) -> None:
         if isinstance(message, elastic.Logged):
             if self._job.on_logged is not None:
                 self._job.on_logged(message.value)
@@ -267,12 +267,12 @@ class ElasticJob:
         self.stalls.said(worker, message)
         self._feed(events.WorkerSaid(worker.number, message))
 
-    def _exited(self, worker: Worker, status: int, why: str) -> None:
+    def _exited(self, worker: WorkerProcess, status: int, why: str) -> None:
         self._end_of(worker, status, why)
         self._feed(events.WorkerExited(worker.number, status, why, is_consequence(worker.failure())))
         self._hosts.settle(worker.host)
 
-    def _end_of(self, worker: Worker, status: int, why: str) -> None:
+    def _end_of(self, worker: WorkerProcess, status: int, why: str) -> None:
         worker.why = why
         worker.end(status)
         worker.host.workers.discard(worker.number)
@@ -286,7 +286,7 @@ class ElasticJob:
         worker = self._workers.add(action.worker, host, action.slot)
         host.send(partial(self._order, worker))
 
-    def _order(self, worker: Worker) -> m.Message:
+    def _order(self, worker: WorkerProcess) -> m.Message:
         """Return what starts a worker; the first of all has what comes on stdin."""
         reads = self._stdin is None and self._job.stdin >= 0
         if reads:
@@ -300,7 +300,7 @@ class ElasticJob:
             self._place(worker, message)
         worker.host.send(lambda: m.TellRank(worker.number, elastic.encode(message)))
 
-    def _place(self, worker: Worker, place: elastic.Place) -> None:
+    def _place(self, worker: WorkerProcess, place: elastic.Place) -> None:
         worker.place = place
         if len(self._workers.ranks(place.generation)) == place.size:  # the last of them
             self._workers.generation = place.generation
@@ -324,7 +324,7 @@ class ElasticJob:
     def _set_timer(self, action: events.SetTimer) -> None:
         self._agents.loop.call_later(action.seconds, lambda: self._feed(events.TimerFired(action.ticket)))
 
-    def _end(self, action: events.End) -> None:
+    def _end(self, action: events.EndJob) -> None:
         self._ended = action
         self._source.close()
         for host in self._hosts.all:
@@ -384,10 +384,10 @@ def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
     """Return who says which hosts there are."""
     if options.script:
         return source(options.script, options.slots, options.interval_s, loop, feed)
-    return FixedHosts(events.HostsFound(options.hosts), feed)
+    return StaticHosts(events.HostsFound(options.hosts), feed)
 
 
-def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Settings:
+def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> DriverSettings:
     """Return what the driver goes by: the options, and the environment where they say nothing."""
     timeout_s, limit, slot_failures = options.timeout_s, options.reset_limit, options.slot_failures
     if timeout_s is None:
@@ -396,7 +396,7 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Sett
         limit = int(said)
     if slot_failures is None and (said := lookup.value("HVD_SLOT_FAILURES", env)):
         slot_failures = int(said)
-    return Settings(
+    return DriverSettings(
         np=options.np,
         min_np=options.min_np,
         max_np=options.max_np,
@@ -406,8 +406,8 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Sett
         cooldown_s=options.cooldown_s,
         slot_failures=slot_failures,
         host_failures=options.host_failures or int(lookup.value("HVD_HOST_FAILURES", env)),
-        patience_s=max(Settings.patience_s, _hang_s(options, env) + _LATER_S),
-        last_call_s=0.0 if options.hosts else Settings.last_call_s,  # hosts that stay are all there
-        start_timeout_s=max(timeout_s, Settings.start_timeout_s),
+        patience_s=max(DriverSettings.patience_s, _hang_s(options, env) + _LATER_S),
+        last_call_s=0.0 if options.hosts else DriverSettings.last_call_s,  # hosts that stay are all there
+        start_timeout_s=max(timeout_s, DriverSettings.start_timeout_s),
         end_grace_s=job.grace_s,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch import environment
-from hvd_kernel.launch.elastic.job.workers import Worker
+from hvd_kernel.launch.elastic.job.workers import WorkerProcess
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
@@ -41,7 +41,7 @@ class Orders:
             of[host.machine or host.name] += host.slots
         self._slots = {host.name: of[host.machine or host.name] for host in hosts}
 
-    def start(self, worker: Worker, *, reads_stdin: bool) -> StartRanks:
+    def start(self, worker: WorkerProcess, *, reads_stdin: bool) -> StartRanks:
         """Return the order; the worker learns its rank from the driver."""
         if self._job.engine is not None:
             return self._by_engine(worker)
@@ -60,7 +60,7 @@ class Orders:
             spares=self._spares,
         )
 
-    def _by_engine(self, worker: Worker) -> StartRanks:
+    def _by_engine(self, worker: WorkerProcess) -> StartRanks:
         """Return the order for a process of an engine's, whose agent has the environment that its rank is to have."""
         card = worker.host.card
         return StartRanks(
@@ -80,7 +80,7 @@ class Orders:
         return env | rank_environment(env) | {"HVD_SPARES": str(self._spares)}
 
 
-def _own(worker: Worker) -> dict[str, str]:
+def _own(worker: WorkerProcess) -> dict[str, str]:
     return {
         elastic.WORKER: str(worker.number),
         elastic.SLOT: str(worker.slot),

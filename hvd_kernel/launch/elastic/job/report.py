@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvd_kernel.launch.elastic.events import End
-from hvd_kernel.launch.elastic.job.workers import Worker, Workers
+from hvd_kernel.launch.elastic.events import EndJob
+from hvd_kernel.launch.elastic.job.workers import WorkerProcess, Workers
 from hvd_kernel.launch.job_run import Outcome
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.launch.outcome import is_consequence, shell_status, told
@@ -11,7 +11,7 @@ from hvd_kernel.launch.outcome import is_consequence, shell_status, told
 _FAILED = 1
 
 
-def report(write: Write, end: End, workers: Workers, *, quiet: bool) -> None:
+def report(write: Write, end: EndJob, workers: Workers, *, quiet: bool) -> None:
     """Write what was kept back of tracebacks, that of the worker that failed first at last, and why the job has ended.
 
     ``quiet``: whoever called tells of the failure himself, and none of it is written.
@@ -34,7 +34,7 @@ def report(write: Write, end: End, workers: Workers, *, quiet: bool) -> None:
         write(sentence(end, cause).encode())
 
 
-def sentence(end: End, cause: Worker | None) -> str:
+def sentence(end: EndJob, cause: WorkerProcess | None) -> str:
     """Return the last line of a job that failed."""
     why = end.why.removesuffix(".")
     if cause is None or cause.status is None:
@@ -44,7 +44,7 @@ def sentence(end: End, cause: Worker | None) -> str:
     return f"hvdrun: {cause.told} failed ({how}){more}; all ranks have ended.\n"
 
 
-def outcome(end: End, workers: Workers) -> Outcome:
+def outcome(end: EndJob, workers: Workers) -> Outcome:
     """Return how the job has ended: codes are those of the last generation's ranks.
 
     Where there was no generation, as no process has said ``hvd.init()``, they are those of the processes as they were
@@ -64,7 +64,7 @@ def outcome(end: End, workers: Workers) -> Outcome:
     return Outcome(codes, rank, failure.words, status, cause.why or end.why, numbers, cause.number)
 
 
-def _first_failed(end: End, workers: Workers) -> Worker | None:
+def _first_failed(end: EndJob, workers: Workers) -> WorkerProcess | None:
     """Return whom the verdict names; where another rank's exception has released that one, the rank that raised.
 
     The verdict falls when the first of them has ended, which may be the one that was released.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.stall import whereabouts as spoken
 from hvd_kernel.launch.elastic.events import Event, WorkerHung
-from hvd_kernel.launch.elastic.job.workers import Worker, Workers
+from hvd_kernel.launch.elastic.job.workers import WorkerProcess, Workers
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.launch.whereabouts import RankMonitor, whereabouts
 from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
@@ -38,7 +38,7 @@ _CONNECTED = b'{"state": "connected"}'
 class _Asked:
     """A worker, as the agent of a rank."""
 
-    worker: Worker
+    worker: WorkerProcess
 
     def send(self, message: Message) -> None:
         if isinstance(message, AskRank):
@@ -77,7 +77,7 @@ class WorkerStalls:
             if worker.reachable:
                 self._monitor.receive(RankState(rank, _CONNECTED))
 
-    def receive(self, worker: Worker, state: bytes) -> None:
+    def receive(self, worker: WorkerProcess, state: bytes) -> None:
         """Take what an agent tells of a worker."""
         said = json.loads(state)["state"]
         worker.reachable = said != "absent"
@@ -93,13 +93,13 @@ class WorkerStalls:
             if self._reset is not None and said != "connected":
                 self._reset.places[worker.number] = state
 
-    def said(self, worker: Worker, message: FromWorker) -> None:
+    def said(self, worker: WorkerProcess, message: FromWorker) -> None:
         """Take note of a worker that has left its generation."""
         if isinstance(message, Ready) and message.generation and message.generation == self._workers.generation:
             self._reset = self._reset or _Reset(time.monotonic())
             self._reset.came.add(worker.number)
 
-    def ended(self, worker: Worker) -> None:
+    def ended(self, worker: WorkerProcess) -> None:
         """Take note of a worker's end."""
         worker.reachable = False
         if self._is_current(worker) and worker.rank is not None and self._monitor is not None:
@@ -115,7 +115,7 @@ class WorkerStalls:
         self._glance(now)
         return _ASK_S if self._monitor is None else min(_ASK_S, self._monitor.tick(now))
 
-    def _is_current(self, worker: Worker) -> bool:
+    def _is_current(self, worker: WorkerProcess) -> bool:
         return worker.place is not None and worker.place.generation == self._workers.generation
 
     def _look_for_missing(self, now: float) -> None:
@@ -140,14 +140,14 @@ class WorkerStalls:
         if self._stopped_for(first) >= self._stop_abort_s:
             self._give_up(first, self._stopped_text(first))
 
-    def _stopped_for(self, worker: Worker) -> float:
+    def _stopped_for(self, worker: WorkerProcess) -> float:
         since, last = self._stopped.get(worker.number, (0.0, 0.0))
         return last - since
 
-    def _stopped_text(self, worker: Worker) -> str:
+    def _stopped_text(self, worker: WorkerProcess) -> str:
         return f"it has been stopped (SIGSTOP or a debugger) for {self._stopped_for(worker):.0f} s"
 
-    def _judge(self, reset: _Reset, worker: Worker, now: float) -> None:
+    def _judge(self, reset: _Reset, worker: WorkerProcess, now: float) -> None:
         """Name a missing rank after a while, and give it up after another."""
         waited = now - reset.since
         if self._stop_abort_s and self._stopped_for(worker) >= self._stop_abort_s:
@@ -158,7 +158,7 @@ class WorkerStalls:
             reset.named.add(worker.number)
             self._write(f"hvdrun: the ranks wait in a reset for rank {worker.rank}: {reset.where(worker)}\n".encode())
 
-    def _give_up(self, worker: Worker, why: str) -> None:
+    def _give_up(self, worker: WorkerProcess, why: str) -> None:
         self._given_up.add(worker.number)
         self._feed(WorkerHung(worker.number, why))
 
@@ -172,7 +172,7 @@ class _Reset:
         self.named: set[int] = set()
         self.places: dict[int, bytes] = {}
 
-    def where(self, worker: Worker) -> str:
+    def where(self, worker: WorkerProcess) -> str:
         """Say where a missing rank is."""
         rank, state = worker.rank or 0, self.places.get(worker.number)
         if state is None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from hvd_kernel.launch.elastic.job.hosts import HostAgent
 from hvd_kernel.launch.line_output import OutputStream, Write, stamp
-from hvd_kernel.launch.outcome import Failure
+from hvd_kernel.launch.outcome import FailedRank
 from hvd_kernel.protocol.elastic import Place
 
 
 @dataclass(eq=False)
-class Worker:
+class WorkerProcess:
     """One process for its whole life."""
 
     number: int
@@ -51,10 +51,10 @@ class Worker:
         for output in self.outputs:
             output.finish()
 
-    def failure(self) -> Failure:
+    def failure(self) -> FailedRank:
         """Return its end as one of the failures of a job."""
         rank = -1 if self.rank is None else self.rank
-        return Failure(rank, self.status or 0, self.outputs[1].tail, self.why)
+        return FailedRank(rank, self.status or 0, self.outputs[1].tail, self.why)
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ class Streams:
     folder: str | None
     digits: int
 
-    def of(self, worker: Worker) -> tuple[OutputStream, ...]:
+    def of(self, worker: WorkerProcess) -> tuple[OutputStream, ...]:
         """Return a worker's stdout and stderr."""
         return tuple(
             OutputStream(write, partial(self._prefix, worker, name), self._copy(worker, name), holds=name == "stderr")
             for name, write in (("stdout", self.out), ("stderr", self.err))
         )
 
-    def _prefix(self, worker: Worker, name: str) -> bytes:
+    def _prefix(self, worker: WorkerProcess, name: str) -> bytes:
         return stamp(self.timestamp) + (f"[{worker.label}]<{name}>:".encode() if self.prefix else b"")
 
-    def _copy(self, worker: Worker, name: str) -> Path | None:
+    def _copy(self, worker: WorkerProcess, name: str) -> Path | None:
         if self.folder is None:
             return None
         folder = Path(self.folder) / f"rank.{worker.number:0{self.digits}d}"
@@ -91,31 +91,31 @@ class Workers:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._all: dict[int, Worker] = {}
+        self._all: dict[int, WorkerProcess] = {}
         self.generation = 0
 
-    def __getitem__(self, number: int) -> Worker:
+    def __getitem__(self, number: int) -> WorkerProcess:
         return self._all[number]
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(self._all.values())
 
-    def get(self, number: int) -> Worker | None:
+    def get(self, number: int) -> WorkerProcess | None:
         """Return one; None: there is none of that number."""
         return self._all.get(number)
 
-    def add(self, number: int, host: HostAgent, slot: int) -> Worker:
+    def add(self, number: int, host: HostAgent, slot: int) -> WorkerProcess:
         """Take a new one."""
-        worker = self._all[number] = Worker(number, host, slot)
+        worker = self._all[number] = WorkerProcess(number, host, slot)
         worker.outputs = self._streams.of(worker)
         return worker
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[WorkerProcess]:
         """Those that have not ended."""
         return [worker for worker in self if worker.status is None]
 
-    def ranks(self, generation: int | None = None) -> list[Worker]:
+    def ranks(self, generation: int | None = None) -> list[WorkerProcess]:
         """Return those of a generation, else of the newest, in the order of their ranks; some may have ended."""
         wanted = self.generation if generation is None else generation
         found = [worker for worker in self if worker.place and worker.place.generation == wanted]
