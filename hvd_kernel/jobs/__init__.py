@@ -5,6 +5,6 @@ A reader is a pure function to a ``JobSpec``, a writer a pure function from one;
 
 from __future__ import annotations
 
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable
 
-__all__ = ["Bounds", "JobError", "JobSpec", "Rendezvous", "Replica", "Resources", "Variable"]
+__all__ = ["Bounds", "JobError", "JobSpec", "RendezvousAddress", "Replica", "Resources", "Variable"]

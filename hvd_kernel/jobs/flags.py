@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from hvd_kernel.jobs.spec import JobError
-from hvd_kernel.jobs.words import Word
+from hvd_kernel.jobs.words import ShellWord
 
 _LEFT_OUT = {"...", "…"}
 _USELESS = {"ignored", "quiet", "refused"}
@@ -88,7 +88,7 @@ def table(*rows: tuple[str, Flag]) -> dict[str, Flag]:
     return {name: flag for names, flag in rows for name in names.split()}
 
 
-def take(line: Sequence[Word], known: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
+def take(line: Sequence[ShellWord], known: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
     """Return the flags at the beginning of a line, and where what follows them begins.
 
     One dash or two mean the same, ``--flag=value`` is ``--flag value``, and dots stand for what documentation left out.
@@ -115,7 +115,7 @@ def take(line: Sequence[Word], known: Table, name: str, spellings: Spellings = _
     return found, at
 
 
-def _given(line: Sequence[Word], at: int, known: Table, name: str, spellings: Spellings) -> Given:
+def _given(line: Sequence[ShellWord], at: int, known: Table, name: str, spellings: Spellings) -> Given:
     text = line[at].value
     bare, equals, rest = text.lstrip("-").partition("=")
     if bare and bare not in known:

@@ -17,7 +17,7 @@ from hvd_kernel.jobs.spec import JobError, JobSpec
 File = Callable[[str], str | None]
 
 
-class Reader(NamedTuple):
+class FormatReader(NamedTuple):
     """A format: its name, whether a text looks like it, and the function that reads it.
 
     That function has a third argument where a text may name other files: ``file``, see ``read``.
@@ -30,19 +30,19 @@ class Reader(NamedTuple):
 
 
 READERS = (
-    Reader("slurm", sbatch.matches, sbatch.read),
-    Reader("lsf", bsub.matches, bsub.read),
-    Reader("gradient", gradient.matches, gradient.read, names_files=True),
-    Reader("mpirun", mpirun.matches, mpirun.read, names_files=True),
-    Reader("horovodrun", mpirun.matches_horovod, mpirun.read, names_files=True),
-    Reader("job", indexed_job.matches, indexed_job.read),
-    Reader("mpijob", mpijob.matches, mpijob.read),
-    Reader("trainjob", trainjob.matches, trainjob.read),
-    Reader("swarm", stack.matches, stack.read),
-    Reader("riseml", riseml.matches, riseml.read),
-    Reader("polyaxonfile", polyaxon.matches, polyaxon.read),
-    Reader("sge", sge.matches, sge.read_text),
-    Reader("hostfile", hostfile.matches, hostfile.read),
+    FormatReader("slurm", sbatch.matches, sbatch.read),
+    FormatReader("lsf", bsub.matches, bsub.read),
+    FormatReader("gradient", gradient.matches, gradient.read, names_files=True),
+    FormatReader("mpirun", mpirun.matches, mpirun.read, names_files=True),
+    FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, names_files=True),
+    FormatReader("job", indexed_job.matches, indexed_job.read),
+    FormatReader("mpijob", mpijob.matches, mpijob.read),
+    FormatReader("trainjob", trainjob.matches, trainjob.read),
+    FormatReader("swarm", stack.matches, stack.read),
+    FormatReader("riseml", riseml.matches, riseml.read),
+    FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read),
+    FormatReader("sge", sge.matches, sge.read_text),
+    FormatReader("hostfile", hostfile.matches, hostfile.read),
 )
 """Batch scripts, then command lines: their first words tell them, while a file is told by what stands somewhere in it.
 A hostfile, of which each line may be a single word, is the last."""

@@ -14,7 +14,7 @@ from hvd_kernel.processes.resources.memory import spoken
 _HEAD = ("rank", "where", "cpus", "memory", "gpus", "command")
 
 
-class Task(msgspec.Struct, frozen=True):
+class PlannedRank(msgspec.Struct, frozen=True):
     """One rank: where it is, what it may use, what it runs. ``index`` is its replica's."""
 
     rank: int
@@ -32,25 +32,25 @@ class Task(msgspec.Struct, frozen=True):
         return self.host or f"{self.role} {self.index}"
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What would run."""
 
     kind: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[PlannedRank, ...]
     steps: tuple[str, ...]
     warnings: tuple[str, ...]
     mps: tuple[str, ...] = ()  # which ranks share devices, and what they get for that
 
 
-def plan(spec: JobSpec) -> Plan:
+def plan(spec: JobSpec) -> JobPlan:
     """Return the tasks of a job. Each rank has an equal share of its replica's resources."""
     steps = " && ".join(spec.steps)
     tasks = []
     for rank, replica in spec.ranks():
         part = replica.resources.share(replica.slots)
         where = (rank, replica.role, replica.index, replica.host)
-        tasks.append(Task(*where, part.cpu, part.memory_bytes, part.gpus, replica.command or steps))
-    return Plan(spec.kind, tuple(tasks), spec.steps, spec.warnings, _mps(spec))
+        tasks.append(PlannedRank(*where, part.cpu, part.memory_bytes, part.gpus, replica.command or steps))
+    return JobPlan(spec.kind, tuple(tasks), spec.steps, spec.warnings, _mps(spec))
 
 
 def _mps(spec: JobSpec) -> tuple[str, ...]:
@@ -67,12 +67,12 @@ def _mps(spec: JobSpec) -> tuple[str, ...]:
     return tuple(f"{ranks} ranks of a host share {gpus} GPU{'s' * (gpus != 1)}: they {what}" for ranks, gpus in shared)
 
 
-def as_json(made: Plan) -> str:
+def as_json(made: JobPlan) -> str:
     """Return ``{"kind", "tasks": [{"rank", "role", "index", "host", "cpu": {"request", "limit"}, ...}], ...}``."""
     return msgspec.json.format(msgspec.json.encode(_whole(msgspec.to_builtins(made))), indent=2).decode()
 
 
-def as_text(made: Plan) -> str:
+def as_text(made: JobPlan) -> str:
     """Return a table; neighbours that differ in rank only share a line."""
     rows = [_HEAD]
     for _, group in groupby(made.tasks, key=lambda t: (t.where, t.cpu, t.memory_bytes, t.gpus, t.command)):

@@ -113,7 +113,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise JobError(f"{self.name!r} is not an environment variable's name, or its value has a NUL character.")
 
 
-class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RendezvousAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the ranks meet: rank 0's host, and its port (0: the launcher chooses)."""
 
     host: str
@@ -163,7 +163,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     image: str = ""
     workdir: str = ""
-    rendezvous: Rendezvous | None = None
+    rendezvous: RendezvousAddress | None = None
     interfaces: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     hostfile: str = ""

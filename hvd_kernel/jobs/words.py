@@ -22,7 +22,7 @@ MAX_LINE = 1 << 16
 _LOOKED_AT = 10_000
 
 
-class Word(NamedTuple):
+class ShellWord(NamedTuple):
     """A word of a command line: its value, how it was written, and whether it begins a line of its own."""
 
     value: str
@@ -46,7 +46,7 @@ def split(text: str, name: str) -> list[str]:
     return [word.value for word in words(text, name)]
 
 
-def words(text: str, name: str) -> list[Word]:
+def words(text: str, name: str) -> list[ShellWord]:
     """As ``split``; with how each word was written.
 
     Raises
@@ -57,13 +57,13 @@ def words(text: str, name: str) -> list[Word]:
     if len(text) > MAX_LINE:
         raise JobError(f"{name}: the line has {len(text)} characters; {MAX_LINE} are allowed.")
     line = bare(text)
-    found: list[Word] = []
+    found: list[ShellWord] = []
     at, gap = 0, "\n"
     while at < len(line):
         match = _RAW.match(line, at)
         if match is None:
             raise JobError(f"{name}: no closing quotation: close it, or write a backslash before the quote.")
-        found.append(Word(_value(match[1]), match[1], "\n" in gap))
+        found.append(ShellWord(_value(match[1]), match[1], "\n" in gap))
         at, gap = match.end(), match[2]
     if not found:
         raise JobError(f"{name}: there is no command.")
@@ -74,7 +74,7 @@ def _value(raw: str) -> str:
     return "".join(shlex.split(raw)) if _QUOTES.search(raw) else raw
 
 
-def is_assigned(word: Word) -> bool:
+def is_assigned(word: ShellWord) -> bool:
     """Tell whether a word before a command is ``NAME=value``."""
     return _ASSIGNED.match(word.raw) is not None
 
@@ -90,7 +90,7 @@ def program(text: str) -> str:
     return ""
 
 
-def refuse_operators(line: list[Word], name: str) -> None:
+def refuse_operators(line: list[ShellWord], name: str) -> None:
     """Refuse what only a shell would understand: read is one command.
 
     Raises

@@ -40,7 +40,7 @@ def pods(folder: Path, first: str) -> list[int]:
         image="image",
         workdir=str(folder),
     )
-    text = writers.write(spec, "job", writers.Options(secret="0123456789abcdef" * 2, port=free_port()))
+    text = writers.write(spec, "job", writers.WriterOptions(secret="0123456789abcdef" * 2, port=free_port()))
     secret, _service, job = yaml.safe_load_all(text)
     container = job["spec"]["template"]["spec"]["containers"][0]
     here = socket.gethostbyname(socket.gethostname())

@@ -66,7 +66,7 @@ def read(text: str, name: str, file: mpirun.File | None = None) -> JobSpec:
     )
 
 
-def _replica(options: Mapping[str, str], role: str, index: int, line: mpirun.Line, replicas: int) -> Replica:
+def _replica(options: Mapping[str, str], role: str, index: int, line: mpirun.MpirunLine, replicas: int) -> Replica:
     """Return the master or a worker; where its machine's GPUs are unknown, it takes its share of the ranks."""
     gpus = gpus_of(options[f"{role}MachineType"])
     slots = line.per_host or (gpus or 1 if gpus is not None else -(-line.np // replicas) or 1)
@@ -121,14 +121,14 @@ def _check_type(kind: str, name: str) -> None:
         raise JobError(f"{name}: --experimentType {kind!r} is unknown; allowed: MPI.")
 
 
-def _fit(line: mpirun.Line, replicas: tuple[Replica, ...], name: str) -> int:
+def _fit(line: mpirun.MpirunLine, replicas: tuple[Replica, ...], name: str) -> int:
     try:
         return line.fit(replicas)
     except JobError as error:
         raise JobError(f"{name}: --masterCommand: {error}") from None
 
 
-def _variables(options: Mapping[str, str], line: mpirun.Line, name: str) -> tuple[Variable, ...]:
+def _variables(options: Mapping[str, str], line: mpirun.MpirunLine, name: str) -> tuple[Variable, ...]:
     """Return --experimentEnv, and what mpirun's -x adds."""
     try:
         given: Any = json.loads(options.get("experimentEnv", "{}"))
@@ -152,7 +152,7 @@ def _ignored(given: Iterable[Given]) -> Iterable[str]:
         yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} ignored: {why}"
 
 
-def _warnings(options: Mapping[str, str], line: mpirun.Line) -> Iterable[str]:
+def _warnings(options: Mapping[str, str], line: mpirun.MpirunLine) -> Iterable[str]:
     for kind in dict.fromkeys(options[f"{role}MachineType"] for role in ("master", "worker")):
         if gpus_of(kind) is None:
             share = f"{line.per_host} slots" if line.per_host else "its share of -np" if line.np else "one slot"

@@ -29,7 +29,7 @@ _WRITE = "write host slots=4, host:4 or host"
 _LONGEST = 80
 
 
-class Line(NamedTuple):
+class HostfileLine(NamedTuple):
     """A host, its slots (None: not said), the names of options that mean nothing here, and whether it is host:4."""
 
     host: str
@@ -123,7 +123,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, bare
 
 
-def _line(text: str) -> Line:
+def _line(text: str) -> HostfileLine:
     """Return what a line without a comment says."""
     start, word = len(text) - len(text.lstrip()), (text.split(maxsplit=1) or [""])[0]
     if _is_ipv6(word):
@@ -138,7 +138,7 @@ def _line(text: str) -> Line:
     if colon:
         slots = _count(colon["count"], colon.start("count"))
     host = (found["user"] or user) + (found["address"] or found["name"])
-    return Line(host, slots, ignored, not colon or not colon["blank"] + colon["after"])
+    return HostfileLine(host, slots, ignored, not colon or not colon["blank"] + colon["after"])
 
 
 def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
 from hvd_kernel.jobs.tables import programs
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MCA, MCA_NOTE, MPI, SLOTS_NOTE
-from hvd_kernel.jobs.words import Word, bare, is_assigned, program, refuse_operators, words
+from hvd_kernel.jobs.words import ShellWord, bare, is_assigned, program, refuse_operators, words
 
 File = Callable[[str], str | None]
 """Returns the text of a file that a line names; None: it is not to be had."""
@@ -46,7 +46,7 @@ _LAUNCHERS = {
 Hosts = tuple[tuple[str, int], ...]
 
 
-class Line(msgspec.Struct, frozen=True):
+class MpirunLine(msgspec.Struct, frozen=True):
     """What a line says. ``np`` 0, no hosts, no hostfile: not said; ``slots``: of a host that does not say."""
 
     kind: str = "mpirun"
@@ -87,7 +87,7 @@ def matches_horovod(text: str, _name: str) -> bool:
     return program(text) in programs.HOROVOD
 
 
-def line_of(text: str, name: str) -> Line:
+def line_of(text: str, name: str) -> MpirunLine:
     """Return what a line says, behind ``cd FOLDER &&`` too; one of neither mpirun nor horovodrun is a step as it is.
 
     Raises
@@ -102,7 +102,7 @@ def line_of(text: str, name: str) -> Line:
         found = parse(rest, name)
         return msgspec.structs.replace(found, workdir=found.workdir or (moved[1] if moved else ""))
     called = _CALLED.search(line)
-    return Line(steps=(line,), warnings=(_WITHIN.format(called[0]),) if called else ())
+    return MpirunLine(steps=(line,), warnings=(_WITHIN.format(called[0]),) if called else ())
 
 
 def read(text: str, name: str, file: File | None = None) -> JobSpec:
@@ -137,7 +137,7 @@ def read(text: str, name: str, file: File | None = None) -> JobSpec:
     )
 
 
-def parse(text: str, name: str) -> Line:
+def parse(text: str, name: str) -> MpirunLine:
     """Return what a line says, without looking at its hostfile.
 
     Raises
@@ -159,7 +159,7 @@ def parse(text: str, name: str) -> Line:
     hosted = bool(_used(given, "hosts", "hostfile"))
     slots = next((count(each, name) for each in reversed(_used(given, "slots"))), 1)
     outside = {word.value.partition("=")[0]: word.value.partition("=")[2] for word in line[:start]}
-    return Line(
+    return MpirunLine(
         kind,
         np=next((count(each, name, most=MAX_RANKS) for each in reversed(_used(given, "np"))), 0),
         hosts=_hosts(given, name, slots),
@@ -183,7 +183,7 @@ def _used(given: Iterable[Given], *uses: str) -> list[Given]:
     return [each for each in given if each.flag.use in uses]
 
 
-def _command(rest: Sequence[Word], at: int, name: str) -> str:
+def _command(rest: Sequence[ShellWord], at: int, name: str) -> str:
     """Return the command as it was written, without its line ends."""
     for number, word in enumerate(rest):
         if number >= at and word.value == ":":
@@ -274,7 +274,7 @@ def _noted(given: Given, hosted: bool) -> Given:
     return given._replace(flag=Flag("ignored", 2, MCA.get(given.values[0]) or MCA_NOTE))
 
 
-def _in_file(text: str, line: Line) -> Hosts:
+def _in_file(text: str, line: MpirunLine) -> Hosts:
     return tuple((replica.host, replica.slots) for replica in hostfile.read(text, line.hostfile, line.slots).replicas)
 
 
@@ -289,7 +289,7 @@ def _chosen(listed: Hosts, asked: Hosts, name: str) -> Hosts:
     return asked
 
 
-def _slots(hosts: Hosts, line: Line, name: str) -> Hosts:
+def _slots(hosts: Hosts, line: MpirunLine, name: str) -> Hosts:
     """Return hosts with the slots that the line gives them."""
     if line.per_host:
         hosts = tuple((host, line.per_host) for host, _ in hosts)
@@ -306,7 +306,7 @@ def _slots(hosts: Hosts, line: Line, name: str) -> Hosts:
     return tuple((host, own + each + (number < more)) for number, (host, own) in enumerate(hosts))
 
 
-def _replicas(hosts: Hosts, line: Line) -> tuple[Replica, ...]:
+def _replicas(hosts: Hosts, line: MpirunLine) -> tuple[Replica, ...]:
     if not hosts:
         return (Replica("host", 0, slots=line.np or line.per_host or 1),)
     return tuple(Replica("host", index, host, slots=slots) for index, (host, slots) in enumerate(hosts))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from hvd_kernel.jobs.readers import hostfile
-from hvd_kernel.jobs.spec import JobError, JobSpec, Rendezvous, Replica
+from hvd_kernel.jobs.spec import JobError, JobSpec, RendezvousAddress, Replica
 
 Env = Mapping[str, str]
 File = Callable[[str], str | None]
@@ -124,7 +124,7 @@ def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], meeting: st
             f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} know each other by it, from a Secret."
         )
     replicas = tuple(Replica("worker", index, host, slots) for index, host in enumerate(hosts))
-    return JobSpec(kind, replicas, name=name, rendezvous=Rendezvous(meeting or hosts[0], port))
+    return JobSpec(kind, replicas, name=name, rendezvous=RendezvousAddress(meeting or hosts[0], port))
 
 
 def _text(env: Env, name: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from hvd_kernel.jobs.documents import Document, Path, parse_all
 from hvd_kernel.jobs.quantities import size
 from hvd_kernel.jobs.readers.scripts import commands
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable
 
 _LOOKS = re.compile(r"^[\"']?services[\"']?:\s*(#.*)?$", re.MULTILINE)
 _OWN = ("HVD_SWARM_SERVICE", "HVD_SWARM_SLOT", "HVD_JOB_SIZE", "HVD_JOB_SLOTS", "HVD_JOB_PORT")
@@ -104,7 +104,7 @@ def read(text: str, name: str) -> JobSpec:
         name=called,
         image=_plain(service.image),
         workdir=_plain(service.working_dir) or line.workdir,
-        rendezvous=Rendezvous(f"tasks.{called}", port) if "HVD_SWARM_SLOT" in own else None,
+        rendezvous=RendezvousAddress(f"tasks.{called}", port) if "HVD_SWARM_SLOT" in own else None,
         interfaces=line.interfaces,
         warnings=line.warnings,
     )

@@ -70,7 +70,7 @@ class Pod(msgspec.Struct, forbid_unknown_fields=True):
     ttl: Restart = None
 
 
-class Worker(Pod, kw_only=True):
+class WorkerSection(Pod, kw_only=True):
     """A worker with a section of its own."""
 
     index: int
@@ -82,7 +82,7 @@ class Replicas(msgspec.Struct, forbid_unknown_fields=True):
     n_workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 0
     default_worker: Pod | None = None
     default_worker_resources: AskedResources | None = None
-    worker: list[Worker] | None = None
+    worker: list[WorkerSection] | None = None
     worker_resources: list[Indexed] | None = None
     default_worker_config: Settings = None
     worker_configs: Settings = None
@@ -95,7 +95,7 @@ class Replicas(msgspec.Struct, forbid_unknown_fields=True):
     worker_tolerations: Placing = None
 
 
-class Environment(Pod):
+class EnvironmentSection(Pod):
     """The master's section, and that of the workers in one of its spellings."""
 
     replicas: Replicas | None = None
@@ -113,7 +113,7 @@ class Environment(Pod):
     env_vars: Any = None
 
 
-class Run(msgspec.Struct, forbid_unknown_fields=True):
+class RunSection(msgspec.Struct, forbid_unknown_fields=True):
     """What is run."""
 
     cmd: str | list[str] = msgspec.field(default_factory=list)
@@ -133,11 +133,11 @@ class Build(msgspec.Struct):
     dockerfile: Sources = None
 
 
-class File(msgspec.Struct, forbid_unknown_fields=True):
+class Polyaxonfile(msgspec.Struct, forbid_unknown_fields=True):
     """A polyaxonfile."""
 
-    environment: Environment = msgspec.field(default_factory=Environment)
-    run: Run = msgspec.field(default_factory=Run)
+    environment: EnvironmentSection = msgspec.field(default_factory=EnvironmentSection)
+    run: RunSection = msgspec.field(default_factory=RunSection)
     build: Build | None = None
     version: Any = None
     kind: str = "experiment"

@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.jobs.writers import indexed_job, lsf, mpijob, slurm, swarm, trainjob
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
-Writer = Callable[[JobSpec, Options], str]
+Writer = Callable[[JobSpec, WriterOptions], str]
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
@@ -26,10 +26,10 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
     }
 )
 
-__all__ = ["WRITERS", "Options", "Writer", "write"]
+__all__ = ["WRITERS", "Writer", "WriterOptions", "write"]
 
 
-def write(spec: JobSpec, kind: str, options: Options = Options()) -> str:  # noqa: B008 - it is frozen
+def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - it is frozen
     """Return the file that starts a job on a platform.
 
     Raises

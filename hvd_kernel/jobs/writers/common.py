@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 PORT = 61440  # above what Linux gives to connections
 SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
@@ -132,7 +132,7 @@ def head(does: str, how: Sequence[str], notes: Iterable[str]) -> str:
     return "".join(f"# {line}".rstrip() + "\n" for line in (f"{does}. Written by `hvdrun job write`.", *how, *told))
 
 
-def shm_bytes(replica: Replica, options: Options) -> int:
+def shm_bytes(replica: Replica, options: WriterOptions) -> int:
     """Return the size of /dev/shm."""
     memory = top(replica.resources.memory_bytes)
     return options.shm_bytes or (int(memory) // 2 if memory else replica.slots * _GIBIBYTE)

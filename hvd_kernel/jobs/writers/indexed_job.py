@@ -11,12 +11,12 @@ from typing import Any
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.spec import JobSpec
 from hvd_kernel.jobs.writers import common, kubernetes
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 _INSTANCE = "app.kubernetes.io/instance"
 
 
-def write(spec: JobSpec, options: Options) -> str:
+def write(spec: JobSpec, options: WriterOptions) -> str:
     """Return the objects.
 
     Raises
@@ -61,7 +61,7 @@ def _service(name: str, port: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {**spec, "ports": ports}}
 
 
-def _job(spec: JobSpec, shape: common.Shape, name: str, own: dict[str, str], options: Options) -> dict[str, Any]:
+def _job(spec: JobSpec, shape: common.Shape, name: str, own: dict[str, str], options: WriterOptions) -> dict[str, Any]:
     pods, replica = len(shape.replicas), shape.replicas[0]
     variables = kubernetes.environment(spec, own, ("JOB_COMPLETION_INDEX",))
     reference = {"secretKeyRef": {"name": f"{name}-secret", "key": "HVD_SECRET_KEY"}}

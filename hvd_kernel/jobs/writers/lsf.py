@@ -11,10 +11,10 @@ import math
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.spec import JobSpec, Replica
 from hvd_kernel.jobs.writers import common, shell
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 
-def write(spec: JobSpec, _options: Options) -> str:
+def write(spec: JobSpec, _options: WriterOptions) -> str:
     """Return the script.
 
     Raises

@@ -11,13 +11,13 @@ from typing import Any
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common, kubernetes
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 LAUNCHERS = ("launcher", "master")
 """Roles of a first replica that starts the others' ranks and has ranks itself."""
 
 
-def write(spec: JobSpec, options: Options) -> str:
+def write(spec: JobSpec, options: WriterOptions) -> str:
     """Return the object.
 
     Raises
@@ -58,7 +58,7 @@ def _slots_only(replica: Replica) -> Replica:
     return Replica(replica.role, replica.index, slots=replica.slots)
 
 
-def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: Options) -> dict[str, Any]:
+def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> dict[str, Any]:
     script = lines.script(common.steps(spec), shape.np, spec.interfaces)
     own = shape.replicas[0].resources if leads else Resources()
     ranks = kubernetes.container(
@@ -76,7 +76,7 @@ def _worker(spec: JobSpec, worker: Replica) -> dict[str, Any]:
     return kubernetes.container("worker", spec, worker.resources)
 
 
-def _replicas(count: int, container: dict[str, Any], like: Replica, options: Options) -> dict[str, Any]:
+def _replicas(count: int, container: dict[str, Any], like: Replica, options: WriterOptions) -> dict[str, Any]:
     volumes = kubernetes.volumes(common.shm_bytes(like, options))
     pod: dict[str, Sequence[Any]] = {"containers": [container], "volumes": volumes}
     return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}

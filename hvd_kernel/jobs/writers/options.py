@@ -7,7 +7,7 @@ import msgspec
 from hvd_kernel.jobs.spec import JobError
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a file says besides the job.
 
     Parameters

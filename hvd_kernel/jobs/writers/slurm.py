@@ -13,7 +13,7 @@ from itertools import groupby
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common, shell
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 _KEY = """\
 # Ranks of several nodes know each other by it.
@@ -24,7 +24,7 @@ export HVD_SECRET_KEY
 Group = Sequence[Replica]
 
 
-def write(spec: JobSpec, _options: Options) -> str:
+def write(spec: JobSpec, _options: WriterOptions) -> str:
     """Return the script.
 
     Raises

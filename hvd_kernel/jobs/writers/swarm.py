@@ -15,7 +15,7 @@ from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.quantities import binary
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common, kubernetes
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 GPU = "NVIDIA-GPU"
 _KEY = "HVD_SECRET_KEY=$(cat /run/secrets/hvd_secret_key)\nexport HVD_SECRET_KEY\n"
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}", re.ASCII)
 _VARIABLE = re.compile(r"[^=\s\0]+")
 
 
-def write(spec: JobSpec, options: Options) -> str:
+def write(spec: JobSpec, options: WriterOptions) -> str:
     """Return the stack file.
 
     Raises
@@ -53,7 +53,7 @@ def write(spec: JobSpec, options: Options) -> str:
     return common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, notes) + kubernetes.dumped([made])
 
 
-def _service(spec: JobSpec, shape: common.Shape, options: Options) -> dict[str, Any]:
+def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, Any]:
     if not spec.image:
         raise JobError("image: a task needs one that has hvd_kernel in it: give it.")
     tasks, replica = len(shape.replicas), shape.alike("swarm service")
@@ -71,7 +71,7 @@ def _service(spec: JobSpec, shape: common.Shape, options: Options) -> dict[str, 
     }
 
 
-def _environment(spec: JobSpec, shape: common.Shape, options: Options) -> dict[str, str]:
+def _environment(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, str]:
     own = {"HVD_SWARM_SERVICE": "{{.Service.Name}}", "HVD_SWARM_SLOT": "{{.Task.Slot}}"}
     port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
     own |= {"HVD_JOB_SIZE": str(len(shape.replicas)), "HVD_JOB_SLOTS": str(shape.filled("swarm service", "task"))}

@@ -10,13 +10,13 @@ from typing import Any
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.jobs.writers import common, kubernetes, mpijob
-from hvd_kernel.jobs.writers.options import Options
+from hvd_kernel.jobs.writers.options import WriterOptions
 
 _LAUNCHER = "-launcher-0-0"
 MOST_IMAGE, MOST_TEXT, MOST_VARIABLES = 500, 65_536, 128
 
 
-def write(spec: JobSpec, options: Options) -> str:
+def write(spec: JobSpec, options: WriterOptions) -> str:
     """Return the object.
 
     Raises

@@ -133,7 +133,7 @@ def _write(request: JobRequest) -> int:
         more["shm_bytes"] = _bytes(given["shm"])
     if given["to"] == "job":
         more["secret"] = secrets.token_hex(32)
-    text = writers.write(msgspec.structs.replace(spec, **own), given["to"], writers.Options(**more))
+    text = writers.write(msgspec.structs.replace(spec, **own), given["to"], writers.WriterOptions(**more))
     if given["output"] is None:
         sys.stdout.write(text)
         return 0

@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable, formats, writers
 
 SMALL = Resources(Bounds(1, 2), Bounds(2**28, 2**30), 1)
 LARGE = Resources(Bounds(2, 4), Bounds(2**29, 2**31), 1)
@@ -67,7 +67,7 @@ def test_what_a_scheduler_cannot_say_is_noted() -> None:
         replicas=(Replica(slots=2, host="n1", resources=odd),),
         image="train:1",
         interfaces=("eth0",),
-        rendezvous=Rendezvous("n1"),
+        rendezvous=RendezvousAddress("n1"),
         environment=(Variable("HOROVOD_SECRET_KEY", "hidden"),),
     )
     common = [

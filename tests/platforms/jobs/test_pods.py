@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.jobs import JobError, JobSpec, Rendezvous
+from hvd_kernel.jobs import JobError, JobSpec, RendezvousAddress
 from hvd_kernel.jobs.readers import pods
 
 WORKERS = "train-worker-0.train.ml.svc", "train-worker-1.train.ml.svc"
@@ -73,7 +73,7 @@ def test_a_pod_of_an_indexed_job() -> None:
     assert pods.is_indexed_job(INDEXED)
     assert pods.own(INDEXED) == 2
     spec = pods.indexed_job(INDEXED)
-    assert (spec.kind, spec.name, spec.rendezvous) == ("job", "train", Rendezvous("train-0.train-pods", 29400))
+    assert (spec.kind, spec.name, spec.rendezvous) == ("job", "train", RendezvousAddress("train-0.train-pods", 29400))
     assert parts(spec) == [("worker", index, f"train-{index}.train-pods", 4) for index in range(3)]
 
 
@@ -87,7 +87,11 @@ def test_a_task_of_a_swarm_service() -> None:
     assert pods.is_swarm_task(SWARM)
     assert pods.own(SWARM) == 2
     spec = pods.swarm(SWARM, names.__getitem__)
-    assert (spec.kind, spec.name, spec.rendezvous) == ("swarm", "stack_train", Rendezvous("tasks.stack_train", 29400))
+    assert (spec.kind, spec.name, spec.rendezvous) == (
+        "swarm",
+        "stack_train",
+        RendezvousAddress("tasks.stack_train", 29400),
+    )
     assert parts(spec) == [("worker", index, "", 2) for index in range(3)]
 
 

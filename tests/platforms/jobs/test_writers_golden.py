@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources, Variable, formats, writers
-from hvd_kernel.jobs.writers import Options
+from hvd_kernel.jobs.writers import WriterOptions
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = {
@@ -33,7 +33,7 @@ SPEC = JobSpec(
     workdir="/work",
     warnings=("train.parameters is ignored: only one experiment can be meant",),
 )
-OPTIONS = Options(secret="0123456789abcdef", port=40000)
+OPTIONS = WriterOptions(secret="0123456789abcdef", port=40000)
 
 
 def golden(kind: str) -> str:

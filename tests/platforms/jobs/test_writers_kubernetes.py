@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from hvd_kernel.jobs import Bounds, JobError, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
-from hvd_kernel.jobs.writers import Options
+from hvd_kernel.jobs import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable, formats, writers
+from hvd_kernel.jobs.writers import WriterOptions
 
 DATA = Path(__file__).parents[1] / "data"
 WHOLE = Resources(Bounds(0.5, 2), Bounds(2**28, 2**30), 1)
@@ -30,7 +30,7 @@ LED = msgspec.structs.replace(FULL, replicas=(Replica("master", 0, slots=4), *FU
 
 
 def objects(spec: JobSpec, kind: str, **options: Any) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(writers.write(spec, kind, Options(**options))))
+    return list(yaml.safe_load_all(writers.write(spec, kind, WriterOptions(**options))))
 
 
 def job(spec: JobSpec, **options: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_the_schemas_see_what_is_wrong() -> None:
 
 def test_the_secret_is_nowhere_but_in_the_secret() -> None:
     spoken = msgspec.structs.replace(PLAIN, environment=(Variable("HVD_SECRET_KEY", "plain"),), name="it")
-    text = writers.write(spoken, "job", Options(secret="0123"))
+    text = writers.write(spoken, "job", WriterOptions(secret="0123"))
     assert text.count("0123") == 1
     assert "plain" not in text
     assert "note: HVD_SECRET_KEY of the environment left out: the Secret it-secret has it" in text
@@ -198,7 +198,7 @@ def test_what_no_manifest_says_stands_at_its_head() -> None:
         replicas=(Replica("host", 0, "n1"), Replica("host", 1, "n2", command="sleep infinity")),
         environment=(Variable("PATH"), Variable("LD_LIBRARY_PATH")),
         requires=("torch==2.4",),
-        rendezvous=Rendezvous("n1", 4000),
+        rendezvous=RendezvousAddress("n1", 4000),
         warnings=("a warning\nof two lines",),
     )
     notes = [line for line in writers.write(spec, "job").splitlines() if line.startswith("# note: ")]
@@ -210,7 +210,7 @@ def test_what_no_manifest_says_stands_at_its_head() -> None:
         "# note: PATH, LD_LIBRARY_PATH left as the image has it: nobody's environment comes into a container",
         "# note: the ranks meet at hvd-0.hvd, the first pod, and not at n1",
     ]
-    assert formats.read(writers.write(spec, "job"), "x").rendezvous == Rendezvous("hvd-0.hvd", 4000)
+    assert formats.read(writers.write(spec, "job"), "x").rendezvous == RendezvousAddress("hvd-0.hvd", 4000)
 
 
 LONG = "a" * 60

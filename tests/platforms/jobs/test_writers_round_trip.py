@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.jobs import Bounds, JobSpec, Rendezvous, Replica, Resources, Variable, formats, writers
-from hvd_kernel.jobs.writers import Options
+from hvd_kernel.jobs import Bounds, JobSpec, RendezvousAddress, Replica, Resources, Variable, formats, writers
+from hvd_kernel.jobs.writers import WriterOptions
 
 SCRIPTS = {"slurm", "lsf"}
 MEETINGS = {"job": "{0}-0.{0}", "swarm": "tasks.{0}"}
@@ -52,7 +52,9 @@ def jobs(draw: st.DrawFn, kind: str) -> JobSpec:
         name=name,
         image="" if script else draw(st.sampled_from(["a:1", "reg.example/a/b@sha256:00", "y"])),
         workdir=draw(st.sampled_from(["", "/w", "/it's here", "/a b$c", "~"])),
-        rendezvous=Rendezvous(MEETINGS[kind].format(name), draw(st.integers(1, 65535))) if kind in MEETINGS else None,
+        rendezvous=RendezvousAddress(MEETINGS[kind].format(name), draw(st.integers(1, 65535)))
+        if kind in MEETINGS
+        else None,
         interfaces=() if kind == "slurm" else tuple(draw(interfaces)),
     )
 
@@ -115,7 +117,7 @@ def bounds(draw: st.DrawFn, number: st.SearchStrategy[float]) -> Bounds:
 def test_what_is_written_is_read_as_the_same_job(kind: str, data: st.DataObject) -> None:
     spec = data.draw(jobs(kind))
     port = spec.rendezvous.port if spec.rendezvous else 0
-    text = writers.write(msgspec.structs.replace(spec, kind="riseml", rendezvous=None), kind, Options(port=port))
+    text = writers.write(msgspec.structs.replace(spec, kind="riseml", rendezvous=None), kind, WriterOptions(port=port))
     assert formats.read(text, "job", kind) == spec
     assert formats.read(text, "job") == spec, "and told from the text alone"
     assert writers.write(spec, kind) == text

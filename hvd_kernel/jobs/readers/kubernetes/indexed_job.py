@@ -13,7 +13,7 @@ import msgspec
 from hvd_kernel.jobs.documents import Document
 from hvd_kernel.jobs.readers.kubernetes import objects, pod
 from hvd_kernel.jobs.readers.scripts import commands
-from hvd_kernel.jobs.spec import JobSpec, Rendezvous, Replica
+from hvd_kernel.jobs.spec import JobSpec, RendezvousAddress, Replica
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 _OWN = ("HVD_JOB_NAME", "HVD_JOB_SERVICE", "HVD_JOB_SIZE", "HVD_JOB_SLOTS", "HVD_JOB_PORT")
@@ -62,7 +62,7 @@ def read(text: str, name: str) -> JobSpec:
         name=called,
         image=ranks.image,
         workdir=ranks.line.workdir,
-        rendezvous=Rendezvous(f"{called}-0.{service}", port) if service else None,
+        rendezvous=RendezvousAddress(f"{called}-0.{service}", port) if service else None,
         interfaces=ranks.line.interfaces,
         warnings=ranks.warnings,
     )

@@ -69,7 +69,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     runPolicy: _RunPolicy | None = None  # noqa: N815
 
 
-class _File(objects.File, kw_only=True, forbid_unknown_fields=True):
+class _File(objects.Manifest, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
 
 
@@ -141,7 +141,7 @@ def check(document: Document, file: _File) -> int:
     return worker.replicas or 0 if worker else 0
 
 
-def _ranks(document: Document, role: str, replicas: _Replicas | None) -> pod.Ranks:
+def _ranks(document: Document, role: str, replicas: _Replicas | None) -> pod.PodRanks:
     path = (*_REPLICAS, role, "template")
     if replicas is None or replicas.template is None:
         raise document.error(path, "is missing: its spec has the containers")

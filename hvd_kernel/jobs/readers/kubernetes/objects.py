@@ -20,7 +20,7 @@ class Meta(msgspec.Struct):
     generateName: str = ""  # noqa: N815 - its name there
 
 
-class File(msgspec.Struct, kw_only=True):
+class Manifest(msgspec.Struct, kw_only=True):
     """What every object's file has beside its ``spec``, which each kind adds."""
 
     apiVersion: str  # noqa: N815

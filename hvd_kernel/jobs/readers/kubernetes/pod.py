@@ -13,7 +13,7 @@ import msgspec
 
 from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.quantities import quantity
-from hvd_kernel.jobs.readers.mpirun import Line
+from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.readers.scripts import commands
 from hvd_kernel.jobs.spec import Bounds, JobError, Resources, Variable
 
@@ -70,18 +70,18 @@ class Template(msgspec.Struct):
     spec: PodSpec
 
 
-class Ranks(msgspec.Struct, frozen=True):
+class PodRanks(msgspec.Struct, frozen=True):
     """What a pod's template says of the ranks in it; ``own`` has the variables that our writers put there."""
 
     image: str
-    line: Line
+    line: MpirunLine
     environment: tuple[Variable, ...]
     own: Mapping[str, str]
     resources: Resources
     warnings: tuple[str, ...]
 
 
-def ranks(document: Document, path: Path, template: Template, own: tuple[str, ...] = ()) -> Ranks:
+def ranks(document: Document, path: Path, template: Template, own: tuple[str, ...] = ()) -> PodRanks:
     """Return what the template at a path says; variables named in ``own`` are kept apart.
 
     Raises
@@ -96,7 +96,7 @@ def ranks(document: Document, path: Path, template: Template, own: tuple[str, ..
     line, variables, ignored = run(document, here, container)
     warnings = [*_pods_ignored(template.spec, path), *ignored, *line.warnings]
     said = [each for each in variables if each.name not in own]
-    return Ranks(
+    return PodRanks(
         container.image,
         msgspec.structs.replace(line, workdir=container.workingDir or line.workdir),
         merged(said, line.environment),
@@ -112,7 +112,7 @@ def merged(first: Sequence[Variable], second: Sequence[Variable]) -> tuple[Varia
     return (*first, *(each for each in second if each.name not in known))
 
 
-def run(document: Document, path: Path, container: Container) -> tuple[Line, list[Variable], list[str]]:
+def run(document: Document, path: Path, container: Container) -> tuple[MpirunLine, list[Variable], list[str]]:
     """Return what a container's command says, its variables, and sentences on what was ignored.
 
     Raises

@@ -54,7 +54,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     podSpecOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
 
 
-class _File(objects.File, kw_only=True, forbid_unknown_fields=True):
+class _File(objects.Manifest, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
 
 

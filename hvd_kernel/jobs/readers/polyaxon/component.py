@@ -17,7 +17,7 @@ import msgspec
 
 from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.quantities import quantity
-from hvd_kernel.jobs.readers.mpirun import Line
+from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.readers.scripts.commands import of_words
 from hvd_kernel.jobs.spec import NO_COMMAND, Bounds, JobError, JobSpec, Replica, Resources, Variable
 
@@ -137,7 +137,7 @@ def _component(document: Document) -> tuple[Path, _Component, dict[str, _Param]]
     return ("component",), operation.component, operation.component.params | operation.params
 
 
-def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> Line:
+def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> MpirunLine:
     """Return what the launcher runs, or, if it says nothing, each worker."""
     for role, replica in (("launcher", run.launcher), ("worker", run.worker)):
         where = (*at, role, "container")
@@ -148,10 +148,10 @@ def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> 
                 return of_words(command, document.name)
             except JobError as error:
                 raise document.error(where, str(error).removeprefix(f"{document.name}: ")) from None
-    return Line(warnings=(f"{'.'.join(map(str, at))}.launcher {NO_COMMAND}",))
+    return MpirunLine(warnings=(f"{'.'.join(map(str, at))}.launcher {NO_COMMAND}",))
 
 
-def _fit(line: Line, workers: tuple[Replica, ...], at: Path, document: Document) -> int:
+def _fit(line: MpirunLine, workers: tuple[Replica, ...], at: Path, document: Document) -> int:
     try:
         return line.fit(workers)
     except JobError as error:
@@ -196,7 +196,7 @@ def _resources(asked: _Resources, path: Path, document: Document) -> Resources:
         raise document.error(path, str(error)) from None
 
 
-def _variables(run: _Run, line: Line) -> tuple[Variable, ...]:
+def _variables(run: _Run, line: MpirunLine) -> tuple[Variable, ...]:
     """Return the workers' variables, and those that mpirun takes along from the launcher."""
     own, launchers = _env(run.worker), _env(run.launcher)
     taken = {each.name: launchers.get(each.name) if each.value is None else each.value for each in line.environment}

@@ -14,7 +14,7 @@ from hvd_kernel.jobs.documents import Document, Path, ignored_fields, parse
 from hvd_kernel.jobs.quantities import quantity, size
 from hvd_kernel.jobs.readers.polyaxon import component
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, Variable
-from hvd_kernel.jobs.tables.polyaxon import Amounts, AskedResources, File, Replicas
+from hvd_kernel.jobs.tables.polyaxon import Amounts, AskedResources, Polyaxonfile, Replicas
 
 _LOOKS = re.compile(
     r"^framework:[ \t]*['\"]?horovod\b|\bn_workers[ \t]*:|^kind:[ \t]*['\"]?(experiment|group|component|operation)\b"
@@ -42,7 +42,7 @@ def read(text: str, name: str) -> JobSpec:
     document = parse(text, name)
     if component.is_one(document):
         return component.read(document)
-    file = document.convert(File)
+    file = document.convert(Polyaxonfile)
     where, replicas = _replicas(file, document)
     steps = (file.run.cmd,) if isinstance(file.run.cmd, str) else tuple(file.run.cmd)
     known = (file.declarations or {}) | (file.params or {})
@@ -57,7 +57,7 @@ def read(text: str, name: str) -> JobSpec:
     )
 
 
-def _replicas(file: File, document: Document) -> tuple[Path, Replicas]:
+def _replicas(file: Polyaxonfile, document: Document) -> tuple[Path, Replicas]:
     """Return the section that says how many workers there are, and the path to it."""
     if file.kind not in _KINDS:
         raise document.error(("kind",), f"{file.kind!r} is not a job of ranks; allowed: {', '.join(_KINDS)}")
@@ -75,7 +75,7 @@ def _replicas(file: File, document: Document) -> tuple[Path, Replicas]:
     return ("environment", section), getattr(file.environment, section) or Replicas()
 
 
-def _tasks(file: File, replicas: Replicas, where: Path, document: Document) -> tuple[Replica, ...]:
+def _tasks(file: Polyaxonfile, replicas: Replicas, where: Path, document: Document) -> tuple[Replica, ...]:
     own = ("environment", "resources")
     master = Replica("master", 0, resources=_resources(file.environment.resources, own, document))
     places = _default(file, replicas, where)
@@ -87,7 +87,7 @@ def _tasks(file: File, replicas: Replicas, where: Path, document: Document) -> t
     )
 
 
-def _default(file: File, replicas: Replicas, where: Path) -> tuple[AskedResources | None, Path]:
+def _default(file: Polyaxonfile, replicas: Replicas, where: Path) -> tuple[AskedResources | None, Path]:
     """Return the resources of workers without their own, and where they stand: of three spellings the newest wins."""
     if replicas.default_worker and replicas.default_worker.resources:
         return replicas.default_worker.resources, (*where, "default_worker", "resources")
@@ -96,7 +96,7 @@ def _default(file: File, replicas: Replicas, where: Path) -> tuple[AskedResource
     return file.environment.default_worker_resources, ("environment", "default_worker_resources")
 
 
-def _special(file: File, replicas: Replicas, where: Path, document: Document) -> dict[int, Resources]:
+def _special(file: Polyaxonfile, replicas: Replicas, where: Path, document: Document) -> dict[int, Resources]:
     """Return the resources of workers that have their own, by index."""
     named: list[tuple[int, AskedResources | None, Path, Path]] = []
     for number, worker in enumerate(replicas.worker or ()):
@@ -142,7 +142,7 @@ def _bounds(asked: Amounts | None, number: Any, path: Path, document: Document) 
         raise document.error(path, str(error)) from None
 
 
-def _variables(file: File, document: Document) -> tuple[Variable, ...]:
+def _variables(file: Polyaxonfile, document: Document) -> tuple[Variable, ...]:
     """Return the variables of ``env_vars``, which are pairs or names with values; the later section wins."""
     found: dict[str, str] = {}
     sections = {"build": file.build, "run": file.run, "environment": file.environment}
@@ -156,7 +156,7 @@ def _variables(file: File, document: Document) -> tuple[Variable, ...]:
     return tuple(Variable(name, value) for name, value in found.items())
 
 
-def _warnings(file: File, replicas: Replicas, where: Path) -> tuple[str, ...]:
+def _warnings(file: Polyaxonfile, replicas: Replicas, where: Path) -> tuple[str, ...]:
     models: list[tuple[Any, Path]] = [(file, ()), (file.run, ("run",)), (file.build, ("build",)), (replicas, where)]
     pods: list[tuple[Any, Path]] = [
         (file.environment, ("environment",)),

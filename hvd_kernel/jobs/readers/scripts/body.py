@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from hvd_kernel.jobs import lines
-from hvd_kernel.jobs.readers.mpirun import Line
+from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.readers.scripts import commands
 from hvd_kernel.jobs.spec import Variable
 
@@ -18,12 +18,12 @@ _SHOWN = 60
 
 
 class _Found(NamedTuple):
-    started: list[Line]
+    started: list[MpirunLine]
     variables: dict[str, str | None]
     warnings: list[str]
 
 
-def read(text: str, name: str, slots: int) -> Line:
+def read(text: str, name: str, slots: int) -> MpirunLine:
     """Return what the lines say, as one; ``slots`` are the ranks that the head has room for.
 
     Raises

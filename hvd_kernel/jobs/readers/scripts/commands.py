@@ -1,7 +1,7 @@
 """Launcher lines of scripts and containers (srun, mpirun, horovodrun, hvdrun) -> steps, ranks, variables.
 
 Words.
-  line   what one of them says (hvd_kernel.jobs.readers.mpirun.Line)
+  line   what one of them says (hvd_kernel.jobs.readers.mpirun.MpirunLine)
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.readers import mpirun
-from hvd_kernel.jobs.readers.mpirun import Line
+from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.spec import JobError, Replica
-from hvd_kernel.jobs.words import Word, refuse_operators, words
+from hvd_kernel.jobs.words import ShellWord, refuse_operators, words
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ def is_ours(text: str) -> bool:
     return text == lines.BARRIER or _SECRET.match(text) is not None or re.fullmatch(r"set\s+[-+].*", text) is not None
 
 
-def of_line(text: str, name: str) -> Line:
+def of_line(text: str, name: str) -> MpirunLine:
     """Return what a launcher's line says; any other line is a step as it stands.
 
     Raises
@@ -65,14 +65,14 @@ def of_line(text: str, name: str) -> Line:
     text = text.removeprefix("exec ")
     if found := lines.of_hvdrun(text):
         step, np, interfaces = found
-        return Line("horovodrun", np, interfaces=interfaces, steps=(step,))
+        return MpirunLine("horovodrun", np, interfaces=interfaces, steps=(step,))
     if not starts_ranks(text):
-        return Line(steps=(text,))
+        return MpirunLine(steps=(text,))
     line = _srun(text, name) if re.match(r"(?:\S*/)?srun\s", text) else mpirun.parse(text, name)
     return msgspec.structs.replace(line, steps=tuple(map(lines.unwrapped, line.steps)))
 
 
-def of_words(command: Sequence[str], name: str) -> Line:
+def of_words(command: Sequence[str], name: str) -> MpirunLine:
     """Return what a container's command says: a launcher's line, a shell's script of such lines, or one step.
 
     Raises
@@ -82,11 +82,11 @@ def of_words(command: Sequence[str], name: str) -> Line:
     """
     script = _script(command)
     if script is None:
-        return of_line(shlex.join(command), name) if command else Line()
-    return of_script(script, name) or Line(steps=(script,))
+        return of_line(shlex.join(command), name) if command else MpirunLine()
+    return of_script(script, name) or MpirunLine(steps=(script,))
 
 
-def of_script(text: str, name: str) -> Line | None:
+def of_script(text: str, name: str) -> MpirunLine | None:
     """Return what a script says of which each line starts ranks, or changes the folder; None: it does more.
 
     Raises
@@ -107,7 +107,7 @@ def of_script(text: str, name: str) -> Line | None:
     return msgspec.structs.replace(together(found), workdir=workdir) if found else None
 
 
-def fit(line: Line, replicas: Sequence[Replica], document: Document, path: Path) -> int:
+def fit(line: MpirunLine, replicas: Sequence[Replica], document: Document, path: Path) -> int:
     """Return how many ranks a line starts on the replicas of a file; 0: as many as they have slots.
 
     Raises
@@ -132,13 +132,13 @@ def expands(line: str) -> bool:
     return _EXPANDED.search(_QUOTED.sub("", line)) is not None
 
 
-def together(found: Sequence[Line], slots: int = 0) -> Line:
+def together(found: Sequence[MpirunLine], slots: int = 0) -> MpirunLine:
     """Return several lines as one: their steps in order, the most ranks that one asks for, 0 for all ``slots``."""
     whole = any(line.np in {0, slots} for line in found)
     most = 0 if whole else max((line.np for line in found), default=0)
     fewer = [line for line in found if line.np not in {0, slots, most}]
     ignored = [f"`{line.steps[0]}` asks for {line.np} rank(s): all run it" for line in fewer if line.steps]
-    return Line(
+    return MpirunLine(
         found[0].kind if found else "",
         np=most,
         environment=_unique(each for line in found for each in line.environment),
@@ -159,10 +159,10 @@ def _script(command: Sequence[str]) -> str | None:
     return command[2] if shell else None
 
 
-def _srun(text: str, name: str) -> Line:
+def _srun(text: str, name: str) -> MpirunLine:
     found = _OURS.fullmatch(text)
     if found and lines.is_wrapped(found[2]):
-        return Line("slurm", np=int(found[1] or 0), steps=(found[2],))
+        return MpirunLine("slurm", np=int(found[1] or 0), steps=(found[2],))
     line = words(text, name)
     at, np = 1, 0
     while at < len(line) and line[at].value.startswith("-"):
@@ -173,10 +173,10 @@ def _srun(text: str, name: str) -> Line:
             np = int(value)
         at += taken
     refuse_operators(line[at:], name)
-    return Line("slurm", np=np, steps=(" ".join(word.raw for word in line[at:]),) if line[at:] else ())
+    return MpirunLine("slurm", np=np, steps=(" ".join(word.raw for word in line[at:]),) if line[at:] else ())
 
 
-def _flag(line: Sequence[Word], at: int) -> tuple[str, str, int]:
+def _flag(line: Sequence[ShellWord], at: int) -> tuple[str, str, int]:
     """Return a flag, its value, and how many words that were."""
     text = line[at].value
     following = line[at + 1].value if at + 1 < len(line) else ""
