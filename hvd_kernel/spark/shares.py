@@ -19,7 +19,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """One row group: number ``index`` of a file (a path as the store's filesystem takes it), its rows and bytes."""
 
     path: str
@@ -32,12 +32,14 @@ class Group:
 class Piece:
     """Rows [start, stop) of a group."""
 
-    group: Group
+    group: RowGroup
     start: int
     stop: int
 
 
-def share(groups: Sequence[Group], rank: int, size: int, *, order: int | None = None, even: bool = True) -> list[Piece]:
+def share(
+    groups: Sequence[RowGroup], rank: int, size: int, *, order: int | None = None, even: bool = True
+) -> list[Piece]:
     """Return a rank's pieces.
 
     Parameters
@@ -64,7 +66,7 @@ def steps(rows: int, size: int, batch: int) -> int:
     return math.ceil(math.ceil(rows / size) / batch)
 
 
-def _cut(groups: Sequence[Group], rows: int, start: int, stop: int) -> Iterator[Piece]:
+def _cut(groups: Sequence[RowGroup], rows: int, start: int, stop: int) -> Iterator[Piece]:
     """Rows [start, stop) of all groups one behind the other, again and again."""
     while start < stop:
         before = start - start % rows

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hvd_kernel.spark.shares import Group, Piece, share, steps
+from hvd_kernel.spark.shares import Piece, RowGroup, share, steps
 
 SIZES = some.lists(some.integers(1, 40), min_size=1, max_size=8)
 
 
-def groups(sizes: list[int]) -> list[Group]:
-    return [Group(f"part-{at}", 0, rows, 8 * rows) for at, rows in enumerate(sizes)]
+def groups(sizes: list[int]) -> list[RowGroup]:
+    return [RowGroup(f"part-{at}", 0, rows, 8 * rows) for at, rows in enumerate(sizes)]
 
 
 def rows(pieces: list[Piece]) -> list[tuple[str, int]]:

@@ -64,7 +64,7 @@ def batches_of(rows, **more):
     table = pa.table({"x": held(*(sparse(1000, **{f"_{row}": row + 1.0}) for row in range(rows)))})
     pyarrow.parquet.write_table(table, folder / "part-0.parquet", row_group_size=4)
     source = reader.source_of(store, f"{os.getcwd()}/rows", of_arrow(table, {}))
-    return reader.Reader(source, 0, 1, 4, **more)
+    return reader.BatchReader(source, 0, 1, 4, **more)
 
 def row_numbers(batch):
     rows, places = np.nonzero(batch["x"])

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import hvd_kernel.spark.installed  # isort: split # noqa: F401 - the others need what it looks for
-from hvd_kernel.spark.common.data.reader import Reader, Source
+from hvd_kernel.spark.common.data.reader import BatchReader, Source
 
 _known: dict[str, type[DataModule]] = {}
 
@@ -106,9 +106,9 @@ class ParquetDataModule(DataModule):
 
     short_name = "parquet"
 
-    def train_reader(self) -> Reader:
+    def train_reader(self) -> BatchReader:
         """Return this rank's share to train on."""
-        return Reader(
+        return BatchReader(
             self._source("train_source"),
             self.cur_shard,
             self.shard_count,
@@ -120,9 +120,9 @@ class ParquetDataModule(DataModule):
             keep=self.inmemory_cache_all,
         )
 
-    def val_reader(self, *, even: bool = False) -> Reader:
+    def val_reader(self, *, even: bool = False) -> BatchReader:
         """Return this rank's share to validate on; unless they are even, no row is in two of them."""
-        return Reader(
+        return BatchReader(
             self._source("val_source"),
             self.cur_shard,
             self.shard_count,

@@ -12,7 +12,7 @@ import hvd_kernel.spark.installed  # isort: split # noqa: F401 - the others need
 from hvd_kernel.spark.common.backend import Backend, SparkBackend
 from hvd_kernel.spark.common.data.columns import Column
 from hvd_kernel.spark.common.data.prepare import Prepared, Wanted, found, prepare
-from hvd_kernel.spark.common.job import Job
+from hvd_kernel.spark.common.job import TrainingJob
 from hvd_kernel.spark.common.params import EstimatorParams, ModelParams, check_validation
 from hvd_kernel.spark.common.predict import Forward, with_predictions
 from hvd_kernel.spark.common.saving import Saved
@@ -68,10 +68,10 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
         """Return what each rank calls, with the job and ``_arguments``."""
         raise NotImplementedError
 
-    def _arguments(self, job: Job) -> tuple[Any, ...]:
+    def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
         raise NotImplementedError
 
-    def _model(self, job: Job, results: Sequence[Any]) -> Any:
+    def _model(self, job: TrainingJob, results: Sequence[Any]) -> Any:
         """Return the model of what the ranks have returned."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
 
     # What is the same for all.
 
-    def _job(self, prepared: Prepared) -> Job:
+    def _job(self, prepared: Prepared) -> TrainingJob:
         labels, weight = self.getLabelCols(), self.getSampleWeightCol()
         others = [name for name in prepared.columns if name not in {*labels, weight}]
         run_id = self.getRunId() or _fresh(self._store(), self._runs_begin_with)
@@ -91,7 +91,7 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
             if self.hasDefault(param) and param.name not in {"model", "optimizer", "backend", "store"}
         }
         features = self.getFeatureCols() or others
-        return Job(
+        return TrainingJob(
             self._store(), run_id, prepared.index, prepared.train, prepared.validation, features, labels, options
         )
 

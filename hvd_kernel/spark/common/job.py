@@ -18,7 +18,7 @@ BEST = ".best"
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One training run; ``options`` are the estimator's params by name."""
 
     store: Store
@@ -101,10 +101,10 @@ class Job:
         return found
 
 
-class Run:
+class RunFiles:
     """A run's files, as rank 0 writes them: the checkpoint of each epoch, the best one, TensorBoard's events."""
 
-    def __init__(self, job: Job, *, keeps_best: bool = False) -> None:
+    def __init__(self, job: TrainingJob, *, keeps_best: bool = False) -> None:
         self._job = job
         self._keeps_best = keeps_best or job.keeps_best
         self._events = [version_event(time.time())]

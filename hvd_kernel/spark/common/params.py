@@ -19,7 +19,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 @dataclass(frozen=True)
-class Row:
+class ParamRow:
     """What a param is for, its default, and how ``set`` and ``get`` name it where its own name does not tell."""
 
     doc: str
@@ -31,59 +31,59 @@ class Row:
 _int, _bool, _text = TypeConverters.toInt, TypeConverters.toBoolean, TypeConverters.toString
 _texts, _floats = TypeConverters.toListString, TypeConverters.toListFloat
 
-ESTIMATOR: Mapping[str, Row] = {
-    "num_proc": Row("number of ranks; None: spark.default.parallelism"),
-    "model": Row("the model to train"),
-    "backend": Row("who runs the training function (common.backend); excludes num_proc"),
-    "store": Row("where data and runs are kept (common.store)"),
-    "optimizer": Row("the optimizer; its learning rate is multiplied by the number of ranks"),
-    "loss": Row("the loss, or one for each label"),
-    "loss_weights": Row("the weight of each label's loss; None: equal ones", None, _floats),
-    "sample_weight_col": Row("column with the weight of each row", None, _text),
-    "metrics": Row("what is measured besides the loss", []),
-    "feature_cols": Row("columns that the model is given, in this order; None: all others", None, _texts),
-    "label_cols": Row("columns with what the model shall give", None, _texts),
-    "continuous_cols": Row("accepted: columns for NVTabular", None, _texts),
-    "categorical_cols": Row("accepted: columns for NVTabular", None, _texts),
-    "validation": Row("share of the rows in [0, 1), or a column that is 0 or false in rows to train on"),
-    "callbacks": Row("called while it trains", []),
-    "batch_size": Row("rows of a batch, on each rank", 32, _int),
-    "val_batch_size": Row("rows of a batch when it validates; None: batch_size", None, _int),
-    "epochs": Row("how often all rows are seen", 1, _int),
-    "train_steps_per_epoch": Row("batches of an epoch, on each rank; None: all rows", None, _int),
-    "validation_steps_per_epoch": Row("batches when it validates, on each rank; None: all rows", None, _int),
-    "shuffle": Row("whether rows are shuffled", True, _bool),
-    "shuffle_buffer_size": Row(
+ESTIMATOR: Mapping[str, ParamRow] = {
+    "num_proc": ParamRow("number of ranks; None: spark.default.parallelism"),
+    "model": ParamRow("the model to train"),
+    "backend": ParamRow("who runs the training function (common.backend); excludes num_proc"),
+    "store": ParamRow("where data and runs are kept (common.store)"),
+    "optimizer": ParamRow("the optimizer; its learning rate is multiplied by the number of ranks"),
+    "loss": ParamRow("the loss, or one for each label"),
+    "loss_weights": ParamRow("the weight of each label's loss; None: equal ones", None, _floats),
+    "sample_weight_col": ParamRow("column with the weight of each row", None, _text),
+    "metrics": ParamRow("what is measured besides the loss", []),
+    "feature_cols": ParamRow("columns that the model is given, in this order; None: all others", None, _texts),
+    "label_cols": ParamRow("columns with what the model shall give", None, _texts),
+    "continuous_cols": ParamRow("accepted: columns for NVTabular", None, _texts),
+    "categorical_cols": ParamRow("accepted: columns for NVTabular", None, _texts),
+    "validation": ParamRow("share of the rows in [0, 1), or a column that is 0 or false in rows to train on"),
+    "callbacks": ParamRow("called while it trains", []),
+    "batch_size": ParamRow("rows of a batch, on each rank", 32, _int),
+    "val_batch_size": ParamRow("rows of a batch when it validates; None: batch_size", None, _int),
+    "epochs": ParamRow("how often all rows are seen", 1, _int),
+    "train_steps_per_epoch": ParamRow("batches of an epoch, on each rank; None: all rows", None, _int),
+    "validation_steps_per_epoch": ParamRow("batches when it validates, on each rank; None: all rows", None, _int),
+    "shuffle": ParamRow("whether rows are shuffled", True, _bool),
+    "shuffle_buffer_size": ParamRow(
         "(Deprecated) rows that are shuffled among each other; 0: none", None, _int, "ShufflingBufferSize"
     ),
-    "partitions_per_process": Row("parquet files for each rank, at most", 10, _int),
-    "run_id": Row("name of the run; one that is in the store goes on from its checkpoint", None, _text),
-    "transformation_fn": Row("given rows as a pandas DataFrame, returns those that are taken"),
-    "transformation_edit_fields": Row("accepted: Petastorm's fields of what transformation_fn returns"),
-    "transformation_removed_fields": Row("columns that transformation_fn takes away"),
-    "train_reader_num_workers": Row("accepted: one thread reads ahead", 2, None, "TrainReaderNumWorker"),
-    "val_reader_num_workers": Row("accepted: one thread reads ahead", 2, None, "ValReaderNumWorker"),
-    "reader_pool_type": Row("accepted: thread, process or dummy", "thread"),
-    "label_shapes": Row("shape of each label"),
-    "inmemory_cache_all": Row("keep each rank's rows in memory", False, _bool, "InMemoryCacheAll"),
-    "gradient_compression": Row("compression of the gradients, hvd.Compression.fp16"),
-    "compress_sparse_cols": Row("store SparseVectors, and keep them in memory, without their zeros", False, _bool),
-    "backward_passes_per_step": Row("batches whose gradients are summed before they are reduced", 1, _int),
-    "random_seed": Row("seed of weights, of the order of rows, of the split", None, _int),
-    "use_gpu": Row("whether a GPU is used where there is one", True, _bool),
-    "mp_start_method": Row("accepted: no processes are started to read", None, _text),
-    "verbose": Row("0: says nothing", 1, _int),
-    "best_checkpoint": Row(
+    "partitions_per_process": ParamRow("parquet files for each rank, at most", 10, _int),
+    "run_id": ParamRow("name of the run; one that is in the store goes on from its checkpoint", None, _text),
+    "transformation_fn": ParamRow("given rows as a pandas DataFrame, returns those that are taken"),
+    "transformation_edit_fields": ParamRow("accepted: Petastorm's fields of what transformation_fn returns"),
+    "transformation_removed_fields": ParamRow("columns that transformation_fn takes away"),
+    "train_reader_num_workers": ParamRow("accepted: one thread reads ahead", 2, None, "TrainReaderNumWorker"),
+    "val_reader_num_workers": ParamRow("accepted: one thread reads ahead", 2, None, "ValReaderNumWorker"),
+    "reader_pool_type": ParamRow("accepted: thread, process or dummy", "thread"),
+    "label_shapes": ParamRow("shape of each label"),
+    "inmemory_cache_all": ParamRow("keep each rank's rows in memory", False, _bool, "InMemoryCacheAll"),
+    "gradient_compression": ParamRow("compression of the gradients, hvd.Compression.fp16"),
+    "compress_sparse_cols": ParamRow("store SparseVectors, and keep them in memory, without their zeros", False, _bool),
+    "backward_passes_per_step": ParamRow("batches whose gradients are summed before they are reduced", 1, _int),
+    "random_seed": ParamRow("seed of weights, of the order of rows, of the split", None, _int),
+    "use_gpu": ParamRow("whether a GPU is used where there is one", True, _bool),
+    "mp_start_method": ParamRow("accepted: no processes are started to read", None, _text),
+    "verbose": ParamRow("0: says nothing", 1, _int),
+    "best_checkpoint": ParamRow(
         "whether the model is that of the epoch with the least loss, not the last one", False, _bool
     ),
 }
-MODEL: Mapping[str, Row] = {
-    "history": Row("what was measured in each epoch"),
-    "model": Row("the trained model"),
-    "feature_columns": Row("columns that the model is given"),
-    "label_columns": Row("columns whose predictions the model gives", None, None, "LabelColumns"),
-    "run_id": Row("the run that has trained it", None, _text),
-    "_metadata": Row("the columns that it was trained on, by name"),
+MODEL: Mapping[str, ParamRow] = {
+    "history": ParamRow("what was measured in each epoch"),
+    "model": ParamRow("the trained model"),
+    "feature_columns": ParamRow("columns that the model is given"),
+    "label_columns": ParamRow("columns whose predictions the model gives", None, None, "LabelColumns"),
+    "run_id": ParamRow("the run that has trained it", None, _text),
+    "_metadata": ParamRow("the columns that it was trained on, by name"),
 }
 
 
@@ -92,7 +92,7 @@ def camel(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
 
 
-def declare(table: Mapping[str, Row]) -> Callable[[_Class], _Class]:
+def declare(table: Mapping[str, ParamRow]) -> Callable[[_Class], _Class]:
     """Add the table's params to a class, with their defaults, setters and getters."""
 
     def add(cls: _Class) -> _Class:
@@ -113,7 +113,7 @@ def declare(table: Mapping[str, Row]) -> Callable[[_Class], _Class]:
     return add
 
 
-def _setter(name: str, row: Row) -> Callable[..., Any]:
+def _setter(name: str, row: ParamRow) -> Callable[..., Any]:
     def set_(self: Any, value: Any) -> Any:
         return self._set(**{name: value})
 
@@ -121,7 +121,7 @@ def _setter(name: str, row: Row) -> Callable[..., Any]:
     return set_
 
 
-def _getter(name: str, row: Row) -> Callable[..., Any]:
+def _getter(name: str, row: ParamRow) -> Callable[..., Any]:
     def get(self: Any) -> Any:
         return self.getOrDefault(getattr(self, name))
 

@@ -28,7 +28,7 @@ _PROBE_ROWS = 2  # a model may squeeze a batch of one
 
 
 @dataclass(frozen=True)
-class Output:
+class PredictionColumn:
     """One column of predictions: its name, its label's kind, and whether it is one number."""
 
     name: str
@@ -97,23 +97,23 @@ class _Predict:
             yield pa.StructArray.from_arrays(made, names=[f"o{at}" for at in range(len(made))])
 
 
-def _told(forward: Forward, shapes: Any, outputs: Sequence[str], kinds: Sequence[str]) -> list[Output]:
+def _told(forward: Forward, shapes: Any, outputs: Sequence[str], kinds: Sequence[str]) -> list[PredictionColumn]:
     """Run the model on zeros, and look at what it gives."""
     found = forward([np.zeros((_PROBE_ROWS, *shape)) for shape in shapes])
     if len(found) < len(outputs):
         raise ValueError(f"The model gives {len(found)} output(s) for {len(outputs)} label(s): {', '.join(outputs)}.")
     sizes = [array.size // _PROBE_ROWS for array in found]
     return [
-        Output(name, kind, scalar=size == 1 and kind not in VECTORS)
+        PredictionColumn(name, kind, scalar=size == 1 and kind not in VECTORS)
         for name, kind, size in zip(outputs, kinds, sizes, strict=False)
     ]
 
 
-def _between(output: Output) -> Any:
+def _between(output: PredictionColumn) -> Any:
     return DoubleType() if output.scalar else ArrayType(DoubleType(), containsNull=False)
 
 
-def _packed(array: npt.NDArray[Any], output: Output) -> pa.Array:
+def _packed(array: npt.NDArray[Any], output: PredictionColumn) -> pa.Array:
     flat = np.ascontiguousarray(array, dtype=np.float64).reshape(-1)
     if output.scalar:
         return pa.array(flat)
@@ -123,7 +123,7 @@ def _packed(array: npt.NDArray[Any], output: Output) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=pa.list_(field))
 
 
-def _final(column: Any, output: Output) -> Any:
+def _final(column: Any, output: PredictionColumn) -> Any:
     if not output.scalar:
         return _sparse(column) if output.kind == "sparse" else array_to_vector(column)
     if output.kind in INTEGERS:

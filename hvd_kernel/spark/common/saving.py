@@ -26,7 +26,7 @@ _DESCRIBED = ("store", "backend")
 _COLUMNS = "_metadata"
 
 
-class Writer(MLWriter):
+class StageWriter(MLWriter):
     """Writes a stage."""
 
     def __init__(self, stage: Any) -> None:
@@ -50,7 +50,7 @@ class Writer(MLWriter):
         frame.coalesce(1).write.parquet(f"{path}/objects")
 
 
-class Reader(MLReader[Any]):
+class StageReader(MLReader[Any]):
     """Reads a stage of a class."""
 
     def __init__(self, cls: type[Any]) -> None:
@@ -72,14 +72,14 @@ class Reader(MLReader[Any]):
 class Saved(MLWritable, MLReadable[Any]):
     """A stage that can be saved: ``stage.write().overwrite().save(path)``, and loaded: ``Class.load(path)``."""
 
-    def write(self) -> Writer:
+    def write(self) -> StageWriter:
         """Return what writes it."""
-        return Writer(self)
+        return StageWriter(self)
 
     @classmethod
-    def read(cls) -> Reader:
+    def read(cls) -> StageReader:
         """Return what reads one."""
-        return Reader(cls)
+        return StageReader(cls)
 
     def packed(self, objects: dict[str, Any]) -> bytes:
         """Return params that JSON cannot hold, together: an optimizer's parameters stay those of its model."""

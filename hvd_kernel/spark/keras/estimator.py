@@ -10,8 +10,8 @@ import keras
 
 from hvd_kernel.spark.common.data.columns import Column
 from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
-from hvd_kernel.spark.common.job import Job, checkpoint_of
-from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
+from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.keras import remote
 from hvd_kernel.spark.keras.packed import (
     PackedModel,
@@ -24,18 +24,18 @@ from hvd_kernel.spark.keras.packed import (
     pack_optimizer,
 )
 
-_CUSTOM = Row("names of layers, losses and the like, and what they stand for", {})
+_CUSTOM = ParamRow("names of layers, losses and the like, and what they stand for", {})
 
 
 @declare(
     {
         "custom_objects": _CUSTOM,
-        "checkpoint_callback": Row(
+        "checkpoint_callback": ParamRow(
             "a ModelCheckpoint for rank 0; hvd.callbacks.BestModelCheckpoint: the best is the model"
         ),
-        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
-        "backend_env": Row("variables for the ranks", {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}),
-        "tensorflow_dataset_prefetch_buffer_size": Row("accepted: a thread reads ahead", 0),
+        "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
+        "backend_env": ParamRow("variables for the ranks", {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}),
+        "tensorflow_dataset_prefetch_buffer_size": ParamRow("accepted: a thread reads ahead", 0),
     }
 )
 class KerasEstimator(HorovodEstimator):
@@ -92,7 +92,7 @@ class KerasEstimator(HorovodEstimator):
     def _function(self) -> Callable[..., Any]:
         return remote.train
 
-    def _arguments(self, job: Job) -> tuple[Any, ...]:
+    def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
         how = remote.Compiled(
             pack_optimizer(self._optimizer()),
             self.getLoss(),
@@ -105,7 +105,7 @@ class KerasEstimator(HorovodEstimator):
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": keras.backend.backend(), **(self.getBackendEnv() or {})}
 
-    def _model(self, job: Job, results: Sequence[Any]) -> KerasModel:
+    def _model(self, job: TrainingJob, results: Sequence[Any]) -> KerasModel:
         history, checkpoint = results[0]
         weights, values = from_bytes(checkpoint)
         model = pack_model(self.getModel()).model(known(self.getCustomObjects()))
@@ -137,7 +137,7 @@ class KerasEstimator(HorovodEstimator):
         return _unpacked(super().unpacked(data, given), given)
 
 
-@declare({"custom_objects": _CUSTOM, "_floatx": Row("Keras's type of numbers when it was trained", "float32")})
+@declare({"custom_objects": _CUSTOM, "_floatx": ParamRow("Keras's type of numbers when it was trained", "float32")})
 class KerasModel(HorovodModel):
     """A Keras model that predicts on a DataFrame, in batches; ``getModel()`` is the keras.Model."""
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import hvd_kernel.keras as hvd
 from hvd_kernel.spark.common.data.reader import Batch
 from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule
-from hvd_kernel.spark.common.job import Job, Run
+from hvd_kernel.spark.common.job import RunFiles, TrainingJob
 from hvd_kernel.spark.keras.packed import (
     PackedModel,
     PackedOptimizer,
@@ -40,7 +40,7 @@ class Compiled:
     custom_objects: Mapping[str, Any]
 
 
-def train(job: Job, packed: PackedModel, how: Compiled, checkpoint: bytes | None) -> tuple[Any, bytes] | None:
+def train(job: TrainingJob, packed: PackedModel, how: Compiled, checkpoint: bytes | None) -> tuple[Any, bytes] | None:
     """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: of a run that goes on."""
     hvd.init()
     if job.options["random_seed"] is not None:
@@ -72,10 +72,10 @@ class KerasDataModule(ParquetDataModule):
         return self.val_reader(even=True).endless()
 
 
-def _fit(job: Job, model: Any, data: DataModule, folder: Path) -> tuple[Any, bytes] | None:
+def _fit(job: TrainingJob, model: Any, data: DataModule, folder: Path) -> tuple[Any, bytes] | None:
     size, is_first = hvd.size(), hvd.rank() == 0
     asked = job.options["checkpoint_callback"]
-    run = Run(job, keeps_best=isinstance(asked, hvd.callbacks.BestModelCheckpoint))
+    run = RunFiles(job, keeps_best=isinstance(asked, hvd.callbacks.BestModelCheckpoint))
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
     callbacks += job.options["callbacks"]
     if is_first and asked is not None:
@@ -108,7 +108,7 @@ def _fit(job: Job, model: Any, data: DataModule, folder: Path) -> tuple[Any, byt
 class _Keep(_Callback):
     """Keeps what each epoch has come to, and shows it on the panel."""
 
-    def __init__(self, run: Run, asked: Any, *, writes: bool) -> None:
+    def __init__(self, run: RunFiles, asked: Any, *, writes: bool) -> None:
         super().__init__()
         self._run, self._writes = run, writes
         self._monitor = getattr(asked, "monitor", None)
@@ -133,7 +133,7 @@ class _Keep(_Callback):
         return to_bytes(self.model.get_weights(), values)
 
 
-def _split(job: Job, batches: Iterator[Batch], shapes: list[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
+def _split(job: TrainingJob, batches: Iterator[Batch], shapes: list[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
     """Give Keras's form of the batches: inputs, labels, and the rows' weights where there are any."""
     for batch in batches:
         inputs = [_there(batch, name).reshape(shape) for name, shape in zip(job.features, shapes, strict=True)]

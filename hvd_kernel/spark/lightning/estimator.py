@@ -8,8 +8,8 @@ from typing import Any
 
 import lightning.pytorch as lightning
 
-from hvd_kernel.spark.common.job import Job, checkpoint_of
-from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
+from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.lightning import remote
 from hvd_kernel.spark.lightning.legacy import Module
 from hvd_kernel.spark.torch import estimator as plain
@@ -18,20 +18,20 @@ from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 
 @declare(
     {
-        "input_shapes": Row("shape of each input, with -1 for the rows; None: what the columns hold"),
-        "loss_constructors": Row("functions that make the losses; not of a LightningModule"),
-        "train_minibatch_fn": Row("accepted: training_step is the module's"),
-        "num_gpus": Row("devices of each rank; None: one"),
-        "logger": Row("a logger of Lightning's, for rank 0"),
-        "log_every_n_steps": Row("as of lightning.Trainer", 50),
-        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
-        "loader_num_epochs": Row("accepted: batches go on from epoch to epoch"),
-        "terminate_on_nan": Row("whether a loss that is no number ends the training", False),
-        "profiler": Row("as of lightning.Trainer"),
-        "trainer_args": Row("more arguments of lightning.Trainer, before ours"),
-        "debug_data_loader": Row("accepted", False),
-        "train_async_data_loader_queue_size": Row("accepted: a thread reads ahead"),
-        "val_async_data_loader_queue_size": Row("accepted: a thread reads ahead"),
+        "input_shapes": ParamRow("shape of each input, with -1 for the rows; None: what the columns hold"),
+        "loss_constructors": ParamRow("functions that make the losses; not of a LightningModule"),
+        "train_minibatch_fn": ParamRow("accepted: training_step is the module's"),
+        "num_gpus": ParamRow("devices of each rank; None: one"),
+        "logger": ParamRow("a logger of Lightning's, for rank 0"),
+        "log_every_n_steps": ParamRow("as of lightning.Trainer", 50),
+        "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
+        "loader_num_epochs": ParamRow("accepted: batches go on from epoch to epoch"),
+        "terminate_on_nan": ParamRow("whether a loss that is no number ends the training", False),
+        "profiler": ParamRow("as of lightning.Trainer"),
+        "trainer_args": ParamRow("more arguments of lightning.Trainer, before ours"),
+        "debug_data_loader": ParamRow("accepted", False),
+        "train_async_data_loader_queue_size": ParamRow("accepted: a thread reads ahead"),
+        "val_async_data_loader_queue_size": ParamRow("accepted: a thread reads ahead"),
     }
 )
 class TorchEstimator(ModuleEstimator):
@@ -78,10 +78,10 @@ class TorchEstimator(ModuleEstimator):
     def _function(self) -> Callable[..., Any]:
         return remote.train
 
-    def _arguments(self, job: Job) -> tuple[Any, ...]:
+    def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
         return self._module(job), checkpoint_of(job.store, job.run_id)
 
-    def _module(self, job: Job) -> Any:
+    def _module(self, job: TrainingJob) -> Any:
         if isinstance(self.getModel(), lightning.LightningModule):
             return copy.deepcopy(self.getModel())
         model, optimizer = copy.deepcopy(self._both())
@@ -96,7 +96,7 @@ class TorchEstimator(ModuleEstimator):
             sample_weight=job.weight,
         )
 
-    def _model(self, job: Job, results: Sequence[Any]) -> TorchModel:
+    def _model(self, job: TrainingJob, results: Sequence[Any]) -> TorchModel:
         history, checkpoint = results[0]
         module = self._module(job)
         module.load_state_dict(remote.state_of(checkpoint)["state_dict"])

@@ -18,14 +18,14 @@ import torch.utils.dlpack
 import hvd_kernel.torch as hvd
 from hvd_kernel.integrations.lightning import HorovodStrategy
 from hvd_kernel.spark.common.datamodule import ParquetDataModule
-from hvd_kernel.spark.common.job import Job, Run
+from hvd_kernel.spark.common.job import RunFiles, TrainingJob
 from hvd_kernel.spark.torch.tensors import shapes
 
 _NUMBERS = "biuf"
 _QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
 
 
-def train(job: Job, module: Any, checkpoint: bytes | None) -> tuple[list[Any], bytes] | None:
+def train(job: TrainingJob, module: Any, checkpoint: bytes | None) -> tuple[list[Any], bytes] | None:
     """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: of a run that goes on."""
     hvd.init()
     module = copy.deepcopy(module)  # a backend may call this in the driver
@@ -33,7 +33,7 @@ def train(job: Job, module: Any, checkpoint: bytes | None) -> tuple[list[Any], b
     if options["random_seed"] is not None:
         lightning.seed_everything(options["random_seed"], verbose=False)
     is_first = hvd.rank() == 0
-    keep = _Keep(Run(job), writes=is_first, speaks=job.speaks, finite=options["terminate_on_nan"])
+    keep = _Keep(RunFiles(job), writes=is_first, speaks=job.speaks, finite=options["terminate_on_nan"])
     compression = options["gradient_compression"]
     given: dict[str, Any] = {
         "strategy": HorovodStrategy(**({"compression": compression} if compression else {})),
@@ -69,7 +69,7 @@ class Batches:
         How many are an epoch's, at most.
     """
 
-    def __init__(self, job: Job, read: Callable[[], Any], steps: int) -> None:
+    def __init__(self, job: TrainingJob, read: Callable[[], Any], steps: int) -> None:
         self._read, self._steps = read, steps
         given = shapes(job.options["input_shapes"], job.features, job.columns)
         self._shapes = dict(zip(job.features, given, strict=True)) if job.options["input_shapes"] else {}
@@ -93,7 +93,7 @@ class Batches:
 class _Keep(lightning.Callback):
     """Keeps what each epoch has come to, and shows it on the panel."""
 
-    def __init__(self, run: Run, *, writes: bool, speaks: bool, finite: bool) -> None:
+    def __init__(self, run: RunFiles, *, writes: bool, speaks: bool, finite: bool) -> None:
         self.run = run
         self.history: list[dict[str, Any]] = []
         self._writes, self._speaks, self._finite = writes, speaks, finite

@@ -12,21 +12,21 @@ import torch
 
 from hvd_kernel.spark.common.data.columns import Column
 from hvd_kernel.spark.common.estimator import HorovodModel
-from hvd_kernel.spark.common.job import Job, checkpoint_of
-from hvd_kernel.spark.common.params import Row, declare
+from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
+from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.torch import remote
 from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
 
-_INPUTS = Row("shape of each input, with -1 for the rows; None: what the columns hold")
+_INPUTS = ParamRow("shape of each input, with -1 for the rows; None: what the columns hold")
 
 
 @declare(
     {
         "input_shapes": _INPUTS,
-        "loss_constructors": Row("functions that make the losses on the ranks; excludes loss"),
-        "train_minibatch_fn": Row("what is done with a batch; None: forward, backward and a step"),
-        "data_module": Row("reads the batches (common.datamodule): a class, or its name"),
+        "loss_constructors": ParamRow("functions that make the losses on the ranks; excludes loss"),
+        "train_minibatch_fn": ParamRow("what is done with a batch; None: forward, backward and a step"),
+        "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
     }
 )
 class TorchEstimator(ModuleEstimator):
@@ -68,10 +68,10 @@ class TorchEstimator(ModuleEstimator):
     def _function(self) -> Callable[..., Any]:
         return remote.train
 
-    def _arguments(self, job: Job) -> tuple[Any, ...]:
+    def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
         return (*self._both(), checkpoint_of(job.store, job.run_id))
 
-    def _model(self, job: Job, results: Sequence[Any]) -> TorchModel:
+    def _model(self, job: TrainingJob, results: Sequence[Any]) -> TorchModel:
         history, checkpoint = results[0]
         model, optimizer = copy.deepcopy(self._both())
         remote.load(checkpoint, model, optimizer)
@@ -81,10 +81,10 @@ class TorchEstimator(ModuleEstimator):
 
 @declare(
     {
-        "optimizer": Row("the optimizer, as it was at the end"),
+        "optimizer": ParamRow("the optimizer, as it was at the end"),
         "input_shapes": _INPUTS,
-        "loss": Row("the loss that it was trained with"),
-        "loss_constructors": Row("functions that make the losses"),
+        "loss": ParamRow("the loss that it was trained with"),
+        "loss_constructors": ParamRow("functions that make the losses"),
     }
 )
 class TorchModel(HorovodModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_kernel.spark.common.estimator import HorovodEstimator
-from hvd_kernel.spark.common.job import Job
+from hvd_kernel.spark.common.job import TrainingJob
 
 
 class ModuleEstimator(HorovodEstimator):
@@ -34,7 +34,7 @@ class ModuleEstimator(HorovodEstimator):
         fresh.load_state_dict(optimizer.state_dict())
         return model, fresh
 
-    def _of_the_run(self, job: Job, history: Any) -> dict[str, Any]:
+    def _of_the_run(self, job: TrainingJob, history: Any) -> dict[str, Any]:
         """Return what a model is told of the run that it comes of."""
         return {
             "history": history,

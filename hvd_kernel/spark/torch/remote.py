@@ -15,7 +15,7 @@ from torch import Tensor
 
 import hvd_kernel.torch as hvd
 from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule
-from hvd_kernel.spark.common.job import Job, Run
+from hvd_kernel.spark.common.job import RunFiles, TrainingJob
 from hvd_kernel.spark.task import get_available_devices
 from hvd_kernel.spark.torch import losses
 from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
@@ -23,7 +23,7 @@ from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
 _SAID_EVERY = 10
 
 
-def train(job: Job, model: Any, optimizer: Any, checkpoint: bytes | None) -> tuple[list[Any], bytes] | None:
+def train(job: TrainingJob, model: Any, optimizer: Any, checkpoint: bytes | None) -> tuple[list[Any], bytes] | None:
     """Train on this rank; return history and checkpoint on rank 0.
 
     Parameters
@@ -57,7 +57,7 @@ def train(job: Job, model: Any, optimizer: Any, checkpoint: bytes | None) -> tup
 
 
 class _Training:
-    def __init__(self, job: Job, model: Any, optimizer: Any, device: torch.device) -> None:
+    def __init__(self, job: TrainingJob, model: Any, optimizer: Any, device: torch.device) -> None:
         self._job, self._model, self._optimizer, self._device = job, model, optimizer, device
         made = [make(model=model, optimizer=optimizer, hvd=hvd) for make in job.options["loss_constructors"] or ()]
         self._losses = losses.as_list(job.options["loss"]) or made
@@ -65,7 +65,7 @@ class _Training:
         self._shapes = shapes(job.options["input_shapes"], job.features, job.columns)
 
     def all_epochs(self, data: DataModule) -> tuple[list[Any], bytes] | None:
-        job, run, history = self._job, Run(self._job), []
+        job, run, history = self._job, RunFiles(self._job), []
         batches = iter(data.train_data())
         for number in range(job.options["epochs"]):
             told: dict[str, Any] = {"epoch": number, "train": self._train(batches, number)}

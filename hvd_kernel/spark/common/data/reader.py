@@ -20,7 +20,7 @@ from hvd_kernel.data.prefetch import Prefetch
 from hvd_kernel.spark.common.data.columns import Column, values, whole
 from hvd_kernel.spark.common.data.vectors import as_lists, dense, holds_vectors
 from hvd_kernel.spark.common.store import Store
-from hvd_kernel.spark.shares import Group, Piece, share, steps
+from hvd_kernel.spark.shares import Piece, RowGroup, share, steps
 
 Batch = dict[str, npt.NDArray[Any]]
 Held = dict[str, Any]
@@ -35,7 +35,7 @@ class Source:
     """A data set in a store: its row groups, and the columns that are read."""
 
     store: Store
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     columns: Mapping[str, Column]
 
     @property
@@ -44,7 +44,7 @@ class Source:
         return sum(group.rows for group in self.groups)
 
 
-class Reader:
+class BatchReader:
     """One rank's batches of a source.
 
     Parameters
@@ -184,7 +184,7 @@ def source_of(store: Store, path: str, columns: Mapping[str, Column]) -> Source:
     return Source(store, groups, columns)
 
 
-def row_groups(store: Store, path: str) -> Iterator[Group]:
+def row_groups(store: Store, path: str) -> Iterator[RowGroup]:
     """List the row groups of a folder's parquet files, in the order of their names; empty ones are left out."""
     for file in files(store, path):
         with store.fs.open(file, "rb") as opened:
@@ -192,7 +192,7 @@ def row_groups(store: Store, path: str) -> Iterator[Group]:
         for index in range(told.num_row_groups):
             group = told.row_group(index)
             if group.num_rows:
-                yield Group(file, index, group.num_rows, group.total_byte_size)
+                yield RowGroup(file, index, group.num_rows, group.total_byte_size)
 
 
 def files(store: Store, path: str) -> Sequence[str]:
