@@ -35,7 +35,7 @@ class _Seen:
         return bool(self.failures or self.dead)
 
 
-class Ranks:
+class RankActors:
     """Actors by their ranks, with the node and the process of each."""
 
     def __init__(self, workers: Sequence[Any], nodes: Sequence[str], pids: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.launch import environment
 from hvd_kernel.ray.adapter import Adapter, BaseParams
-from hvd_kernel.ray.answers import Ranks
+from hvd_kernel.ray.answers import RankActors
 from hvd_kernel.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy, current_placement_group
 from hvd_kernel.ray.utils import map_blocking, ray_api
 
@@ -55,7 +55,7 @@ class StaticAdapter(Adapter):
         self.use_current_placement_group = use_current_placement_group
         self.workers: list[Any] = []
         self.strategy: BaseStrategy | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: RankActors | None = None
 
     def start(
         self,
@@ -108,7 +108,7 @@ class StaticAdapter(Adapter):
         forced = not self.use_current_placement_group
         return PGStrategy(num_workers=np, force_create_placement_group=forced, **resources)
 
-    def _numbered(self, started: Sequence[Any], extra: Mapping[str, str]) -> Ranks:
+    def _numbered(self, started: Sequence[Any], extra: Mapping[str, str]) -> RankActors:
         """Give them ranks node by node, from that of the first one, and tell each its rank and where they meet."""
         ids = map_blocking(lambda worker: worker.node_id.remote(), started)
         order = sorted(range(len(started)), key=lambda index: ids.index(ids[index]))
@@ -125,7 +125,7 @@ class StaticAdapter(Adapter):
                 for worker, each in zip(workers, own, strict=True)
             ]
         )
-        return Ranks(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
+        return RankActors(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
 
     def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
         """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
@@ -167,7 +167,7 @@ class StaticAdapter(Adapter):
             self.strategy.shutdown()
         self.workers, self.strategy, self._ranks = [], None, None
 
-    def _there(self) -> Ranks:
+    def _there(self) -> RankActors:
         if self._ranks is None:
             raise ClusterError("there are no ranks: call start() first.")
         return self._ranks
