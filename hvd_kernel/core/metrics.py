@@ -37,7 +37,7 @@ _HEAD = 2  # columns of the table before the values
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class MetricsSnapshot:
     """All of it at one moment; counters only grow."""
 
     step: int
@@ -268,10 +268,10 @@ def count_by(counter: Counter) -> None:
     _counters.append(counter)
 
 
-def snapshot() -> Snapshot:
+def snapshot() -> MetricsSnapshot:
     """Return what has been counted and logged so far."""
     counted = [(_steps, _samples), *(counter() for counter in _counters)]
-    return Snapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
+    return MetricsSnapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
 
 
 def reset() -> None:

@@ -162,7 +162,7 @@ def test_who_is_to_leave_ends_the_cell_as_sys_exit_does(
 
 def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     step = 10
-    monkeypatch.setattr(metrics, "snapshot", lambda: metrics.Snapshot(step, 0))
+    monkeypatch.setattr(metrics, "snapshot", lambda: metrics.MetricsSnapshot(step, 0))
     commits = Commits()
     step = 13
     assert commits.lost(0) == 3

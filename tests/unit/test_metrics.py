@@ -20,16 +20,16 @@ def clean() -> Iterator[None]:
 def test_counts() -> None:
     metrics.step(32)
     metrics.step()
-    assert metrics.snapshot() == metrics.Snapshot(2, 32, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(2, 32, {})
 
 
 def test_a_framework_may_count_by_itself() -> None:
     counted = [(3, 96)]
     metrics.count_by(lambda: counted[0])
     metrics.step(samples=16)
-    assert metrics.snapshot() == metrics.Snapshot(4, 112, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(4, 112, {})
     counted[0] = (5, 160)
-    assert metrics.snapshot() == metrics.Snapshot(6, 176, {})
+    assert metrics.snapshot() == metrics.MetricsSnapshot(6, 176, {})
 
 
 def test_log_takes_numbers_tensors_and_arrays() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvd_kernel.core.metrics import Snapshot
+from hvd_kernel.core.metrics import MetricsSnapshot
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.frameworks.compression import CastCompressor, FP16Compressor
 from hvd_kernel.protocol.messages import COMPRESSION, DATA_WORKERS, MetricsSample
@@ -107,7 +107,7 @@ def test_a_process_without_a_rank_tells_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_sample_whose_figures_cannot_be_had_says_that_the_rank_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one ends a cell: the notebook would wait for it."""
 
-    def broken() -> Snapshot:
+    def broken() -> MetricsSnapshot:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(telemetry.metrics, "snapshot", broken)

@@ -24,7 +24,7 @@ _LATER = {"torch": "torch._dynamo"}
 _LOG = logging.getLogger("hvd_kernel")
 
 
-class Worker:
+class ElasticWorker:
     """Its place, and why it leaves it."""
 
     def __init__(self, channel: DriverChannel) -> None:
@@ -117,6 +117,6 @@ def variables(place: Place) -> dict[str, str]:
 
 
 @functools.cache
-def worker() -> Worker:
+def worker() -> ElasticWorker:
     """Return the one that this process is."""
-    return Worker(channel_to_driver())
+    return ElasticWorker(channel_to_driver())
