@@ -27,7 +27,7 @@ class HostUpdateResult:
     mixed = removed | added
 
 
-class Listener(Protocol):
+class UpdateListener(Protocol):
     """What is told: a State."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
@@ -57,7 +57,7 @@ class WorkerNotificationManager:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[UpdateListener] = []
         self._hears_driver = False
         self._latest = 0.0
 
@@ -92,15 +92,15 @@ class WorkerNotificationManager:
         self.handle_hosts_updated(update.time, update.change)
 
     @property
-    def listeners(self) -> tuple[Listener, ...]:
+    def listeners(self) -> tuple[UpdateListener, ...]:
         """Who is told."""
         return tuple(self._listeners)
 
-    def register_listener(self, listener: Listener) -> None:
+    def register_listener(self, listener: UpdateListener) -> None:
         """Tell this one from now on."""
         self._listeners.append(listener)
 
-    def remove_listener(self, listener: Listener) -> None:
+    def remove_listener(self, listener: UpdateListener) -> None:
         """Tell this one no more."""
         self._listeners.remove(listener)
 
