@@ -23,7 +23,7 @@ from hvd_kernel.magics.shell.prompts import Prompts
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
 from hvd_kernel.worker.shell.debugger import RankPdb
 from hvd_kernel.worker.shell.prompt import ANY
-from hvd_kernel.worker.shell.prompt import Prompts as OfRank
+from hvd_kernel.worker.shell.prompt import RankPrompts as OfRank
 
 PATIENCE_S = 60.0
 

@@ -66,7 +66,7 @@ class RankStream(io.TextIOBase):
         return self._descriptor
 
 
-class Output:
+class OutputCapture:
     """The rank's two streams and their cells. ``_pump`` and what it calls run on the I/O thread."""
 
     def __init__(self, rank: int, size: int, logs: Path, io_thread: Any, publish: Publish) -> None:

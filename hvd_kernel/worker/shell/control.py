@@ -28,7 +28,7 @@ from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.inspect.origins import Origins
 from hvd_kernel.worker.output.capture import encoded
-from hvd_kernel.worker.shell.prompt import Prompts
+from hvd_kernel.worker.shell.prompt import RankPrompts
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
@@ -51,7 +51,7 @@ class Latest:
 class Control:
     """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
 
-    prompts: Prompts  # of the cells' code, set by the rank's kernel
+    prompts: RankPrompts  # of the cells' code, set by the rank's kernel
     elastic: ElasticCell  # the same
     on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
     explain: Callable[[BaseException], str]  # what is to be said beside an error of a cell, the same

@@ -33,7 +33,7 @@ from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import memory
 from hvd_kernel.worker.output import traceback_frames
-from hvd_kernel.worker.output.capture import Output
+from hvd_kernel.worker.output.capture import OutputCapture
 from hvd_kernel.worker.output.display_capture import RankDisplay
 from hvd_kernel.worker.output.packing import packing
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
@@ -144,7 +144,7 @@ class RankKernel(TaskKernel):
         super().__init__(**kwargs)
         stack_report.open_pipe(self.engine_id)
         self.control = Control(self.engine_id, self.shell)
-        self.control.prompts = prompt.Prompts(self.engine_id, self._publish, communication.park)
+        self.control.prompts = prompt.RankPrompts(self.engine_id, self._publish, communication.park)
         self.control.on_rank = self._take_rank
         self.control.explain = partial(memory.explanation, self.control)
         cell_ranks.provide(self._membership)
@@ -272,7 +272,7 @@ class RankEngine(ipp_app.IPEngine):  # type: ignore[misc]
         """Send what is printed from here on to the rank's log; until now it went to the cluster's."""
         logs = rank_log.folder(os.environ["IPYTHONDIR"])
         size = self.user_ns["size"]  # a rank that replaces another has met nobody yet
-        self.kernel.output = Output(self.id, size, logs, iopub_thread, self.kernel._publish)  # noqa: SLF001 - ours
+        self.kernel.output = OutputCapture(self.id, size, logs, iopub_thread, self.kernel._publish)  # noqa: SLF001 - ours
         self.kernel.output.take_over()
 
     def _signal_stop(self, _number: int, _frame: object) -> None:

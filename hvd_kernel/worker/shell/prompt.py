@@ -29,7 +29,7 @@ ANY = 0
 _NO_CELL = "input: no cell of this rank is running, so nobody can be asked: ask while the cell runs"
 
 
-class Prompts:
+class RankPrompts:
     """The open prompts of this rank. ``ask`` is for threads of the user's code, ``take`` for the control thread."""
 
     def __init__(self, rank: int, publish: Publish, park: Callable[[bool], None] = lambda _: None) -> None:

@@ -18,7 +18,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from hvd_kernel.protocol.messages import BROKEN_TYPE
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.frontend import names as frontend
-from hvd_kernel.worker.output.capture import Output
+from hvd_kernel.worker.output.capture import OutputCapture
 from hvd_kernel.worker.output.forward import Room
 from hvd_kernel.worker.shell.control import Control
 
@@ -40,7 +40,7 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
     """A kernel that serves ipyparallel's own client."""
 
     control: Control
-    output: Output
+    output: OutputCapture
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
