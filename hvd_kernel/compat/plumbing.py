@@ -20,7 +20,7 @@ class HorovodOnly(UsageError, NotImplementedError):
 
 
 @dataclass(frozen=True)
-class Part:
+class HorovodPart:
     """What the names are for in Horovod, and what does the same here."""
 
     purpose: str
@@ -28,37 +28,41 @@ class Part:
 
 
 _START = "start ranks with hvdrun, horovod.run or hvd_kernel.launch.job_run.launch"
-_SERVICE = Part(
+_SERVICE = HorovodPart(
     "asks Horovod's hosts for their networks and starts commands there",
     f"{_START}, which find their way to the hosts by themselves",
 )
-_STORE = Part(
+_STORE = HorovodPart(
     "is where ranks of Horovod's launchers find each other",
     f"{_START}, or set HOROVOD_RANK, HOROVOD_SIZE, MASTER_ADDR and MASTER_PORT for each rank",
 )
-_RAY = Part(
+_RAY = HorovodPart(
     "finds interfaces that all nodes of Ray reach", "start ranks with horovod.ray.RayExecutor, whose settings take nics"
 )
-_ELASTIC = Part(
+_ELASTIC = HorovodPart(
     "starts and ends ranks while a job runs",
     "start the job with hvdrun --min-np N, or horovod.run(..., min_num_proc=N), whose own driver does that",
 )
-_FUNCTION = Part("carries a function to a rank", "call horovod.run(func, np=4)")
-_TENSORFLOW = Part("serves tf.data", "read a part on each rank: dataset.shard(hvd.size(), hvd.rank()).prefetch(2)")
-LSF = Part(
+_FUNCTION = HorovodPart("carries a function to a rank", "call horovod.run(func, np=4)")
+_TENSORFLOW = HorovodPart(
+    "serves tf.data", "read a part on each rank: dataset.shard(hvd.size(), hvd.rank()).prefetch(2)"
+)
+LSF = HorovodPart(
     "speaks with IBM's jsrun and CSM", "in an LSF job write `hvdrun python train.py`, which calls jsrun where it is"
 )
-_PARSER = Part(
+_PARSER = HorovodPart(
     "makes the flags of Horovod's own parser", "horovod.runner.launch.parse_args() reads the same command line"
 )
-_CORE = Part("belongs to Horovod's compiled extension", "use the functions of horovod.torch")
-_MPI = Part("words a command of mpirun", "horovod.runner.mpi_run.mpi_run(...) starts it, or `hvdrun --mpi`")
-_GLOO = Part(
+_CORE = HorovodPart("belongs to Horovod's compiled extension", "use the functions of horovod.torch")
+_MPI = HorovodPart("words a command of mpirun", "horovod.runner.mpi_run.mpi_run(...) starts it, or `hvdrun --mpi`")
+_GLOO = HorovodPart(
     "is a step of Horovod's Gloo launcher", "horovod.runner.gloo_run.gloo_run(...) does all of them, or hvdrun"
 )
-_KERAS = Part("tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed")
+_KERAS = HorovodPart(
+    "tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed"
+)
 
-PLUMBING: dict[str, dict[Part, str]] = {  # a name with a capital is a class, with ! an exception
+PLUMBING: dict[str, dict[HorovodPart, str]] = {  # a name with a capital is a class, with ! an exception
     "horovod.ray.driver_service": {_SERVICE: "_driver_fn"},
     "horovod.ray.elastic": {_ELASTIC: "TestDiscovery"},
     "horovod.ray.elastic_v2": {_ELASTIC: "TestDiscovery"},
@@ -148,7 +152,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def names(module: str) -> dict[str, Part]:
+def names(module: str) -> dict[str, HorovodPart]:
     """Return the names of one of Horovod's modules that have stand-ins, each with what it is part of."""
     return {name: part for part, listed in PLUMBING.get(module, {}).items() for name in listed.split()}
 
@@ -188,7 +192,7 @@ def find(module: str, name: str) -> Any:
     raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
 
 
-def error(module: str, name: str, part: Part) -> HorovodOnly:
+def error(module: str, name: str, part: HorovodPart) -> HorovodOnly:
     """Return what whoever calls it is told."""
     return HorovodOnly(
         f"{module}.{name} {part.purpose}; hvd_kernel, which stands in for Horovod in this process, has no such thing. "
@@ -196,7 +200,7 @@ def error(module: str, name: str, part: Part) -> HorovodOnly:
     )
 
 
-def _function(module: str, name: str, part: Part) -> Any:
+def _function(module: str, name: str, part: HorovodPart) -> Any:
     def stand_in(*_args: Any, **_kwargs: Any) -> NoReturn:
         raise error(module, name, part)
 
@@ -205,7 +209,7 @@ def _function(module: str, name: str, part: Part) -> Any:
     return stand_in
 
 
-def _class(module: str, name: str, part: Part) -> type:
+def _class(module: str, name: str, part: HorovodPart) -> type:
     def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
         raise error(module, name, part)
 
