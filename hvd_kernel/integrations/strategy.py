@@ -35,7 +35,7 @@ else:
     _Unknown = object
 
 
-class Environment(_Unknown):  # type: ignore[misc]
+class RankEnvironment(_Unknown):  # type: ignore[misc]
     """The ranks as Lightning's ClusterEnvironment: all of them run, nothing is to be launched."""
 
     creates_processes_externally = True
@@ -248,7 +248,7 @@ def strategy_of(package: str, fabric: str, module: str) -> type[Any]:
     strategies = needed(f"{package}.strategies", extra)
     plugins = needed(f"{fabric}.plugins", extra)
     zero = [needed(f"{each}.utilities.rank_zero", extra).rank_zero_only for each in (package, fabric)]
-    environment = type("HorovodEnvironment", (Environment, plugins.ClusterEnvironment), {})
+    environment = type("HorovodEnvironment", (RankEnvironment, plugins.ClusterEnvironment), {})
     names = {"_environment": environment, "_rank_zero": zero, "__doc__": Strategy.__doc__, "__module__": module}
     made = type("HorovodStrategy", (Strategy, strategies.ParallelStrategy), names)
     about = "hvd_kernel: the ranks of hvdrun, a cell, mpirun or srun"
