@@ -29,7 +29,7 @@ _ORDERED = -1  # DLPack: the consumer has seen to the order
 _IMMUTABLE = {"jax", "jaxlib"}
 
 
-class Operand(NamedTuple):
+class DeviceOperand(NamedTuple):
     """An array's memory."""
 
     pointer: int
@@ -220,25 +220,27 @@ def _plain(array: Any) -> Any:
     return array if copy is None else copy(array)
 
 
-def _operand(array: Any) -> Operand:
+def _operand(array: Any) -> DeviceOperand:
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
     capsule = array.__dlpack__(stream=_DEFAULT)
-    return Operand(*_native.dlpack_place(capsule), capsule)
+    return DeviceOperand(*_native.dlpack_place(capsule), capsule)
 
 
-def _place(each: Operand) -> Place:
+def _place(each: DeviceOperand) -> Place:
     return each.pointer, each.shape, each.dtype, each.device, 0
 
 
-def _in_out(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> list[handles.InOut]:
+def _in_out(inputs: Sequence[DeviceOperand], outputs: Sequence[DeviceOperand]) -> list[handles.InOut]:
     return [
         (source.pointer, target.pointer, source.shape, source.dtype, source.device, 0)
         for source, target in zip(inputs, outputs, strict=True)
     ]
 
 
-def _behind(results: Sequence[Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> handles.Finish:
+def _behind(
+    results: Sequence[Any], inputs: Sequence[DeviceOperand], outputs: Sequence[DeviceOperand]
+) -> handles.Finish:
     """Let the stream on which each result's library works go on behind the operation."""
 
     def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
