@@ -19,7 +19,7 @@ _ALIGNED = 64
 _PUT = getattr(importlib.import_module("jax._src.lib").xla_client, "batched_device_put", None)
 
 
-class Operand(NamedTuple):
+class HostOperand(NamedTuple):
     """A contiguous array on the host, which holds its memory."""
 
     host: Array
@@ -27,15 +27,15 @@ class Operand(NamedTuple):
     number: int  # the core's, of its type
 
 
-def operand(value: Any) -> Operand:
+def operand(value: Any) -> HostOperand:
     """Return a value's elements: of a JAX array on the CPU its own memory, of others a copy."""
     host = np.asarray(value)
     if not host.flags.c_contiguous:
         host = np.ascontiguousarray(host)
-    return Operand(host, host.ctypes.data, number_of(host.dtype))
+    return HostOperand(host, host.ctypes.data, number_of(host.dtype))
 
 
-def empty(shape: tuple[int, ...], like: Operand) -> Operand:
+def empty(shape: tuple[int, ...], like: HostOperand) -> HostOperand:
     """Return memory for a result of an operand's type."""
     dtype = like.host.dtype
     size = dtype.itemsize
@@ -44,7 +44,7 @@ def empty(shape: tuple[int, ...], like: Operand) -> Operand:
     raw = np.empty(size + _ALIGNED, np.uint8)
     begin = raw.ctypes.data
     shift = -begin % _ALIGNED
-    return Operand(np.ndarray(shape, dtype, raw, shift), begin + shift, like.number)
+    return HostOperand(np.ndarray(shape, dtype, raw, shift), begin + shift, like.number)
 
 
 def given(result: Array, value: Any) -> Any:

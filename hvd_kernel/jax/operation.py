@@ -20,7 +20,7 @@ KINDS = {
 ELEMENTWISE = (ALLREDUCE, BROADCAST)
 
 
-class Operation(NamedTuple):
+class OperationParams(NamedTuple):
     """What is the same for all operands of an operation: the parameters of its primitive."""
 
     kind: int

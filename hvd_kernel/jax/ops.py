@@ -32,7 +32,7 @@ from hvd_kernel.jax.operation import (
     BROADCAST,
     KINDS,
     REDUCESCATTER,
-    Operation,
+    OperationParams,
 )
 from hvd_kernel.jax.primitive import bind
 from hvd_kernel.jax.rules import register
@@ -161,7 +161,7 @@ def alltoall(x: Any, splits: Any = None, name: str | None = None, process_set: P
         return jax.device_put(rows), jax.device_put(counts)
     number, size = set_id(process_set, "Alltoall"), _size(process_set)
     _rows_divide(array, size, "alltoall")
-    return _run(Operation(ALLTOALL, "", number, size=size), [array], name)[0]
+    return _run(OperationParams(ALLTOALL, "", number, size=size), [array], name)[0]
 
 
 def reducescatter(
@@ -203,7 +203,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         handles.barrier(process_set)
         return
     library.plugin()
-    attributes = Operation(BARRIER, "", number).attributes | {"name": "barrier.noname"}
+    attributes = OperationParams(BARRIER, "", number).attributes | {"name": "barrier.noname"}
     result = jax.ShapeDtypeStruct((), np.int32)
     library.ffi().ffi_call(library.TARGET, result, has_side_effect=True)(**attributes)
 
@@ -238,7 +238,7 @@ def _reduced(
     for small, _ in pairs:
         check_reducible(_dtype(small), op)
     number = set_id(process_set, "Allreduce")
-    operation = Operation(
+    operation = OperationParams(
         ALLREDUCE, "", number, op, prescale=scales[0], postscale=scales[1], grouped=grouped,
         step=ended_step is not None, samples=ended_step or 0,
     )  # fmt: skip
@@ -250,7 +250,7 @@ def _gathered(arrays: Sequence[Any], name: str | None, process_set: ProcessSet, 
     number = set_id(process_set, "Allgather")
     for each in arrays:
         _has_rows(each, "allgather")
-    return _run(Operation(ALLGATHER, "", number, size=_size(process_set), grouped=grouped), arrays, name)
+    return _run(OperationParams(ALLGATHER, "", number, size=_size(process_set), grouped=grouped), arrays, name)
 
 
 def _given(
@@ -260,7 +260,7 @@ def _given(
     ranks = process_set.ranks if number else range(_size(process_set))
     if ranks is None or root_rank not in ranks:
         raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
-    return _run(Operation(BROADCAST, "", number, root=root_rank, grouped=grouped), arrays, name)
+    return _run(OperationParams(BROADCAST, "", number, root=root_rank, grouped=grouped), arrays, name)
 
 
 def _scattered(
@@ -282,13 +282,13 @@ def _scattered(
             _rows_divide(each, size, "reducescatter")
         else:
             _has_rows(each, "reducescatter")
-    operation = Operation(
+    operation = OperationParams(
         REDUCESCATTER, "", number, op, size=size, prescale=scales[0], postscale=scales[1], grouped=grouped
     )
     return _run(operation, arrays, name)
 
 
-def _run(operation: Operation, arrays: Sequence[Any], name: str | None) -> list[Any]:
+def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) -> list[Any]:
     for each in arrays:
         _dtype(each)
     if names.is_plain() and not _in_program(arrays):

@@ -14,17 +14,17 @@ from hvd_kernel.core import handles
 from hvd_kernel.core.process_set_registry import registered
 from hvd_kernel.core.tensor import Array, from_buffer
 from hvd_kernel.jax import memory
-from hvd_kernel.jax.memory import Operand
-from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Operation
+from hvd_kernel.jax.memory import HostOperand
+from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, OperationParams
 
 
-def run(operation: Operation, values: Sequence[Any]) -> list[Any]:
+def run(operation: OperationParams, values: Sequence[Any]) -> list[Any]:
     """Carry out an operation and wait for it."""
     results = on_host(operation, values)
     return [memory.given(result, value) for result, value in zip(results, values, strict=True)]
 
 
-def on_host(operation: Operation, values: Sequence[Any]) -> list[Array]:
+def on_host(operation: OperationParams, values: Sequence[Any]) -> list[Array]:
     """Do so; the results are NumPy arrays."""
     results = _COLLECTIVES[operation.kind](operation, [memory.operand(each) for each in values])
     if operation.only >= 0 and handles.current_engine().rank != operation.only:
@@ -32,7 +32,7 @@ def on_host(operation: Operation, values: Sequence[Any]) -> list[Array]:
     return results
 
 
-def _reduce(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+def _reduce(operation: OperationParams, operands: Sequence[HostOperand]) -> list[Array]:
     outputs = [memory.empty(each.host.shape, each) for each in operands]
     scales = operation.prescale, operation.postscale
     return _done(
@@ -43,7 +43,7 @@ def _reduce(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
     )  # fmt: skip
 
 
-def _broadcast(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+def _broadcast(operation: OperationParams, operands: Sequence[HostOperand]) -> list[Array]:
     outputs = [memory.empty(each.host.shape, each) for each in operands]
     return _done(
         handles.broadcast_places(
@@ -53,7 +53,7 @@ def _broadcast(operation: Operation, operands: Sequence[Operand]) -> list[Array]
     )  # fmt: skip
 
 
-def _scatter(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+def _scatter(operation: OperationParams, operands: Sequence[HostOperand]) -> list[Array]:
     engine = handles.current_engine()
     members = registered()[operation.set] if operation.set else range(engine.size)
     size, rank = len(members), list(members).index(engine.rank)
@@ -69,7 +69,7 @@ def _scatter(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
     )  # fmt: skip
 
 
-def _gather(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+def _gather(operation: OperationParams, operands: Sequence[HostOperand]) -> list[Array]:
     def finish(outcome: Any) -> list[Array]:
         return [from_buffer(one, each.host.dtype) for one, each in zip(outcome.buffers, operands, strict=True)]
 
@@ -77,7 +77,7 @@ def _gather(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
     return _done(handles.allgather_places(operation.wire_name, places, finish, operation.set, waits=True))
 
 
-def _exchange(operation: Operation, operands: Sequence[Operand]) -> list[Array]:
+def _exchange(operation: OperationParams, operands: Sequence[HostOperand]) -> list[Array]:
     (one,) = operands
 
     def finish(outcome: Any) -> list[Array]:
@@ -96,15 +96,15 @@ _COLLECTIVES = {
 }
 
 
-def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[handles.InOut]:
+def _in_and_out(operands: Sequence[HostOperand], outputs: Sequence[HostOperand]) -> list[handles.InOut]:
     return [
         (each.pointer, output.pointer, each.host.shape, each.number)
         for each, output in zip(operands, outputs, strict=True)
     ]
 
 
-def _keep(outputs: Sequence[Operand], operands: Sequence[Operand]) -> handles.Finish:
-    def finish(_: Any, _held: Sequence[Operand] = operands) -> list[Array]:
+def _keep(outputs: Sequence[HostOperand], operands: Sequence[HostOperand]) -> handles.Finish:
+    def finish(_: Any, _held: Sequence[HostOperand] = operands) -> list[Array]:
         return [each.host for each in outputs]
 
     return finish

@@ -26,7 +26,7 @@ from hvd_kernel.jax.operation import (
     ELEMENTWISE,
     KINDS,
     REDUCESCATTER,
-    Operation,
+    OperationParams,
 )
 
 _TAKES_ATTRIBUTES_FOR_ITS_OWN = Version(version("jaxlib")) < Version("0.7.2")
@@ -39,7 +39,7 @@ _CALLBACK = "callback"
 _ON_STREAM = (ALLREDUCE, BROADCAST, REDUCESCATTER)  # their results go where XLA wants them
 
 
-def bind(operation: Operation, operands: Sequence[Any]) -> list[Any]:
+def bind(operation: OperationParams, operands: Sequence[Any]) -> list[Any]:
     """Add an operation to the program that is being traced; where none is, carry it out."""
     return list(PRIMITIVES[operation.kind].bind(*operands, **operation.parameters))
 
@@ -49,7 +49,7 @@ def together(results: Sequence[Any]) -> list[Any]:
     return list(TOGETHER.bind(*results))
 
 
-def shape_of(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
+def shape_of(operation: OperationParams, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a result by its operand's."""
     if operation.kind == ALLGATHER:
         return (shape[0] * operation.size, *shape[1:])
@@ -59,16 +59,16 @@ def shape_of(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _abstract(*operands: Any, **parameters: Any) -> list[Any]:
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     return [jax.core.ShapedArray(shape_of(operation, each.shape), each.dtype) for each in operands]
 
 
 def _carry_out(*operands: Any, **parameters: Any) -> list[Any]:
-    return outside.run(Operation(**parameters), operands)
+    return outside.run(OperationParams(**parameters), operands)
 
 
 def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     _check_devices(ctx, operation)
     aliases = {place: place for place in range(len(operands))} if operation.kind in ELEMENTWISE else {}
     rule = library.ffi().ffi_lowering(library.TARGET, has_side_effect=True, operand_output_aliases=aliases)
@@ -80,7 +80,7 @@ def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
 
 def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     """Have XLA call Python, where the handler cannot be used: on a GPU, whose arrays it copies to the host and back."""
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     _check_devices(ctx, operation)
     shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in ctx.avals_out]
 
@@ -95,12 +95,12 @@ def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
 
 def _lower_to_stream(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     """Have XLA call the core on a GPU, with its stream, where the core writes where XLA wants the result."""
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     lower = _lower if operation.kind in _ON_STREAM and operation.only < 0 else _lower_to_callback
     return lower(ctx, *operands, **parameters)
 
 
-def _check_devices(ctx: Any, operation: Operation) -> None:
+def _check_devices(ctx: Any, operation: OperationParams) -> None:
     """Refuse programs that run on several devices of this process, each of which would call."""
     where = ctx.module_context.axis_context
     if type(where).__name__ != "ShardingContext" or where.num_devices != 1:

@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching
 
 from hvd_kernel.core.tensor import OPS, Adasum, Average, Sum
 from hvd_kernel.jax import names
-from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, BROADCAST, ELEMENTWISE, KINDS, REDUCESCATTER, Operation
+from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, BROADCAST, ELEMENTWISE, KINDS, REDUCESCATTER, OperationParams
 from hvd_kernel.jax.primitive import PRIMITIVES, TOGETHER, bind, together
 
 _NOT_MAPPED = None
@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> Any:
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     if not operation.is_linear:
         raise NotImplementedError(
             f"hvd.{KINDS[operation.kind]}(op={OPS[operation.op]}) has no gradient: use Average or Sum in what is "
@@ -56,7 +56,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> 
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> list[Any]:
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     wanted = [place for place, each in enumerate(cotangents) if type(each) is not ad.Zero]
     out: list[Any] = [ad.Zero(each.aval) if ad.is_undefined_primal(each) else None for each in operands]
     if wanted:
@@ -67,7 +67,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
     return out
 
 
-def _back(operation: Operation) -> Operation:
+def _back(operation: OperationParams) -> OperationParams:
     """Return the operation that carries gradients from results to operands."""
     if operation.kind == ALLGATHER:
         return operation.but(kind=REDUCESCATTER, op=Average)
@@ -80,7 +80,7 @@ def _back(operation: Operation) -> Operation:
     return operation
 
 
-def _scaled(operation: Operation, cotangent: Any) -> Any:
+def _scaled(operation: OperationParams, cotangent: Any) -> Any:
     if operation.kind != REDUCESCATTER:
         return cotangent
     scale = operation.prescale * operation.postscale * (operation.size if operation.op == Sum else 1)
@@ -88,7 +88,7 @@ def _scaled(operation: Operation, cotangent: Any) -> Any:
 
 
 def _batch(operands: Sequence[Any], dimensions: Sequence[Any], **parameters: Any) -> Any:
-    operation = Operation(**parameters)
+    operation = OperationParams(**parameters)
     if operation.op == Adasum and operation.kind == ALLREDUCE:
         raise NotImplementedError("hvd.allreduce(op=Adasum) cannot be used in vmap: it weighs whole arrays.")
     if operation.kind in ELEMENTWISE:
