@@ -15,7 +15,7 @@ import torch.distributed
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Adapter, Elements, Flat
 from hvd_kernel.torch.optimizer import DistributedOptimizer
-from hvd_kernel.torch.training.wrapping import Wrapped
+from hvd_kernel.torch.training.wrapping import OptimizerMixin
 
 _KEPT = ("_parameters", "_buffers", "_modules")  # where a module keeps its parts
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
@@ -83,7 +83,7 @@ class TorchAdapter(Adapter):
         TypeError
             Its gradients travel in groups, which all ranks have to make together.
         """
-        return _apart(value) if isinstance(value, Wrapped) else NotImplemented
+        return _apart(value) if isinstance(value, OptimizerMixin) else NotImplemented
 
     def write(self, values: Mapping[str, Any], file: IO[bytes], pickler: type[Any]) -> None:
         """Write a file of ``torch.save``."""
@@ -176,7 +176,7 @@ def _numbers(flat: torch.Tensor) -> Flat:
     return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).double().cpu().numpy()
 
 
-def _apart(thing: Wrapped) -> tuple[Any, ...]:
+def _apart(thing: OptimizerMixin) -> tuple[Any, ...]:
     reducer = thing._reducer  # noqa: SLF001 - of this room
     if any(not group.bucket for group in reducer.groups):
         raise TypeError("a DistributedOptimizer with groups has to be made on all ranks together: wrap it again")

@@ -21,8 +21,15 @@ from hvd_kernel.torch.mpi_ops import allreduce
 from hvd_kernel.torch.training.adasum_optimizer import AdasumMixin, distributed_adasum
 from hvd_kernel.torch.training.buckets import are_wanted, why_not
 from hvd_kernel.torch.training.reducer import Reducer
-from hvd_kernel.torch.training.slots import Homes, Plan
-from hvd_kernel.torch.training.wrapping import Groups, Wrapped, check_passes, checked_groups, checked_names, derived
+from hvd_kernel.torch.training.slots import Homes, ReducerSettings
+from hvd_kernel.torch.training.wrapping import (
+    Groups,
+    OptimizerMixin,
+    check_passes,
+    checked_groups,
+    checked_names,
+    derived,
+)
 
 SYNCHRONIZED_TWICE = (
     "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
@@ -31,7 +38,7 @@ SYNCHRONIZED_TWICE = (
 )
 
 
-class DistributedMixin(Wrapped):
+class DistributedMixin(OptimizerMixin):
     """An optimizer of reduced gradients."""
 
     gradient_predivide_factor: float
@@ -167,7 +174,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         raise ValueError(f"op={op} is not available: use Average, Sum or Adasum.")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if isinstance(optimizer, Wrapped):
+    if isinstance(optimizer, OptimizerMixin):
         raise ValueError(  # noqa: TRY004 - as the checks around it
             "This optimizer is a DistributedOptimizer already: wrap the plain one, once."
         )
@@ -176,10 +183,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if op == Adasum and reduces:
         if gradients_in_buckets:
             raise ValueError("gradients_in_buckets=True is not possible: with Adasum steps travel, not gradients.")
-        plan = Plan(Sum, (1.0, 1.0), compression, sparse_as_dense, process_set)
+        plan = ReducerSettings(Sum, (1.0, 1.0), compression, sparse_as_dense, process_set)
         return distributed_adasum(optimizer, named, plan, backward_passes_per_step)
     scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
-    plan = Plan(op, scales, compression, sparse_as_dense, process_set)
+    plan = ReducerSettings(op, scales, compression, sparse_as_dense, process_set)
     reducer = Reducer(named, plan, backward_passes_per_step, _homes(gradients_in_buckets, process_set, compression))
     if groups is not None and reduces:
         reducer.group(_members(groups, reducer))

@@ -20,14 +20,14 @@ from torch import Tensor
 from hvd_kernel.core.ops import Adasum, synchronize
 from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.training.reducer import Reducer
-from hvd_kernel.torch.training.slots import Homes, Plan, Slot
-from hvd_kernel.torch.training.wrapping import Named, Wrapped, derived
+from hvd_kernel.torch.training.slots import Homes, ReducerSettings, Slot
+from hvd_kernel.torch.training.wrapping import Named, OptimizerMixin, derived
 
 NO_SKIPPING = "Skipping synchronization is not supported when using Adasum optimizer."
 _PLAIN = (1.0, 1.0)
 
 
-class AdasumMixin(Wrapped):
+class AdasumMixin(OptimizerMixin):
     """An optimizer of combined steps."""
 
     def synchronize(self) -> None:
@@ -89,7 +89,7 @@ class _Passes(Reducer):
         slot.started = True
 
 
-def distributed_adasum(optimizer: torch.optim.Optimizer, named: Named, plan: Plan, passes: int) -> Any:
+def distributed_adasum(optimizer: torch.optim.Optimizer, named: Named, plan: ReducerSettings, passes: int) -> Any:
     """Return the optimizer, made distributed. See ``DistributedOptimizer``."""
     counter = _Passes(named, plan, passes, Homes(wanted=False))
     counter.hook()

@@ -28,7 +28,7 @@ from hvd_kernel.errors import HorovodInternalError, Mismatch
 from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.training import buckets
-from hvd_kernel.torch.training.slots import Group, Homes, Plan, Slot, move_in, nothing_sparse, place, wire
+from hvd_kernel.torch.training.slots import Group, Homes, ReducerSettings, Slot, move_in, nothing_sparse, place, wire
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -41,7 +41,7 @@ _LOG = logging.getLogger("hvd_kernel")
 class Reducer:
     """The gradients of one optimizer. Hooks hold it weakly, so that an optimizer that is forgotten is gone."""
 
-    def __init__(self, named: Sequence[tuple[str, Tensor]], plan: Plan, passes: int, homes: Homes) -> None:
+    def __init__(self, named: Sequence[tuple[str, Tensor]], plan: ReducerSettings, passes: int, homes: Homes) -> None:
         self.plan = plan
         self.passes = passes
         self.slots: list[Slot] = []

@@ -19,7 +19,7 @@ from hvd_kernel.torch.staging import NUMBERS
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReducerSettings:
     """How gradients are reduced."""
 
     op: int

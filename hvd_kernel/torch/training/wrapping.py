@@ -26,7 +26,7 @@ ZERO_GRAD_RACE = (
 _MODULE = "hvd_kernel.torch.optimizer"  # of every class that is made: where users find DistributedOptimizer
 
 
-class Wrapped(torch.optim.Optimizer):
+class OptimizerMixin(torch.optim.Optimizer):
     """What a distributed optimizer has beyond the one it was made from. Never instantiated by itself."""
 
     process_set: ProcessSet
@@ -104,7 +104,7 @@ def _unmade(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     return base.__new__(base)
 
 
-def derived(mixin: type[Wrapped], optimizer: torch.optim.Optimizer, named: Named, **attributes: Any) -> Any:
+def derived(mixin: type[OptimizerMixin], optimizer: torch.optim.Optimizer, named: Named, **attributes: Any) -> Any:
     """Build an instance of a new subclass of the optimizer's class that shares all the optimizer has."""
     base = type(optimizer)
     cls: Any = type(base.__name__, (mixin, base), {"__module__": _MODULE, "__doc__": base.__doc__})
