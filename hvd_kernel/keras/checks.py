@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_kernel.keras.flavour import BACKEND, IS_3, inner
-from hvd_kernel.keras.wrapping import Wrapped
+from hvd_kernel.keras.wrapping import WrappedOptimizer
 
 
 def ready(model: Any) -> None:
@@ -18,13 +18,13 @@ def ready(model: Any) -> None:
     """
     optimizer = getattr(model, "optimizer", None)
     within = inner(optimizer)
-    if within is not optimizer and isinstance(within, Wrapped) and not isinstance(optimizer, Wrapped):
+    if within is not optimizer and isinstance(within, WrappedOptimizer) and not isinstance(optimizer, WrappedOptimizer):
         raise ValueError(
             "A LossScaleOptimizer is around the DistributedOptimizer. Where one rank alone has an infinite gradient, "
             "the others would wait for ever: put the DistributedOptimizer around the LossScaleOptimizer, "
             "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))."
         )
-    if isinstance(optimizer, Wrapped) and _compiled_as_a_whole(model):
+    if isinstance(optimizer, WrappedOptimizer) and _compiled_as_a_whole(model):
         raise ValueError(
             "XLA would compile this training step as a whole, and it cannot compile the operation HvdAllreduce of the "
             "DistributedOptimizer: model.compile(..., jit_compile=False)."

@@ -7,15 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.keras.backends.reduction import Reduction
+from hvd_kernel.keras.backends.reduction import BackendReduction
 from hvd_kernel.keras.flavour import inner, keras
-from hvd_kernel.keras.wrapping import Ours, Wrapped, check_plain, subclassed
+from hvd_kernel.keras.wrapping import WrappedOptimizer, WrappingState, check_plain, subclassed
 from hvd_kernel.tensorflow.training.aggregation import Aggregation
 
 _SCALERS = tuple(kind for kind in keras.mixed_precision.LossScaleOptimizer.__mro__ if "LossScale" in kind.__name__)
 
 
-class Reducing2(Wrapped):
+class Reducing2(WrappedOptimizer):
     """An optimizer of Keras 2."""
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +37,7 @@ class _Uncounted:
     """In place of an optimizer whose iterations are those of updates."""
 
 
-def wrapped(optimizer: Any, reduction: Reduction, passes: int, *, average: bool) -> Any:
+def wrapped(optimizer: Any, reduction: BackendReduction, passes: int, *, average: bool) -> Any:
     """Return an optimizer that reduces.
 
     Raises
@@ -52,7 +52,7 @@ def wrapped(optimizer: Any, reduction: Reduction, passes: int, *, average: bool)
         scales = True
     if scales and passes > 1:
         raise ValueError("backward_passes_per_step > 1 does not work with a LossScaleOptimizer of Keras 2.")
-    ours = Ours(reduction, type(optimizer))
+    ours = WrappingState(reduction, type(optimizer))
     if passes > 1:
         sparse_as_dense = reduction.settings.sparse_as_dense
         ours.aggregation = Aggregation(passes, reduction, sparse_as_dense=sparse_as_dense, average=average)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hvd_kernel.keras.backends.reduction import Reduction
+from hvd_kernel.keras.backends.reduction import BackendReduction
 from hvd_kernel.keras.flavour import inner, keras
-from hvd_kernel.keras.wrapping import Ours, Wrapped, check_plain, subclassed
+from hvd_kernel.keras.wrapping import WrappedOptimizer, WrappingState, check_plain, subclassed
 
 _Scaler: Any = keras.mixed_precision.LossScaleOptimizer
 
 
-class Reducing(Wrapped):
+class Reducing(WrappedOptimizer):
     """An optimizer of Keras 3, in which every backend's training step ends."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -42,7 +42,7 @@ class Reducing(Wrapped):
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
 
-class Scaling(Wrapped):
+class Scaling(WrappedOptimizer):
     """A LossScaleOptimizer of Keras 3."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -56,7 +56,7 @@ class Scaling(Wrapped):
         return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 
-def wrapped(optimizer: Any, reduction: Reduction, passes: int, *, average: bool) -> Any:
+def wrapped(optimizer: Any, reduction: BackendReduction, passes: int, *, average: bool) -> Any:
     """Return an optimizer that reduces.
 
     Raises
@@ -67,7 +67,7 @@ def wrapped(optimizer: Any, reduction: Reduction, passes: int, *, average: bool)
     check_plain(optimizer)
     if not isinstance(optimizer, _Scaler) and keras.mixed_precision.dtype_policy().name == "mixed_float16":
         optimizer = _Scaler(optimizer)  # else compile() puts one around ours
-    ours = Ours(reduction, type(optimizer))
+    ours = WrappingState(reduction, type(optimizer))
     if passes > 1:
         _accumulate(inner(optimizer), passes)
         ours.factor = 1.0 if average else float(passes)

@@ -10,7 +10,7 @@ from typing import Any
 from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras import backends
-from hvd_kernel.keras.backends.reduction import Settings
+from hvd_kernel.keras.backends.reduction import OptimizerSettings
 from hvd_kernel.keras.flavour import IS_3, keras
 from hvd_kernel.keras.samples import attend_fit
 
@@ -76,7 +76,7 @@ def DistributedOptimizer(
         )
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be > 0")
-    settings = Settings(
+    settings = OptimizerSettings(
         name=name or f"Distributed{type(optimizer).__name__}",
         device_dense=device_dense,
         device_sparse=device_sparse,
@@ -92,7 +92,7 @@ def DistributedOptimizer(
     return wrapped(optimizer, settings, backward_passes_per_step, average=average_aggregated_gradients)
 
 
-def wrapped(optimizer: Any, settings: Settings, passes: int, *, average: bool) -> Any:
+def wrapped(optimizer: Any, settings: OptimizerSettings, passes: int, *, average: bool) -> Any:
     """Return a ``DistributedOptimizer`` whose settings have been checked.
 
     Raises

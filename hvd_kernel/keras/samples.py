@@ -20,14 +20,14 @@ from typing import Any
 from hvd_kernel.core import metrics
 from hvd_kernel.keras.checks import ready
 from hvd_kernel.keras.flavour import BACKEND, IS_3, array_of, keras
-from hvd_kernel.keras.wrapping import Wrapped
+from hvd_kernel.keras.wrapping import WrappedOptimizer
 
 _Callback: Any = keras.callbacks.Callback
 _PERIOD_S = 0.2  # of the panel
 _changing = threading.RLock()
 
 
-class SampleMeter(_Callback):
+class FitSampleMeter(_Callback):
     """Counts the samples of one ``fit``: Keras begins the loss anew in every epoch, and in every validation."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class SampleMeter(_Callback):
             self._before, self.trains = self.taken(), None
 
 
-class _OfJax(SampleMeter):
+class _OfJax(FitSampleMeter):
     """While JAX trains no variable has its value, until somebody asks for the model: on the thread that trains."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _OfJax(SampleMeter):
             self._begun = _counted(self.model)
 
 
-_meters: list[SampleMeter] = []
+_meters: list[FitSampleMeter] = []
 _ended = 0
 
 
@@ -104,7 +104,7 @@ def attend_fit() -> None:
         ready(model)
         if not _is_ours(model):
             return fit(*args, **kwargs)
-        meter = _OfJax() if BACKEND == "jax" else SampleMeter()
+        meter = _OfJax() if BACKEND == "jax" else FitSampleMeter()
         given.arguments["callbacks"] = _with(meter, model, given.arguments.get("callbacks"))
         _meters.append(meter)
         try:
@@ -117,10 +117,10 @@ def attend_fit() -> None:
 
 
 def _is_ours(model: Any) -> bool:
-    return isinstance(getattr(model, "optimizer", None), Wrapped)
+    return isinstance(getattr(model, "optimizer", None), WrappedOptimizer)
 
 
-def _with(meter: SampleMeter, model: Any, callbacks: Any) -> Any:
+def _with(meter: FitSampleMeter, model: Any, callbacks: Any) -> Any:
     """Return the callbacks, the meter first: others may begin a validation at the end of an epoch."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         meter.set_model(model)
@@ -130,7 +130,7 @@ def _with(meter: SampleMeter, model: Any, callbacks: Any) -> Any:
     return [meter, *(each for each in several if each is not None)]
 
 
-def _end(meter: SampleMeter) -> None:
+def _end(meter: FitSampleMeter) -> None:
     global _ended  # noqa: PLW0603 - a counter of the process
     with _changing:
         meter.end()  # a training that has failed within an epoch

@@ -11,7 +11,7 @@ from typing import Any
 from hvd_kernel.keras.flavour import keras
 from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer, wrapped
 from hvd_kernel.keras.samples import attend_fit
-from hvd_kernel.keras.wrapping import Wrapped
+from hvd_kernel.keras.wrapping import WrappedOptimizer
 
 
 def load_model(
@@ -56,11 +56,11 @@ def copied(value: Any) -> Any:
     TypeError
         An optimizer by itself that has been built belongs to its model's variables, which are others elsewhere.
     """
-    if isinstance(value, Wrapped | keras.optimizers.Optimizer):
+    if isinstance(value, WrappedOptimizer | keras.optimizers.Optimizer):
         if getattr(value, "built", getattr(value, "_built", False)):
             raise TypeError("a Keras optimizer travels within the compiled model that it belongs to: keep the model")
-        return _optimizer(value) if isinstance(value, Wrapped) else NotImplemented
-    if not isinstance(value, keras.Model) or not isinstance(getattr(value, "optimizer", None), Wrapped):
+        return _optimizer(value) if isinstance(value, WrappedOptimizer) else NotImplemented
+    if not isinstance(value, keras.Model) or not isinstance(getattr(value, "optimizer", None), WrappedOptimizer):
         return NotImplemented
     make, parts, *more = value.__reduce__()
     if more:  # of Keras 2, and not built: it travels as any object does

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvd_kernel.keras.backends.reduction import Reduction
+from hvd_kernel.keras.backends.reduction import BackendReduction
 from hvd_kernel.keras.flavour import inner
 
 
 @dataclass
-class Ours:
+class WrappingState:
     """What a wrapped optimizer knows besides."""
 
-    reduction: Reduction
+    reduction: BackendReduction
     given: type
     factor: float = 1.0  # Keras averages over passes; to sum, this times its result
     aggregation: Any = None
@@ -25,10 +25,10 @@ class Ours:
     again: Any = None  # settings, passes and whether they are averaged: to wrap another one so
 
 
-class Wrapped:
-    """What tells wrapped optimizers from others: ``isinstance(optimizer, Wrapped)``."""
+class WrappedOptimizer:
+    """What tells wrapped optimizers from others: ``isinstance(optimizer, WrappedOptimizer)``."""
 
-    _hvd: Ours
+    _hvd: WrappingState
 
     @property  # type: ignore[misc] # Keras saves an optimizer under its class
     def __class__(self) -> type:
@@ -47,11 +47,11 @@ def check_plain(optimizer: Any) -> None:
     ValueError
         It does.
     """
-    if any(isinstance(each, Wrapped) for each in (optimizer, inner(optimizer))):
+    if any(isinstance(each, WrappedOptimizer) for each in (optimizer, inner(optimizer))):
         raise ValueError("This optimizer is a DistributedOptimizer already: wrap it once, or its gradients shrink.")
 
 
-def subclassed(optimizer: Any, mixin: type, ours: Ours) -> Any:
+def subclassed(optimizer: Any, mixin: type, ours: WrappingState) -> Any:
     """Return an optimizer of the mixin and its own class, with the given one's state."""
     kind = type(optimizer)
     facts = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "_hvd": ours}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from hvd_kernel.keras.backends.reduction import Reduction, Settings
+from hvd_kernel.keras.backends.reduction import BackendReduction, OptimizerSettings
 from hvd_kernel.keras.flavour import BACKEND
 
 _MODULES = {
@@ -27,7 +27,7 @@ def _module() -> Any:
 Compression: Any = _module().Compression
 
 
-def reduction(settings: Settings) -> Reduction:
+def reduction(settings: OptimizerSettings) -> BackendReduction:
     """Return what reduces gradients of this backend."""
-    made: Reduction = getattr(_module(), _MODULES[BACKEND][1])(settings)
+    made: BackendReduction = getattr(_module(), _MODULES[BACKEND][1])(settings)
     return made

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hvd_kernel.keras.backends.reduction import Reduction, Settings
+from hvd_kernel.keras.backends.reduction import BackendReduction, OptimizerSettings
 from hvd_kernel.tensorflow.compression import Compression
-from hvd_kernel.tensorflow.training.plan import Plan, checked_groups
+from hvd_kernel.tensorflow.training.plan import ReductionPlan, checked_groups
 from hvd_kernel.tensorflow.training.reduction import Reduction as InGraph
 
 __all__ = ["Compression", "TensorflowReduction"]
 
 
-class TensorflowReduction(Reduction):
+class TensorflowReduction(BackendReduction):
     """Reduces tensors and IndexedSlices, eagerly or in a graph."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: OptimizerSettings) -> None:
         super().__init__(settings)
-        plan = Plan(
+        plan = ReductionPlan(
             name=settings.name,
             device_dense=settings.device_dense,
             device_sparse=settings.device_sparse,

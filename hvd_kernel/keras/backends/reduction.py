@@ -19,7 +19,7 @@ from hvd_kernel.core.process_sets import ProcessSet, check
 
 
 @dataclass(frozen=True)
-class Settings:
+class OptimizerSettings:
     """What an optimizer was wrapped with."""
 
     name: str
@@ -51,10 +51,10 @@ class Settings:
             raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
 
 
-class Reduction(ABC):
+class BackendReduction(ABC):
     """Reduces the gradients of a step; None where no rank has one stays None."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: OptimizerSettings) -> None:
         self.settings = settings
         self.local: dict[int, Any] = {}
 
@@ -67,7 +67,7 @@ class Reduction(ABC):
         """Return the gradients, reduced."""
 
 
-class Together(Reduction):
+class Together(BackendReduction):
     """Reduces gradients that have all been computed: of backends that run step by step."""
 
     def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,7 @@ from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.tensorflow.mpi_ops import Adasum
 from hvd_kernel.tensorflow.reductions import allreduce
 from hvd_kernel.tensorflow.training.aggregation import variable
-from hvd_kernel.tensorflow.training.plan import Plan, key_of
+from hvd_kernel.tensorflow.training.plan import ReductionPlan, key_of
 from hvd_kernel.tensorflow.training.wrapper import Wrapper
 
 
@@ -32,7 +32,7 @@ class AdasumOptimizer(Wrapper):
         With a process set.
     """
 
-    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, plan: Plan, passes: int) -> None:
+    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, plan: ReductionPlan, passes: int) -> None:
         if plan.process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support process sets yet")
         if passes < 1:

@@ -15,7 +15,7 @@ from hvd_kernel.tensorflow.compression import Compression, Compressor
 from hvd_kernel.tensorflow.mpi_ops import Adasum, Average
 from hvd_kernel.tensorflow.training.adasum import AdasumOptimizer
 from hvd_kernel.tensorflow.training.aggregation import Aggregation
-from hvd_kernel.tensorflow.training.plan import Plan, check_predivide, checked_groups
+from hvd_kernel.tensorflow.training.plan import ReductionPlan, check_predivide, checked_groups
 from hvd_kernel.tensorflow.training.reduction import Reduction
 from hvd_kernel.tensorflow.training.wrapper import Legacy, Wrapper
 
@@ -130,7 +130,7 @@ def DistributedOptimizer(
         raise ValueError(  # noqa: TRY004 - Horovod's error
             f"Provided optimizer doesn't inherit from either legacy TensorFlow or Keras optimizer: {optimizer}"
         )
-    plan = Plan(
+    plan = ReductionPlan(
         name=name or f"Distributed{type(optimizer).__name__}",
         device_dense=device_dense,
         device_sparse=device_sparse,

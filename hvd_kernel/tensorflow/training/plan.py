@@ -24,7 +24,7 @@ Parts = tuple[tuple[int, ...], ...]  # positions of gradients that go together
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReductionPlan:
     """Equal plans reduce alike: what one of them has traced, the other one uses."""
 
     name: str

@@ -24,7 +24,7 @@ from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.mpi_ops import size_op
 from hvd_kernel.tensorflow.reductions import allreduce, divided, grouped_allreduce
 from hvd_kernel.tensorflow.training import presence
-from hvd_kernel.tensorflow.training.plan import Parts, Plan, key_of
+from hvd_kernel.tensorflow.training.plan import Parts, ReductionPlan, key_of
 
 _KEPT = 256  # traced reductions: a program has one for each list of gradients that it reduces
 
@@ -54,7 +54,7 @@ class Reduction:
     averaged ones.
     """
 
-    def __init__(self, plan: Plan, *, scale_local: bool) -> None:
+    def __init__(self, plan: ReductionPlan, *, scale_local: bool) -> None:
         self.plan = plan
         self._scale_local = scale_local
         self._local: dict[int, Any] = {}
@@ -94,7 +94,9 @@ class Reduction:
 
 
 @functools.lru_cache(_KEPT)
-def _in_eager(plan: Plan, parts: Parts, labels: tuple[str, ...], use_generic_names: bool) -> Callable[..., Any]:
+def _in_eager(
+    plan: ReductionPlan, parts: Parts, labels: tuple[str, ...], use_generic_names: bool
+) -> Callable[..., Any]:
     prefix = "" if use_generic_names else f"{plan.name}."
 
     def reduce(grads: list[Any]) -> list[Any]:
@@ -104,7 +106,7 @@ def _in_eager(plan: Plan, parts: Parts, labels: tuple[str, ...], use_generic_nam
     return traced
 
 
-def _build(plan: Plan, parts: Parts, labels: tuple[str, ...], prefix: str, grads: Sequence[Any]) -> list[Any]:
+def _build(plan: ReductionPlan, parts: Parts, labels: tuple[str, ...], prefix: str, grads: Sequence[Any]) -> list[Any]:
     how: dict[str, Any] = {
         "device_dense": plan.device_dense,
         "device_sparse": plan.device_sparse,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.compression import Compression, Compressor
 from hvd_kernel.tensorflow.mpi_ops import Average
-from hvd_kernel.tensorflow.training.plan import Plan, check_predivide, checked_groups
+from hvd_kernel.tensorflow.training.plan import ReductionPlan, check_predivide, checked_groups
 from hvd_kernel.tensorflow.training.reduction import Reduction
 
 
@@ -93,7 +93,7 @@ def DistributedGradientTape(
         grads = tape.gradient(loss, model.trainable_variables)
     """
     check_predivide(gradient_predivide_factor, op)
-    plan = Plan(
+    plan = ReductionPlan(
         name="DistributedGradientTape",
         device_dense=device_dense,
         device_sparse=device_sparse,

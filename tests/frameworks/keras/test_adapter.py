@@ -16,7 +16,7 @@ def copies() -> dict[str, Any]:
 
     from hvd_kernel.core import metrics
     from hvd_kernel.frameworks import registry
-    from hvd_kernel.keras.wrapping import Wrapped
+    from hvd_kernel.keras.wrapping import WrappedOptimizer
     from hvd_kernel.worker.inspect import digest, replicate
 
     hvd, k = s.hvd(), s.keras()
@@ -45,7 +45,7 @@ def copies() -> dict[str, Any]:
     _, refused = replicate._pack({"optimizer": model.optimizer}, ["optimizer"])
     return {
         "lost": lost,
-        "wrapped": [isinstance(each, Wrapped) for each in (copy.optimizer, again["unused"])],
+        "wrapped": [isinstance(each, WrappedOptimizer) for each in (copy.optimizer, again["unused"])],
         "settings": [settings.name, settings.op == hvd.Sum, *others],
         "same": same[0] == same[1] is not None,
         "steps": steps,

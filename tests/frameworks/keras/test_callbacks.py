@@ -90,7 +90,7 @@ def the_rest(folder: str) -> dict[str, Any]:
     from frameworks.keras import small as s
 
     from hvd_kernel.keras.flavour import array_of
-    from hvd_kernel.keras.wrapping import Wrapped
+    from hvd_kernel.keras.wrapping import WrappedOptimizer
 
     hvd, k = s.hvd(), s.keras()
     x, y = s.data(batches=2)
@@ -139,7 +139,7 @@ def the_rest(folder: str) -> dict[str, Any]:
     again = hvd.load_model(f"{folder}/mine{hvd.rank()}.keras", [Mine], {"Layer": Layer}, hvd.Compression.fp16)
     found["again"] = [
         type(again.optimizer).__name__,
-        isinstance(again.optimizer, Wrapped),
+        isinstance(again.optimizer, WrappedOptimizer),
         type(again.layers[0]).__name__,
         s.weights(again) == s.weights(model),
         int(array_of(again.optimizer.iterations)),

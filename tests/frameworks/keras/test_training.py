@@ -69,9 +69,9 @@ def check_saves(folder: str) -> list[Any]:
     again = hvd.load_model(path)
     state = [np.asarray(value).tolist() for value in map(_array, _variables(again.optimizer))]
     before = [np.asarray(value).tolist() for value in map(_array, _variables(mine.optimizer))]
-    from hvd_kernel.keras.wrapping import Wrapped
+    from hvd_kernel.keras.wrapping import WrappedOptimizer
 
-    return [isinstance(again.optimizer, Wrapped), int(_array(again.optimizer.iterations)), state == before]
+    return [isinstance(again.optimizer, WrappedOptimizer), int(_array(again.optimizer.iterations)), state == before]
 
 
 def _array(value: Any) -> Any:
