@@ -17,7 +17,7 @@ from hvd_kernel.magics.engines.choice import refuse_change
 from hvd_kernel.magics.engines.sources import source
 from hvd_kernel.magics.history.store import History
 from hvd_kernel.magics.interrupts import Interrupted
-from hvd_kernel.magics.jobs import Job, Jobs
+from hvd_kernel.magics.jobs import BackgroundJob, Jobs
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lookup
@@ -25,8 +25,8 @@ from hvd_kernel.settings import lookup
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
     from hvd_kernel.magics.export.ran_cell import RanCell
-    from hvd_kernel.magics.rejoin import Rejoin
-    from hvd_kernel.magics.shell.prompts import Prompts
+    from hvd_kernel.magics.rejoin import CellRejoin
+    from hvd_kernel.magics.shell.prompts import RunPrompts
     from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample
 
@@ -95,10 +95,10 @@ class ClusterManager:
         self.session: Session | None = None
         self.cells = CellCount()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
-        self.prompts: Prompts | None = None  # of the latest run
+        self.prompts: RunPrompts | None = None  # of the latest run
         self.history = History()
         self.ran: list[RanCell] = []  # on these ranks, in order
-        self.in_cell: Future[Rejoin] | None = None  # who has ranks come and leave in the cell that runs
+        self.in_cell: Future[CellRejoin] | None = None  # who has ranks come and leave in the cell that runs
         self.respawn = ""  # "auto" or "off" as %hvd start said it: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
@@ -135,7 +135,7 @@ class ClusterManager:
         finally:
             self._busy.release()
 
-    def hand_over(self, job: Job, prepare: Callable[[], None]) -> None:
+    def hand_over(self, job: BackgroundJob, prepare: Callable[[], None]) -> None:
         """Give the ranks to a job, which waits for its turn behind others; without others they are prepared first.
 
         Raises

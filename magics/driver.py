@@ -20,11 +20,11 @@ from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.history.repository import commit
 from hvd_kernel.magics.history.run_record import digest
 from hvd_kernel.magics.interrupts import InterruptCount, counted
-from hvd_kernel.magics.jobs import Job
-from hvd_kernel.magics.rejoin import Rejoin
-from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.jobs import BackgroundJob
+from hvd_kernel.magics.rejoin import CellRejoin
+from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.magics.shell.prompt_front_end import front_end_at
-from hvd_kernel.magics.shell.prompts import Prompts
+from hvd_kernel.magics.shell.prompts import RunPrompts
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session
@@ -41,11 +41,11 @@ def drive(
     ranks: tuple[int, ...],
     *,
     timeout: float | None = None,
-    job: Job | None = None,
+    job: BackgroundJob | None = None,
     counts: bool = True,
     source: str | None = None,
-) -> tuple[Watch, CellRun, Renderer]:
-    """Run code on the ranks as a cell, to its end, and show what it gives; ``Watch.check`` says whether it failed.
+) -> tuple[CellRunner, CellRun, Renderer]:
+    """Run code on the ranks as a cell, to its end, and show what it gives; ``CellRunner.check`` says whether it failed.
 
     ``counts``: it is a run, whose figures are kept where it trains; ``source``: the code that it is known by there.
     """
@@ -70,8 +70,8 @@ def watched(
     origin: Callable[[], Origin] = dict,
     *,
     timeout: float | None = None,
-    job: Job | None = None,
-) -> tuple[Watch, CellRun, Renderer]:
+    job: BackgroundJob | None = None,
+) -> tuple[CellRunner, CellRun, Renderer]:
     """Begin a run, or take one that goes on already, and show what it gives until its end.
 
     ``origin`` tells what is kept beside the figures of one that has trained.
@@ -79,7 +79,7 @@ def watched(
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
     before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
-    manager.in_cell = running = Future[Rejoin]()  # from before their start, too: they may be fast
+    manager.in_cell = running = Future[CellRejoin]()  # from before their start, too: they may be fast
     try:
         with counted(interrupts):  # as well: a cell that ended before its ranks would refuse the next one
             run = begin()
@@ -88,14 +88,14 @@ def watched(
             cores = len(os.sched_getaffinity(0)) if one_host else 0
             board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before, cores)
             renderer = Renderer(writer, board, ranks, before, cell)
-            manager.prompts = prompts = Prompts(session, renderer, ranks, front_end_at(writer))
+            manager.prompts = prompts = RunPrompts(session, renderer, ranks, front_end_at(writer))
             poll, neighbours = TimelinePoll(session, board, lambda: watch.ranks), Neighbours(session, board)
 
             def tick() -> None:
                 poll.tick()
                 neighbours.tick()
 
-            watch = Watch(session, run, renderer, ranks, timeout, prompts=prompts, tick=tick)
+            watch = CellRunner(session, run, renderer, ranks, timeout, prompts=prompts, tick=tick)
             board.on_resize = partial(_resize, watch.rejoin)
             watch.rejoin.mark_earlier()
             running.set_result(watch.rejoin)
@@ -131,7 +131,7 @@ def remember(manager: ClusterManager, renderer: Renderer, origin: Origin, state:
     manager.history.add(replace(found, state=state))
 
 
-def _resize(rejoin: Rejoin, n: int) -> None:
+def _resize(rejoin: CellRejoin, n: int) -> None:
     """Have n ranks, as the panel asks; one that asks too late or twice is shown what is."""
     with suppress(UsageError):
         rejoin.resize(n)

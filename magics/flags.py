@@ -20,7 +20,7 @@ from hvd_kernel.settings import gpus
 
 
 @dataclass(frozen=True)
-class Flag:
+class MagicFlag:
     """One row: how it is spelt, where its value goes (a field of ``Options``), and what it does."""
 
     spellings: tuple[str, ...]
@@ -118,54 +118,54 @@ _YES, _NO = "store_true", "store_false"
 _RANKS = ("--ranks", "--targets", "-t")
 
 WHERE = (
-    Flag(
+    MagicFlag(
         ("-np", "-n", "--num-proc"),
         "n",
         "number of ranks; others come or leave, who stays keeps its variables",
         "N",
         _positive,
     ),
-    Flag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
-    Flag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
-    Flag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
-    Flag(("--no-mps",), "mps", "no private daemon of NVIDIA's MPS for ranks that share a device", action=_NO),
-    Flag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
-    Flag(
+    MagicFlag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
+    MagicFlag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
+    MagicFlag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
+    MagicFlag(("--no-mps",), "mps", "no private daemon of NVIDIA's MPS for ranks that share a device", action=_NO),
+    MagicFlag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
+    MagicFlag(
         ("--on",),
         "on",
         "who starts the ranks: mpiexec (here), or a Ray cluster, a Spark application, Kubernetes",
         choices=("here", *ENGINES),
     ),
-    Flag(("--job",), "job", "ranks, hosts, limits and variables from a platform's file", "FILE"),
+    MagicFlag(("--job",), "job", "ranks, hosts, limits and variables from a platform's file", "FILE"),
 )
-RANKS = (Flag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)
-ONE_RANK = (Flag(("--rank", *_RANKS), "ranks", "only these ranks", "0,2-3|::2|all|root"),)
+RANKS = (MagicFlag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)
+ONE_RANK = (MagicFlag(("--rank", *_RANKS), "ranks", "only these ranks", "0,2-3|::2|all|root"),)
 CELL = (
-    Flag(("--local",), "local", "run the cell in the notebook, too, afterwards", action=_YES),
-    Flag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),
-    Flag(
+    MagicFlag(("--local",), "local", "run the cell in the notebook, too, afterwards", action=_YES),
+    MagicFlag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),
+    MagicFlag(
         ("--pull",),
         "pull",
         "copy variables from the ranks afterwards: c[0] is rank 0's; with --ranks 2 c is rank 2's",
         "c",
         _names,
     ),
-    Flag(
+    MagicFlag(
         ("--scatter",),
         "scatter",
         "deal variables of the notebook out: rank 0 gets the first rows of x as its x, and so on",
         "x",
         _names,
     ),
-    Flag(
+    MagicFlag(
         ("--gather",),
         "gather",
         "join variables of the ranks afterwards: y is rank 0's y with the rows of rank 1's behind, and so on",
         "y",
         _names,
     ),
-    Flag(("-o", "--out"), "out", "keep the last expressions: NAME[0], NAME.stdout[0]", "NAME", _name),
-    Flag(
+    MagicFlag(("-o", "--out"), "out", "keep the last expressions: NAME[0], NAME.stdout[0]", "NAME", _name),
+    MagicFlag(
         ("--bg",),
         "bg",
         "run in the background, after the jobs in the queue: see %hvdjobs, %hvdcancel NAME",
@@ -173,33 +173,35 @@ CELL = (
         _job,
         bare=True,
     ),
-    Flag(  # spelt as in IPython's %%script
+    MagicFlag(  # spelt as in IPython's %%script
         ("--no-raise-error",),
         "raise_error",
         "show errors of the ranks, but let the cell succeed; the names of -o, --pull and --gather then hold the error",
         action=_NO,
     ),
 )
-HELP = (Flag(("--help",), "help", "show this, and do nothing", action=_YES),)
-SMOKE = (Flag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as its only rank; then on all", action=_YES),)
-TIMEOUT = (Flag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
+HELP = (MagicFlag(("--help",), "help", "show this, and do nothing", action=_YES),)
+SMOKE = (
+    MagicFlag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as its only rank; then on all", action=_YES),
+)
+TIMEOUT = (MagicFlag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
 FORCE = (
-    Flag(
+    MagicFlag(
         ("--force",),
         "force",
         "move variables however large, lose those that are not kept, end what is in the way",
         action=_YES,
     ),
 )
-STRICT = (Flag(("--strict",), "strict", "check: a difference fails the cell", action=_YES),)
+STRICT = (MagicFlag(("--strict",), "strict", "check: a difference fails the cell", action=_YES),)
 LOGS = (
-    Flag(("--cell",), "cell", "only of one cell, by its number in the notebook: [7]", "N", _count),
-    Flag(("--tail",), "tail", "the last N lines (100)", "N", _count),
-    Flag(("--stream",), "stream", "only one stream", choices=("stdout", "stderr")),
-    Flag(("--path",), "path", "print the paths of the files", action=_YES),
+    MagicFlag(("--cell",), "cell", "only of one cell, by its number in the notebook: [7]", "N", _count),
+    MagicFlag(("--tail",), "tail", "the last N lines (100)", "N", _count),
+    MagicFlag(("--stream",), "stream", "only one stream", choices=("stdout", "stderr")),
+    MagicFlag(("--path",), "path", "print the paths of the files", action=_YES),
 )
 KEEP = (
-    Flag(
+    MagicFlag(
         ("--keep",),
         "keep",
         "keep the ranks when this kernel ends: %hvd attach after its restart",
@@ -209,19 +211,23 @@ KEEP = (
     ),
 )
 KEPT = (
-    Flag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),
-    Flag(("--pool",), "pool", "clean: end warm ranks (HVD_POOL)", action=_YES),
+    MagicFlag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),
+    MagicFlag(("--pool",), "pool", "clean: end warm ranks (HVD_POOL)", action=_YES),
 )
-DRY_RUN = (Flag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
+DRY_RUN = (MagicFlag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
 RESPAWN = (
-    Flag(("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names),
-    Flag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
-    Flag(("--respawn",), "respawn", "start: whether cells replace dead ranks by themselves", choices=("auto", "off")),
+    MagicFlag(
+        ("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names
+    ),
+    MagicFlag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
+    MagicFlag(
+        ("--respawn",), "respawn", "start: whether cells replace dead ranks by themselves", choices=("auto", "off")
+    ),
 )
-TRACK = (Flag(("--per-rank",), "per_rank", "track: every rank writes, not only rank 0", action=_YES),)
-TIMELINE = (Flag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
+TRACK = (MagicFlag(("--per-rank",), "per_rank", "track: every rank writes, not only rank 0", action=_YES),)
+TIMELINE = (MagicFlag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
 WAIT = (
-    Flag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
-    Flag(("--timeout",), "timeout", "wait no longer than S seconds; the job goes on", "S", _seconds),
+    MagicFlag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
+    MagicFlag(("--timeout",), "timeout", "wait no longer than S seconds; the job goes on", "S", _seconds),
 )
 HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *TIMEOUT, *FORCE, *KEEP)

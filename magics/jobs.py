@@ -29,11 +29,11 @@ QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed"
 KEEP = 50
 """Ended jobs whose output can still be asked for."""
 
-Work = Callable[["Job"], None]
+Work = Callable[["BackgroundJob"], None]
 
 
 @dataclass(eq=False)
-class Job:
+class BackgroundJob:
     """One cell in the background."""
 
     name: str
@@ -104,16 +104,16 @@ class Jobs:
     def __init__(self, ranks: threading.Lock) -> None:
         self._ranks = ranks
         self._lock = threading.RLock()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BackgroundJob] = {}
         self._turn: object | None = None
         self._count = 0
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[BackgroundJob]:
         """Every job that is remembered, in the order in which they came."""
         with self._lock:
             return iter(list(self._jobs.values()))
 
-    def find(self, name: str) -> Job:
+    def find(self, name: str) -> BackgroundJob:
         """Return a job.
 
         Raises
@@ -144,12 +144,12 @@ class Jobs:
             raise UsageError(f"there is a job {asked} already, {other.state}: take another name, or {_REMEDY} {asked}")
         return asked
 
-    def at_work(self) -> Job | None:
+    def at_work(self) -> BackgroundJob | None:
         """Return the job that has the ranks, or will have them next; None when no job needs them."""
         alive = [job for job in self if not job.ended.is_set()]
         return next((job for job in alive if job.state == RUNNING), alive[0] if alive else None)
 
-    def join(self, job: Job) -> bool:
+    def join(self, job: BackgroundJob) -> bool:
         """Put a job behind those that are there; False when the ranks are not the queue's."""
         with self._lock:
             if self._turn is None:
@@ -157,7 +157,7 @@ class Jobs:
             self._admit(job)
             return True
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: BackgroundJob) -> None:
         """Take over the ranks, which the caller has locked, with this job."""
         with self._lock:
             job.begin()
@@ -165,7 +165,7 @@ class Jobs:
             self._turn = turn = object()
         threading.Thread(target=self._serve, args=(turn, job), name="hvd-jobs", daemon=True).start()
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: BackgroundJob) -> None:
         """End a queued job at once, press the interrupt key for a running one."""
         with self._lock:
             job.awaited = True
@@ -192,7 +192,7 @@ class Jobs:
                 self._turn = None
                 self._ranks.release()
 
-    def _admit(self, job: Job) -> None:
+    def _admit(self, job: BackgroundJob) -> None:
         self._jobs.pop(job.name, None)
         self._jobs[job.name] = job
         job.writer.open(job.name, job.ranks, job.word(times=False))
@@ -200,7 +200,7 @@ class Jobs:
         for name in ended[: max(0, len(ended) - KEEP)]:
             del self._jobs[name]
 
-    def _end(self, job: Job, error: BaseException | None) -> None:
+    def _end(self, job: BackgroundJob, error: BaseException | None) -> None:
         job.error = error
         job.state = DONE if error is None else CANCELLED if isinstance(error, KeyboardInterrupt) else FAILED
         try:
@@ -213,13 +213,13 @@ class Jobs:
 
     # The thread.
 
-    def _serve(self, turn: object, first: Job) -> None:
-        job: Job | None = first
+    def _serve(self, turn: object, first: BackgroundJob) -> None:
+        job: BackgroundJob | None = first
         while job is not None:
             error = job.context.run(_outcome, job)
             job = self._follow(turn, job, error)
 
-    def _follow(self, turn: object, job: Job, error: BaseException | None) -> Job | None:
+    def _follow(self, turn: object, job: BackgroundJob, error: BaseException | None) -> BackgroundJob | None:
         """Take note of a job's end and return the next one; who hears of the last one's end finds the ranks free."""
         with self._lock:
             if self._turn is not turn:  # all were given up
@@ -234,7 +234,7 @@ class Jobs:
             return following
 
 
-def _outcome(job: Job) -> BaseException | None:
+def _outcome(job: BackgroundJob) -> BaseException | None:
     try:
         job.work(job)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is how the job ended

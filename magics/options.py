@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import spans
-from hvd_kernel.magics.flags import MPI_ARGS, Flag
+from hvd_kernel.magics.flags import MPI_ARGS, MagicFlag
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 @lru_cache(maxsize=64)
-def parse(magic: str, flags: tuple[Flag, ...], line: str) -> Options:
+def parse(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
     """Parse the line of a magic that has these flags.
 
     Raises
@@ -123,7 +123,7 @@ def filled(line: str, variables: Mapping[str, Any]) -> str:
     return re.sub(r"\{([A-Za-z_]\w*)\}", value, line)
 
 
-def parse_leading(magic: str, flags: tuple[Flag, ...], line: str) -> Options:
+def parse_leading(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
     """Parse the flags at the head of a line whose rest is text, which stays as it is.
 
     Raises

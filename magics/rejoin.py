@@ -31,7 +31,7 @@ class Wish:
     told: Future[str] = field(default_factory=Future)
 
 
-class Rejoin:
+class CellRejoin:
     """Looks after one run. ``tick`` is called often, by the thread that reads the run's events."""
 
     def __init__(self, session: Session, run: CellRun, renderer: Renderer) -> None:

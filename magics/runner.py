@@ -14,8 +14,8 @@ from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
-from hvd_kernel.magics.rejoin import Rejoin
-from hvd_kernel.magics.shell.prompts import Prompts
+from hvd_kernel.magics.rejoin import CellRejoin
+from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import (
     Event,
     Failure,
@@ -48,7 +48,7 @@ LAST_STEP = {
 REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
-class Watch:
+class CellRunner:
     """Drives one run until every rank is done, or is given up."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Watch:
         ranks: Sequence[int],
         timeout: float | None,
         *,
-        prompts: Prompts | None = None,
+        prompts: RunPrompts | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
@@ -73,14 +73,14 @@ class Watch:
         self._pressed_at = 0.0
         self._late = False
         self._stalls = StallMonitor(session, ranks)
-        self.rejoin = Rejoin(session, run, renderer)
+        self.rejoin = CellRejoin(session, run, renderer)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
         self._released: set[int] = set()  # ranks that were told not to hold the others any more
         self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
-        self.prompts = prompts or Prompts(session, renderer, ranks)
+        self.prompts = prompts or RunPrompts(session, renderer, ranks)
         self._tick = tick  # what else is done between events
 
     def drive(self, key: InterruptCount | None = None) -> None:

@@ -8,7 +8,7 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
-from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options
 
 STUCK_S = 5.0
@@ -34,7 +34,7 @@ def cancel(context: Context, options: Options) -> None:
         context.writer().say("no job runs\n")
 
 
-def _see_end(context: Context, job: Job) -> None:
+def _see_end(context: Context, job: BackgroundJob) -> None:
     if not job.ended.wait(STUCK_S):
         raise ClusterError(
             f"job {job.name} was interrupted and has not ended within {STUCK_S:g} s: {_stuck(context, job)}. "
@@ -43,6 +43,6 @@ def _see_end(context: Context, job: Job) -> None:
     context.writer().say(f"job {job.name}: {job.word(times=False)}\n")
 
 
-def _stuck(context: Context, job: Job) -> str:
+def _stuck(context: Context, job: BackgroundJob) -> str:
     ranks = job.left() if job.left is not None else job.ranks
     return whereabouts(look(context.manager.current(), ranks)) or named(ranks)

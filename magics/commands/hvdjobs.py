@@ -10,7 +10,7 @@ from hvd_kernel.magics.commands.words.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display import error_policy
 from hvd_kernel.magics.display.user_error import user_errors
-from hvd_kernel.magics.jobs import FAILED, RUNNING, Job
+from hvd_kernel.magics.jobs import FAILED, RUNNING, BackgroundJob
 from hvd_kernel.magics.options import Options
 
 MAX_WHY = 200
@@ -36,7 +36,7 @@ def jobs(context: Context, options: Options) -> None:
         context.writer().say(_table(context))
 
 
-def _wait(context: Context, jobs: list[Job], timeout: float | None) -> None:
+def _wait(context: Context, jobs: list[BackgroundJob], timeout: float | None) -> None:
     """Wait for the end of all; fail as the first that has failed, and show what went wrong with the others."""
     deadline = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
@@ -52,7 +52,7 @@ def _wait(context: Context, jobs: list[Job], timeout: float | None) -> None:
         raised.wait()
 
 
-def _show(context: Context, jobs: list[Job]) -> None:
+def _show(context: Context, jobs: list[BackgroundJob]) -> None:
     writer = context.writer()
     for job in jobs:
         if job.ended.is_set():
@@ -64,7 +64,7 @@ def _show(context: Context, jobs: list[Job]) -> None:
             _show_text(context, job)
 
 
-def _show_text(context: Context, job: Job) -> None:
+def _show_text(context: Context, job: BackgroundJob) -> None:
     """Show what its ranks have printed, from their logs: the renderer is its own thread's."""
     if job.cell:
         asked = Options(cell=job.cell, ranks=spans(job.ranks))
@@ -89,5 +89,5 @@ def announce(context: Context, _info: object) -> None:
             writer.say(f"job {job.name} {job.word(times=False)}{why} (%hvdjobs {job.name})\n", "stderr")
 
 
-def _steps(job: Job, *, times: bool) -> str:
+def _steps(job: BackgroundJob, *, times: bool) -> str:
     return "" if job.state == RUNNING and not times else str(job.steps() or "")

@@ -9,7 +9,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.merge import merge_lines
-from hvd_kernel.magics.display.terminal_lines import Limits, Lines
+from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.protocol import rank_log
@@ -45,7 +45,7 @@ def show(writer: Writer, session: Session, options: Options, read: Read) -> None
     """Write what there is of each rank and stream."""
     ranks = resolve(options.ranks, session.n)
     for stream in [options.stream] if options.stream else rank_log.STREAMS:
-        limits = Limits.for_ranks(len(ranks))
+        limits = TextLimits.for_ranks(len(ranks))
         found = {rank: _lines(read(session, options, rank, stream), limits) for rank in ranks}
         writer.say(merge_lines(found), "stdout" if options.path else stream)
 
@@ -86,7 +86,7 @@ def _logs(session: Session) -> Path:
     return rank_log.folder(str(session.folder / "ipython"))  # as launcher.environment names it
 
 
-def _lines(text: str, limits: Limits) -> list[str]:
+def _lines(text: str, limits: TextLimits) -> list[str]:
     lines = Lines(limits)
     lines.feed(text)
     return lines.lines()

@@ -18,10 +18,10 @@ from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.export.ran_cell import Given, RanCell, literals
-from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
-from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.magics.shell import smoke
 from hvd_kernel.magics.shell.escalation import replace_stuck
 from hvd_kernel.magics.shell.local import run_here
@@ -103,7 +103,7 @@ class _Cell:
     def record(self, number: int, *, failed: bool) -> RanCell:
         return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.given, failed)
 
-    def run(self, session: Session, writer: Writer, job: Job | None = None) -> bool:
+    def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Run the cell; False where it has failed and nothing is to be raised."""
         options, user_ns = self.options, self.context.shell.user_ns
         watch, run, renderer = drive(
@@ -119,7 +119,7 @@ class _Cell:
             )
         return True
 
-    def failed(self, watch: Watch, writer: Writer, job: Job | None = None) -> bool:
+    def failed(self, watch: CellRunner, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Raise what the ranks have raised, or show it where the line says so; False where they have not."""
         options, user_ns = self.options, self.context.shell.user_ns
         try:
@@ -165,7 +165,7 @@ def _in_background(context: Context, options: Options, code: str) -> None:
     cell, manager = _Cell.of(context, options, code), context.manager
     manager.keep(cell.spec)
 
-    def work(job: Job) -> None:
+    def work(job: BackgroundJob) -> None:
         with user_errors():
             respawn.if_wanted(replace(context, own=job.writer))
             session = manager.current()
@@ -179,5 +179,7 @@ def _in_background(context: Context, options: Options, code: str) -> None:
         cell.parts.clear()
 
     name, number = manager.jobs.name(options.bg or ""), manager.cells.number
-    job = Job(name, cell.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number)
+    job = BackgroundJob(
+        name, cell.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number
+    )
     manager.hand_over(job, prepare)

@@ -16,7 +16,7 @@ from hvd_kernel.magics.commands.hvdcancel import cancel
 from hvd_kernel.magics.commands.hvddebug import debug
 from hvd_kernel.magics.commands.hvdpush import push
 from hvd_kernel.magics.commands.words import table
-from hvd_kernel.magics.flags import Flag
+from hvd_kernel.magics.flags import MagicFlag
 from hvd_kernel.magics.options import Options, parse, parse_leading
 from hvd_kernel.magics.shell.completers import (
     Completer,
@@ -37,7 +37,7 @@ class Magic:
     act: Callable[..., Any]  # (context, options), of a cell magic (context, options, cell)
     line: str  # what follows its name, as it is written
     help: str  # in one line
-    flags: tuple[Flag, ...] = ()
+    flags: tuple[MagicFlag, ...] = ()
     more: str = ""  # examples and explanations, for %name?
     completes: Completer = nothing  # what may follow besides flags
     text: bool = False  # the line's rest is text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hvd_kernel.magics.display.merge import merge_lines
-from hvd_kernel.magics.display.terminal_lines import Limits, Lines
+from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits
 from hvd_kernel.protocol.messages import Cleared, LeftOut, RichOutput, TextDelta
 
 STREAMS = ("stdout", "stderr")
@@ -23,7 +23,7 @@ Output = TextDelta | RichOutput | Cleared | LeftOut
 class OutputBuffer:
     """One rank's output."""
 
-    def __init__(self, limits: Limits, where: str = "") -> None:
+    def __init__(self, limits: TextLimits, where: str = "") -> None:
         self._limits = limits
         self._where = where
         self._to_clear = False  # the next output replaces what is there

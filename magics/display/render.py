@@ -16,7 +16,7 @@ from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
 from hvd_kernel.magics.display.output_buffer import STREAMS, OutputBuffer
-from hvd_kernel.magics.display.terminal_lines import Limits
+from hvd_kernel.magics.display.terminal_lines import TextLimits
 from hvd_kernel.magics.history.run_record import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (
     Cleared,
@@ -55,7 +55,7 @@ class Renderer:
         before: Mapping[int, MetricsSample] | None = None,
         cell: int = 0,
     ) -> None:
-        self._limits = Limits.for_ranks(len(ranks))
+        self._limits = TextLimits.for_ranks(len(ranks))
         self._where = f"%hvdlogs --cell {cell}" if cell else ""
         self._writer = writer
         self._board = board

@@ -37,14 +37,14 @@ def clean(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TextLimits:
     """How much of a rank's text is kept: half of it from the start, half from the end."""
 
     lines: int = 2000
     chars: int = 256 * 1024
 
     @classmethod
-    def for_ranks(cls, n: int) -> Limits:
+    def for_ranks(cls, n: int) -> TextLimits:
         """Share one cell's room (1 MiB) among its ranks."""
         return cls(lines=max(100, 8000 // max(n, 4)), chars=max(16 * 1024, 1024 * 1024 // max(n, 4)))
 
@@ -52,9 +52,9 @@ class Limits:
 class Lines:
     """The lines of one stream of one rank, fed in pieces cut anywhere. ``where`` says where the left out ones are."""
 
-    def __init__(self, limits: Limits | None = None, where: str = "") -> None:
-        limits = limits or Limits()
-        self._half = Limits(limits.lines // 2, limits.chars // 2)
+    def __init__(self, limits: TextLimits | None = None, where: str = "") -> None:
+        limits = limits or TextLimits()
+        self._half = TextLimits(limits.lines // 2, limits.chars // 2)
         self._where = where
         self._head: list[str] = []
         self._head_chars = 0

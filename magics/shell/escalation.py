@@ -10,10 +10,10 @@ from hvd_kernel.magics.commands.words.respawn import respawn
 
 if TYPE_CHECKING:
     from hvd_kernel.magics.context import Context
-    from hvd_kernel.magics.runner import Watch
+    from hvd_kernel.magics.runner import CellRunner
 
 
-def replace_stuck(context: Context, watch: Watch) -> None:
+def replace_stuck(context: Context, watch: CellRunner) -> None:
     """Replace the ranks that the user has given up, if there are any; the cell's error tells their fate."""
     if not watch.given_up:
         return

@@ -55,7 +55,7 @@ class Cast:
     until: float
 
 
-class Prompts:
+class RunPrompts:
     """The prompts of one run. ``take`` and ``tick`` are for the loop that drives it, the rest for any thread."""
 
     def __init__(

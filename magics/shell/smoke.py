@@ -12,7 +12,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.driver import drive
-from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.magics.shell.escalation import replace_stuck
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _COMPARED = 1 << 28  # bytes: of larger variables it is not told
 _ANSWER_S = 600.0
 
 
-def run(context: Context, session: Session, code: str, timeout: float | None) -> Watch:
+def run(context: Context, session: Session, code: str, timeout: float | None) -> CellRunner:
     """Run the code on rank 0 alone; what it gives is shown only if it fails.
 
     Raises

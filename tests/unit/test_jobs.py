@@ -16,7 +16,7 @@ from hvd_kernel.magics import jobs as jobs_module
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands import hvdcancel
 from hvd_kernel.magics.display.rank_failures import merged_error
-from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, Job, Jobs, Work
+from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, BackgroundJob, Jobs, Work
 from hvd_kernel.protocol.messages import Failure
 
 CELL: ContextVar[str] = ContextVar("cell")
@@ -46,16 +46,16 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def __call__(self, _job: Job) -> None:
+    def __call__(self, _job: BackgroundJob) -> None:
         self.begun.set()
         assert self.go.wait(PATIENCE_S)
 
 
-def job(name: str, work: Work, **writer: bool) -> Job:
-    return Job(name, (0, 1), FakeWriter(**writer), work)
+def job(name: str, work: Work, **writer: bool) -> BackgroundJob:
+    return BackgroundJob(name, (0, 1), FakeWriter(**writer), work)
 
 
-def begun(*works: Work) -> tuple[Jobs, threading.Lock, list[Job]]:
+def begun(*works: Work) -> tuple[Jobs, threading.Lock, list[BackgroundJob]]:
     """A queue with a job for each piece of work."""
     lock = threading.Lock()
     jobs, made = Jobs(lock), [job(f"j{i}", work) for i, work in enumerate(works)]
@@ -66,7 +66,7 @@ def begun(*works: Work) -> tuple[Jobs, threading.Lock, list[Job]]:
     return jobs, lock, made
 
 
-def nothing(_job: Job) -> None: ...
+def nothing(_job: BackgroundJob) -> None: ...
 
 
 def test_jobs_come_in_order_and_the_ranks_are_theirs_from_the_first_to_the_last() -> None:
@@ -124,7 +124,7 @@ def test_a_failure_is_kept_raised_to_who_waits_and_the_next_job_runs() -> None:
         Failure(3, "ValueError", "worse", ("tb",), 1.1),
     ]
 
-    def fails(_job: Job) -> None:
+    def fails(_job: BackgroundJob) -> None:
         raise merged_error(failures)
 
     _, _, (first, second) = begun(fails, nothing)
@@ -170,7 +170,7 @@ class EndsWhenLookedAt(threading.Event):
         return was
 
 
-def obedient(one: Job) -> None:
+def obedient(one: BackgroundJob) -> None:
     """A job's work that goes on until the interrupt key is pressed."""
     deadline = time.monotonic() + PATIENCE_S
     while not one.interrupts.count:
@@ -194,7 +194,7 @@ def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeyp
     manager.hand_over(last, lambda: None)
     at_work = manager.jobs.at_work
 
-    def ends_first() -> Job | None:
+    def ends_first() -> BackgroundJob | None:
         gate.go.set()
         last.wait(PATIENCE_S)
         return at_work()

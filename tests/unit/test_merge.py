@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hvd_kernel.formatting.rank_labels import label, named, spans
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
-from hvd_kernel.magics.display.terminal_lines import MAX_WIDTH, Limits, Lines
+from hvd_kernel.magics.display.terminal_lines import MAX_WIDTH, Lines, TextLimits
 
 texts = st.dictionaries(st.integers(0, 9), st.lists(st.sampled_from(["", "a", "b", "c", "d"]), max_size=12), max_size=6)
 
@@ -100,7 +100,7 @@ def test_where_deltas_are_cut_does_not_matter(text: str, cuts: list[int]) -> Non
 
 @given(st.lists(st.text(alphabet="abc ", max_size=40), max_size=200), st.integers(2, 40), st.integers(20, 400))
 def test_what_is_kept_is_bounded_and_nothing_is_lost_silently(written: list[str], lines: int, chars: int) -> None:
-    kept = Lines(Limits(lines, chars))
+    kept = Lines(TextLimits(lines, chars))
     for line in written:
         kept.feed(line + "\n")
     result = kept.lines()
@@ -130,6 +130,6 @@ def test_an_endless_line_is_bounded() -> None:
 
 
 def test_head_and_tail_are_kept() -> None:
-    lines = Lines(Limits(lines=4, chars=1000))
+    lines = Lines(TextLimits(lines=4, chars=1000))
     lines.feed("".join(f"{i}\n" for i in range(1004)))
     assert lines.lines() == ["0", "1", "… 1,000 lines more", "1002", "1003"]

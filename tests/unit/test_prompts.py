@@ -19,7 +19,7 @@ from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.shell import prompts as prompts_module
-from hvd_kernel.magics.shell.prompts import Prompts
+from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
 from hvd_kernel.worker.shell.debugger import RankPdb
 from hvd_kernel.worker.shell.prompt import ANY
@@ -81,12 +81,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance
 
 
-def made(front_end: FakeFrontEnd | None) -> tuple[Prompts, FakeSession, Renderer]:
+def made(front_end: FakeFrontEnd | None) -> tuple[RunPrompts, FakeSession, Renderer]:
     session, renderer = FakeSession(), Renderer(FakeWriter(), FakeBoard(), range(4))
-    return Prompts(session, renderer, range(4), front_end), session, renderer
+    return RunPrompts(session, renderer, range(4), front_end), session, renderer
 
 
-def ask(prompts: Prompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
+def ask(prompts: RunPrompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
     for rank in ranks:
         prompts.take(Prompt(rank, number, text))
 

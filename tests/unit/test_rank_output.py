@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvd_kernel.magics.display.output_buffer import OutputBuffer
-from hvd_kernel.magics.display.terminal_lines import Limits, Lines, clean
+from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits, clean
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
 from hvd_kernel.worker.output import log_file
@@ -22,7 +22,7 @@ from hvd_kernel.worker.output.forward import Forward, Room
 from hvd_kernel.worker.output.log_file import Index, LogFile
 
 
-def stored(data: bytes, ends: list[int], room: Room, limits: Limits) -> list[str]:
+def stored(data: bytes, ends: list[int], room: Room, limits: TextLimits) -> list[str]:
     """What is stored of text that had grown to each of ``ends`` when it was looked at."""
     way = Forward(lambda begin, end: data[begin:end], 0, room)
     pieces = [piece for end in sorted(ends) for piece in way.pump(end)] + list(way.finish(len(data)))
@@ -39,7 +39,7 @@ lines_of_text = st.lists(st.text("abcdé ", max_size=12), max_size=150)
 @given(lines_of_text, st.lists(st.floats(0, 1), max_size=8))
 def test_when_a_flood_was_looked_at_does_not_matter(written: list[str], cuts: list[float]) -> None:
     data = "".join(f"{line}\n" for line in written).encode()
-    room, limits = Room(head=400, tail=200), Limits(lines=8, chars=120)
+    room, limits = Room(head=400, tail=200), TextLimits(lines=8, chars=120)
     looked = stored(data, [int(cut * len(data)) for cut in cuts], room, limits)
     assert looked == stored(data, [], room, limits)
     marks = [line for line in looked if line.startswith("…")]
@@ -51,7 +51,7 @@ def test_when_a_flood_was_looked_at_does_not_matter(written: list[str], cuts: li
 
 def test_a_flood_counts_every_line() -> None:
     data = b"".join(b"%06d\n" % i for i in range(100_000))
-    kept = stored(data, list(range(0, len(data), 7777)), Room(65536, 32768), Limits(lines=10, chars=1000))
+    kept = stored(data, list(range(0, len(data), 7777)), Room(65536, 32768), TextLimits(lines=10, chars=1000))
     assert kept == [*(f"{i:06}" for i in range(5)), "… 99,990 lines more", *(f"{i:06}" for i in range(99_995, 100_000))]
 
 
@@ -66,7 +66,7 @@ def test_what_a_flood_sends_is_bounded() -> None:
 
 def test_h5_one_endless_line_is_cut_and_counted() -> None:
     data = b"x" * 10_000_000 + b"\nend\n"
-    assert stored(data, [5, 1_000_000], Room(65536, 32768), Limits()) == [
+    assert stored(data, [5, 1_000_000], Room(65536, 32768), TextLimits()) == [
         "x" * 4000 + " … 9,996,000 characters left out",
         "end",
     ]
@@ -74,7 +74,7 @@ def test_h5_one_endless_line_is_cut_and_counted() -> None:
 
 def test_h5_a_storm_of_returns_takes_no_room() -> None:
     bars = "".join(f"\r{i:9d}%" for i in range(200_000))
-    assert stored(f"before\n{bars}\nafter\n".encode(), [1000, 50_000], Room(65536, 32768), Limits()) == [
+    assert stored(f"before\n{bars}\nafter\n".encode(), [1000, 50_000], Room(65536, 32768), TextLimits()) == [
         "before",
         "   199999%",
         "after",
@@ -83,13 +83,13 @@ def test_h5_a_storm_of_returns_takes_no_room() -> None:
 
 def test_h5_a_storm_in_colour_and_without_an_end_is_its_last_state() -> None:
     storm = "".join(f"\r\x1b[32m{i:9d}%\x1b[0m" for i in range(200_000)).encode()
-    assert stored(storm, [], Room(65536, 32768), Limits()) == ["\x1b[32m   199999%\x1b[0m"]
+    assert stored(storm, [], Room(65536, 32768), TextLimits()) == ["\x1b[32m   199999%\x1b[0m"]
 
 
 @pytest.mark.parametrize("size", range(1, 9))
 def test_h5_split_at_every_byte(size: int) -> None:
     data = "aé€😀\n".encode() + b"\xff\xc3\n\xed\xa0\xbd\n\x00\n"
-    kept = stored(data, list(range(0, len(data), size)), Room(65536, 32768), Limits())
+    kept = stored(data, list(range(0, len(data), size)), Room(65536, 32768), TextLimits())
     assert kept == ["aé€😀", "\ufffd\ufffd", "\ufffd\ufffd\ufffd", "\ufffd"]
 
 
@@ -140,7 +140,7 @@ def test_two_bars_at_once_are_two_lines() -> None:
 
 
 def test_clear_output_and_updates_leave_the_last_state() -> None:
-    shown = OutputBuffer(Limits())
+    shown = OutputBuffer(TextLimits())
     shown.take(TextDelta(0, "stdout", "old\n"))
     shown.take(RichOutput(0, {"text/plain": "old"}, {}))
     shown.take(Cleared(0, wait=True))
@@ -242,4 +242,4 @@ def test_random_bytes_never_break_the_way() -> None:
     source = random.Random(5)
     for _ in range(50):
         data = source.randbytes(5000)
-        stored(data, [source.randrange(5000) for _ in range(5)], Room(1000, 500), Limits(8, 200))
+        stored(data, [source.randrange(5000) for _ in range(5)], Room(1000, 500), TextLimits(8, 200))

@@ -12,7 +12,7 @@ from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.magics.rejoin import Rejoin
+from hvd_kernel.magics.rejoin import CellRejoin
 from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
 
 
@@ -83,10 +83,10 @@ class Renderer:
         self.shown.append(f"size {n} -> {wanted}: {note}")
 
 
-def begun(outcome: Respawned | ResizeOutcome | Exception | None) -> tuple[CellRun, Session, Renderer, Rejoin]:
+def begun(outcome: Respawned | ResizeOutcome | Exception | None) -> tuple[CellRun, Session, Renderer, CellRejoin]:
     run = CellRun((0, 1, 2), 1, lambda _force: {}, replaces=True)
     session, renderer = Session(outcome), Renderer()
-    return run, session, renderer, Rejoin(session, run, renderer)  # type: ignore[arg-type]
+    return run, session, renderer, CellRejoin(session, run, renderer)  # type: ignore[arg-type]
 
 
 def die(run: CellRun, session: Session, rank: int) -> None:
@@ -98,7 +98,7 @@ def wait(run: CellRun, rank: int, lost: int = 0) -> None:
     run.on_output(rank, WAITING_TYPE, to_wire(Waiting(rank, "RankDied", 5, lost)))
 
 
-def until_told(rejoin: Rejoin, session: Session) -> None:
+def until_told(rejoin: CellRejoin, session: Session) -> None:
     session.let.set()
     work = rejoin._work
     assert work is not None

@@ -15,7 +15,7 @@ from hvdtest.fakes import FakeBoard, FakeSession, FakeWriter, ScriptedRun
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.magics import interrupts, runner
 from hvd_kernel.magics.display.render import Renderer
-from hvd_kernel.magics.runner import Watch
+from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.protocol.messages import Failure, RankDone, TextDelta
 
 
@@ -25,16 +25,16 @@ def press() -> None:
 
 def driven(
     script: list[Any], timeout: float | None = None, writer: FakeWriter | None = None
-) -> tuple[Watch, FakeSession, FakeWriter]:
+) -> tuple[CellRunner, FakeSession, FakeWriter]:
     session, writer = FakeSession(), writer or FakeWriter()
     renderer = Renderer(writer, FakeBoard(), [0, 1])
-    watch = Watch(session, ScriptedRun(script, [0, 1]), renderer, [0, 1], timeout)
+    watch = CellRunner(session, ScriptedRun(script, [0, 1]), renderer, [0, 1], timeout)
     watch.drive()
     renderer.finish(watch.word())
     return watch, session, writer
 
 
-def check(watch: Watch, is_local: Callable[[str], bool] = lambda _: False) -> None:
+def check(watch: CellRunner, is_local: Callable[[str], bool] = lambda _: False) -> None:
     watch.check(is_local)
 
 

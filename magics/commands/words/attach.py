@@ -11,7 +11,7 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.driver import watched
-from hvd_kernel.magics.jobs import Job
+from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options
 from hvd_kernel.magics.shell.escalation import replace_stuck
 from hvd_kernel.processes import detached
@@ -51,13 +51,15 @@ def _told(session: Session) -> str:
 def _follow(context: Context, session: Session, run: CellRun) -> None:
     """Watch what the ranks still run, in the background."""
 
-    def work(job: Job) -> None:
+    def work(job: BackgroundJob) -> None:
         with user_errors():
             watch, _, _ = watched(session, context.manager, job.writer, lambda: run, job=job)
             replace_stuck(replace(context, own=job.writer), watch)
             watch.check(context.shell.user_ns.__contains__)
 
-    job = Job(context.manager.jobs.name(f"cell{run.cell}"), run.ranks, JobWriter(context.shell), work, cell=run.cell)
+    job = BackgroundJob(
+        context.manager.jobs.name(f"cell{run.cell}"), run.ranks, JobWriter(context.shell), work, cell=run.cell
+    )
     verb = "runs" if len(run.ranks) == 1 else "run"
     before = f"what was printed before is in %hvdlogs --cell {run.cell}"
     context.writer().say(f"{named(run.ranks)} still {verb} cell {run.cell}, now as a job; {before}\n")

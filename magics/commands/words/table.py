@@ -33,7 +33,7 @@ MANY = 1000
 
 
 @dataclass(frozen=True)
-class Word:
+class Subcommand:
     """What a word does: ``act`` is given the options; its further words are ``options.words[1:]``."""
 
     act: Callable[[Context, Options], None]
@@ -64,18 +64,18 @@ def _doctor(context: Context, options: Options) -> None:
     context.writer().say(report(examine_on(options.on) if options.on not in {"", HERE} else examine()))
 
 
-WORDS: dict[str, Word] = {
-    "start": Word(
+WORDS: dict[str, Subcommand] = {
+    "start": Subcommand(
         life.start,
         "%hvd start -np 4",
         "start 4 ranks (-H, --hostfile, --gpus, --mpi-args, --respawn auto; --keep [NAME]: they outlive this kernel)",
     ),
-    "restart": Word(
+    "restart": Subcommand(
         life.restart,
         "%hvd restart",
         "start the same ranks again; their variables are lost (--force: also while a job runs)",
     ),
-    "attach": Word(
+    "attach": Subcommand(
         attach.attach,
         "%hvd attach [NAME]",
         "take over ranks that an earlier kernel has started with --keep, with their variables",
@@ -83,14 +83,14 @@ WORDS: dict[str, Word] = {
         anytime=True,
         such_as="%hvd attach digits",
     ),
-    "respawn": Word(
+    "respawn": Subcommand(
         respawn.act,
         "%hvd respawn [2]",
         "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
         more_words=1,
         such_as="%hvd respawn 2 --restore model,opt",
     ),
-    "resize": Word(
+    "resize": Subcommand(
         resize.act,
         "%hvd resize N",
         "N ranks: those that stay keep their variables, the youngest leave (--drop 0,3: these), fresh ones come",
@@ -98,10 +98,12 @@ WORDS: dict[str, Word] = {
         anytime=True,
         such_as="%hvd resize 6",
     ),
-    "stop": Word(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
-    "status": Word(life.status, "%hvd status", "one line per rank", anytime=True),
-    "stacks": Word(stacks, "%hvd stacks", "where every rank is, also while a cell runs (--ranks 2)", anytime=True),
-    "vars": Word(
+    "stop": Subcommand(life.stop, "%hvd stop", "end the ranks (--force: also while a job runs)"),
+    "status": Subcommand(life.status, "%hvd status", "one line per rank", anytime=True),
+    "stacks": Subcommand(
+        stacks, "%hvd stacks", "where every rank is, also while a cell runs (--ranks 2)", anytime=True
+    ),
+    "vars": Subcommand(
         variables.show,
         "%hvd vars",
         "the ranks' variables, and which ranks agree (%hvd vars a b)",
@@ -109,57 +111,57 @@ WORDS: dict[str, Word] = {
         anytime=True,
         completes=rank_variables,
     ),
-    "check": Word(
+    "check": Subcommand(
         check,
         "%hvd check model opt",
         "compare them bit for bit, down to the part that differs (seeds, --strict)",
         MANY,
         completes=rank_variables,
     ),
-    "barrier": Word(barrier, "%hvd barrier", "wait until every rank is there"),
-    "memory": Word(
+    "barrier": Subcommand(barrier, "%hvd barrier", "wait until every rank is there"),
+    "memory": Subcommand(
         memory.show,
         "%hvd memory",
         "what fills the ranks: the largest variables with their gradients, all tensors (--ranks 2)",
     ),
-    "gc": Word(
+    "gc": Subcommand(
         memory.collect,
         "%hvd gc",
         "free what nothing needs any more: the last exception with its tensors, caches (--ranks 2)",
     ),
-    "bench": Word(
+    "bench": Subcommand(
         bench,
         "%hvd bench",
         "what allreduce gives on this machine: ours, Gloo, MPI and the limit, in about half a minute (-np 4)",
     ),
-    "runs": Word(
+    "runs": Subcommand(
         runs,
         "%hvd runs",
         "the cells that trained, of all kernels, with their figures; %hvd runs 3 7 lays two over each other",
         more_words=8,
         anytime=True,
     ),
-    "export": Word(
+    "export": Subcommand(
         export,
         "%hvd export FILE",
         "write the cells that ran on these ranks as a script; what they got by --push becomes its arguments (--force)",
         more_words=1,
         such_as="%hvd export train.py",
     ),
-    "clean": Word(
+    "clean": Subcommand(
         clean,
         "%hvd clean",
         "remove what clusters of ended kernels have left behind (--dry-run: list; --kept NAME: end kept ranks)",
         anytime=True,
     ),
-    "track": Word(
+    "track": Subcommand(
         track,
         "%hvd track jsonl tensorboard:runs",
         "write the values of hvd.log there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
         more_words=9,
         anytime=True,
     ),
-    "timeline": Word(
+    "timeline": Subcommand(
         timeline,
         "%hvd timeline [save FILE]",
         "what each rank did at last, also after a run; start [FILE], stop, show [FILE]: rank 0 records all of it",
@@ -168,7 +170,7 @@ WORDS: dict[str, Word] = {
         completes=words("save", "start", "stop", "show"),
         such_as="%hvd timeline save run.json",
     ),
-    "job": Word(
+    "job": Subcommand(
         job,
         "%hvd job plan FILE",
         "the tasks of a platform's file, as a table (hostfile, polyaxonfile, riseml.yml, a manifest, a script)",
@@ -176,7 +178,7 @@ WORDS: dict[str, Word] = {
         anytime=True,
         such_as="%hvd job plan polyaxonfile.yml",
     ),
-    "client": Word(
+    "client": Subcommand(
         client.act,
         "%hvd client [NAME]",
         "an ipyparallel.Client of the ranks, as rc or NAME: views, maps, AsyncResult, %px",
@@ -184,14 +186,14 @@ WORDS: dict[str, Word] = {
         anytime=True,
         such_as="%hvd client rc",
     ),
-    "help": Word(_help, "%hvd help", "this list", anytime=True),
-    "doctor": Word(
+    "help": Subcommand(_help, "%hvd help", "this list", anytime=True),
+    "doctor": Subcommand(
         _doctor, "%hvd doctor", "what is missing on this machine, and how to get it (--on ray: there)", anytime=True
     ),
 }
 
 
-def find(options: Options) -> Word:
+def find(options: Options) -> Subcommand:
     """Return the word that a line names; without a word it is status.
 
     Raises
