@@ -17,7 +17,7 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line of one rank."""
 
     rank: int
@@ -30,7 +30,7 @@ class LogTail:
 
     def __init__(self) -> None:
         self.count = 0
-        self.lines: deque[Line] = deque(maxlen=MAX_LINES)
+        self.lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self._open: dict[tuple[int, str], str] = {}
 
     def feed(self, rank: int, stream: str, text: str) -> None:
@@ -42,15 +42,15 @@ class LogTail:
         *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
         for line in whole:
             self.count += 1
-            self.lines.append(Line(rank, stream, clean(line)))
+            self.lines.append(LogLine(rank, stream, clean(line)))
         if rest:
             self._open[rank, stream] = rest[-MAX_OPEN:]
 
-    def open_lines(self) -> list[Line]:
+    def open_lines(self) -> list[LogLine]:
         """Unfinished lines: a progress bar, a prompt."""
-        return [Line(rank, stream, clean(text)) for (rank, stream), text in self._open.items()]
+        return [LogLine(rank, stream, clean(text)) for (rank, stream), text in self._open.items()]
 
-    def since(self, count: int) -> list[Line]:
+    def since(self, count: int) -> list[LogLine]:
         """Lines that came after the first ``count``, as far as they are still there."""
         fresh = min(self.count - count, len(self.lines))
         return list(self.lines)[len(self.lines) - fresh :]

@@ -53,7 +53,7 @@ _FORBIDDEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of the table: where its text ends (or begins), its head and what it says of a row."""
 
     x: float
@@ -189,7 +189,7 @@ class _Picture:
                 parts.append(text(column.x, base, column.text(row), tone, anchor=column.anchor))
         return "".join(parts)
 
-    def _columns(self) -> list[Column]:
+    def _columns(self) -> list[TableColumn]:
         """Rank and state on the left; the figures share what is left of the width by the length of their heads."""
         figures: list[tuple[str, Callable[[Row], str]]] = [("step", lambda r: f"{r.step:,}")]
         for i, name in enumerate(self.names[:MAX_LOGGED]):
@@ -208,10 +208,12 @@ class _Picture:
         pitch = (WIDTH - MARGIN - 190) / sum(shares)
         ends = accumulate(shares)
         left = [
-            Column(MARGIN, "rank", str, "start"),
-            Column(MARGIN + 96, "state", lambda r: _cut(STATES.get(r.state, r.state), 14), "start"),
+            TableColumn(MARGIN, "rank", str, "start"),
+            TableColumn(MARGIN + 96, "state", lambda r: _cut(STATES.get(r.state, r.state), 14), "start"),
         ]
-        return left + [Column(190 + pitch * end, head, say) for end, (head, say) in zip(ends, figures, strict=True)]
+        return left + [
+            TableColumn(190 + pitch * end, head, say) for end, (head, say) in zip(ends, figures, strict=True)
+        ]
 
 
 def chart(

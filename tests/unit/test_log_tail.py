@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.widgets.log_tail import MAX_LINES, MAX_WIDTH, Line, LogTail, clean
+from hvd_kernel.widgets.log_tail import MAX_LINES, MAX_WIDTH, LogLine, LogTail, clean
 
 
 def test_deltas_become_lines_per_rank_and_stream() -> None:
@@ -13,11 +13,11 @@ def test_deltas_become_lines_per_rank_and_stream() -> None:
     log.feed(1, "stdout", "x\ny")
     log.feed(0, "stderr", "warn\n")
     log.feed(0, "stdout", "b\nc")
-    assert list(log.lines) == [Line(1, "stdout", "x"), Line(0, "stderr", "warn"), Line(0, "stdout", "ab")]
-    assert sorted(log.open_lines()) == [Line(0, "stdout", "c"), Line(1, "stdout", "y")]
+    assert list(log.lines) == [LogLine(1, "stdout", "x"), LogLine(0, "stderr", "warn"), LogLine(0, "stdout", "ab")]
+    assert sorted(log.open_lines()) == [LogLine(0, "stdout", "c"), LogLine(1, "stdout", "y")]
     log.feed(0, "stdout", "\n")
-    assert log.open_lines() == [Line(1, "stdout", "y")]
-    assert log.since(3) == [Line(0, "stdout", "c")]
+    assert log.open_lines() == [LogLine(1, "stdout", "y")]
+    assert log.since(3) == [LogLine(0, "stdout", "c")]
     assert log.since(log.count) == []
 
 
@@ -25,7 +25,7 @@ def test_a_progress_bar_is_one_open_line() -> None:
     log = LogTail()
     for i in range(1000):
         log.feed(0, "stderr", f"\r{i / 10:.0f}%")
-    assert log.open_lines() == [Line(0, "stderr", "100%")]
+    assert log.open_lines() == [LogLine(0, "stderr", "100%")]
     assert log.count == 0
 
 
