@@ -29,6 +29,7 @@ from hvd_kernel.diagnosis.recorder import Recorder
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.processes.lifetime import kill
 from hvd_kernel.processes.mpi.network import is_far
 
@@ -63,7 +64,7 @@ class Executor:
         self._hands: dict[e.Ticket, Handshake] = {}  # the latest
         self._carry_out: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys((e.Tell, e.Done, e.Failed), self._answer),
-            e.SetTimer: self._set_timer,
+            SetTimer: self._set_timer,
             e.Send: lambda action: launched.send(action.message),
             e.WatchRank: self._watch,
             e.Examine: self._examine,
@@ -139,7 +140,7 @@ class Executor:
         for rank in list(self.stream.uuids):
             self.deliver(e.EngineRegistered(rank))
         for at, ticket in self._timers:
-            self.stream.soon(self.stream.later, max(0.0, at - time.monotonic()), self._step, e.TimerFired(ticket))
+            self.stream.soon(self.stream.later, max(0.0, at - time.monotonic()), self._step, TimerFired(ticket))
         self.stream.listen(self.launched.descriptor, self._receive)
 
     def take(self, message: messages.Message) -> None:
@@ -197,7 +198,7 @@ class Executor:
         if select.select([self.launched.descriptor], [], [], max(0.0, at - time.monotonic()))[0]:
             self._receive()
         else:
-            self.deliver(e.TimerFired(ticket))
+            self.deliver(TimerFired(ticket))
 
     def _receive(self) -> None:
         for message in self.launched.receive():
@@ -221,9 +222,9 @@ class Executor:
         for number in list(self._inboxes):
             self._answer(e.Failed(number, why))
 
-    def _set_timer(self, timer: e.SetTimer) -> None:
+    def _set_timer(self, timer: SetTimer[e.Ticket]) -> None:
         if self.stream is not None:
-            self.stream.later(timer.seconds, self._step, e.TimerFired(timer.ticket))
+            self.stream.later(timer.seconds, self._step, TimerFired(timer.ticket))
         else:
             self._timers.append((time.monotonic() + timer.seconds, timer.ticket))
 

@@ -14,10 +14,27 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 _LONGEST_S = 86_400.0  # of one wait: poll takes no more than 24 days
 
 Callback = Callable[[], object]
+T = TypeVar("T")
+
+
+class SetTimer(Struct, Generic[T], frozen=True):
+    """What a state machine wants of whoever carries its actions out: answer ``TimerFired`` in a while."""
+
+    ticket: T  # the timer's number, by which its end is known
+    seconds: float
+
+
+class TimerFired(Struct, Generic[T], frozen=True):
+    """What it is told then: a timer's time is over."""
+
+    ticket: T
 
 
 class Timer:

@@ -18,6 +18,7 @@ from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import ClusterState, Membership
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
 HOST = "here"
 PATIENCE_S = 120.0
@@ -188,8 +189,8 @@ class VirtualCluster:
     def on_failed(self, action: e.Failed) -> None:
         self.answers[action.request].append(action)
 
-    def on_settimer(self, timer: e.SetTimer) -> None:
-        self.later(timer.seconds, lambda: self.deliver(e.TimerFired(timer.ticket)))
+    def on_settimer(self, timer: SetTimer[e.Ticket]) -> None:
+        self.later(timer.seconds, lambda: self.deliver(TimerFired(timer.ticket)))
 
     def on_watchrank(self, action: e.WatchRank) -> None:
         process = self._process(action.pid)

@@ -21,6 +21,7 @@ from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.launch.placement import Host
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.protocol import elastic as p
 
 POINTS = ("importing", "asking", "placed", "meeting", "training", "told", "leaving", "returned", "removed")
@@ -181,8 +182,8 @@ class VirtualJob:
                 self.later(after, lambda: self.kill(worker, -9 if worker.hangs else -15))
             case e.ReleaseHost(host):
                 self._forget_spares(host)
-            case e.SetTimer(ticket, seconds):
-                self.later(seconds, lambda: self.deliver(e.TimerFired(ticket)))
+            case SetTimer(ticket, seconds):
+                self.later(seconds, lambda: self.deliver(TimerFired(ticket)))
             case e.Say(text):
                 self.said.append(text)
             case e.EndJob():

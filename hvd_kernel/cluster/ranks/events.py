@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.processes.channel.messages import Detach, Message
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
 Ticket = tuple[int, int]
 
@@ -109,13 +110,7 @@ class CellEnded(Struct, frozen=True):
     ticket: Ticket
 
 
-class TimerFired(Struct, frozen=True):
-    """A timer's time is over."""
-
-    ticket: Ticket
-
-
-Happening = EngineRegistered | RankProcessEnded | RankAnswered | CellEnded | TimerFired | Message
+Happening = EngineRegistered | RankProcessEnded | RankAnswered | CellEnded | TimerFired[Ticket] | Message
 Event = Request | Cancelled | StopRequested | Stopped | Happening
 
 # Actions: answers.
@@ -144,13 +139,6 @@ class Failed(Struct, frozen=True):
 
 
 # Actions: what is to be done.
-
-
-class SetTimer(Struct, frozen=True):
-    """Answer ``TimerFired`` in a while."""
-
-    ticket: Ticket
-    seconds: float
 
 
 class Send(Struct, frozen=True):
@@ -239,4 +227,4 @@ class SaveForNextKernel(Struct, frozen=True):
 
 Answer = Tell | Done | Failed
 OnRanks = WatchRank | Examine | Forget | Renumber | Greet | Ask | FormCommunicator | CommunicatorReady | Kill
-Action = Answer | OnRanks | SetTimer | Send | AwaitCell | SaveForNextKernel
+Action = Answer | OnRanks | SetTimer[Ticket] | Send | AwaitCell | SaveForNextKernel

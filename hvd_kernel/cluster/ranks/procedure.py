@@ -18,13 +18,12 @@ from hvd_kernel.cluster.ranks.events import (
     FormCommunicator,
     Greet,
     RankAnswered,
-    SetTimer,
     Tell,
     Ticket,
-    TimerFired,
 )
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
 _MEET_S = 60.0  # for a rendezvous of all ranks
 _T = TypeVar("_T")

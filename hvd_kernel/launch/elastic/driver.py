@@ -17,6 +17,7 @@ from hvd_kernel.launch.elastic.state import JobState, WorkerFailure, WorkerState
 from hvd_kernel.launch.elastic.timers import For
 from hvd_kernel.launch.elastic.verdict import failed, is_in_minority
 from hvd_kernel.launch.outcome import told
+from hvd_kernel.processes.event_loop import TimerFired
 from hvd_kernel.protocol.elastic import Finished, FromWorker, Leaving, Lost, Ready, Registered, Removed
 
 Flow = Iterator[e.Action]
@@ -46,7 +47,7 @@ class Driver:
             When, in seconds of a monotonic clock.
         """
         actions: list[e.Action] = []
-        if isinstance(event, e.TimerFired) and not self._job.timers.knows(event.ticket):
+        if isinstance(event, TimerFired) and not self._job.timers.knows(event.ticket):
             return actions
         for flow in (self._take(event, now), settle(self._job, now)):
             for action in () if self.has_ended else flow:
@@ -69,7 +70,7 @@ class Driver:
                 yield from self._replace(self._job.workers[number], why, now)
             case e.HostLost():
                 yield from self._lose(event, now)
-            case e.TimerFired(ticket):
+            case TimerFired(ticket):
                 yield from self._fired(ticket, now)
             case e.EndRequested(why):
                 yield e.EndJob("failed", why)

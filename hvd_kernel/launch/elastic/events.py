@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from hvd_kernel.launch.placement import Host
+from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.protocol.elastic import FromWorker, ToWorker
 
 # Events.
@@ -65,19 +66,15 @@ class HostLost(Struct, frozen=True):
     silent: bool = True  # it only does not answer: it may live behind a cut; False: its connection was closed
 
 
-class TimerFired(Struct, frozen=True):
-    """A timer's time is over."""
-
-    ticket: int
-
-
 class EndRequested(Struct, frozen=True):
     """Somebody wants the job ended (Ctrl-C, SIGTERM, its time limit)."""
 
     why: str
 
 
-Event = HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired | EndRequested
+Event = (
+    HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired[int] | EndRequested
+)
 
 # Actions.
 
@@ -113,13 +110,6 @@ class ReleaseHost(Struct, frozen=True):
     host: str
 
 
-class SetTimer(Struct, frozen=True):
-    """Answer TimerFired in a while."""
-
-    ticket: int
-    seconds: float
-
-
 class Say(Struct, frozen=True):
     """Tell the user, on stderr."""
 
@@ -134,4 +124,4 @@ class EndJob(Struct, frozen=True):
     worker: int | None = None  # the one that failed first, for a reason of its own
 
 
-Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer | Say | EndJob
+Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer[int] | Say | EndJob

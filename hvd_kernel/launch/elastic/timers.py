@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from hvd_kernel.launch.elastic.events import SetTimer
+from hvd_kernel.processes.event_loop import SetTimer
 
 
 class For(Enum):
@@ -29,7 +29,7 @@ class Timers:
         self._tickets: dict[Key, int] = {}
         self._last = 0
 
-    def set(self, what: For, seconds: float, worker: int = -1) -> SetTimer:
+    def set(self, what: For, seconds: float, worker: int = -1) -> SetTimer[int]:
         """Start one, in the place of an earlier one for the same."""
         self._last += 1
         self._tickets[what, worker] = self._last

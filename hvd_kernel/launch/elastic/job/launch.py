@@ -37,7 +37,7 @@ from hvd_kernel.launch.outcome import is_consequence
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
-from hvd_kernel.processes.event_loop import EventLoop, Timer
+from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft, from_wire
 from hvd_kernel.settings import lookup
@@ -124,7 +124,7 @@ class ElasticJob:
             events.SendTo: self._send_to,
             events.EndWorker: self._end_worker,
             events.ReleaseHost: lambda action: self._hosts.release(action.host),
-            events.SetTimer: self._set_timer,
+            SetTimer: self._set_timer,
             events.Say: lambda action: self._say(action.text),
             events.EndJob: self._end,
         }
@@ -321,8 +321,8 @@ class ElasticJob:
         worker = self._workers[action.worker]
         worker.host.send(lambda: m.StopRank(worker.number, action.grace))
 
-    def _set_timer(self, action: events.SetTimer) -> None:
-        self._agents.loop.call_later(action.seconds, lambda: self._feed(events.TimerFired(action.ticket)))
+    def _set_timer(self, action: SetTimer[int]) -> None:
+        self._agents.loop.call_later(action.seconds, lambda: self._feed(TimerFired(action.ticket)))
 
     def _end(self, action: events.EndJob) -> None:
         self._ended = action
