@@ -37,7 +37,6 @@ from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.mps.daemon import PrivateDaemon
 from hvd_kernel.processes.resources.limits import LIMIT, Confinement
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
@@ -95,7 +94,6 @@ class Supervisor(ControllerHost):
         self._remembered: dict[str, Any] = {}
         self._detachment: Detachment | None = None
         self._spares = Spares(self, plan["ranks"], lambda ready: self.send(m.SparesReady(ready)))
-        self._mps = PrivateDaemon(lambda text: self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text))))
         self._mps_ranks = plan.get("mps_ranks", 0)  # of this host; 0: ranks of other hosts may be among them
         self._find_mps()
         self._mpiexec = ChildProcess(plan["mpiexec"], stdin=subprocess.PIPE, stdout=sys.stderr.fileno())
@@ -114,13 +112,6 @@ class Supervisor(ControllerHost):
         """Ask the ranks to end."""
         for pid in [*lifetime.children(self._mpiexec.pid), *(each.pid for each in self._spares.replacements)]:
             lifetime.kill(pid, signal.SIGTERM)
-
-    def close(self) -> None:
-        """End everything."""
-        for child in (self._mpiexec, *self._spares.replacements):  # the daemon waits for its clients
-            child.signal(signal.SIGKILL)
-        self._mps.close()
-        super().close()
 
     def on_progress(self) -> None:
         """End when the ranks have, where they shall; and where nobody can come back to a cluster without any."""
@@ -186,7 +177,7 @@ class Supervisor(ControllerHost):
     def _find_mps(self) -> None:
         """Have ranks that are started from here on find the private MPS daemon, where they have one."""
         if self._mps_ranks:
-            os.environ.update(self._mps.variables(self._mps_ranks, os.environ))
+            os.environ.update(self.mps.variables(self._mps_ranks, os.environ))
 
     def _renumber(self, resized: m.Resized) -> None:
         registration.expect_nobody()

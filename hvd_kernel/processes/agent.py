@@ -26,7 +26,6 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import take_orphans
-from hvd_kernel.processes.mps.daemon import PrivateDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
@@ -54,7 +53,6 @@ class Agent(ProcessSupervisor):
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
         self._spares = HostSpares(self)
-        self._mps = PrivateDaemon(lambda text: self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text))))
         self._channels = RankChannels(
             self.loop,
             tell=lambda rank, told: self.send(m.RankState(rank, told)),
@@ -113,9 +111,6 @@ class Agent(ProcessSupervisor):
 
     def close(self) -> None:
         """End everything."""
-        for child in self._ranks.values():  # the daemon waits for its clients
-            child.signal(signal.SIGKILL)
-        self._mps.close()
         super().close()
         self._channels.close()
 
@@ -136,7 +131,7 @@ class Agent(ProcessSupervisor):
             self._refuse(plan.ranks[0].rank, str(error).removesuffix("."))
             return
         if plan.mps_ranks:
-            base |= self._mps.variables(plan.mps_ranks, base)
+            base |= self.mps.variables(plan.mps_ranks, base)
         self._spares.plan(plan.spares, plan.command, plan.cwd, base)
         for one in plan.ranks:
             try:

@@ -23,6 +23,7 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import kill_descendants
+from hvd_kernel.processes.mps.daemon import PrivateDaemon
 from hvd_kernel.processes.resources.limits import LOOK_S, Confinement
 
 
@@ -37,6 +38,7 @@ class ProcessSupervisor:
             m.Stop: lambda stop: self.stop(stop.grace),
             m.ChannelClosed: lambda _: self.lose_controller(),
         }
+        self.mps = PrivateDaemon(lambda text: self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text))))
         self._children: list[ChildProcess] = []
         self._limited: dict[int, tuple[Confinement, Callable[[str], None]]] = {}
         self._look: Timer | None = None
@@ -52,6 +54,9 @@ class ProcessSupervisor:
 
     def close(self) -> None:
         """End everything."""
+        for child in self._children:  # the daemon waits for its clients
+            child.signal(signal.SIGKILL)
+        self.mps.close()
         kill_descendants()
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
