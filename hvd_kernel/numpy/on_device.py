@@ -57,6 +57,8 @@ class Lent:
 
 def is_taken(array: Any) -> bool:
     """Tell whether the core works on this array's memory where it is: not on what its library holds to be constant."""
+    if type(array) is np.ndarray:  # on the host, and what is asked for most often
+        return False
     where = getattr(array, "__dlpack_device__", None)
     if where is None or _module(array) in _IMMUTABLE or not session.is_initialized():
         return False
