@@ -36,7 +36,7 @@ class Elements:
         return f"{self.dtype} {self.shape}"
 
 
-class Adapter:
+class FrameworkAdapter:
     """What a framework's adapter answers; these are the answers of one that knows nothing.
 
     An adapter is asked only while its framework is imported. It reads what it is given and never runs the user's code

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from hvd_kernel.frameworks.adapter import Adapter
+from hvd_kernel.frameworks.adapter import FrameworkAdapter
 from hvd_kernel.protocol import serialization
 
 _MODULES = {  # a package -> where its adapter is; Keras before what it may stand on
@@ -26,7 +26,7 @@ _MODULES = {  # a package -> where its adapter is; Keras before what it may stan
 _unusable: set[str] = set()
 
 
-def adapter(package: str) -> Adapter:
+def adapter(package: str) -> FrameworkAdapter:
     """Return the adapter of a framework, which is imported with it.
 
     Raises
@@ -34,7 +34,7 @@ def adapter(package: str) -> Adapter:
     ImportError
         The framework, or a version of it that works, is not installed.
     """
-    made: Adapter = importlib.import_module(_MODULES[package]).ADAPTER
+    made: FrameworkAdapter = importlib.import_module(_MODULES[package]).ADAPTER
     return made
 
 
@@ -52,7 +52,7 @@ def settle() -> None:
                 _unusable.remove(package)
 
 
-def in_use() -> Iterator[Adapter]:
+def in_use() -> Iterator[FrameworkAdapter]:
     """Yield the adapters that have been imported. Any thread."""
     for name in dict.fromkeys(_MODULES.values()):
         module = serialization.loaded(name)

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 from hvd_kernel.numpy.adapter import elements_of
 
 
-class JaxAdapter(Adapter):
+class JaxAdapter(FrameworkAdapter):
     """JAX's; what stands for an array while a program is traced has no elements."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:

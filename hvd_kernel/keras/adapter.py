@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 from hvd_kernel.keras import saving
 from hvd_kernel.keras.flavour import BACKEND, IS_3, keras
 from hvd_kernel.numpy.adapter import elements_of
@@ -23,7 +23,7 @@ from hvd_kernel.numpy.adapter import elements_of
 _COUNTED = re.compile(r"_\d+(?=/|$)")
 
 
-class Keras2Adapter(Adapter):
+class Keras2Adapter(FrameworkAdapter):
     """Keras 2's."""
 
     def reduced(self, value: Any) -> Any:
@@ -100,4 +100,4 @@ def _short(variable: Any) -> str:
     return _COUNTED.sub("", "/".join(str(variable.path).split("/")[-2:]))
 
 
-ADAPTER: Adapter = KerasAdapter() if IS_3 else Keras2Adapter()
+ADAPTER: FrameworkAdapter = KerasAdapter() if IS_3 else Keras2Adapter()

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet.gluon.parameter import Parameter, ParameterDict
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 from hvd_kernel.mxnet import memory
 from hvd_kernel.mxnet.optimizer import DistributedOptimizer
 from hvd_kernel.numpy.adapter import elements_of
@@ -19,7 +19,7 @@ from hvd_kernel.numpy.adapter import elements_of
 _SIMPLE = (type(None), bool, int, float, str)
 
 
-class MxnetAdapter(Adapter):
+class MxnetAdapter(FrameworkAdapter):
     """MXNet's; to read an array is to wait for it."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:

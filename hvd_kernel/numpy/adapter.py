@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 
 
-class NumpyAdapter(Adapter):
+class NumpyAdapter(FrameworkAdapter):
     """Arrays and scalars; what is a subclass of an array has elements of its own meaning, and is not compared."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.frameworks.adapter import Adapter, Elements
+from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 from hvd_kernel.numpy.adapter import elements_of
 
 
-class TensorflowAdapter(Adapter):
+class TensorflowAdapter(FrameworkAdapter):
     """TensorFlow's; a tensor of a graph has no elements yet."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:

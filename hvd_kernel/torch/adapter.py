@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.frameworks.adapter import Adapter, Elements, Flat
+from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.training.wrapping import OptimizerMixin
 
@@ -21,7 +21,7 @@ _KEPT = ("_parameters", "_buffers", "_modules")  # where a module keeps its part
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
-class TorchAdapter(Adapter):
+class TorchAdapter(FrameworkAdapter):
     """torch's."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:

@@ -171,7 +171,7 @@ def test_a_framework_that_comes_with_a_value_is_known_at_once(tmp_path: Path, mo
     """A fresh rank was given a variable of TensorFlow's, and knew nothing of it until a cell ran: `%hvd check` differed."""
     (tmp_path / "some_framework.py").write_text("class Tensor:\n    pass\n")
     (tmp_path / "some_adapter.py").write_text(
-        "from hvd_kernel.frameworks.adapter import Adapter\nADAPTER = Adapter()\n"
+        "from hvd_kernel.frameworks.adapter import FrameworkAdapter\nADAPTER = FrameworkAdapter()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(registry._MODULES, "some_framework", "some_adapter")
