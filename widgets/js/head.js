@@ -52,7 +52,7 @@ export function statusOf({ finished, ranks, rows }) {
 }
 
 /**
- * The number of ranks, with one more and one less; it is asked for when a person says so.
+ * The number of ranks, with one more and one less; it is asked for when a user says so.
  *
  * @param {(n: number) => void} resize
  */
@@ -103,7 +103,7 @@ function makeSize(resize) {
 }
 
 /**
- * Return what is shown of a size when a person has picked another one.
+ * Return what is shown of a size when a user has picked another one.
  *
  * @param {Size} size
  * @param {number | null} picked

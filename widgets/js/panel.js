@@ -17,7 +17,7 @@ import { makeTable } from "./ranks/table.js";
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */
 
-/** What a person sets in the system, and the style sheet follows. */
+/** What a user sets in the system, and the style sheet follows. */
 const QUERIES = ["(prefers-color-scheme: dark)", "(prefers-contrast: more)", "(forced-colors: active)"];
 
 const ASK_AGAIN = 2000; // milliseconds: the kernel forgets who shows the timeline (widgets/swimlanes/live.py)

@@ -1,4 +1,4 @@
-/** Tools above the lanes: the legend, buttons, and files that a person saves. */
+/** Tools above the lanes: the legend, buttons, and files that a user saves. */
 
 import { h } from "../dom.js";
 import { LEGEND } from "./layout.js";
