@@ -127,7 +127,7 @@ class HVD_VISIBLE Engine {
   void stop_timeline();  // returns when the file is complete
 
   void abort(const std::string& message);
-  // This rank waits for the person at a prompt, or no longer: others that wait for it meanwhile are
+  // This rank waits for the user at a prompt, or no longer: others that wait for it meanwhile are
   // not failed for it (stall_shutdown_s).
   void park(bool parked);
   // This rank asks for nothing else before what it waits for has ended, but for operations whose

@@ -363,7 +363,7 @@ void Coordinator::inspect(std::int64_t now_ns) {
   }
 }
 
-// From when on it has waited for ranks none of which was at a prompt: a person may take their time.
+// From when on it has waited for ranks none of which was at a prompt: a user may take their time.
 std::int64_t Coordinator::stalls_since(const Waiting& waiting, std::int64_t now_ns) const {
   std::int64_t since = waiting.since_ns;
   for (const int rank : waiting.missing) {

@@ -21,7 +21,7 @@ class Role {
   virtual void asked(Entry& entry, std::int64_t now_ns) = 0;
   virtual void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
   virtual void leave(int rank) = 0;
-  // The ranks wait for the person at a prompt, or no longer: what waits for them is not stalled.
+  // The ranks wait for the user at a prompt, or no longer: what waits for them is not stalled.
   virtual void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
   // The ranks ask for nothing else than they say before what they wait for has ended (deadlock.h).
   virtual Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;

@@ -41,7 +41,7 @@ enum class Kind : std::uint8_t {
   kRelease = 11,   // of all ranks: `sizes` = {region}
   kTune = 12,      // a response only: new parameters from here on
   kPark = 13,      // a request only, answered by nothing: `sizes` = {1}, this rank waits for the
-                   // person at a prompt, {0}: no longer
+                   // user at a prompt, {0}: no longer
   kBlocked = 14,  // a request only, answered by nothing: what this rank waits for, and what else it
                   // may ask for before that has ended (controller/deadlock.h)
 };
