@@ -92,7 +92,7 @@ std::array<int, kSize> run_pair(const char* part) {
   return {status_of(pids[0]), status_of(pids[1])};
 }
 
-// What such a process does; nothing in the program that a person starts.
+// What such a process does; nothing in the program that a user starts.
 void as_process(const std::function<void(Rank&, Mesh&)>& body) {
   const char* const told = std::getenv("HVD_TEST_RING_PROCESS");
   if (told == nullptr) return;
