@@ -18,15 +18,15 @@ constexpr double kWorth = 0.8;  // of the ring's time, at most
 
 // What came of a candidate: no backend where it went wrong for a member.
 struct Candidate {
-  BackendKind way = BackendKind::kStaged;
+  BackendKind kind = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
   Status status = Status::ok();
   std::size_t algorithms = 0;  // that were tried
   double seconds = 0;          // of a sum; 0: nothing was tried
 };
 
-Result<std::unique_ptr<DeviceBackend>> make(BackendKind way, const BootstrapGroup& bootstrap) {
-  switch (way) {
+Result<std::unique_ptr<DeviceBackend>> make(BackendKind kind, const BootstrapGroup& bootstrap) {
+  switch (kind) {
     case BackendKind::kRing:
       return make_ring_backend(bootstrap);
     case BackendKind::kNccl:
@@ -37,16 +37,16 @@ Result<std::unique_ptr<DeviceBackend>> make(BackendKind way, const BootstrapGrou
   return Status::make(Code::kInternal, "there is no such backend", kRoom);
 }
 
-// Nothing of the staged way is new, and one member alone has nobody to sum with.
-Result<double> try_out(BackendKind way, DeviceBackend& backend, const BootstrapGroup& bootstrap) {
-  if (way == BackendKind::kStaged || bootstrap.group.size() == 1) return 0.0;
+// Nothing of the staged backend is new, and one member alone has nobody to sum with.
+Result<double> try_out(BackendKind kind, DeviceBackend& backend, const BootstrapGroup& bootstrap) {
+  if (kind == BackendKind::kStaged || bootstrap.group.size() == 1) return 0.0;
   return run_self_test(backend, bootstrap);
 }
 
-Candidate attempt_once(BackendKind way, const BootstrapGroup& bootstrap) {
+Candidate attempt_once(BackendKind kind, const BootstrapGroup& bootstrap) {
   Candidate attempt;
-  attempt.way = way;
-  Result<std::unique_ptr<DeviceBackend>> made = make(way, bootstrap);
+  attempt.kind = kind;
+  Result<std::unique_ptr<DeviceBackend>> made = make(kind, bootstrap);
   if (bootstrap.mesh->abort().raised()) {
     attempt.status = bootstrap.mesh->abort().cause();
     return attempt;
@@ -54,7 +54,7 @@ Candidate attempt_once(BackendKind way, const BootstrapGroup& bootstrap) {
   attempt.status = all_went_well(bootstrap, made.status());
   if (!attempt.status) return attempt;
   attempt.algorithms = made.value()->algorithms();
-  const Result<double> seconds = try_out(way, *made.value(), bootstrap);
+  const Result<double> seconds = try_out(kind, *made.value(), bootstrap);
   if (!seconds) {
     attempt.status = part_together(*made.value(), bootstrap, seconds.status());
     return attempt;
@@ -68,15 +68,15 @@ void say(Level level, const BootstrapGroup& bootstrap, const std::string& what) 
   if (bootstrap.group.group_rank == 0) log(level, kRoom, "device tensors " + what);  // once for all
 }
 
-std::string quoted(BackendKind way) { return std::string("'") + name_of(way) + "'"; }
+std::string quoted(BackendKind kind) { return std::string("'") + name_of(kind) + "'"; }
 
 // A persistent ring that fails leaves the one in slices.
-Candidate attempt(BackendKind way, BootstrapGroup& bootstrap) {
-  Candidate attempt = attempt_once(way, bootstrap);
+Candidate attempt(BackendKind kind, BootstrapGroup& bootstrap) {
+  Candidate attempt = attempt_once(kind, bootstrap);
   if (attempt.status || attempt.algorithms < 2 || bootstrap.mesh->abort().raised()) return attempt;
   say(Level::kWarning, bootstrap, "do not use the persistent ring: " + attempt.status.message);
   for (PeerInfo& member : bootstrap.members) put(member.ring, "slices");
-  return attempt_once(way, bootstrap);
+  return attempt_once(kind, bootstrap);
 }
 
 // Nobody has memory of another member mapped any more when that gives it back.
@@ -90,52 +90,53 @@ Status part_with(DeviceBackend& loser, const BootstrapGroup& bootstrap) {
 }
 
 // Whether what comes behind `best` in the order could take its place.
-bool may_race(const Candidate& best, BackendKind way) {
-  return best.way == BackendKind::kRing && way == BackendKind::kNccl && best.seconds > 0;
+bool is_timed_against(const Candidate& best, BackendKind kind) {
+  return best.kind == BackendKind::kRing && kind == BackendKind::kNccl && best.seconds > 0;
 }
 
 // "" where nothing went wrong, or another member tells.
-std::string notice_of(BackendKind way, const std::vector<std::string>& failures,
+std::string notice_of(BackendKind kind, const std::vector<std::string>& failures,
                       const BootstrapGroup& bootstrap) {
   std::vector<std::string> reasons = failures;
-  if (way == BackendKind::kStaged) {
+  if (kind == BackendKind::kStaged) {
     const std::vector<std::string> facts = why_staged(bootstrap.members);
     reasons.insert(reasons.begin(), facts.begin(), facts.end());
   }
   if (reasons.empty() || bootstrap.group.group_rank != 0) return "";
-  std::string text = way == BackendKind::kStaged
+  std::string text = kind == BackendKind::kStaged
                          ? "tensors on devices are reduced through host memory"
-                         : "tensors on devices are reduced by " + quoted(way);
+                         : "tensors on devices are reduced by " + quoted(kind);
   for (std::size_t i = 0; i < reasons.size(); ++i) text += (i == 0 ? ": " : "; ") + reasons[i];
   return text;
 }
 
 std::string in_ms(const Candidate& attempt) {
-  return quoted(attempt.way) + " took " + std::to_string(attempt.seconds * 1e3) + " ms";
+  return quoted(attempt.kind) + " took " + std::to_string(attempt.seconds * 1e3) + " ms";
 }
 
 }  // namespace
 
 bool is_worth_it(double nccl, double ring) { return nccl < kWorth * ring; }
 
-Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGroup bootstrap) {
+Result<ChosenBackend> agree_on(const std::vector<BackendKind>& candidates,
+                               BootstrapGroup bootstrap) {
   Candidate best;
   Status first = Status::ok();
   std::vector<std::string> failures;
-  for (const BackendKind way : ways) {
-    const bool races = best.backend != nullptr;
-    if (races && !may_race(best, way)) break;
-    Candidate next = attempt(way, bootstrap);
+  for (const BackendKind kind : candidates) {
+    const bool is_timed = best.backend != nullptr;
+    if (is_timed && !is_timed_against(best, kind)) break;
+    Candidate next = attempt(kind, bootstrap);
     if (!next.status) {
       if (bootstrap.mesh->abort().raised()) return next.status;
-      if (races)
-        say(Level::kInfo, bootstrap, "do not use " + quoted(way) + ": " + next.status.message);
+      if (is_timed)
+        say(Level::kInfo, bootstrap, "do not use " + quoted(kind) + ": " + next.status.message);
       else
-        failures.push_back(quoted(way) + ": " + next.status.message);
+        failures.push_back(quoted(kind) + ": " + next.status.message);
       if (first) first = next.status;
       continue;
     }
-    if (races) {
+    if (is_timed) {
       say(Level::kInfo, bootstrap,
           "were timed: a first sum by " + in_ms(best) + ", by " + in_ms(next));
       if (is_worth_it(next.seconds, best.seconds)) std::swap(best, next);
@@ -145,7 +146,8 @@ Result<ChosenBackend> agree_on(const std::vector<BackendKind>& ways, BootstrapGr
     }
   }
   if (best.backend == nullptr) return first;
-  return ChosenBackend{best.way, std::move(best.backend), notice_of(best.way, failures, bootstrap)};
+  return ChosenBackend{best.kind, std::move(best.backend),
+                       notice_of(best.kind, failures, bootstrap)};
 }
 
 }  // namespace hvd::cuda

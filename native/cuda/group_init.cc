@@ -56,8 +56,10 @@ PeerInfo info_of(const LocalDevice& local, const Topology& topology,
 }
 
 // A ring that was asked for and cannot be is an error, not a reason to go over host memory.
-Status check_ring(const std::vector<BackendKind>& ways, const std::vector<PeerInfo>& members) {
-  if (std::find(ways.begin(), ways.end(), BackendKind::kRing) == ways.end()) return Status::ok();
+Status check_ring(const std::vector<BackendKind>& candidates,
+                  const std::vector<PeerInfo>& members) {
+  if (std::find(candidates.begin(), candidates.end(), BackendKind::kRing) == candidates.end())
+    return Status::ok();
   return ring_algorithms(members).status();
 }
 
@@ -82,11 +84,11 @@ Result<ChosenBackend> init_backend(const LocalDevice& local, Mesh& mesh, Backend
   Status status = trouble_of(bootstrap.members);
   if (!status) return status;
   known.hear(bootstrap.members);
-  Result<std::vector<BackendKind>> ways = choose(bootstrap.members);
-  if (!ways) return ways.status();
-  status = check_ring(ways.value(), bootstrap.members);
+  Result<std::vector<BackendKind>> candidates = choose(bootstrap.members);
+  if (!candidates) return candidates.status();
+  status = check_ring(candidates.value(), bootstrap.members);
   if (!status) return status;
-  return agree_on(ways.value(), std::move(bootstrap));
+  return agree_on(candidates.value(), std::move(bootstrap));
 }
 
 }  // namespace hvd::cuda

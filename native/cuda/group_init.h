@@ -1,6 +1,6 @@
 // At the first operation of a group its members meet: each tells the others over their links what
-// it has (peer_info.h), all see alike which ways are possible (choice.h), and they make and try
-// them until one is taken (agreement.h).
+// it has (peer_info.h), all see alike which backends are candidates (choice.h), and they make and
+// test them until one is taken (agreement.h).
 #pragma once
 
 #include <memory>

@@ -60,18 +60,18 @@ Status different_wishes(const std::vector<PeerInfo>& members) {
   return Status::ok();
 }
 
-Result<std::vector<BackendKind>> only(BackendKind way, const std::string& why_not) {
-  if (why_not.empty()) return std::vector<BackendKind>{way};
+Result<std::vector<BackendKind>> only(BackendKind kind, const std::string& why_not) {
+  if (why_not.empty()) return std::vector<BackendKind>{kind};
   return Status::make(Code::kInvalidArgument,
-                      std::string("HOROVOD_GPU_OPERATIONS=") + name_of(way) +
+                      std::string("HOROVOD_GPU_OPERATIONS=") + name_of(kind) +
                           " is not possible among these ranks: " + why_not + "; use auto or staged",
                       kRoom);
 }
 
 }  // namespace
 
-const char* name_of(BackendKind way) {
-  switch (way) {
+const char* name_of(BackendKind kind) {
+  switch (kind) {
     case BackendKind::kRing:
       return "ring";
     case BackendKind::kNccl:
@@ -94,12 +94,13 @@ Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members) {
         Code::kInvalidArgument,
         "HOROVOD_GPU_OPERATIONS is auto, ring, nccl, prefer-nccl or staged, not '" + wish + "'",
         kRoom);
-  std::vector<BackendKind> ways;
-  if (why_no_ring(members).empty()) ways.push_back(BackendKind::kRing);
+  std::vector<BackendKind> candidates;
+  if (why_no_ring(members).empty()) candidates.push_back(BackendKind::kRing);
   if (why_no_nccl(members).empty())
-    ways.insert(wish == kPreferNccl ? ways.begin() : ways.end(), BackendKind::kNccl);
-  ways.push_back(BackendKind::kStaged);
-  return ways;
+    candidates.insert(wish == kPreferNccl ? candidates.begin() : candidates.end(),
+                      BackendKind::kNccl);
+  candidates.push_back(BackendKind::kStaged);
+  return candidates;
 }
 
 std::vector<std::string> why_staged(const std::vector<PeerInfo>& members) {

@@ -5,9 +5,9 @@
 //   nccl     one device per rank, the same NCCL on all: between hosts, and where devices of one
 //            host do not reach each other
 //   staged   over host memory: always possible
-// auto: what is possible of these, in this order; where both of the first two are, they are raced
-// (group_init.h). prefer-nccl: NCCL first, which is not raced then; so Horovod's
-// HOROVOD_GPU_OPERATIONS=NCCL is read. ring, nccl and staged mean that way, or an error that says
+// auto: what is possible of these, in this order; where both of the first two are, they are timed
+// against each other (agreement.h). prefer-nccl: NCCL first, which is not timed then; so Horovod's
+// HOROVOD_GPU_OPERATIONS=NCCL is read. ring, nccl and staged mean that one, or an error that says
 // which rank cannot, and why.
 #pragma once
 
@@ -21,12 +21,12 @@
 namespace hvd::cuda {
 
 enum class BackendKind : std::uint8_t { kRing = 0, kNccl = 1, kStaged = 2 };
-const char* name_of(BackendKind way);  // "ring", "nccl", "staged"
+const char* name_of(BackendKind kind);  // "ring", "nccl", "staged"
 
-// The ways to try, in this order; at least one. The same on all members.
+// The candidates, in this order; at least one. The same on all members.
 Result<std::vector<BackendKind>> choose(const std::vector<PeerInfo>& members);
 
-// Where nobody has asked for staging: why the other ways are not possible, those that are not.
+// Where nobody has asked for staging: why the other backends are not possible, those that are not.
 std::vector<std::string> why_staged(const std::vector<PeerInfo>& members);
 
 }  // namespace hvd::cuda

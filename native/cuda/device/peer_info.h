@@ -31,7 +31,7 @@ struct PeerInfo {
   std::uint32_t time_limit = 0;  // 1: the driver ends kernels that run for seconds
   std::int32_t sharer = -1;      // a rank that is another process on this device; -1: none is known
   std::int32_t silent = -1;      // a rank of this host whose device is not known; -1: there is none
-  std::array<char, 256> trouble{};  // not empty: why this member can take no way
+  std::array<char, 256> trouble{};  // not empty: why this member can take no backend
 };
 
 // Cut where it is too long.

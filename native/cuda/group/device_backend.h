@@ -18,7 +18,7 @@ class DeviceBackend : public Backend {
   // The stream is idle behind settle(), or failed: closes what is mapped of the others' memory,
   // which they give back when all have done so. Nothing is asked of this object any more.
   virtual void part() {}
-  // In how many ways it can do an allreduce of floats; take() settles for one of them.
+  // By how many algorithms it can do an allreduce of floats; take() settles for one of them.
   virtual std::size_t algorithms() const { return 1; }
   virtual void take(std::size_t /*algorithm*/) {}
   // While it is on self-test a failure is nobody's but its own: no abort comes of it, and no call

@@ -1,8 +1,8 @@
 // Self-test of a backend between devices before it is used: that its results are right
 // and come in time. Drivers, topologies and virtual machines differ more than they say: what the
-// peer info allow may still hang, or give wrong numbers. A way that fails is not taken, the next
-// one is.
-//   algorithm      one of several ways in which a backend can do the same
+// peer info allow may still hang, or give wrong numbers. A backend that fails is not taken, the
+// next one is.
+//   algorithm  one of several by which a backend can do the same
 //             (DeviceBackend::algorithms()); the one whose slowest member was fastest is taken
 //   lap       one operation on known numbers (self_test_case.h): a few sums by each algorithm, then
 //             one of each other collective

@@ -142,7 +142,7 @@ void await_peace(EngineRank& engine) {
 
 Numbers numbers_of(int rank) { return {rank + 1, 10 * (rank + 1), -rank, 7}; }
 
-TEST_CASE("an operation between a ready event and a done event, on every way") {
+TEST_CASE("an operation between a ready event and a done event, with every backend") {
   for (const char* const operations : {"ring", "staged"}) {
     CAPTURE(operations);
     with_engines(
@@ -360,7 +360,7 @@ TEST_CASE("memory that the ranks share stays as long as a queue uses it, then no
   });
 }
 
-TEST_CASE("no memory is shared where the way is not the ring") {
+TEST_CASE("no memory is shared where the backend is not the ring") {
   with_engines(
       2, 1,
       [](EngineRank& engine) {

@@ -1,4 +1,4 @@
-// Groups meet: all members take the same way, and fail alike.
+// Groups meet: all members take the same backend, and fail alike.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -50,7 +50,7 @@ Outcome met(const Cluster& cluster, const Host& host = {}) {
     KnownDevices known;
     const auto agreed =
         init_backend(local, mesh, cpu, everybody(cluster.size, rank), options, known);
-    Outcome outcome{agreed ? name_of(agreed.value().way) : agreed.status().message,
+    Outcome outcome{agreed ? name_of(agreed.value().kind) : agreed.status().message,
                     agreed.status().code, agreed.status().rank,
                     agreed ? agreed.value().backend->algorithms() : 0,
                     agreed ? agreed.value().notice : ""};
@@ -104,7 +104,7 @@ TEST_CASE("what is told may be longer than a slot") {
   CHECK(met(cluster_of(3, 64, 2)).text == "ring");
 }
 
-TEST_CASE("without word operations the way is over the host") {
+TEST_CASE("without word operations tensors go over the host") {
   fake_cuda_reset();
   fake_cuda_set_word_operations(0);
   const Outcome outcome = met(cluster_of(2));
@@ -113,7 +113,7 @@ TEST_CASE("without word operations the way is over the host") {
         std::string::npos);
 }
 
-TEST_CASE("a rank without memory for its arena: all take the next way") {
+TEST_CASE("a rank without memory for its arena: all take the next candidate") {
   fake_cuda_reset();
   fake_cuda_fail("cuMemAlloc", 5, CUDA_ERROR_OUT_OF_MEMORY);  // three probes, and an arena before
   CHECK(met(cluster_of(3)).text == "staged");

@@ -1,4 +1,4 @@
-// A way is tried before it is taken: results that are wrong or do not come, on one rank, are
+// A candidate is tested before it is taken: results that are wrong or do not come, on one rank, are
 // everybody's reason not to take it; of several algorithms the fastest is taken.
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// The choice: from the same peer info the same way, and reasons that name ranks.
+// The choice: from the same peer info the same candidates, and reasons that name ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,49 +32,49 @@ std::vector<PeerInfo> ranks(int size, const char* operations = "auto") {
   return members;
 }
 
-std::string ways(const std::vector<PeerInfo>& members) {
+std::string candidates(const std::vector<PeerInfo>& members) {
   const auto chosen = choose(members);
   if (!chosen) return chosen.status().message;
   std::string names;
-  for (const BackendKind way : chosen.value())
-    names += (names.empty() ? "" : " ") + std::string(name_of(way));
+  for (const BackendKind kind : chosen.value())
+    names += (names.empty() ? "" : " ") + std::string(name_of(kind));
   return names;
 }
 
 TEST_CASE("auto: the ring first, then NCCL, and staged always") {
-  CHECK(ways(ranks(1)) == "ring nccl staged");
-  CHECK(ways(ranks(4)) == "ring nccl staged");
+  CHECK(candidates(ranks(1)) == "ring nccl staged");
+  CHECK(candidates(ranks(4)) == "ring nccl staged");
 }
 
 TEST_CASE("ranks that share a device: NCCL is not tried") {
   auto members = ranks(2);
   members[1].uuid = card(0);
-  CHECK(ways(members) == "ring staged");
+  CHECK(candidates(members) == "ring staged");
 }
 
 TEST_CASE("auto without what the ring needs") {
   auto far = ranks(2);
   far[1].host = 1;
-  CHECK(ways(far) == "nccl staged");
+  CHECK(candidates(far) == "nccl staged");
   auto wordless = ranks(2);
   wordless[0].word_operations = 0;
-  CHECK(ways(wordless) == "nccl staged");
+  CHECK(candidates(wordless) == "nccl staged");
   auto apart = ranks(2);
   apart[1].reachables = 0;
-  CHECK(ways(apart) == "nccl staged");
+  CHECK(candidates(apart) == "nccl staged");
   apart[0].nccl = 0;
-  CHECK(ways(apart) == "staged");
-  CHECK(ways(ranks(65)).find("ring") == std::string::npos);
+  CHECK(candidates(apart) == "staged");
+  CHECK(candidates(ranks(65)).find("ring") == std::string::npos);
 }
 
 TEST_CASE("NCCL preferred: first where each rank has a device of its own, else as auto") {
-  CHECK(ways(ranks(4, "prefer-nccl")) == "nccl ring staged");
+  CHECK(candidates(ranks(4, "prefer-nccl")) == "nccl ring staged");
   auto shared = ranks(2, "prefer-nccl");
   shared[1].uuid = card(0);
-  CHECK(ways(shared) == "ring staged");
+  CHECK(candidates(shared) == "ring staged");
   auto far = ranks(2, "prefer-nccl");
   far[1].host = 1;
-  CHECK(ways(far) == "nccl staged");
+  CHECK(candidates(far) == "nccl staged");
 }
 
 TEST_CASE("why tensors go over host memory, where nobody has asked for it") {
@@ -91,43 +91,43 @@ TEST_CASE("why tensors go over host memory, where nobody has asked for it") {
   CHECK(why_staged(far).empty());
 }
 
-TEST_CASE("a wish is that way alone") {
-  CHECK(ways(ranks(3, "ring")) == "ring");
-  CHECK(ways(ranks(3, "nccl")) == "nccl");
-  CHECK(ways(ranks(3, "staged")) == "staged");
+TEST_CASE("a wish is that candidate alone") {
+  CHECK(candidates(ranks(3, "ring")) == "ring");
+  CHECK(candidates(ranks(3, "nccl")) == "nccl");
+  CHECK(candidates(ranks(3, "staged")) == "staged");
 }
 
 TEST_CASE("a wish that cannot be: which ranks, why, and what else") {
   auto far = ranks(3, "ring");
   far[2].host = 1;
-  CHECK(ways(far) ==
+  CHECK(candidates(far) ==
         "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 0 and rank 2 are on "
         "different hosts; use auto or staged");
   auto apart = ranks(3, "ring");
   apart[1].reachables = 2;
-  CHECK(ways(apart) ==
+  CHECK(candidates(apart) ==
         "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 1's device cannot "
         "reach rank 2's directly (nvidia-smi topo -p2p r; a rank must see both in "
         "CUDA_VISIBLE_DEVICES); use auto or staged");
   auto wordless = ranks(2, "ring");
   wordless[1].word_operations = 0;
-  CHECK(ways(wordless) ==
+  CHECK(candidates(wordless) ==
         "HOROVOD_GPU_OPERATIONS=ring is not possible among these ranks: rank 1's driver has no "
         "stream memory operations; use auto or staged");
   auto shared = ranks(3, "nccl");
   shared[2].uuid = card(1);
   CHECK(
-      ways(shared) ==
+      candidates(shared) ==
       "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 1 and rank 2 share one "
       "device, which NCCL refuses; use auto or staged");
   auto older = ranks(2, "nccl");
   older[1].nccl = 22000;
-  CHECK(ways(older) ==
+  CHECK(candidates(older) ==
         "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0 has NCCL 22703 and "
         "rank 1 has 22000; use auto or staged");
   auto without = ranks(2, "nccl");
   without[0].nccl = 0;
-  CHECK(ways(without) ==
+  CHECK(candidates(without) ==
         "HOROVOD_GPU_OPERATIONS=nccl is not possible among these ranks: rank 0 has no NCCL (pip "
         "install nvidia-nccl-cu13, or a torch that brings it), or one that blocks (unset "
         "NCCL_COMM_BLOCKING); use auto or staged");
@@ -142,7 +142,7 @@ TEST_CASE("wishes that differ or are none") {
   CHECK(chosen.status().rank == 2);
   CHECK(chosen.status().message ==
         "HOROVOD_GPU_OPERATIONS is ring on rank 0 and nccl on rank 2: set it alike on all ranks");
-  CHECK(ways(ranks(2, "mpi")) ==
+  CHECK(candidates(ranks(2, "mpi")) ==
         "HOROVOD_GPU_OPERATIONS is auto, ring, nccl, prefer-nccl or staged, not 'mpi'");
 }
 

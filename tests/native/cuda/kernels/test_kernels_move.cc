@@ -20,23 +20,25 @@ namespace {
 using cuda::Piece;
 
 // What is done to pieces, on the host and on a device.
-struct BackendKind {
+struct ScalingKernel {
   void (*host)(const Reduction&, void*, const void*, std::size_t);
   Status (cuda::Kernels::*card)(CUstream, const Reduction&, const std::vector<Piece>&);
 };
-const BackendKind kWays[] = {{prescale, &cuda::Kernels::prescale}, {scale, &cuda::Kernels::scale}};
+const ScalingKernel kKernels[] = {{prescale, &cuda::Kernels::prescale},
+                                  {scale, &cuda::Kernels::scale}};
 
 template <typename T>
-std::size_t wrong(const Card& card, const BackendKind& way, const Reduction& reduction,
+std::size_t wrong(const Card& card, const ScalingKernel& kernel, const Reduction& reduction,
                   const std::vector<T>& in, std::size_t in_offset, std::size_t out_offset) {
   std::vector<T> expected(in.size());
-  way.host(reduction, expected.data(), in.data(), in.size());
+  kernel.host(reduction, expected.data(), in.data(), in.size());
   const Placed<T> from(card, in, in_offset * sizeof(T));
   const Placed<T> to(card, bits<T>(in.size(), 3, true), out_offset * sizeof(T));
-  REQUIRE((*card.kernels.*way.card)(card.stream, reduction, {{from.data(), to.data(), in.size()}}));
-  const std::size_t in_wrong = differences(from.values(), in);
   REQUIRE(
-      (*card.kernels.*way.card)(card.stream, reduction, {{from.data(), from.data(), in.size()}}));
+      (*card.kernels.*kernel.card)(card.stream, reduction, {{from.data(), to.data(), in.size()}}));
+  const std::size_t in_wrong = differences(from.values(), in);
+  REQUIRE((*card.kernels.*kernel.card)(card.stream, reduction,
+                                       {{from.data(), from.data(), in.size()}}));
   return in_wrong + differences(to.values(), expected) + differences(from.values(), expected);
 }
 
@@ -48,13 +50,13 @@ TEST_CASE_TEMPLATE("kernels scale: exact for any bits and factors, in place as w
   on_every_card([&](const Card& card) {
     for (const bool tame : {true, false}) {
       const auto in = bits<T>(5000, 23, tame);
-      for (const BackendKind& way : kWays) {
+      for (const ScalingKernel& kernel : kKernels) {
         for (const double factor : factors) {
           CAPTURE(factor);
           for (const Scaling& scaling :
                {Scaling{factor, 1.0, 1.0}, Scaling{1.0, factor, 3.0}, Scaling{0.75, factor, 1.0}}) {
             const Reduction reduction{Traits<T>::kDtype, ReduceOp::kSum, scaling};
-            CHECK(wrong(card, way, reduction, in, 0, 0) == 0);
+            CHECK(wrong(card, kernel, reduction, in, 0, 0) == 0);
           }
         }
       }
@@ -72,9 +74,9 @@ TEST_CASE_TEMPLATE("kernels scale: any length, wherever it lies", T, HVD_ALL_DTY
         const auto in = bits<T>(count, 5, true);
         for (std::size_t offset = 0; offset < 17; ++offset) {
           CAPTURE(offset);
-          CHECK(wrong(card, kWays[0], reduction, in, offset, offset) == 0);
-          CHECK(wrong(card, kWays[0], reduction, in, 0, offset) == 0);
-          CHECK(wrong(card, kWays[0], reduction, in, offset, 1) == 0);
+          CHECK(wrong(card, kKernels[0], reduction, in, offset, offset) == 0);
+          CHECK(wrong(card, kKernels[0], reduction, in, 0, offset) == 0);
+          CHECK(wrong(card, kKernels[0], reduction, in, offset, 1) == 0);
         }
       }
     }

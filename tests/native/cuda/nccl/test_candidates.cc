@@ -1,5 +1,5 @@
-// Where the ring and NCCL are both possible they are raced: the ring is taken unless NCCL is
-// clearly faster, and whatever happens to NCCL meanwhile is not the engine's end.
+// Where the ring and NCCL are both possible they are timed against each other: the ring is taken
+// unless NCCL is clearly faster, and whatever happens to NCCL meanwhile is not the engine's end.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ constexpr int kRanks = 2;
 constexpr int kLongMs = 200;  // against what a lap of the fakes takes
 
 struct Outcome {
-  std::string way;  // or the message
+  std::string kind;  // or the message
   bool aborted = false;
 };
 
@@ -40,9 +40,9 @@ Outcome met(const std::string& operations = "auto", double self_test_seconds = 2
     auto agreed =
         init_backend({device.value(), {}}, mesh, cpu, everybody(kRanks, rank), options, known);
     outcomes[static_cast<std::size_t>(rank)] = {
-        agreed ? name_of(agreed.value().way) : agreed.status().message, mesh.abort().raised()};
+        agreed ? name_of(agreed.value().kind) : agreed.status().message, mesh.abort().raised()};
   });
-  CHECK(outcomes[0].way == outcomes[1].way);
+  CHECK(outcomes[0].kind == outcomes[1].kind);
   CHECK(outcomes[0].aborted == outcomes[1].aborted);
   return outcomes[0];
 }
@@ -62,60 +62,60 @@ std::size_t sums() { return FakeNccl::get().calls("ncclAllReduce"); }
 
 }  // namespace
 
-TEST_CASE("race: what NCCL has to be worth") {
+TEST_CASE("candidates: what NCCL has to be worth") {
   CHECK(is_worth_it(0.7, 1.0));
   CHECK(!is_worth_it(0.9, 1.0));
   CHECK(!is_worth_it(1.1, 1.0));
 }
 
-TEST_CASE("race: the faster way is taken") {
+TEST_CASE("candidates: the faster one is taken") {
   begin();
   fake_cuda_slow("fake_cuda_enqueue", kLongMs);  // NCCL's kernels
-  CHECK(met().way == "ring");
+  CHECK(met().kind == "ring");
   check_end();
   begin();
   fake_cuda_slow("cuLaunchKernel", kLongMs);  // the ring's
-  CHECK(met().way == "nccl");
+  CHECK(met().kind == "nccl");
   check_end();
 }
 
-TEST_CASE("race: who wants the ring does not wait for NCCL") {
+TEST_CASE("candidates: who wants the ring does not wait for NCCL") {
   begin();
   const std::size_t before = sums();
-  CHECK(met("ring").way == "ring");
+  CHECK(met("ring").kind == "ring");
   CHECK(sums() == before);
   check_end();
 }
 
-TEST_CASE("race: an NCCL that is preferred is not raced, slow as it may be") {
+TEST_CASE("candidates: an NCCL that is preferred is not timed, slow as it may be") {
   begin();
   fake_cuda_slow("fake_cuda_enqueue", kLongMs);
-  CHECK(met("prefer-nccl").way == "nccl");
+  CHECK(met("prefer-nccl").kind == "nccl");
   check_end();
 }
 
-TEST_CASE("race: an NCCL that is preferred and cannot begin leaves the ring") {
+TEST_CASE("candidates: an NCCL that is preferred and cannot begin leaves the ring") {
   begin();
   FakeNccl::get().refuse_start(1, NcclResult::kSystemError);
   const Outcome outcome = met("prefer-nccl");
-  CHECK(outcome.way == "ring");
+  CHECK(outcome.kind == "ring");
   CHECK(!outcome.aborted);
   check_end();
 }
 
-TEST_CASE("race: an NCCL that cannot begin leaves the ring") {
+TEST_CASE("candidates: an NCCL that cannot begin leaves the ring") {
   begin();
   fake_cuda_slow("cuLaunchKernel", 5);
   FakeNccl::get().refuse_start(1, NcclResult::kSystemError);
   const Outcome outcome = met();
-  CHECK(outcome.way == "ring");
+  CHECK(outcome.kind == "ring");
   CHECK(!outcome.aborted);
   check_end();
 }
 
 // Who is let go reads and writes without waiting for others: a race, as meant.
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("race: an NCCL that breaks while it is tried leaves the ring, and ends no engine") {
+TEST_CASE("candidates: an NCCL that breaks while it is tried leaves the ring, and ends no engine") {
   begin();
   fake_cuda_slow("fake_cuda_enqueue", kLongMs);
   const std::size_t before = sums();
@@ -127,7 +127,7 @@ TEST_CASE("race: an NCCL that breaks while it is tried leaves the ring, and ends
   const Outcome outcome = met("auto", 5);  // which it takes
   over = true;
   saboteur.join();
-  CHECK(outcome.way == "ring");
+  CHECK(outcome.kind == "ring");
   CHECK(!outcome.aborted);
   check_end();
 }
