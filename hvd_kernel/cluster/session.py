@@ -492,7 +492,9 @@ class Session:
             self.executor.launched.send(messages.SetSpares(self._spares_wanted))
             warm_ranks.fill_beside(self.spec)
 
-    def _reset_when_idle(self) -> None:
-        if not self.running and not self.dead:
-            self._repair.done()
-            self.post("reset_communicator", None)
+    def _reset_when_idle(self) -> bool:
+        if self.running or self.dead:
+            return False
+        self._repair.done()
+        self.post("reset_communicator", None)
+        return True

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _SOON_S = 0.05  # for all ranks to notice that their communication has ended
+_AGAIN_S = 0.5  # where a cell runs, or a rank is dead
 
 
 class Repair:
-    """Whether it is needed. Several ranks say so at once."""
+    """Whether it is needed. Several ranks say so, and a cell may begin between the first and the last of them."""
 
     needed = False
+    _is_awaited = False  # a look is due
 
-    def ask(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], None]) -> None:
-        """Have it made soon, unless it is done before."""
-        if not self.needed:
-            self.needed = True
-            later(_SOON_S, lambda: repair() if self.needed else None)
+    def ask(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], bool]) -> None:
+        """Have it made soon, unless it is done before; ``repair`` returns False as long as that cannot be, and is asked again."""
+        self.needed = True
+        if not self._is_awaited:
+            self._is_awaited = True
+            later(_SOON_S, lambda: self._look(later, repair))
 
     def done(self) -> None:
         """Take note that the ranks have been asked."""
         self.needed = False
+
+    def _look(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], bool]) -> None:
+        if self.needed and not repair():
+            later(_AGAIN_S, lambda: self._look(later, repair))
+        else:
+            self._is_awaited = False

@@ -1,0 +1,66 @@
+"""Communication that a task has ended, in virtual time: made anew once, also where a cell runs when a rank says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hvd_kernel.cluster.requests.repair import Repair
+
+
+class Ranks:
+    """What the repair is asked of; ``busy`` while a cell runs or a rank is dead."""
+
+    def __init__(self) -> None:
+        self.repair, self.busy, self.made = Repair(), False, 0
+        self._timers: list[Callable[[], None]] = []
+
+    def say_broken(self) -> None:
+        self.repair.ask(lambda _seconds, function: self._timers.append(function), self._make)
+
+    def pass_time(self) -> int:
+        """Let what is due happen; how many timers that were."""
+        due, self._timers = self._timers, []
+        for each in due:
+            each()
+        return len(due)
+
+    def _make(self) -> bool:
+        if self.busy:
+            return False
+        self.repair.done()
+        self.made += 1
+        return True
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    return Ranks()
+
+
+def test_of_several_ranks_that_say_so_one_repair_comes(ranks: Ranks) -> None:
+    for _ in range(3):
+        ranks.say_broken()
+    assert (ranks.pass_time(), ranks.pass_time(), ranks.made, ranks.repair.needed) == (1, 0, 1, False)
+    ranks.say_broken()
+    assert (ranks.pass_time(), ranks.made) == (1, 2)
+
+
+def test_a_cell_before_it_is_the_repair(ranks: Ranks) -> None:
+    ranks.say_broken()
+    ranks.repair.done()
+    assert (ranks.pass_time(), ranks.pass_time(), ranks.made) == (1, 0, 0)
+
+
+def test_a_rank_that_says_so_while_a_cell_runs_is_not_forgotten(ranks: Ranks) -> None:
+    """It was: the look found a running cell, none came after it, and who said so later was taken for the same."""
+    ranks.say_broken()
+    ranks.repair.done()  # by the cell that runs now
+    ranks.busy = True
+    ranks.say_broken()
+    assert [ranks.pass_time() for _ in range(3)] == [1, 1, 1]
+    assert (ranks.made, ranks.repair.needed) == (0, True)
+    ranks.say_broken()  # the next task's
+    ranks.busy = False
+    assert (ranks.pass_time(), ranks.pass_time(), ranks.made, ranks.repair.needed) == (1, 0, 1, False)
