@@ -84,7 +84,7 @@ def test_memory_names_what_fills_a_rank_and_tensors_that_nobody_names(kernel: Ke
     rows = {line.split()[0]: line.split() for line in kernel.run("%hvd memory").text().splitlines()}
     cell = ran.reply["execution_count"]
     assert rows["model"] == ["model", "Linear", "20", "MB", "20", "MB", "0-2", "cell", f"{cell}:2"]
-    assert rows["big"] == ["big", "Tensor", "40", "MB", "1;", "least", "0", "kB", "cell", f"{cell}:4"]
+    assert rows["big"] == ["big", "Tensor", "40", "MB", "1;", "least", "4", "B", "cell", f"{cell}:4"]
     assert rows["(tensors)"] == ["(tensors)", "100", "MB", "1;", "least", "60", "MB"]
     assert rows["(gradients)"] == ["(gradients)", "20", "MB", "0-2"]
 
