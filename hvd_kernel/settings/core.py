@@ -136,7 +136,7 @@ _NEGOTIATION = (
         "0",
         "longest time in milliseconds that a small tensor waits to be fused with others. There is no cycle here: "
         "operations start when they are asked for, on a GPU when what is under way there has ended, so 0 is the "
-        "natural value (Horovod's default is 1)",
+        "natural value (Horovod's default is 1). Another value takes the place of that rule, on a GPU too",
     ),
     _row("cache_capacity", "CACHE_CAPACITY", whole(0), "1024", "names that the response cache holds; 0: no cache"),
     _row(
