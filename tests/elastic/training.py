@@ -142,6 +142,7 @@ def log(state: State) -> None:
         "local": [hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()],
         "generation": int(os.environ["HVD_GENERATION"]),
         "environ": [int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])],
+        "mps_pipes": os.environ.get("CUDA_MPS_PIPE_DIRECTORY"),
         "time": time.time(),
     }
     if hvd.rank() == 0:

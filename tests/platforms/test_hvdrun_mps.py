@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hvdtest import fake_mps
 from hvdtest.cluster import until
+from hvdtest.elastic_job import ElasticJob
 from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
@@ -131,3 +132,15 @@ def test_the_daemon_of_an_agent_outlives_a_rank_and_is_started_anew_if_it_has_di
     finally:
         agents.end()
     assert not pipes.parent.exists()
+
+
+@NIGHTLY
+def test_who_takes_the_place_of_a_rank_of_an_elastic_job_finds_the_same_daemon(
+    tmp_path: Path, device: dict[str, str]
+) -> None:
+    job = ElasticJob(tmp_path, epochs=4, exits={"1,0": {0: "kill"}, "2,0": {1: "kill"}})
+    ended = job.run("-np", "2", "--min-np", "1", **device)
+    ended.trained(2, 2, 2, 2)
+    assert ended.column("worker") == [0, 1, 2, 2], "who was rank 0, and wrote the line"
+    [pipes] = {*ended.column("mps_pipes")}
+    assert not Path(pipes).parent.exists()
