@@ -15,7 +15,7 @@ class Repair:
     _is_awaited = False  # a look is due
 
     def ask(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], bool]) -> None:
-        """Have it made soon, unless it is done before; ``repair`` returns False as long as that cannot be, and is asked again."""
+        """Have it made soon, unless it is done before; while ``repair`` returns False, it is asked again."""
         self.needed = True
         if not self._is_awaited:
             self._is_awaited = True
