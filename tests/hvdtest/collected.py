@@ -115,7 +115,7 @@ def native_tests() -> list[Case]:
 
 def room_of(path: Path, folder: str) -> str:
     """What runs in a process that has loaded NCCL is a binary of its own, from the folder cuda."""
-    return "nccl" if path.name.startswith("test_nccl") else folder
+    return "nccl" if path.parent.name == "nccl" else folder
 
 
 def newest_binary(room: str) -> Path | None:
