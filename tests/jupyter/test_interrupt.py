@@ -60,7 +60,7 @@ def pids(kernel: Kernel) -> list[int]:
 
 def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4) -> None:
     """A dashboard shows what every rank says there."""
-    gather(kernel, started[0], lambda seen: lines_said(seen) >= ranks)
+    gather(kernel, started[0], lambda seen: len(who_said(seen, "in")) == ranks)
 
 
 def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
@@ -93,9 +93,9 @@ def waits(messages: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def lines_said(messages: list[dict[str, Any]]) -> int:
-    """How many lines of output a dashboard was sent."""
-    return max((part.get("lines", 0) for part in panel(messages)), default=0)
+def who_said(messages: list[dict[str, Any]], line: str) -> set[int]:
+    """The ranks of which a dashboard was sent this line of output."""
+    return {rank for part in panel(messages) for rank, _stream, text in part.get("log", []) if text == line}
 
 
 @pytest.mark.nightly
@@ -453,7 +453,7 @@ def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel,
         started = kernel.start(f"%%hvdrun\n{DISOBEYS}", prompts=True)
         wait_until_inside(kernel, started, 2)
         kernel.press()  # one by one: signals that the kernel has not come to yet are one signal
-        gather(kernel, started[0], lambda seen: lines_said(seen) >= 4)  # both ranks have disobeyed
+        gather(kernel, started[0], lambda seen: len(who_said(seen, "again")) == 2)  # both ranks have disobeyed
         kernel.press()
         assert "not responding yet" in kernel.wait_for("stream")["text"]
         kernel.press()
