@@ -11,8 +11,7 @@ if [ "${1:-}" = fetch ]; then
   mkdir -p "$carried/doctest"
   cp "$(printf '%s\n' "${DOCTEST_DIR:-/usr/include}/doctest/doctest.h")" "$carried/doctest/"
   exec python3 -m pip download -q --no-deps --only-binary :all: --python-version "${2:-3.12}" -d "$carried" \
-    pytest pytest-timeout pluggy iniconfig packaging pygments cloudpickle nvidia-ml-py \
-    'scikit-build-core>=1.1,<2' pathspec 'pybind11>=3.0'
+    -c .ci/constraints.txt -r tools/gpu/carried.txt
 fi
 mkdir -p "${OUT:-build}"
 logs=$(cd "${OUT:-build}" && pwd)

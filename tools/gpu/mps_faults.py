@@ -1,0 +1,106 @@
+"""MPS clients and a fatal fault: what becomes of the others when one fails on the device, or is killed there. Markdown.
+
+Each case has its own private daemon, a bystander that computes all the time, and a client that fails; then a fresh client.
+
+    python -P tools/gpu/mps_faults.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+CLIENT = """
+import sys, time, torch
+x = torch.ones(1 << 20, device="cuda")
+torch.cuda.synchronize()
+print("ready", flush=True)
+"""
+BYSTANDER = CLIENT + """
+longest = 0.0
+for _ in range(int(sys.argv[1])):
+    began = time.monotonic()
+    assert (x * 2).sum().item() == 2 << 20
+    longest = max(longest, time.monotonic() - began)
+    time.sleep(0.01)
+print(f"well, nothing took longer than {longest:.2f} s")
+"""
+CASES = {
+    "an assertion on the device": "x[torch.tensor([1 << 30], device='cuda')]; torch.cuda.synchronize()",
+    "an illegal address": (
+        "import cupy; cupy.RawKernel('extern \\"C\\" __global__ void f(int* p) { *p = 1; }', 'f')((1,), (1,), (cupy.uint64(16),)); "
+        "torch.cuda.synchronize()"
+    ),
+    "SIGKILL in the middle of a kernel": "torch.cuda._sleep(1 << 36); print('asleep', flush=True); torch.cuda.synchronize()",
+    "SIGKILL between kernels": "print('asleep', flush=True); time.sleep(60)",
+}
+COMPUTES = 400  # times that the bystander computes, 10 ms apart
+GIVEN_S = 40.0
+
+
+def _client(code: str, env: dict[str, str], *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-c", code, *args]
+    running = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return running
+
+
+def _ready(client: subprocess.Popen[str]) -> bool:
+    assert client.stdout is not None
+    return any(line.strip() == "ready" for line in client.stdout)
+
+
+def _ended(client: subprocess.Popen[str]) -> str:
+    """Return its last line, or that it never ended."""
+    try:
+        said, _ = client.communicate(timeout=GIVEN_S)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        return f"hung for {GIVEN_S:.0f} s; killed"
+    lines = [line for line in said.splitlines() if "rror" in line or "well" in line] or said.splitlines() or ["nothing"]
+    return f"status {client.returncode}: {lines[0][:110]}"
+
+
+def case(name: str, code: str) -> str:
+    """Return its row."""
+    from hvd_kernel.processes.mps.daemon import PrivateDaemon
+
+    said: list[str] = []
+    daemon = PrivateDaemon(said.append)
+    try:
+        found = daemon.variables(2, dict(os.environ))
+        if not found:
+            return f"| {name} | no daemon: {' '.join(said)} | | |"
+        bystander = _client(BYSTANDER, {**os.environ, **found}, str(COMPUTES))
+        faulty = _client(CLIENT + code, {**os.environ, **found})
+        if not (_ready(bystander) and _ready(faulty)):
+            return f"| {name} | not ready: {_ended(faulty)} | {_ended(bystander)} | |"
+        if name.startswith("SIGKILL"):
+            assert faulty.stdout is not None
+            faulty.stdout.readline()
+            time.sleep(0.5)  # it is in the kernel: nothing says so
+            faulty.kill()
+        mine = _ended(faulty)
+        theirs = _ended(bystander)
+        began = time.monotonic()
+        found = daemon.variables(2, dict(os.environ))
+        fresh = _client(BYSTANDER, {**os.environ, **found}, "2")
+        its = f"{_ended(fresh)}, after {time.monotonic() - began:.1f} s" if _ready(fresh) else f"not ready: {_ended(fresh)}"
+    finally:
+        daemon.close()
+    return f"| {name} | {mine} | {theirs} | {its} {' '.join(said)} |"
+
+
+def main() -> None:
+    """Print a row for each case."""
+    print("\nClients of one MPS daemon:\n\n| one client | it | a bystander | a client after that |\n| --- | --- | --- | --- |", flush=True)
+    for name, code in CASES.items():
+        print(case(name, code).replace("\n", " "), flush=True)
+
+
+if __name__ == "__main__":
+    main()
