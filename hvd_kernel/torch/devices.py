@@ -35,7 +35,13 @@ def is_taken(tensor: Tensor) -> bool:
 
 def with_device(place: tuple[Any, ...], buffer: Tensor) -> tuple[Any, ...]:
     """Return the place of a buffer on a device."""
-    return (*place, buffer.get_device(), _stream_of(buffer).cuda_stream)
+    return (*place, buffer.get_device(), current_stream(buffer))
+
+
+def current_stream(tensor: Tensor) -> int:
+    """Return the stream that this thread gives work on the tensor's device to."""
+    pointer: int = _stream_of(tensor).cuda_stream
+    return pointer
 
 
 def behind(finish: Finish, touched: Sequence[Tensor]) -> Finish:

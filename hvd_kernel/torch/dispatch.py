@@ -104,7 +104,7 @@ def grouped_allreduce_(
         return tuple(unstage(tensor, buffer) for tensor, buffer in zip(kept, buffers, strict=True))
 
     wire, places = named("grouped_allreduce", name), [place for place, _ in pairs]
-    return handles.allreduce_places(wire, places, op, scales, _ordered(finish, buffers), group, waits)
+    return handles.allreduce_places(wire, places, op, scales, ordered(finish, buffers), group, waits)
 
 
 def grouped_allreduce(
@@ -133,7 +133,7 @@ def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, wait
         return from_buffer(outcome.buffers[0], tensor.device)
 
     wire = named("allgather", name)
-    return handles.allgather_places(wire, (place,), _ordered(finish, (buffer,)), group, waits=waits)
+    return handles.allgather_places(wire, (place,), ordered(finish, (buffer,)), group, waits=waits)
 
 
 def grouped_allgather(
@@ -149,7 +149,7 @@ def grouped_allgather(
         return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
 
     wire, places = named("grouped_allgather", name), [place for place, _ in made]
-    return handles.allgather_places(wire, places, _ordered(finish, buffers), group, waits=waits)
+    return handles.allgather_places(wire, places, ordered(finish, buffers), group, waits=waits)
 
 
 def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
@@ -171,7 +171,7 @@ def broadcast_(
     def finish(_: Any) -> Tensor:
         return unstage(tensor, buffer)
 
-    return handles.broadcast_places(wire, (place,), root_rank, _ordered(finish, (buffer,)), group, waits)
+    return handles.broadcast_places(wire, (place,), root_rank, ordered(finish, (buffer,)), group, waits)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -196,7 +196,7 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
         return from_buffer(outcome.buffers[0], tensor.device), received
 
     wire, place = named("alltoall", name), place_of(buffer, number)
-    return handles.alltoall_place(wire, place, counts, _ordered(finish, (buffer,)), group, waits=waits)
+    return handles.alltoall_place(wire, place, counts, ordered(finish, (buffer,)), group, waits=waits)
 
 
 def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
@@ -249,7 +249,8 @@ def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Ten
 # What an operation ends with.
 
 
-def _ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
+def ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
+    """Let the caller's stream go on behind the operation where that is on a device; see ``devices.behind``."""
     return finish if touched[0].is_cpu else behind(finish, touched)
 
 
@@ -264,7 +265,7 @@ def _giving_all(tensors: Tensors, made: Sequence[tuple[InOut, Tensor, Tensor]]) 
     def finish(_: Any) -> Tensors:
         return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(tensors, made, strict=True))
 
-    return _ordered(finish, [touched for _, *both in made for touched in both])
+    return ordered(finish, [touched for _, *both in made for touched in both])
 
 
 def _group(tensors: Sequence[Tensor], doing: str) -> Tensors:

@@ -95,6 +95,9 @@ class Accelerator {
   virtual Result<DeviceEventPtr> end() = 0;
   // Progress-lock owner: whether events of operations that are begun from now on have spans.
   virtual void measure(bool on) = 0;
+  // Progress-lock owner: a device of this rank is known to run other processes of the job too, and
+  // by turns: a time slice each.
+  virtual bool in_turns() const = 0;
   // As begin(). `bytes` for each member, which allreduce_shared() reduces where they lie. An error,
   // alike on all members unless they have been aborted: the first that has none says why.
   virtual Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) = 0;
@@ -125,7 +128,7 @@ struct AcceleratorOptions {
   double self_test_seconds = 20;  // that an operation may take when a way between devices is tried
 };
 
-constexpr std::uint32_t kAcceleratorVersion = 7;
+constexpr std::uint32_t kAcceleratorVersion = 8;
 constexpr const char* kCudaPlugin = "libhvd_cuda.so";
 constexpr const char* kCudaSymbol = "hvd_cuda_open";
 

@@ -30,6 +30,7 @@ class CudaAccelerator final : public Accelerator {
                          const std::vector<DeviceEventPtr>& ready) override;
   Result<DeviceEventPtr> end() override;
   void measure(bool on) override { measuring_ = on; }
+  bool in_turns() const override { return in_turns_; }
   Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) override;
   Status drain() override { return device_context_->drain(mesh_.abort()); }
   void release(const DeviceRegion& region) override { device_context_->forget(region); }
@@ -55,6 +56,7 @@ class CudaAccelerator final : public Accelerator {
   std::uint64_t recorded_ GUARDED_BY(recording_) = 0;  // events of default streams
   KnownDevices known_devices_;
   std::set<std::string> notices_;  // that have been told
+  bool in_turns_ = false;
   // Of the operation that is being carried out.
   std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
   std::optional<CrossDeviceCopy> cross_device_copy_;

@@ -49,9 +49,34 @@ def memory_in_use() -> None:
     hvd.barrier()
 
 
+def steps_on_streams() -> None:
+    """Gradients in shared memory, in steps on one stream and then another: each waits for its own stream's work."""
+    import torch
+    from hvdtest.gpu import device
+
+    import hvd_kernel.torch as hvd
+
+    rank, size, where = hvd.rank(), hvd.size(), device()
+    params = [torch.nn.Parameter(torch.zeros(n, device=where)) for n in (70_001, 3)]
+    named = [(f"streams.p{number}", param) for number, param in enumerate(params)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0), named_parameters=named, op=hvd.Sum)
+    torch.cuda.synchronize()
+    sides = [torch.cuda.Stream(where), torch.cuda.Stream(where)]
+    for step in range(6):
+        with torch.cuda.device(where), torch.cuda.stream(sides[step // 2 % 2]):
+            optimizer.zero_grad()
+            torch.cuda._sleep(20_000_000)
+            (sum(param.sum() for param in params) * (rank + step)).backward()
+            optimizer.synchronize()
+            want = float(sum(other + step for other in range(size)))
+            assert [param.grad.unique().tolist() for param in params] == [[want]] * 2, f"step {step}"
+    hvd.barrier()
+
+
 def test_streams(ranks: RankPool) -> None:
     ranks.run(behind_slow_work)
     ranks.run(memory_in_use)
+    ranks.run(steps_on_streams)
 
 
 def replayed() -> None:

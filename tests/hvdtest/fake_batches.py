@@ -19,6 +19,7 @@ from hvd_kernel.core.tensor import DTYPES
 
 GRADIENTS = 160
 HOLD_S = 0.02  # native/engine/controller/news.h: hold_ns
+IN_TURNS = 5  # native/engine/controller/fusion.cc: kInTurns
 FLOAT32 = DTYPES["float32"]
 
 
@@ -28,6 +29,11 @@ def most_operations(seconds: float) -> int:
     That one, one whenever it has taken as long again, and all the rest when it is done.
     """
     return 2 + max(0, math.floor(math.log2(max(seconds, HOLD_S) / HOLD_S)) + 1)
+
+
+def most_in_turns(seconds: float) -> int:
+    """Return the most that the rule allows in that time where processes take turns on the device."""
+    return 1 + math.ceil(seconds / (IN_TURNS * HOLD_S))
 
 
 def reduce_behind_gate(engine: Any, rank: int, size: int, driver: str) -> tuple[int, float]:

@@ -12,7 +12,7 @@ REFUSED = "HVD_GPU_RING=persistent is not possible among these ranks: "
 REMEDY = "(give each rank a GPU of its own); use auto or slices"
 
 
-def summed(sets: list[list[int]]) -> list[str]:
+def summed(sets: list[list[int]], op: str) -> list[str]:
     """Sum over this rank's set, or over all, twice; return the sum or the error, and what was written on stderr."""
     import os
     import tempfile
@@ -33,7 +33,7 @@ def summed(sets: list[list[int]]) -> list[str]:
 
     def total(turn: int) -> float:
         x = fake_gpu.there(torch.full((1000,), rank + 1.0))
-        hvd.allreduce_(x, name=f"{turn} of {mine.process_set_id}", op=hvd.Sum, process_set=mine)
+        hvd.allreduce_(x, name=f"{turn} of {mine.process_set_id}", op=getattr(hvd, op), process_set=mine)
         values: list[float] = fake_gpu.here(x).unique().tolist()
         (value,) = values
         return value
@@ -52,10 +52,10 @@ def summed(sets: list[list[int]]) -> list[str]:
         return [result, said.read().decode()]
 
 
-def told(np: int, sets: list[list[int]], **env: str) -> list[list[str]]:
+def told(np: int, sets: list[list[int]], op: str = "Sum", **env: str) -> list[list[str]]:
     ranks = RankPool(np, "auto", HVD_CUDA_DRIVER=str(fake_gpu.driver()), HVD_DYNAMIC_PROCESS_SETS="1", **env)
     try:
-        found: list[list[str]] = ranks.run(summed, sets)
+        found: list[list[str]] = ranks.run(summed, sets, op)
     finally:
         ranks.close()
     return found
@@ -72,6 +72,12 @@ def test_ranks_that_share_a_gpu_have_no_persistent_ring_and_are_told_which_and_w
 @pytest.mark.nightly
 def test_by_default_the_core_works_where_tensors_lie_and_nothing_is_said() -> None:
     assert told(2, []) == [["[3.0, 3.0]", ""]] * 2
+
+
+@pytest.mark.nightly
+def test_what_the_ring_has_not_is_staged_and_said_once_by_one_rank() -> None:
+    said = "hvd_kernel warning: cuda/staged_notice: Adasum of float32 on devices goes through host memory: "
+    assert told(2, [], "Adasum") == [["[1.5, 1.5]", f"{said}the ring on devices cannot do it\n"], ["[1.5, 1.5]", ""]]
 
 
 @pytest.mark.nightly

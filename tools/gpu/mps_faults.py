@@ -21,7 +21,9 @@ x = torch.ones(1 << 20, device="cuda")
 torch.cuda.synchronize()
 print("ready", flush=True)
 """
-BYSTANDER = CLIENT + """
+BYSTANDER = (
+    CLIENT
+    + """
 longest = 0.0
 for _ in range(int(sys.argv[1])):
     began = time.monotonic()
@@ -30,14 +32,18 @@ for _ in range(int(sys.argv[1])):
     time.sleep(0.01)
 print(f"well, nothing took longer than {longest:.2f} s")
 """
+)
+ASLEEP = "print('asleep', flush=True)\n"
+ILLEGAL = """
+import cupy
+cupy.RawKernel('extern "C" __global__ void put(int* where) { *where = 1; }', 'put')((1,), (1,), (cupy.uint64(16),))
+torch.cuda.synchronize()
+"""
 CASES = {
-    "an assertion on the device": "x[torch.tensor([1 << 30], device='cuda')]; torch.cuda.synchronize()",
-    "an illegal address": (
-        "import cupy; cupy.RawKernel('extern \\"C\\" __global__ void f(int* p) { *p = 1; }', 'f')((1,), (1,), (cupy.uint64(16),)); "
-        "torch.cuda.synchronize()"
-    ),
-    "SIGKILL in the middle of a kernel": "torch.cuda._sleep(1 << 36); print('asleep', flush=True); torch.cuda.synchronize()",
-    "SIGKILL between kernels": "print('asleep', flush=True); time.sleep(60)",
+    "an assertion on the device": "x[torch.tensor([1 << 30], device='cuda')]\ntorch.cuda.synchronize()",
+    "an illegal address": ILLEGAL,
+    "SIGKILL in the middle of a kernel": f"torch.cuda._sleep(1 << 36)\n{ASLEEP}torch.cuda.synchronize()",
+    "SIGKILL between kernels": f"{ASLEEP}time.sleep(60)",
 }
 COMPUTES = 400  # times that the bystander computes, 10 ms apart
 GIVEN_S = 40.0
@@ -45,8 +51,7 @@ GIVEN_S = 40.0
 
 def _client(code: str, env: dict[str, str], *args: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-P", "-c", code, *args]
-    running = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return running
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def _ready(client: subprocess.Popen[str]) -> bool:
@@ -89,7 +94,11 @@ def case(name: str, code: str) -> str:
         began = time.monotonic()
         found = daemon.variables(2, dict(os.environ))
         fresh = _client(BYSTANDER, {**os.environ, **found}, "2")
-        its = f"{_ended(fresh)}, after {time.monotonic() - began:.1f} s" if _ready(fresh) else f"not ready: {_ended(fresh)}"
+        its = (
+            f"{_ended(fresh)}, after {time.monotonic() - began:.1f} s"
+            if _ready(fresh)
+            else f"not ready: {_ended(fresh)}"
+        )
     finally:
         daemon.close()
     return f"| {name} | {mine} | {theirs} | {its} {' '.join(said)} |"
@@ -97,7 +106,10 @@ def case(name: str, code: str) -> str:
 
 def main() -> None:
     """Print a row for each case."""
-    print("\nClients of one MPS daemon:\n\n| one client | it | a bystander | a client after that |\n| --- | --- | --- | --- |", flush=True)
+    print(
+        "\nClients of one MPS daemon:\n\n| one client | it | a bystander | a client after that |\n| --- | --- | --- | --- |",
+        flush=True,
+    )
     for name, code in CASES.items():
         print(case(name, code).replace("\n", " "), flush=True)
 

@@ -32,7 +32,7 @@ SMALL = "allreduces of 4 KiB, one after another"
 RING, SHARED, GLOO = "ring", "ring, in shared buckets", "Gloo"
 STEPS = (NONE, DEFAULT, ONE_GROUP, DDP, CYCLE, STAGED)
 VARIABLES = {CYCLE: {"HOROVOD_CYCLE_TIME": "5"}, STAGED: {"HVD_GPU": "staged"}}
-GIVEN_S = {2: 45, 4: 75}  # a group of so many ranks
+GIVEN_S = {2: 55, 4: 75}  # a group of so many ranks
 TINY_S = 300
 MARK = "row:"  # begins a line that is a row
 

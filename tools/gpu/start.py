@@ -1,6 +1,6 @@
 """Start of a notebook's four ranks that share a GPU, beside four on the CPU, in turns. Markdown; fails beyond 1.5 times.
 
-    python -P tools/gpu/start.py [ROUNDS]
+python -P tools/gpu/start.py [ROUNDS]
 """
 
 from __future__ import annotations
@@ -53,14 +53,19 @@ def main(rounds: int) -> int:
     for _ in range(rounds):
         for kind, gpus in KINDS.items():
             taken[kind].append(start(gpus))
-    print(f"\n{RANKS} ranks of a notebook, seconds, medians of {rounds} in turns:\n\n| | CPU | one GPU | GPU / CPU |\n| --- | --- | --- | --- |")
+    print(
+        f"\n{RANKS} ranks of a notebook, seconds, medians of {rounds} in turns:\n\n| | CPU | one GPU | GPU / CPU |\n| --- | --- | --- | --- |"
+    )
     ratios = {}
     for phase in (READY, FIRST):
         cpu, gpu = (statistics.median(each[phase] for each in taken[kind]) for kind in KINDS)
         ratios[phase] = gpu / cpu
         print(f"| {phase} | {cpu:.2f} | {gpu:.2f} | {gpu / cpu:.2f} |")
     missed = ratios[READY] > MOST
-    print(f"\n- {'MISSED: a' if missed else 'A'} start with a GPU takes {ratios[READY]:.2f} times as long, at most {MOST}", flush=True)
+    print(
+        f"\n- {'MISSED: a' if missed else 'A'} start with a GPU takes {ratios[READY]:.2f} times as long, at most {MOST}",
+        flush=True,
+    )
     return int(missed)
 
 

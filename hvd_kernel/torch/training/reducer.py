@@ -28,7 +28,16 @@ from hvd_kernel.errors import HorovodInternalError, Mismatch
 from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.training import buckets
-from hvd_kernel.torch.training.slots import Group, Homes, ReducerSettings, Slot, move_in, nothing_sparse, place, wire
+from hvd_kernel.torch.training.slots import (
+    Group,
+    Homes,
+    ReducerSettings,
+    Slot,
+    move_in,
+    nothing_sparse,
+    set_places,
+    wire,
+)
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -179,11 +188,11 @@ class Reducer:
         plan = self.plan
         move_in([member for member in group.slots if member.home is not None and not member.home.is_cpu])
         tensors = [wire(member) for member in group.slots]
-        if not group.places:
+        if not group.bucket:
             return dispatch.grouped_allreduce_(tensors, group.name, plan.op, plan.scales, plan.process_set)
-        return handles.allreduce_places(
-            f"grouped_allreduce.{group.name}", group.places, plan.op, plan.scales, lambda _: tensors
-        )
+        set_places(group)
+        finish = dispatch.ordered(lambda _: tensors, tensors)
+        return handles.allreduce_places(f"grouped_allreduce.{group.name}", group.places, plan.op, plan.scales, finish)
 
     def _starts_sparse(self, slot: Slot) -> bool:
         """Reduce a sparse gradient as a sparse one; also nothing, where another rank's is sparse."""
@@ -297,8 +306,7 @@ class Reducer:
         alone = [slot for slot in slots if slot.group is None]
         for run in buckets.runs([slot.param for slot in alone]):
             members = [alone[i] for i in run]
-            places = tuple(place(slot) for slot in members) if members[0].param.is_cpu else ()
-            self._add(Group(f"bucket.{members[0].name}", members, bucket=True, places=places))
+            self._add(Group(f"bucket.{members[0].name}", members, bucket=True))
 
     def _leave_homes(self) -> None:
         self.homes.decided = False

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from hvd_kernel.core.handles import InOut
 from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor
 from hvd_kernel.torch.staging import NUMBERS
 
@@ -61,7 +62,8 @@ class Group:
     name: str
     slots: list[Slot]
     bucket: bool = False  # ours, not the user's
-    places: tuple[InOut, ...] = ()  # of a bucket on the host: their homes, the same in every round
+    places: tuple[InOut, ...] = ()  # of a bucket: their homes, the same in every round
+    stream: int = 0  # of a bucket on a device: the one that its places name
     handle: int = -1
     started: int = 0
 
@@ -95,7 +97,7 @@ def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
     param, home = slot.param, slot.home
     assert home is not None
     grad = param.grad
-    if grad is not None and not grad.is_sparse and _where(grad) == _where(home):
+    if grad is not None and not grad.is_sparse and _is_at_home(grad, home):
         return None
     slot.made_up = grad is None
     if grad is None:
@@ -106,8 +108,8 @@ def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
     return None if grad is None else (home, grad)
 
 
-def _where(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.stride()
+def _is_at_home(grad: Tensor, home: Tensor) -> bool:
+    return grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride()
 
 
 def nothing_sparse(param: Tensor, dims: int) -> Tensor:
@@ -117,11 +119,20 @@ def nothing_sparse(param: Tensor, dims: int) -> Tensor:
     return torch.sparse_coo_tensor(where, rows, param.shape, check_invariants=False)
 
 
-def place(slot: Slot) -> InOut:
-    """Return where the slot's home lies."""
+def set_places(bucket: Group) -> None:
+    """Say where the homes of a bucket lie, and on a device behind which stream; kept, as it takes milliseconds."""
+    first = bucket.slots[0].home
+    assert first is not None
+    stream = 0 if first.is_cpu else devices.current_stream(first)
+    if not bucket.places or stream != bucket.stream:
+        where = () if first.is_cpu else (first.get_device(), stream)
+        bucket.places, bucket.stream = tuple(_place(slot, where) for slot in bucket.slots), stream
+
+
+def _place(slot: Slot, where: tuple[int, ...]) -> InOut:
     assert slot.home is not None
     pointer = slot.home.data_ptr()
-    return pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype]
+    return cast("InOut", (pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype], *where))
 
 
 def wire(slot: Slot) -> Tensor:

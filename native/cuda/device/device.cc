@@ -103,6 +103,8 @@ int Device::attribute(CUdevice_attribute which) const {
                   [&](int* value) { return driver_.cuDeviceGetAttribute(value, which, handle_); });
 }
 
+bool Device::is_mps_client() const { return attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1; }
+
 void Device::find_reachable() {
   reachable_.push_back(uuid_);
   const int count = value_or(0, driver_.cuDeviceGetCount);

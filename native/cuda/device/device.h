@@ -49,6 +49,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Kernels& kernels() const { return *kernels_; }
   InFlightLimiter& in_flight_limiter() { return in_flight_limiter_; }
   const Uuid& uuid() const { return uuid_; }
+  // Its work runs beside that of other processes; else by turns with theirs.
+  bool is_mps_client() const;
   const Site& site() const { return site_; }
 
   enum class Timing : std::uint8_t { kOff, kOn };

@@ -18,6 +18,14 @@ bool KnownDevices::knows(int rank) const {
                      [&](const PeerInfo& known) { return known.rank == rank; });
 }
 
+bool KnownDevices::shares(int rank) const {
+  return std::any_of(heard_.begin(), heard_.end(), [&](const PeerInfo& one) {
+    return one.rank == rank &&
+           std::any_of(heard_.begin(), heard_.end(),
+                       [&](const PeerInfo& other) { return share_device(one, other); });
+  });
+}
+
 void KnownDevices::describe(PeerInfo& mine, const Topology& topology, const Group& group) const {
   for (const PeerInfo& known : heard_)
     if (mine.sharer < 0 && share_device(known, mine)) mine.sharer = known.rank;

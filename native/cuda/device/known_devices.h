@@ -19,6 +19,8 @@ class KnownDevices {
   // Before a group meets: which rank this one knows to use its device too, as another process, and
   // which rank of its host might (mine.sharer, mine.silent).
   void describe(PeerInfo& mine, const Topology& topology, const Group& group) const;
+  // Whether a device of that rank's is known to be another process's too.
+  bool shares(int rank) const;
 
  private:
   bool knows(int rank) const;

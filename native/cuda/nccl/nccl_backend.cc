@@ -12,6 +12,7 @@
 #include "cuda/nccl/nccl_comm.h"
 #include "cuda/nccl/nccl_kind.h"
 #include "cuda/staged/staged_backend.h"
+#include "cuda/staged/staged_notice.h"
 #include "tensor/dtype.h"
 
 namespace hvd::cuda {
@@ -94,6 +95,7 @@ Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& op
   last_ = "NCCL_ALLREDUCE";
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
+    tell_staged(group, "NCCL", reduction);
     const Status status = staged_->allreduce(group, operands, reduction);
     last_ = staged_->last_algorithm();
     return status;
@@ -253,6 +255,7 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
   const auto own = static_cast<std::size_t>(group.group_rank);
   const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
   if (!kind) {
+    tell_staged(group, "NCCL", reduction);
     const Status status = staged_->reducescatter(group, tensors, reduction);
     last_ = staged_->last_algorithm();
     return status;

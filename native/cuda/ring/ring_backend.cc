@@ -7,6 +7,7 @@
 #include "cuda/ring/ring_move.h"
 #include "cuda/ring/ring_reduce.h"
 #include "cuda/staged/staged_backend.h"
+#include "cuda/staged/staged_notice.h"
 
 namespace hvd::cuda {
 namespace {
@@ -130,6 +131,7 @@ Status RingBackend::adasum(const Group& group, const std::vector<Operand>& opera
     if (!staged) return staged.status();
     staged_ = staged.take();
   }
+  if (!in_self_test_) tell_staged(group, "the ring on devices", reduction);
   Status status = staged_->allreduce(group, operands, reduction);
   last_ = staged_->last_algorithm();
   return status;

@@ -32,6 +32,8 @@ struct InFlight {
   std::size_t operations = 0;  // given to a device, or next to be, and not known to be done
   std::int64_t since_ns = 0;   // the oldest of them
   bool awaited = false;        // a user thread waits for one that has not been given to its device
+  // Rank 0's device runs the work of several processes by turns, a time slice each (no MPS).
+  bool in_turns = false;
 };
 
 struct OutgoingMessage {

@@ -71,6 +71,13 @@ TEST_CASE("known devices: each with its own, threads of one process, and ranks o
   CHECK(told(far, process(0, 0), {0, 1}, {0, 0, 1}) == Told{-1, -1});
 }
 
+TEST_CASE("known devices: which rank shares its device with another process") {
+  KnownDevices known;
+  known.hear({process(0, 0), process(1, 1), process(2, 0)});
+  for (const int rank : {0, 2}) CHECK(known.shares(rank));
+  for (const int rank : {1, 3}) CHECK(!known.shares(rank));
+}
+
 TEST_CASE("known devices: a rank that uses another device later has told both") {
   KnownDevices known;
   known.hear({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});

@@ -67,6 +67,8 @@ Agreed queued(const std::string& name, std::vector<std::int64_t> shape = {4}) {
 
 InFlight one_since(std::int64_t since_ns, bool awaited = false) { return {1, since_ns, awaited}; }
 
+InFlight turns(bool awaited = false) { return {0, 0, awaited, true}; }
+
 // How many operations become of gradients of a step, one every `every_ns`, on a device that takes
 // `takes_ns` for each operation. The progress engine looks when one comes and when it is due.
 int operations_of_step(int gradients, std::int64_t every_ns, std::int64_t takes_ns) {
@@ -275,6 +277,23 @@ TEST_CASE("fusion: what is on the host, or not on rank 0's device, waits for no 
   CHECK(names_of(fusion.take(0, one_since(0))) == Names{{"host"}, {"elsewhere"}});
   fusion.add(agreed_on(sum_of("host")), 0);
   CHECK(names_of(fusion.take(0)) == Names{{"device"}, {"host"}});  // it goes on by itself
+}
+
+TEST_CASE("fusion: in turns what comes waits for more until somebody waits for it") {
+  FusionManager fusion = fusion_of(40);
+  for (const char* const name : {"a", "b", "c", "d"}) {
+    fusion.add(queued(name), 0);
+    CHECK(fusion.take(0, turns()).empty());
+  }
+  CHECK(names_of(fusion.take(1, turns(true))) == Names{{"a", "b"}, {"c", "d"}});
+}
+
+TEST_CASE("fusion: in turns nobody waits longer than five times as long as else") {
+  FusionManager fusion = fusion_of(1 << 20);
+  fusion.add(queued("a"), 0);
+  CHECK(fusion.take(5 * kHold - 1, turns()).empty());
+  CHECK(fusion.due_in(5 * kHold - 1, turns()) == 1);
+  CHECK(names_of(fusion.take(5 * kHold, turns())) == Names{{"a"}});
 }
 
 TEST_CASE("fusion: a cycle is as long on a device, whatever is in flight") {

@@ -318,6 +318,7 @@ class FakeAccelerator final : public Accelerator {
     return DeviceEventPtr(
         std::make_shared<FakeEvent>(device_, "operation " + std::to_string(number_++)));
   }
+  bool in_turns() const override { return false; }
   void measure(bool on) override { device_->measured = on; }
   Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes) override {
     device_->note("share " + std::to_string(bytes) + " on " + std::to_string(device));
