@@ -135,8 +135,9 @@ _NEGOTIATION = (
         number(0.0, 60_000),
         "0",
         "longest time in milliseconds that a small tensor waits to be fused with others. There is no cycle here: "
-        "operations start when they are asked for, on a GPU when what is under way there has ended, so 0 is the "
-        "natural value (Horovod's default is 1). Another value takes the place of that rule, on a GPU too",
+        "operations start when they are asked for, on a GPU when what is under way there has ended (where processes "
+        "take turns on it when somebody waits, or after 100 ms), so 0 is the natural value (Horovod's default is 1). "
+        "Another value takes the place of that rule, on a GPU too",
     ),
     _row("cache_capacity", "CACHE_CAPACITY", whole(0), "1024", "names that the response cache holds; 0: no cache"),
     _row(

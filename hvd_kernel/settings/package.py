@@ -68,8 +68,8 @@ PACKAGE_SETTINGS = (
         one_of("xla", "callback", "stream"),
         "xla",
         "how JAX programs reach other ranks: xla: on the CPU by a handler in XLA, on a GPU by Python; callback: by "
-        "Python, slower, where an XLA cannot have that handler; stream: as xla, and on a GPU behind XLA's stream, not "
-        "tried on one",
+        "Python, slower, where an XLA cannot have that handler; stream: as xla, and on a GPU behind XLA's stream, "
+        "tried on one with sums alone",
     ),
     Setting(("HVD_INSECURE",), _ONE, "0", "1: allow a rendezvous over a network without a secret"),
     Setting(

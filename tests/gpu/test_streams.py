@@ -51,10 +51,13 @@ def memory_in_use() -> None:
 
 def steps_on_streams() -> None:
     """Gradients in shared memory, in steps on one stream and then another: each waits for its own stream's work."""
+    import gc
+
     import torch
     from hvdtest.gpu import device
 
     import hvd_kernel.torch as hvd
+    from hvd_kernel.core.shared_memory import release_shared
 
     rank, size, where = hvd.rank(), hvd.size(), device()
     params = [torch.nn.Parameter(torch.zeros(n, device=where)) for n in (70_001, 3)]
@@ -70,7 +73,9 @@ def steps_on_streams() -> None:
             optimizer.synchronize()
             want = float(sum(other + step for other in range(size)))
             assert [param.grad.unique().tolist() for param in params] == [[want]] * 2, f"step {step}"
-    hvd.barrier()
+    del optimizer, params, named
+    gc.collect()
+    release_shared()
 
 
 def test_streams(ranks: RankPool) -> None:

@@ -4,6 +4,7 @@
 # pybind11, scikit-build-core and mpi4py, without network. What it prints, and the log of each part: gpu_* in $OUT, or in build.
 #   bash tools/gpu/check.sh fetch [3.12]   where there is a network: what such a machine may lack, into build/carry
 #   bash tools/gpu/check.sh [pytest's arguments]
+# A wheel of this tree for that Python and device in build/carry (pip wheel . -C cmake.define.HVD_CUDA=ON ...) saves the build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 carried="$PWD/build/carry"
@@ -57,32 +58,38 @@ PY
 build=(python3 -m pip install -q --no-build-isolation --no-deps --no-index --root-user-action=ignore
   -C cmake.define.HVD_CUDA=ON -C cmake.define.HVD_CUDA_TARGETS="$target" -C build-dir=build/gpu/wheel)
 warnings_allowed=()
-part "build and install" build 200 "${build[@]}" .
-if [ "$ended" != 0 ]; then # a compiler that we have not tried may warn: a failure, but the device is not here for that
+made=("$carried"/hvd_kernel-*.whl) # installed above
+[ -e "${made[0]}" ] || part "build and install" build 200 "${build[@]}" .
+if [ "${ended:-0}" != 0 ]; then # a compiler that we have not tried may warn: a failure, but the device is not here for that
   warnings_allowed=('CMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -Wno-error -o <OBJECT> -c <SOURCE>')
   part "build and install, warnings allowed" build 150 "${build[@]}" "${warnings_allowed[@]/#/-Ccmake.define.}" .
 fi
-[ "$ended" = 0 ] || exit 1
+[ "${ended:-0}" = 0 ] || exit 1
 mkdir -p build/gpu/notebooks
 cp -r tests tools pyproject.toml build/gpu/ && cp -r notebooks/scripts build/gpu/notebooks/
-doctest=$carried building=
+doctest=$carried building= kernels=(-DHVD_CUDA_TARGETS="$target")
+[ -e build/gpu/wheel/hvd_kernels.fatbin ] && kernels=(-DHVD_CUDA_FATBIN="$PWD/build/gpu/wheel/hvd_kernels.fatbin")
 [ -e "$carried/doctest/doctest.h" ] || doctest=${DOCTEST_DIR:-/usr/include}
 if [ -e "$doctest/doctest/doctest.h" ]; then
-  ( # beside the tests with ranks, with the wheel's kernels: nvcc takes longest
+  ( # beside the tests with ranks, with the wheel's kernels where it was built here: nvcc takes longest
     part "native tests, configuration" build 60 cmake -G Ninja -S native -B build/gpu/native -DHVD_PYTHON=OFF -DHVD_MPI=OFF \
-      -DHVD_TESTS=ON -DHVD_CUDA=ON -DHVD_CUDA_FATBIN="$PWD/build/gpu/wheel/hvd_kernels.fatbin" -DDOCTEST_DIR="$doctest" \
+      -DHVD_TESTS=ON -DHVD_CUDA=ON "${kernels[@]}" -DDOCTEST_DIR="$doctest" \
       -DCMAKE_BUILD_TYPE=Release "${warnings_allowed[@]/#/-D}"
     [ "$ended" != 0 ] || part "native tests, build" build 150 cmake --build build/gpu/native --target cuda_tests nccl_tests
     exit "$ended"
   ) &
   building=$!
 fi
-part "tests with ranks as processes" ranks 230 env -C build/gpu HVDTEST_FAILURES="$logs/gpu_failures.log" HVDTEST_LONGEST_S=30 \
+part "tests with ranks as processes" ranks 150 env -C build/gpu HVDTEST_FAILURES="$logs/gpu_failures.log" HVDTEST_LONGEST_S=30 \
   PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python3 -u -P -m pytest -v -p no:cacheprovider -p pytest_timeout --maxfail=8 tests/gpu "$@"
 built=0
 [ -z "$building" ] || wait "$building" || built=$? failed=1
-within 245 env -C build/gpu python3 -u -P tools/gpu/side_by_side.py 2>"$logs/gpu_side_by_side.log" | tee -a "$logs/gpu_report.md" ||
+within 225 env -C build/gpu python3 -u -P tools/gpu/side_by_side.py 2>"$logs/gpu_side_by_side.log" | tee -a "$logs/gpu_report.md" ||
   { failed=1; say "- ranks that share a device: a bound is MISSED, or measuring was cut short"; tail -n 20 "$logs/gpu_side_by_side.log" | cut -c -200 >&2; }
+for each in start:60 frameworks:75 mps_faults:75; do # each prints its table
+  within "${each#*:}" env -C build/gpu python3 -u -P "tools/gpu/${each%:*}.py" 2>"$logs/gpu_${each%:*}.log" | tee -a "$logs/gpu_report.md" ||
+    { failed=1; say "- ${each%:*}: FAILED, or cut short"; tail -n 20 "$logs/gpu_${each%:*}.log" | cut -c -200 >&2; }
+done
 within 120 env -C build/gpu python3 -u -P tools/gpu/measure.py 2>"$logs/gpu_measure.log" | tee -a "$logs/gpu_report.md" ||
   { failed=1; say "| measuring FAILED or was cut short |"; tail -n 20 "$logs/gpu_measure.log" | cut -c -200 >&2; }
 say ""

@@ -81,8 +81,9 @@ def case(name: str, code: str) -> str:
         if not found:
             return f"| {name} | no daemon: {' '.join(said)} | | |"
         bystander = _client(BYSTANDER, {**os.environ, **found}, str(COMPUTES))
+        is_ready = _ready(bystander)
         faulty = _client(CLIENT + code, {**os.environ, **found})
-        if not (_ready(bystander) and _ready(faulty)):
+        if not (is_ready and _ready(faulty)):
             return f"| {name} | not ready: {_ended(faulty)} | {_ended(bystander)} | |"
         if name.startswith("SIGKILL"):
             assert faulty.stdout is not None

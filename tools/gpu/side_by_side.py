@@ -1,7 +1,8 @@
 """Ranks that share a GPU beside their peers, as clients of MPS and in time slices: the table of bounds.py. Markdown.
 
-hvdrun starts the ranks, and with them its private MPS daemon, as any user's; each group of ranks measures everything in
-turn, on tensors and models of its own. It fails where a bound is missed, or a row could not be measured.
+hvdrun starts the ranks, and with them its private MPS daemon, as any user's; each group of ranks measures everything on
+tensors and models of its own. Steps that are compared alternate; those that need other settings come behind them. It fails
+where a bound is missed, or a row could not be measured.
 
     python -P tools/gpu/side_by_side.py            on a machine with a GPU: 2 and 4 ranks, 4 minutes at most
     python -P tools/gpu/side_by_side.py --tiny     one group of two ranks on the CPU: whether the program itself works
@@ -125,20 +126,23 @@ class Rank:
         return devices.parts_of(shared_memory.allocate_on_devices(size, like.get_device()), [0], [like])[0]
 
     def steps(self, model: str, make: Callable[[], tuple[Any, Callable[[Any], Any]]]) -> None:
-        for way in STEPS:
-            with self._variables(VARIABLES.get(way, {})):
-                self.torch.manual_seed(0)
-                net, loss = make()
-                call = self._step(way, net, loss)
-                self.row(model, way, self.median(call, 3 if self.tiny else 8))
-                del net, loss, call
+        calls = {way: self._step(way, *self._seeded(make)) for way in STEPS if way not in VARIABLES}
+        rounds = 3 if self.tiny else 12
+        taken = [{way: self.seconds(call) for way, call in calls.items()} for _ in range(rounds)][2:]
+        for way in calls:
+            self.row(model, way, statistics.median(each[way] for each in taken))
+        calls.clear()
+        for way, variables in VARIABLES.items():
+            with self._variables(variables):
+                self.row(model, way, self.median(self._step(way, *self._seeded(make)), rounds))
+
+    def _seeded(self, make: Callable[[], tuple[Any, Callable[[Any], Any]]]) -> tuple[Any, Callable[[Any], Any]]:
+        self.torch.manual_seed(0)
+        return make()
 
     @contextmanager
     def _variables(self, more: dict[str, str]) -> Iterator[None]:
         """Initialise again with other settings, and without them in the end."""
-        if not more:
-            yield
-            return
         before = dict(os.environ)
         for now in (more, None):
             self.hvd.shutdown()
