@@ -77,8 +77,8 @@ Result<DeviceCommunicator*> CudaAccelerator::communicator_of(int device, const G
   const LocalDevice local{on ? on.value() : nullptr, on.status()};
   Result<ChosenBackend> agreed = init_backend(local, mesh_, cpu_, group, options_, known_devices_);
   if (!agreed) return agreed.status();
-  in_turns_ = in_turns_ || (on && !on.value()->is_mps_client() &&
-                            known_devices_.shares(mesh_.topology().rank));
+  in_turns_ = in_turns_ ||
+              (on && !on.value()->is_mps_client() && known_devices_.shares(mesh_.topology().rank));
   const std::string& notice = agreed.value().notice;
   if (!notice.empty() && notices_.insert(notice).second)
     log(Level::kWarning, "cuda/accelerator", notice);

@@ -10,14 +10,13 @@
 //   on devices     at once while nothing is in flight there; what comes while something is waits
 //                  for its end, and then all of it goes (group commit). Of many gradients a few
 //                  operations become, however slow the device is, and one alone loses nothing
-//   in turns       where processes take turns on rank 0's device, one operation of all costs each
-//                  of them time slices, and none of it is hidden: what comes waits for more,
-//                  whatever is in flight
+//   in turns       where processes take turns on rank 0's device each operation costs all of them
+//                  time slices, and nothing of it is hidden: what comes waits for more, whatever
+//                  is in flight
 // Nobody waits for an operation longer than that had taken by then (or for `hold`; in turns five
-// times that): its end may depend on what is held. Nor where no company can come: somebody waits, and all that was asked for
-// is here.
-// With a `cycle` small operations wait for company for that long, on the host and on devices, and
-// no longer. Pure: time goes in, and what is in flight.
+// times that): its end may depend on what is held. Nor where no company can come: somebody waits,
+// and all that was asked for is here. With a `cycle` small operations wait for company for that
+// long, on the host and on devices, and no longer. Pure: time goes in, and what is in flight.
 #pragma once
 
 #include <cstddef>
