@@ -17,7 +17,7 @@ fi
 mkdir -p "${OUT:-build}"
 logs=$(cd "${OUT:-build}" && pwd)
 rm -f "$logs"/gpu_*.log "$logs/gpu_report.md"
-failed=0 whole=540 patience=30 # what is told to end may take that long to say what has failed so far
+failed=0 ended=0 whole=540 patience=30 # what is told to end may take that long to say what has failed so far
 say() { printf '%s\n' "$*" | tee -a "$logs/gpu_report.md"; }
 left() { echo $((whole - patience - SECONDS)); }
 within() { # seconds at most, of the nine minutes as many as are left; command
@@ -60,11 +60,11 @@ build=(python3 -m pip install -q --no-build-isolation --no-deps --no-index --roo
 warnings_allowed=()
 made=("$carried"/hvd_kernel-*.whl) # installed above
 [ -e "${made[0]}" ] || part "build and install" build 200 "${build[@]}" .
-if [ "${ended:-0}" != 0 ]; then # a compiler that we have not tried may warn: a failure, but the device is not here for that
+if [ "$ended" != 0 ]; then # a compiler that we have not tried may warn: a failure, but the device is not here for that
   warnings_allowed=('CMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -Wno-error -o <OBJECT> -c <SOURCE>')
   part "build and install, warnings allowed" build 150 "${build[@]}" "${warnings_allowed[@]/#/-Ccmake.define.}" .
 fi
-[ "${ended:-0}" = 0 ] || exit 1
+[ "$ended" = 0 ] || exit 1
 mkdir -p build/gpu/notebooks
 cp -r tests tools pyproject.toml build/gpu/ && cp -r notebooks/scripts build/gpu/notebooks/
 doctest=$carried building= kernels=(-DHVD_CUDA_TARGETS="$target")

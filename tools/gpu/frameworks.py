@@ -7,31 +7,50 @@ Each way has ranks of its own, clients of a private MPS daemon where there is on
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from ranks import said
 
 RANKS, SIZE, ROUNDS = 2, 1 << 26, 8
+COUNT = SIZE // 4
 GIVEN_S = 50.0
 MARK = "row:"
 
 
-def cupy_array() -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return the module, a sum, and what waits for an array."""
+class Way(NamedTuple):
+    """How a rank sums arrays of a library."""
+
+    hvd: Any  # the library's Horovod API, initialised
+    full: Callable[[float], Any]  # an array on the device
+    summed: Callable[[Any], Any]
+    wait: Callable[[Any], Any]  # until an array is there
+
+
+def _cupy() -> Way:
     import cupy
 
     import hvd_kernel.numpy as hvd
 
     hvd.init()
-    return hvd, lambda x: hvd.allreduce_(x, op=hvd.Sum), lambda _: cupy.cuda.Device().synchronize()
+    device = cupy.cuda.Device()
+    return Way(
+        hvd,
+        lambda value: cupy.full(COUNT, value, cupy.float32),
+        lambda x: hvd.allreduce_(x, op=hvd.Sum),
+        lambda _: device.synchronize(),
+    )
 
 
-def _jax(*, jitted: bool) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
+def _jax(*, jitted: bool) -> Way:
     import jax
+    import jax.numpy as jnp
 
     import hvd_kernel.jax as hvd
 
@@ -40,70 +59,50 @@ def _jax(*, jitted: bool) -> tuple[Any, Callable[[Any], Any], Callable[[Any], An
     def summed(x: Any) -> Any:
         return hvd.allreduce(x, op=hvd.Sum)
 
-    return hvd, jax.jit(summed) if jitted else summed, jax.block_until_ready
+    return Way(
+        hvd,
+        lambda value: jnp.full(COUNT, value, jnp.float32),
+        jax.jit(summed) if jitted else summed,
+        jax.block_until_ready,
+    )
 
 
-def ones(framework: str, value: float) -> Any:
-    """Return an array on the device."""
-    if framework == "cupy":
-        import cupy
-
-        return cupy.full(SIZE // 4, value, cupy.float32)
-    import jax.numpy as jnp
-
-    return jnp.full(SIZE // 4, value, jnp.float32)
-
-
-WAYS: dict[str, tuple[str, Callable[[], Any], dict[str, str]]] = {
-    "CuPy": ("cupy", cupy_array, {}),
-    "JAX": ("jax", lambda: _jax(jitted=False), {}),
-    "JAX, jitted": ("jax", lambda: _jax(jitted=True), {}),
-    "JAX, jitted, HVD_JAX=stream": ("jax", lambda: _jax(jitted=True), {"HVD_JAX": "stream"}),
+WAYS: dict[str, tuple[Callable[[], Way], dict[str, str]]] = {
+    "CuPy": (_cupy, {}),
+    "JAX": (lambda: _jax(jitted=False), {}),
+    "JAX, jitted": (lambda: _jax(jitted=True), {}),
+    "JAX, jitted, HVD_JAX=stream": (lambda: _jax(jitted=True), {"HVD_JAX": "stream"}),
 }
 
 
-def rank_main(way: str) -> None:
+def rank_main(name: str) -> None:
     """Sum on a rank."""
-    framework, make, _ = WAYS[way]
-    hvd, summed, wait = make()
-    first = summed(ones(framework, hvd.rank() + 1.0))
-    wait(first)
-    want = float(sum(range(hvd.size() + 1)))
+    make, _ = WAYS[name]
+    way = make()
+    first = way.summed(way.full(way.hvd.rank() + 1.0))
+    way.wait(first)
+    want = float(sum(range(way.hvd.size() + 1)))
     right = float(first.min()) == float(first.max()) == want
-    x, taken = ones(framework, 0.0), []
+    x, taken = way.full(0.0), []
     for _ in range(ROUNDS):
-        wait(x)
-        hvd.barrier()
+        way.wait(x)
+        way.hvd.barrier()
         began = time.perf_counter()
-        wait(summed(x))
+        way.wait(way.summed(x))
         taken.append(time.perf_counter() - began)
     print(f"{MARK}{right}:{1e3 * statistics.median(taken[2:])}", flush=True)
-    hvd.shutdown()
+    way.hvd.shutdown()
 
 
-def row(way: str) -> str:
+def row(name: str) -> str:
     """Have ranks sum in that way; return its row."""
-    command = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(RANKS), "--gpus", "0"]
-    env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **WAYS[way][2]}
-    running = subprocess.Popen(
-        [*command, sys.executable, "-P", __file__, "rank", way],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=env,
-    )
-    try:
-        said, _ = running.communicate(timeout=GIVEN_S)
-    except subprocess.TimeoutExpired:
-        running.terminate()
-        said, _ = running.communicate()
-    found = [line.partition(MARK)[2].split(":") for line in said.splitlines() if MARK in line]
-    if len(found) == RANKS:
-        right = all(each[0] == "True" for each in found)
-        return f"| {way} | {'right' if right else 'WRONG'} | {max(float(each[1]) for each in found):.3g} |"
-    print(said[-3000:], file=sys.stderr)
-    why = [line for line in said.splitlines() if "Error" in line or "hvdrun:" in line] or ["it did not end"]
-    return f"| {way} | FAILED: {why[-1][:150]} | |"
+    env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **WAYS[name][1]}
+    lines = said(RANKS, ["--gpus", "0"], [__file__, "rank", name], env, GIVEN_S).splitlines()
+    found = [line.partition(MARK)[2].split(":") for line in lines if MARK in line]
+    if len(found) != RANKS:
+        return f"| {name} | FAILED: {len(found)} of {RANKS} ranks came to their end | |"
+    right = all(each[0] == "True" for each in found)
+    return f"| {name} | {'right' if right else 'WRONG'} | {max(float(each[1]) for each in found):.3g} |"
 
 
 def main() -> int:
@@ -113,8 +112,8 @@ def main() -> int:
         flush=True,
     )
     failed = 0
-    for way in WAYS:
-        told = row(way)
+    for name in WAYS:
+        told = row(name)
         failed += "| right |" not in told
         print(told, flush=True)
     return int(failed > 0)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 CLIENT = """
 import sys, time, torch
@@ -60,12 +58,15 @@ def _ready(client: subprocess.Popen[str]) -> bool:
 
 
 def _ended(client: subprocess.Popen[str]) -> str:
-    """Return its last line, or that it never ended."""
-    try:
-        said, _ = client.communicate(timeout=GIVEN_S)
-    except subprocess.TimeoutExpired:
-        client.kill()
+    """Return how it ended and its first line that tells why, or that it never did."""
+    assert client.stdout is not None
+    late = threading.Timer(GIVEN_S, client.kill)
+    late.start()
+    said = client.stdout.read()  # not communicate(), which misses what was read ahead with the lines before
+    client.wait()
+    if late.finished.is_set():
         return f"hung for {GIVEN_S:.0f} s; killed"
+    late.cancel()
     lines = [line for line in said.splitlines() if "rror" in line or "well" in line] or said.splitlines() or ["nothing"]
     return f"status {client.returncode}: {lines[0][:110]}"
 

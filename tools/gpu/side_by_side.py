@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests"), str(ROOT / "notebooks" / "scripts")]
 
 from bounds import CYCLE, DDP, DEFAULT, GPT2, HEAD, NONE, ONE_GROUP, RESNET, STAGED, Row, misses, unmeasured
+from ranks import said
 
 SIZES = {"64 KiB": 1 << 16, "256 MiB": 1 << 28}
 TINY = {"4 KiB": 1 << 12}
@@ -223,19 +223,9 @@ def group(ranks: int, *, mps: bool, tiny: bool) -> list[Row]:
     """Have a group of ranks measure in its time; what they say besides goes to stderr."""
     late = TINY_S if tiny else GIVEN_S[ranks]
     words = ["--mps" if mps else "--no-mps", *([] if tiny else ["--gpus", "0"]), "--start-timeout", str(late)]
-    own = [sys.executable, "-P", __file__, "rank", "mps" if mps else "slices", "tiny" if tiny else "whole"]
-    command = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(ranks), *words, *own]
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    own = [__file__, "rank", "mps" if mps else "slices", "tiny" if tiny else "whole"]
     rows: list[Row] = []
-    assert running.stdout is not None
-    try:
-        said, _ = running.communicate(timeout=late)
-    except subprocess.TimeoutExpired:
-        running.terminate()
-        said, _ = running.communicate()
-        print(f"{ranks} ranks were cut short after {late} s", file=sys.stderr, flush=True)
-    for line in said.splitlines():
+    for line in said(ranks, words, own, {"GLOO_SOCKET_IFNAME": "lo"}, late).splitlines():
         _, there, told = line.partition(MARK)
         rows += [Row(*json.loads(told))] if there else []
         print(rows[-1] if there else line, flush=True, file=sys.stdout if there else sys.stderr)

@@ -1,0 +1,22 @@
+"""hvdrun for what is measured on a GPU: starts a program on ranks, and gives back what it said, within its time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def said(ranks: int, options: Sequence[str], program: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
+    """Return what the ranks of a Python program say on stdout; stderr is ours. That it was cut short is said there."""
+    hvdrun = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(ranks), *options]
+    command = [*hvdrun, sys.executable, "-P", *program]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    try:
+        out, _ = running.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        out, _ = running.communicate()
+        print(f"{ranks} ranks were cut short after {seconds} s", file=sys.stderr, flush=True)
+    return out
