@@ -19,14 +19,11 @@ bool is_new(const std::string& sentence) {
 
 }  // namespace
 
-std::string staged_notice(const std::string& backend, const Reduction& reduction) {
-  return std::string(name_of(reduction.op)) + " of " + name_of(reduction.dtype) +
-         " on devices goes through host memory: " + backend + " cannot do it";
-}
-
 void tell_staged(const Group& group, const std::string& backend, const Reduction& reduction) {
   if (group.group_rank != 0) return;
-  const std::string sentence = staged_notice(backend, reduction);
+  const std::string sentence = std::string(name_of(reduction.op)) + " of " +
+                               name_of(reduction.dtype) +
+                               " on devices goes through host memory: " + backend + " cannot do it";
   if (is_new(sentence)) log(Level::kWarning, "cuda/staged_notice", sentence);
 }
 

@@ -9,10 +9,8 @@
 
 namespace hvd::cuda {
 
-// backend: its name, as in "the ring". The sentence.
-std::string staged_notice(const std::string& backend, const Reduction& reduction);
-
-// Any thread. Warns: the first member of a group, once in a process for each sentence.
+// Any thread. Warns: the first member of a group, once in a process for each sentence. backend: its
+// name, as in "the ring".
 void tell_staged(const Group& group, const std::string& backend, const Reduction& reduction);
 
 }  // namespace hvd::cuda

@@ -135,10 +135,7 @@ InFlight Outstanding::in_flight(std::int64_t now_ns) {
     warned_ns_ = 0;
     operations_.erase(operations_.begin(), first);
   }
-  InFlight all;
-  all.operations = operations_.size();
-  all.since_ns = operations_.empty() ? now_ns : operations_.front().since_ns;
-  return all;
+  return {operations_.size(), operations_.empty() ? now_ns : operations_.front().since_ns};
 }
 
 void Outstanding::drop_done(std::int64_t now_ns) {
@@ -254,9 +251,8 @@ Result<DeviceEventPtr> Devices::end() {
 }
 
 InFlight Devices::in_flight(std::int64_t now_ns) {
+  if (captures_) return {0, now_ns};
   InFlight all;
-  all.since_ns = now_ns;
-  if (captures_) return all;
   {
     const MutexLock lock(*mutex_);
     all = outstanding_.in_flight(now_ns);
