@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,14 +125,15 @@ def set_places(bucket: Group) -> None:
     assert first is not None
     stream = 0 if first.is_cpu else devices.current_stream(first)
     if not bucket.places or stream != bucket.stream:
-        where = () if first.is_cpu else (first.get_device(), stream)
-        bucket.places, bucket.stream = tuple(_place(slot, where) for slot in bucket.slots), stream
+        bucket.places, bucket.stream = tuple(map(_place, bucket.slots)), stream
 
 
-def _place(slot: Slot, where: tuple[int, ...]) -> InOut:
-    assert slot.home is not None
-    pointer = slot.home.data_ptr()
-    return cast("InOut", (pointer, pointer, slot.home.shape, NUMBERS[slot.home.dtype], *where))
+def _place(slot: Slot) -> InOut:
+    home = slot.home
+    assert home is not None
+    pointer = home.data_ptr()
+    place = (pointer, pointer, home.shape, NUMBERS[home.dtype])
+    return place if home.is_cpu else devices.with_device(place, home)
 
 
 def wire(slot: Slot) -> Tensor:
