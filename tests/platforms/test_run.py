@@ -112,13 +112,14 @@ def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, h
     assert found["seconds"] < 60
 
 
-def test_a_rank_tells_its_exception_when_nothing_else_is_left_to_do(tmp_path: Path) -> None:
-    """A traceback of a rank that lives on is shown after a while, and whoever has called `run` tells it too."""
-    found, _ = script(tmp_path, "caught(lingers, output_filename='out')")
+def test_what_the_exception_tells_is_not_on_stderr_too_where_a_rank_takes_its_time_to_end(tmp_path: Path) -> None:
+    """A traceback of a rank that lives on is shown after a while: so it comes when nothing else is left to do."""
+    found, said = script(tmp_path, "caught(lingers, output_filename='out')")
     assert isinstance(found, dict)
     assert found["cause"] == ["Bad", True, ["slow", 0]]
     heard = (tmp_path / "out/rank.0/stderr").read_text().splitlines()
     assert heard[:2] == ["still at work", "Traceback (most recent call last):"]
+    assert said.count("Traceback (most recent call last)") == 1
 
 
 def test_a_rank_that_vanishes_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
