@@ -52,6 +52,7 @@ class ConnectedMesh : public Mesh {
     {
       const MutexLock lock(news_mutex_);
       wake_links_ = {};
+      stir_links_ = {};
     }
     tcp_.reset();  // what is not sent yet still goes out
     mpi_.reset();
@@ -77,6 +78,7 @@ class ConnectedMesh : public Mesh {
   }
   SendLink& to(int peer) override { return *to_[at(peer)]; }
   RecvLink& from(int peer) override { return *from_[at(peer)]; }
+  EagerLinks* eager() override { return may_be_eager() ? tcp_.get() : nullptr; }
   Status send_control(int peer, const std::string& bytes) override {
     return control_->send(peer, bytes);
   }
@@ -118,6 +120,15 @@ class ConnectedMesh : public Mesh {
     return status ? failure_detector_->start() : status;
   }
 
+  int hosts() const {
+    return 1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end());
+  }
+  // More ranks than that send so much to each other that agreeing first is as quick; and rank 0 is
+  // to hear of all of them without a step in between.
+  bool may_be_eager() const {
+    constexpr int kMost = 8;
+    return !over_mpi() && size_ <= kMost && size_ - 1 <= options_.fanout && hosts() == size_;
+  }
   bool beside(int peer) const {
     return topology_.host_of[at(peer)] == topology_.host_of[at(rank_)];
   }
@@ -169,8 +180,7 @@ class ConnectedMesh : public Mesh {
   // they decide which sockets they need.
   Status plan_memory(Bootstrap& bootstrap, ArenaPlan& plan) {
     // Wherever two ranks are on one host: all ranks take part in the exchange, or none.
-    const int hosts = 1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end());
-    if (!may_share() || hosts == size_) return Status::ok();
+    if (!may_share() || hosts() == size_) return Status::ok();
     if (failpoint("connect.plan")) return Status::make(Code::kInternal, "failpoint", kRoom);
     if (topology_.local_size > 1) plan = plan_arena(shape(), rank_ == locals_.front());
     const Result<std::vector<std::string>> all = bootstrap.allgather(plan.missing);
@@ -252,6 +262,13 @@ class ConnectedMesh : public Mesh {
     if (wake_links_) wake_links_();
   }
 
+  // Whoever sleeps on the doorbell may wait for eager slots meanwhile.
+  void control_news() {
+    doorbell_->ring();
+    const MutexLock lock(news_mutex_);
+    if (stir_links_) stir_links_();
+  }
+
   void make_control(std::vector<PeerSockets>& sockets) {
     FailureDetector& failure_detector = *failure_detector_;
     control_ = std::make_unique<Control>(ControlRules{
@@ -270,7 +287,7 @@ class ConnectedMesh : public Mesh {
       } else {
         auto line = std::make_unique<SocketLine>(
             peer, std::move(sockets[at(peer)][Purpose::kControl]),
-            SocketLine::Calls{[this] { doorbell_->ring(); },
+            SocketLine::Calls{[this] { control_news(); },
                               [&failure_detector] { failure_detector.nudge(); }});
         failure_detector.serve(line.get());
         control_->add(std::move(line));
@@ -325,6 +342,7 @@ class ConnectedMesh : public Mesh {
     Status status = tcp_->start();
     const MutexLock lock(news_mutex_);
     wake_links_ = [this] { tcp_->wake(); };
+    stir_links_ = [this] { tcp_->stir(); };
     return status;
   }
 
@@ -354,6 +372,7 @@ class ConnectedMesh : public Mesh {
           options_.slot_bytes, options_.slots, failure_detector_->abort(),
           [this](int who, const std::string& why) { failure_detector_->suspect(who, why); },
           raises("hvd-io"), options_.flush_s);
+    tcp_->rings([this] { doorbell_->ring(); });
     tcp_->add(peer, std::move(streams), &failure_detector_->left(peer), may_spin());
     to_[at(peer)] = tcp_->send_link(peer);
     from_[at(peer)] = tcp_->recv_link(peer);
@@ -377,6 +396,7 @@ class ConnectedMesh : public Mesh {
   bool agreed_ = false;  // all ranks have heard why they do not meet
   Mutex news_mutex_;
   std::function<void()> wake_links_ GUARDED_BY(news_mutex_);  // those that sleep on no counter
+  std::function<void()> stir_links_ GUARDED_BY(news_mutex_);
   std::vector<std::unique_ptr<SendLink>> to_;
   std::vector<std::unique_ptr<RecvLink>> from_;
 };

@@ -24,6 +24,7 @@
 #include "base/visible.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/link/doorbell.h"
+#include "transport/link/eager_links.h"
 #include "transport/link/link.h"
 #include "transport/mesh/tree.h"
 #include "transport/shm/fast_path.h"
@@ -86,6 +87,8 @@ class Mesh {
   virtual std::string transport_to(int peer) const = 0;  // "shm", "tcp", "mpi", "local"
   virtual SendLink& to(int peer) = 0;
   virtual RecvLink& from(int peer) = 0;
+  // Where each rank has a host of its own, and there are few of them; else null.
+  virtual EagerLinks* eager() { return nullptr; }
 
   // Control channel, to the parent and the children in the tree; progress-lock owner only. send
   // never waits: what does not fit is kept and goes out with later calls of send or poll, or by the

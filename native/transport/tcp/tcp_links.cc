@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "base/backoff.h"
@@ -14,7 +15,8 @@
 namespace hvd {
 namespace {
 
-constexpr int kSliceMs = 10;   // how late, at worst, a waiter learns of what nobody told it
+constexpr int kSliceMs = 10;  // how late, at worst, a waiter learns of what nobody told it
+constexpr std::int64_t kLongestMs = 3'600'000;
 constexpr int kStandByMs = 1;  // how late, at worst, the I/O thread takes over from a waiter
 
 class Link : public SendLink, public RecvLink {
@@ -44,6 +46,7 @@ struct TcpLinks::Peer {
   std::vector<Fd> streams;
   TcpSender sender;
   TcpReceiver receiver;
+  std::byte* eager = nullptr;  // the slot that was acquired last for eager data
   const std::atomic<bool>* left = nullptr;
   bool spare_cores = false;
   // The receiver belongs to one thread; another may wait for room to send.
@@ -56,6 +59,13 @@ struct TcpLinks::Peer {
 };
 
 namespace {
+
+struct Counted {
+  explicit Counted(std::atomic<int>& number) : count(number) { ++count; }
+  ~Counted() { --count; }
+  Counted(const Counted&) = delete;
+  std::atomic<int>& count;
+};
 
 std::size_t Link::slot_bytes() const { return peer_.sender.slot_bytes(); }
 std::size_t Link::slots() const { return peer_.sender.slots(); }
@@ -118,6 +128,10 @@ Result<Slot> TcpLinks::acquire(Peer& peer, const Abort& abort) {
 // before it looks for the last time (all sequentially consistent): one of the two sees the other.
 void TcpLinks::publish(Peer& peer, std::size_t bytes) {
   peer.sender.publish(bytes);
+  pushed(peer);
+}
+
+void TcpLinks::pushed(Peer& peer) {
   tell(peer, peer.sender.new_failure());
   if (peer.sender.pending() && sleeping_.load(std::memory_order_seq_cst)) signal_event(work_);
 }
@@ -134,7 +148,11 @@ Slot TcpLinks::attempt(Peer& peer, Direction direction) {
     tell(peer, peer.sender.new_failure());
     return peer.sender.acquire();
   }
-  const Slot slot = peer.receiver.peek();
+  Slot slot = peer.receiver.peek();
+  while (slot.data != nullptr && peer.receiver.unaccepted()) {  // something else came to be next
+    peer.receiver.release();
+    slot = peer.receiver.peek();
+  }
   if (slot.data == nullptr && peer.receiver.ended()) {
     peer.ended.store(true, std::memory_order_release);
     tell(peer, peer.receiver.new_failure());
@@ -143,12 +161,7 @@ Slot TcpLinks::attempt(Peer& peer, Direction direction) {
 }
 
 Result<Slot> TcpLinks::wait(Peer& peer, Direction direction, const Abort& abort) {
-  struct Counted {
-    explicit Counted(std::atomic<int>& number) : count(number) { ++count; }
-    ~Counted() { --count; }
-    Counted(const Counted&) = delete;
-    std::atomic<int>& count;
-  } const counted(waiting_);
+  const Counted counted(waiting_);
   Spin spin = peer.spare_cores ? Spin::before_sleep(true) : Spin::none();
   for (;;) {
     push_pending();
@@ -221,9 +234,100 @@ void TcpLinks::sleep_of_io() {
   if (work) sleeping_.store(false, std::memory_order_seq_cst);
   if (work && waiting_.load() == 0)
     for (const auto& peer : peers_) peer->sender.ask(items);
+  const std::size_t own = items.size();
+  {
+    const MutexLock lock(watch_mutex_);
+    items.insert(items.end(), watched_.begin(), watched_.end());
+  }
   const int ready = ::poll(items.data(), items.size(), work ? kStandByMs : stop_.load() ? 0 : -1);
   sleeping_.store(false, std::memory_order_seq_cst);
-  if (ready > 0 && items[0].revents != 0) drain_event(work_);
+  if (ready <= 0) return;
+  if (items[0].revents != 0) drain_event(work_);
+  if (std::none_of(items.begin() + static_cast<std::ptrdiff_t>(own), items.end(),
+                   [](const pollfd& item) { return item.revents != 0; })) {
+    return;
+  }
+  {
+    const MutexLock lock(watch_mutex_);
+    watched_.clear();
+  }
+  ring_();
+}
+
+std::byte* TcpLinks::acquire(int peer) {
+  TcpSender& sender = peer_of(peer).sender;
+  peer_of(peer).eager = sender.broken() ? nullptr : sender.acquire().data;
+  return peer_of(peer).eager == nullptr ? nullptr : peer_of(peer).eager + kEagerTag;
+}
+
+void TcpLinks::publish(int peer, const EagerTag& tag, std::size_t bytes) {
+  Peer& to = peer_of(peer);
+  std::byte* const head = to.eager;
+  std::memset(head, 0, kEagerTag);
+  std::memcpy(head, &tag.position, sizeof tag.position);
+  std::memcpy(head + sizeof tag.position, &tag.slot, sizeof tag.slot);
+  to.sender.publish(kEagerTag + bytes, true);
+  pushed(to);
+}
+
+EagerFound TcpLinks::look(int peer, std::uint64_t position) {
+  Peer& from = peer_of(peer);
+  const bool gone = from.gone();  // before the look: what it sent before it went still counts
+  for (;;) {
+    if (from.receiver.peek().data == nullptr) break;
+    if (!from.receiver.unaccepted()) return {EagerFound::What::kOrdinary, {}};
+    const EagerTag tag = from.receiver.tag();
+    if (tag.position >= position) return {EagerFound::What::kEager, tag};
+    from.receiver.release();
+  }
+  if (from.receiver.ended()) {
+    from.ended.store(true, std::memory_order_release);
+    tell(from, from.receiver.new_failure());
+  }
+  return {gone ? EagerFound::What::kGone : EagerFound::What::kNothing, {}};
+}
+
+void TcpLinks::accept(int peer) { peer_of(peer).receiver.accept(); }
+
+void TcpLinks::add_awaited(const std::vector<int>& peers, std::vector<pollfd>& items) const {
+  for (const int peer : peers) {
+    const int socket = peer_of(peer).receiver.awaited();
+    if (socket >= 0) items.push_back({socket, POLLIN, 0});
+  }
+}
+
+// Whoever rings has rung before it looks at stirs_, and here that is said before news() looks at
+// the doorbell (all sequentially consistent): one of the two sees the other.
+void TcpLinks::wait(const std::vector<int>& peers, const std::function<bool()>& news,
+                    std::chrono::nanoseconds longest) {
+  const Counted counted(waiting_);
+  push_pending();
+  stirs_.store(true, std::memory_order_seq_cst);
+  if (!news()) {
+    std::vector<pollfd> items{{news_.get(), POLLIN, 0}};
+    add_awaited(peers, items);
+    for (const auto& other : peers_)
+      if (other->sender.pending()) other->sender.ask(items);
+    const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(longest).count();
+    const int ms = static_cast<int>(std::min<std::int64_t>(rest + 1, kLongestMs));
+    if (::poll(items.data(), items.size(), ms) > 0 && items[0].revents != 0 && !abort_.raised())
+      drain_event(news_);
+  }
+  stirs_.store(false, std::memory_order_relaxed);
+}
+
+void TcpLinks::watch(const std::vector<int>& peers) {
+  std::vector<pollfd> items;
+  add_awaited(peers, items);
+  {
+    const MutexLock lock(watch_mutex_);
+    watched_ = std::move(items);
+  }
+  signal_event(work_);
+}
+
+void TcpLinks::stir() {
+  if (stirs_.load(std::memory_order_seq_cst)) signal_event(news_);
 }
 
 }  // namespace hvd

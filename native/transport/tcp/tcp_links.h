@@ -13,12 +13,14 @@
 
 #include "base/abort.h"
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/thread.h"
+#include "transport/link/eager_links.h"
 #include "transport/tcp/tcp_stream.h"
 
 namespace hvd {
 
-class TcpLinks {
+class TcpLinks : public EagerLinks {
  public:
   // A connection broke, or ended: a death unless the peer has said goodbye. Any thread.
   using Broken = std::function<void(int peer, const std::string& why)>;
@@ -26,7 +28,7 @@ class TcpLinks {
   // failed: the I/O thread has.
   TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
            Failed failed, double flush_s);
-  ~TcpLinks();  // sends what is left, for flush_s at most
+  ~TcpLinks() override;  // sends what is left, for flush_s at most
   TcpLinks(const TcpLinks&) = delete;
   TcpLinks& operator=(const TcpLinks&) = delete;
 
@@ -39,6 +41,18 @@ class TcpLinks {
   std::unique_ptr<RecvLink> recv_link(int peer);
   // An abort was raised or a peer has left: whoever waits looks again. Any thread.
   void wake() { signal_event(news_); }
+  // Before start(): what watch() calls.
+  void rings(std::function<void()> ring) { ring_ = std::move(ring); }
+
+  std::size_t most_bytes() const override { return slot_bytes_ - kEagerTag; }
+  std::byte* acquire(int peer) override;
+  void publish(int peer, const EagerTag& tag, std::size_t bytes) override;
+  EagerFound look(int peer, std::uint64_t position) override;
+  void accept(int peer) override;
+  void wait(const std::vector<int>& peers, const std::function<bool()>& news,
+            std::chrono::nanoseconds longest) override;
+  void watch(const std::vector<int>& peers) override;
+  void stir() override;
 
   struct Peer;
   Result<Slot> acquire(Peer& peer, const Abort& abort);
@@ -56,6 +70,8 @@ class TcpLinks {
   void tell(Peer& peer, const std::string& why);
   void run();
   void sleep_of_io();
+  void add_awaited(const std::vector<int>& peers, std::vector<pollfd>& items) const;
+  void pushed(Peer& peer);
   Peer& peer_of(int rank) const;
 
   std::size_t slot_bytes_, slots_;
@@ -67,6 +83,10 @@ class TcpLinks {
   Fd news_, work_;  // events: for those who wait; for the I/O thread
   std::atomic<int> waiting_{0};
   std::atomic<bool> sleeping_{false}, stop_{false};
+  std::atomic<bool> stirs_{false};  // somebody waits for eager slots, whom a doorbell is to wake
+  std::function<void()> ring_;
+  Mutex watch_mutex_;
+  std::vector<pollfd> watched_ GUARDED_BY(watch_mutex_);
   std::thread thread_;
 };
 

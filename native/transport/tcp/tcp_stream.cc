@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kMostParts = 16;  // of one system call
 constexpr std::size_t kSlotAlign = 64;  // before it lies the head
+constexpr std::uint64_t kEagerBit = std::uint64_t{1} << 63U;
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
@@ -48,10 +49,10 @@ Slot TcpSender::acquire() {
   return {memory_.data() + nth(used_) * slot_bytes_, slot_bytes_};
 }
 
-void TcpSender::publish(std::size_t bytes) {
+void TcpSender::publish(std::size_t bytes, bool eager) {
   const MutexLock lock(mutex_);
   Out& out = out_[nth(used_)];
-  const std::uint64_t length = bytes;
+  const std::uint64_t length = bytes | (eager ? kEagerBit : 0);
   std::memcpy(out.head.data(), &length, sizeof length);
   out.bytes = bytes;
   out.sent = 0;
@@ -152,10 +153,29 @@ std::byte* TcpReceiver::head(const In& in) const {
   return in.memory.data() + (kSlotAlign - kSlotHead);
 }
 
+std::uint64_t TcpReceiver::word(const In& in) const {
+  std::uint64_t word = 0;
+  std::memcpy(&word, head(in), sizeof word);
+  return word;
+}
+
 std::size_t TcpReceiver::length(const In& in) const {
-  std::uint64_t bytes = 0;
-  std::memcpy(&bytes, head(in), sizeof bytes);
-  return static_cast<std::size_t>(bytes);
+  return static_cast<std::size_t>(word(in) & ~kEagerBit);
+}
+
+bool TcpReceiver::is_eager(const In& in) const { return (word(in) & kEagerBit) != 0; }
+
+bool TcpReceiver::unaccepted() const {
+  const In& in = in_[turn_];
+  return is_eager(in) && !in.accepted;
+}
+
+EagerTag TcpReceiver::tag() const {
+  EagerTag tag;
+  const std::byte* const at = head(in_[turn_]) + kSlotHead;
+  std::memcpy(&tag.position, at, sizeof tag.position);
+  std::memcpy(&tag.slot, at + sizeof tag.position, sizeof tag.slot);
+  return tag;
 }
 
 std::size_t TcpReceiver::wanted(const In& in) const {
@@ -166,12 +186,16 @@ std::size_t TcpReceiver::wanted(const In& in) const {
 Slot TcpReceiver::peek() {
   In& in = in_[turn_];
   for (;;) {
-    if (in.have >= kSlotHead && length(in) > slot_bytes_) {
+    if (in.have >= kSlotHead &&
+        (length(in) > slot_bytes_ || (is_eager(in) && length(in) < kEagerTag))) {
       fail("a slot announced " + std::to_string(length(in)) + " bytes");
       return {};
     }
     std::size_t want = wanted(in);
-    if (want == 0) return {head(in) + kSlotHead, length(in)};
+    if (want == 0) {
+      const std::size_t tag = in.accepted ? kEagerTag : 0;
+      return {head(in) + kSlotHead + tag, length(in) - tag};
+    }
     if (ended_) return {};
     if (failpoint("tcp.one_byte")) want = 1;
     const ssize_t got = ::recv(streams_[turn_].get(), head(in) + in.have, want, MSG_DONTWAIT);
@@ -191,6 +215,7 @@ void TcpReceiver::release() {
   const std::size_t all = kSlotHead + length(in);
   in.usual = all - kSlotHead;
   in.have -= all;
+  in.accepted = false;
   if (in.have > 0) std::memmove(head(in), head(in) + all, in.have);
   turn_ = (turn_ + 1) % in_.size();
 }

@@ -1,7 +1,9 @@
 // The two ends of a TCP link, without waiting.
 //   stream     one socket; a link has one or several, and its slots take them in turn: slot n goes
 //              over stream n modulo their number, so that the order needs no numbers on the wire
-//   on a wire  a slot is its length (8 bytes, little-endian) and its bytes
+//   on a wire  a slot is its length (8 bytes, little-endian) and its bytes; of an eager slot
+//              (eager_links.h) the length has its highest bit set and counts a tag of 16 bytes
+//              before them
 #pragma once
 
 #include <poll.h>
@@ -14,6 +16,7 @@
 
 #include "base/fd.h"
 #include "base/mutex.h"
+#include "transport/link/eager_links.h"
 #include "transport/link/link.h"
 
 namespace hvd {
@@ -34,6 +37,7 @@ class Pages {
 };
 
 constexpr std::size_t kSlotHead = 8;
+constexpr std::size_t kEagerTag = 16;
 
 // Sends what it is given as far as the sockets take it; the rest goes with later calls of push().
 class TcpSender {
@@ -45,7 +49,7 @@ class TcpSender {
 
   // One thread:
   Slot acquire();  // data is null while all slots wait to be sent
-  void publish(std::size_t bytes);
+  void publish(std::size_t bytes, bool eager = false);
   // Any thread:
   void push();
   bool pending() const { return pending_.load(std::memory_order_seq_cst); }
@@ -86,6 +90,10 @@ class TcpReceiver {
 
   Slot peek();  // data is null while the slot is not there completely
   void release();
+  // Of the slot that is there: it is eager, and nobody has accepted it.
+  bool unaccepted() const;
+  EagerTag tag() const;
+  void accept() { in_[turn_].accepted = true; }
   int awaited() const;  // the descriptor to wait on; -1: nothing more comes
   bool ended() const { return ended_; }
   std::string new_failure();
@@ -95,10 +103,13 @@ class TcpReceiver {
     Pages memory;
     std::size_t have = 0;   // of this slot, its head included, and perhaps of the following
     std::size_t usual = 0;  // the length of the last slot: the next is read without a look first
+    bool accepted = false;  // eager, and peek() gives it
   };
 
   std::byte* head(const In& in) const;
+  std::uint64_t word(const In& in) const;
   std::size_t length(const In& in) const;
+  bool is_eager(const In& in) const;
   std::size_t wanted(const In& in) const;
   void fail(std::string why);
 
