@@ -148,6 +148,19 @@ Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& ope
   return slices(context, with.order, plan, reduction, Results::kToAll);
 }
 
+bool CpuBackend::is_one_hand_over(const Group& group, std::size_t count, Dtype dtype) {
+  if (group.size() == 1 || count == 0) return false;
+  const std::size_t width = size_of(dtype);
+  return pattern_of(known(group).context, count * width, width) == kDirect;
+}
+
+Status CpuBackend::allreduce_sent(const Group& group, const std::vector<Operand>& operands,
+                                  const Reduction& reduction) {
+  Known& with = known(group);
+  used(with, kDirect);
+  return direct_sent(with.context, with.order, operands, reduction);
+}
+
 Status CpuBackend::allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                                     const std::vector<std::ptrdiff_t>& offsets,
                                     const Reduction& reduction) {

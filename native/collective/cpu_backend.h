@@ -27,6 +27,12 @@ class CpuBackend : public Backend {
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
 
+  // allreduce() would take one hand-over: then the inputs may be sent to everybody before it is
+  // agreed on, if the links know such slots, and allreduce_sent() folds them.
+  bool is_one_hand_over(const Group& group, std::size_t count, Dtype dtype);
+  Status allreduce_sent(const Group& group, const std::vector<Operand>& operands,
+                        const Reduction& reduction);
+
   // Between operations, the same on all ranks.
   void set_options(const AlgorithmOptions& options);
 

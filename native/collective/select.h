@@ -53,6 +53,7 @@ class Backends {
            OpenAccelerator open = nullptr);
   ~Backends();
   Backend& cpu() const;
+  CpuBackend& host() const { return *cpu_; }  // the same
   Accelerators& accelerators() { return accelerators_; }
   // Progress-lock owner, between operations, the same on all ranks (autotune).
   void set_options(const AlgorithmOptions& options);

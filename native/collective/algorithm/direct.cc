@@ -52,6 +52,11 @@ Status direct(CommunicatorContext& context, Order& order, const std::vector<Oper
       return status;
   }
   if (failpoint("collective.direct_sent")) return tripped("collective.direct_sent");
+  return direct_sent(context, order, operands, reduction);
+}
+
+Status direct_sent(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
+                   const Reduction& reduction) {
   std::vector<const std::byte*>& inputs = context.seen();
   const std::size_t bytes = elements_of(operands) * size_of(reduction.dtype);
   for (int step = 1; step < context.size(); ++step) {

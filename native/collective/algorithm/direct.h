@@ -12,5 +12,8 @@ namespace hvd {
 
 Status direct(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const Reduction& reduction);
+// The same where everybody's input has been sent already: without factors before the sum.
+Status direct_sent(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
+                   const Reduction& reduction);
 
 }  // namespace hvd
