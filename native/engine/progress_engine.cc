@@ -43,6 +43,7 @@ ProgressEngine::ProgressEngine(const Parts& parts, const EngineOptions& options)
       progress_lock_(mesh_.doorbell()),
       executor_(parts, options.algorithms),
       fast_path_(mesh_.fast_path(), mesh_.topology().size, options.mesh.first_count),
+      eager_(parts),
       neighbours_(neighbours_of(rank_, mesh_.topology().size, options.controller.fanout)),
       no_memory_(std::make_shared<const Status>(
           Status::make(Code::kInternal, "rank " + std::to_string(rank_) + " is out of memory",
@@ -61,7 +62,7 @@ void ProgressEngine::run() {
 void ProgressEngine::submit(Request request) {
   may_lack_memory();
   queue_.push(std::move(request));
-  mesh_.doorbell().ring();
+  ring();
 }
 
 void ProgressEngine::timeline(bool on, bool mark_cycles) {
@@ -90,7 +91,7 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin sp
   if (!take_progress_lock(*task, spin)) {
     if (task->held.exchange(false)) ask_from_outside(task);
     // Who has the progress lock may have looked at the queue for the last time.
-    if (!queue_.empty()) mesh_.doorbell().ring();
+    if (!queue_.empty()) ring();
     return;
   }
   guarded([&] {
@@ -106,7 +107,13 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin sp
 void ProgressEngine::hurry() {
   if (!holds_.load(std::memory_order_relaxed)) return;
   hurries_.store(true, std::memory_order_relaxed);
+  ring();
+}
+
+// Who sleeps may wait for the data of an eager round.
+void ProgressEngine::ring() {
   mesh_.doorbell().ring();
+  eager_.stir();
 }
 
 bool ProgressEngine::take_progress_lock(Task& task, Spin& spin) {
@@ -121,6 +128,7 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
     fast_path_.decline();
     return ask_by_message(task);
   }
+  if (fast == Try::kMeets && ask_eagerly(*task)) return;
   const auto nothing_else = [&] {
     return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_ && spin.again();
   };
@@ -132,6 +140,21 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
   parts_.counters.fast_paths.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
   carry_out({std::move(*response), {task}});
+}
+
+// The data first: the others wait for them.
+bool ProgressEngine::ask_eagerly(const Task& task) {
+  if (!eager_.may_send(task)) return false;
+  std::optional<EagerTag> tag;
+  {
+    const MutexLock lock(controller_mutex_);
+    tag = controller_.ask_eagerly(task.request, now_ns());
+  }
+  if (!tag) return false;
+  failpoint("engine.eager");
+  eager_.send(task, *tag);
+  stirred_ = true;
+  return true;
 }
 
 void ProgressEngine::ask_by_message(const TaskPtr& task) {
@@ -178,6 +201,7 @@ void ProgressEngine::run_until_idle() {
       work();
     } else if (!news) {
       attend_if_needed();
+      eager_.watch();
       const auto longest = longest_sleep();
       alarm_ns_ = now_ns() + longest.count();
       progress_lock_.park(seen, longest);
@@ -202,10 +226,14 @@ void ProgressEngine::run_for(Task& task, const Deadline& deadline, Spin& spin) {
     } else if (!news && !spin.again()) {
       if (deadline.expired()) return;
       attend_if_needed();
-      progress_lock_.sleep(seen, std::min(longest_sleep(), deadline.remaining()));
+      sleep(seen, std::min(longest_sleep(), deadline.remaining()));
       spin.restart();
     }
   }
+}
+
+void ProgressEngine::sleep(std::uint32_t seen, std::chrono::nanoseconds longest) {
+  eager_.waits() ? eager_.wait(seen, longest) : progress_lock_.sleep(seen, longest);
 }
 
 // True: nothing is to be done, the progress lock is released, and what comes now wakes the
@@ -217,6 +245,7 @@ bool ProgressEngine::hand_back() {
     attend_if_needed();
     const bool too_late = due_ns_ >= 0 && due_ns_ < alarm_ns_;
     if (!agenda_.empty() || too_late) return false;
+    eager_.watch();
     if (progress_lock_.give_back(seen)) return true;
   }
   return false;
@@ -230,7 +259,8 @@ bool ProgressEngine::look(std::uint32_t heard) {
   }
   const std::vector<int> left = departed(heard);  // before the messages: those it sent still count
   const bool asked = submit_all();
-  const bool came = hear_all();
+  bool came = hear_all();
+  came = hear_eager() || came;
   const bool hurries = hurries_.load(std::memory_order_relaxed) && hurries_.exchange(false);
   const bool due = hurries || (due_ns_ >= 0 && now_ns() >= due_ns_);
   const bool news = asked || came || due || std::exchange(stirred_, false);
@@ -267,6 +297,18 @@ bool ProgressEngine::hear_all() {
     if (ended_) break;
   }
   return any;
+}
+
+bool ProgressEngine::hear_eager() {
+  if (ended_ || !eager_.on()) return false;
+  Result<bool> came = false;
+  {
+    const MutexLock lock(controller_mutex_);
+    came = eager_.look(controller_, now_ns());
+  }
+  if (came) return came.value();
+  fail_everywhere(came.status());
+  return true;
 }
 
 // Who has said goodbye since the doorbell was heard last. Rare, so it is looked after only when it

@@ -21,6 +21,7 @@
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "engine/controller/controller.h"
+#include "engine/eager_exchange.h"
 #include "engine/execution/executor.h"
 #include "engine/fast_path_negotiation.h"
 #include "engine/options.h"
@@ -61,14 +62,18 @@ class ProgressEngine {
   bool hand_back();
   bool take_progress_lock(Task& task, Spin& spin);
   void ask_for(const TaskPtr& task, Spin& spin, Try fast);
+  bool ask_eagerly(const Task& task);
   void ask_by_message(const TaskPtr& task);
   void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_use_fast_path();
+  void sleep(std::uint32_t seen, std::chrono::nanoseconds longest);
 
+  void ring();
   void hurry();
   bool look(std::uint32_t heard);
   bool submit_all();
   bool hear_all();
+  bool hear_eager();
   std::vector<int> departed(std::uint32_t heard) const;
   void note_departures(const std::vector<int>& left);
   void forget_neighbour(int rank);
@@ -104,6 +109,7 @@ class ProgressEngine {
 
   Executor executor_;
   FastPathNegotiation fast_path_;
+  EagerExchange eager_;
   std::deque<Work> agenda_;     // agreed, not yet done
   std::vector<Request> asked_;  // the queue's other half
   bool ended_ = false;

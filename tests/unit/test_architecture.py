@@ -40,7 +40,7 @@ NATIVE = {  # room -> the rooms it may include, itself aside
 NATIVE_FOLDERS = {  # room -> its folders, each of which may include those before it; "": the room's own, above them
     "transport": ("socket", "auth", "bootstrap", "link", "shm", "tcp", "mpi", "watch", "mesh", "control", ""),
     "collective": ("backend", "algorithm", ""),
-    "engine": ("message", "tune", "controller", "execution", "timeline", ""),
+    "engine": ("message", "tune", "eager", "controller", "execution", "timeline", ""),
     "cuda": ("driver", "kernels", "device", "group", "staged", "ring", "nccl", ""),
 }
 FRAMEWORKS = re.compile(r"^(torch|ATen|c10|tensorflow|xla)/")

@@ -36,6 +36,13 @@ void Children::again(int place, int slot, std::uint64_t version) {
   ++outbox.count;
 }
 
+void Children::post_void(int place, std::uint64_t position) {
+  Outbox& outbox = outboxes_[static_cast<std::size_t>(place)];
+  if (outbox.closed) return;
+  append_void(outbox.items, position);
+  ++outbox.count;
+}
+
 bool Children::close(int place) {
   return !std::exchange(outboxes_[static_cast<std::size_t>(place)].closed, true);
 }
@@ -50,7 +57,7 @@ void Children::take(std::vector<OutgoingMessage>& into) {
     Outbox& outbox = outboxes_[place];
     if (outbox.count == 0) continue;
     into.push_back({state_.tree().child(static_cast<int>(place)),
-                    response_list_of(outbox.items, outbox.count)});
+                    response_list_of(outbox.items, outbox.count, state_.eager().completed())});
     outbox.items.clear();
     outbox.count = 0;
   }

@@ -23,6 +23,8 @@ class Children {
   void post(const std::vector<int>& slots, std::string_view item);
   // The child is to ask in full.
   void again(int place, int slot, std::uint64_t version);
+  // The child is to send no data for this round, unless it has (eager/eager_rounds.h).
+  void post_void(int place, std::uint64_t position);
   // Nothing is posted to it from now on. False: so it was.
   bool close(int place);
 

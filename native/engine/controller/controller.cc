@@ -32,6 +32,11 @@ Controller::Controller(int rank, int size, const ControllerOptions& options)
 
 void Controller::ask(Request request, std::int64_t now_ns) {
   const int rank = state_.tree().rank();
+  if (state_.eager().bound()) {
+    eager_held_.push_back({rank, {}, std::move(request), false});
+    return void_round();
+  }
+  note_ask(request.kind);
   if (request.kind == Kind::kLeave) return role_->leave(rank);
   if (request.kind == Kind::kPark) return role_->park(std::move(request), {rank}, now_ns);
   if (request.kind == Kind::kBlocked) return ask_blocked(std::move(request), now_ns);
@@ -84,6 +89,13 @@ void Controller::note_ready(const RankSet& who, const Entry& entry, std::int64_t
 }
 
 Status Controller::hear(int from, const std::string& bytes, std::int64_t now_ns) {
+  if (state_.eager().bound()) return hear_while_bound(from, bytes, now_ns);
+  if (eager_held_.empty() && !comes_later(from, bytes)) return hear_from(from, bytes, now_ns);
+  eager_held_.push_back({from, bytes, std::nullopt, false});
+  return Status::ok();
+}
+
+Status Controller::hear_from(int from, const std::string& bytes, std::int64_t now_ns) {
   const Subtree& tree = state_.tree();
   const int place = tree.place_of(from);
   Status status;
@@ -106,6 +118,7 @@ Status Controller::hear(int from, const std::string& bytes, std::int64_t now_ns)
 Status Controller::hear_requests(int place, const std::string& bytes, std::int64_t now_ns) {
   Result<RequestList> requests = decode_requests(bytes);
   if (!requests) return requests.status();
+  if (requests.value().position) return hear_notice(place, requests.value(), now_ns);
   const std::vector<std::uint64_t>& words = requests.value().slots;
   for (std::size_t i = 0; i < words.size(); ++i) {
     for (std::uint64_t rest = words[i]; rest != 0; rest &= rest - 1) {
@@ -218,6 +231,9 @@ Status Controller::hear_item(const Item& item, std::string_view bytes, std::int6
     case Item::Sort::kCached:
       children_.post(item.slots, bytes);
       return state_.learn(item.slots);
+    case Item::Sort::kVoid:
+      hear_void(item.version);
+      return Status::ok();
     case Item::Sort::kResponse:
       break;
   }
@@ -227,7 +243,8 @@ Status Controller::hear_item(const Item& item, std::string_view bytes, std::int6
   return status;
 }
 
-void Controller::gone(int peer, std::int64_t /*now_ns*/) {
+void Controller::gone(int peer, std::int64_t now_ns) {
+  if (hold_gone(peer, now_ns)) return;
   const Subtree& tree = state_.tree();
   if (peer == tree.parent()) return state_.end(peer);
   const int place = tree.place_of(peer);
@@ -249,8 +266,12 @@ void Controller::hand_up() {
 }
 
 News Controller::take(std::int64_t now_ns) {
-  release_held(now_ns);
-  role_->work(now_ns);
+  if (state_.eager().bound()) {
+    work_on_round(now_ns);
+  } else {
+    release_held(now_ns);
+    role_->work(now_ns);
+  }
   hand_up();
   News news;
   news.warnings = role_->take_warnings();
@@ -267,12 +288,13 @@ bool Controller::has_news() const {
 }
 
 std::int64_t Controller::due_in(std::int64_t now_ns) const {
-  return has_news() ? 0 : role_->due_in(now_ns);
+  if (has_news()) return 0;
+  return state_.eager().bound() ? round_due_in(now_ns) : role_->due_in(now_ns);
 }
 
 bool Controller::idle() const {
   return state_.table().count_waiting() == 0 && state_.joined().empty() && held_.empty() &&
-         role_->idle();
+         eager_held_.empty() && role_->idle();
 }
 
 std::vector<Waiting> Controller::waiting() const {

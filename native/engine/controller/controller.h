@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +24,10 @@
 #include "engine/controller/news.h"
 #include "engine/controller/rank_state.h"
 #include "engine/controller/role.h"
+#include "engine/eager/eager_rounds.h"
 #include "engine/message/request.h"
 #include "engine/message/wire.h"
+#include "transport/link/eager_links.h"
 
 namespace hvd {
 
@@ -37,6 +40,15 @@ class Controller {
   Status hear(int from, const std::string& bytes, std::int64_t now_ns);
   // The peer said goodbye without asking to leave: it could not wait for its turn.
   void gone(int peer, std::int64_t now_ns);
+  // Instead of ask(), for a sum whose data can be sent at once (eager/eager_rounds.h). Nothing:
+  // ask. Else they are to be sent with this tag before anything else is.
+  std::optional<EagerTag> ask_eagerly(const Request& request, std::int64_t now_ns);
+  const EagerRounds& eager() const { return state_.eager(); }
+  // The peer's data for the open round have come.
+  Status eager_came(int peer, std::uint32_t slot, std::int64_t now_ns);
+  // The others have completed the round, as far as this rank knows, or the peer has said that it
+  // sent: its data must come.
+  bool must_come(int peer) const;
   // An operation of so many bytes has been carried out (for autotune).
   void carried_out(std::int64_t bytes, std::int64_t now_ns);
   // So much is in flight on this rank's devices: to be said before take() while something is held
@@ -59,6 +71,28 @@ class Controller {
   void ask_of_set(const ProcessSet& set, Request request, std::int64_t now_ns);
   void note_ready(const RankSet& who, const Entry& entry, std::int64_t now_ns);
 
+  // What cannot be looked at before the open round is decided, or before this rank has completed
+  // those that rank 0 had.
+  struct Held {
+    int from = -1;  // this rank
+    std::string bytes;
+    std::optional<Request> request;  // this rank's
+    bool gone = false;
+  };
+  void note_ask(Kind kind);
+  bool hold_gone(int peer, std::int64_t now_ns);
+  void work_on_round(std::int64_t now_ns);
+  std::int64_t round_due_in(std::int64_t now_ns) const;
+  bool comes_later(int from, const std::string& bytes) const;
+  Status hear_while_bound(int from, const std::string& bytes, std::int64_t now_ns);
+  Status release_all(std::int64_t now_ns);
+  bool may_begin_round(const Entry& entry) const;
+  void end_round(std::int64_t now_ns);
+  void void_round();
+  Status hear_from(int from, const std::string& bytes, std::int64_t now_ns);
+  Status hear_notice(int place, const RequestList& list, std::int64_t now_ns);
+  void hear_void(std::uint64_t position);
+
   Status hear_requests(int place, const std::string& bytes, std::int64_t now_ns);
   void hear_slot(int place, int slot, std::uint64_t assignments, std::int64_t now_ns);
   Status hear_request(int place, RequestMessage& ask, std::uint64_t changes, std::int64_t now_ns);
@@ -78,6 +112,7 @@ class Controller {
   const std::unique_ptr<Role> role_;
   const bool notes_ready_;
   std::vector<OutgoingMessage> to_parent_;
+  std::deque<Held> eager_held_;
   std::vector<Request> held_;  // what a rank that has joined asks for waits until all have
   std::vector<Ready> ready_;
 };

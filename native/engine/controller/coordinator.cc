@@ -256,6 +256,11 @@ void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   issue(message);
 }
 
+void Coordinator::used(int slot) {
+  order_.begin_round();
+  order_.touch(slot);
+}
+
 // Slots for what is worth one.
 void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessage& message) {
   message.version = state_.assignments() + 1;

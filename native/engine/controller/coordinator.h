@@ -38,6 +38,7 @@ class Coordinator final : public Role {
   std::int64_t due_in(std::int64_t now_ns) const override;
   bool idle() const override { return fusion_.empty() && state_.joined().empty(); }
   std::vector<std::string> take_warnings() override;
+  void used(int slot) override;
 
  private:
   struct Name {

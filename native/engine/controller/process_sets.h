@@ -5,6 +5,7 @@
 //            under the same id meant another set
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -37,6 +38,9 @@ class ProcessSets {
     return id >= 0 && at < sets_.size() ? sets_[at].get() : nullptr;
   }
   std::uint64_t changes() const { return changes_; }
+  bool only_the_global() const {
+    return std::count(sets_.begin(), sets_.end(), nullptr) + 1 == static_cast<int>(sets_.size());
+  }
   // Ascending, different, of this engine, at least one.
   bool valid(const std::vector<std::int64_t>& ranks) const;
   // The id of the set with these ranks; negative: there is none.

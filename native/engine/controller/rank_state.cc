@@ -41,6 +41,7 @@ Status RankState::learn(const ResponseMessage& message) {
   if (set == nullptr) return senseless("a process set that does not exist");
   if (response.kind == Kind::kPark || response.kind == Kind::kBlocked)
     return senseless("a kind of request that has no response");
+  step(response.set == 0 && message.only.empty());
   if (Status status = learn_answers(message, *set); !status) return status;
   Status status = response.status ? learn_change(response) : Status::ok();
   if (status) put_on_agenda(message, *set);
@@ -179,6 +180,23 @@ void RankState::remove_set(int id) {
 }
 
 Status RankState::learn(const std::vector<int>& slots) {
+  const Entry* const first = table_.at_slot(slots.front());
+  step(first != nullptr && first->set->id == 0);
+  return learn_slots(slots);
+}
+
+Status RankState::complete_round() {
+  const int slot = eager_.slot();
+  eager_.complete();
+  Status status = learn_slots({slot});
+  if (status) agenda_.back().eager = true;
+  return status;
+}
+
+// What all ranks learn is one position further on.
+void RankState::step(bool all_ranks) { all_ranks ? eager_.passed() : eager_.strayed(); }
+
+Status RankState::learn_slots(const std::vector<int>& slots) {
   Response response;
   response.names.reserve(slots.size());
   const ProcessSet* set = nullptr;

@@ -11,6 +11,7 @@
 #include "engine/controller/message_table.h"
 #include "engine/controller/news.h"
 #include "engine/controller/process_sets.h"
+#include "engine/eager/eager_rounds.h"
 #include "engine/message/request.h"
 #include "engine/message/subtree.h"
 #include "engine/message/wire.h"
@@ -25,7 +26,8 @@ Status removed_set(int id);
 
 class RankState {
  public:
-  RankState(int rank, int size, int fanout) : tree_(rank, size, fanout), sets_(tree_) {}
+  RankState(int rank, int size, int fanout)
+      : tree_(rank, size, fanout), sets_(tree_), eager_(rank, size) {}
   RankState(const RankState&) = delete;
   RankState& operator=(const RankState&) = delete;
 
@@ -33,6 +35,8 @@ class RankState {
   bool is_root() const { return tree_.rank() == 0; }
   int own() const { return tree_.own_number(); }
   const ProcessSets& sets() const { return sets_; }
+  EagerRounds& eager() { return eager_; }
+  const EagerRounds& eager() const { return eager_; }
   MessageTable& table() { return table_; }
   const MessageTable& table() const { return table_; }
   std::uint64_t assignments() const { return assignments_; }  // of slots, as far as it has heard
@@ -58,12 +62,16 @@ class RankState {
   // Carries a decision into these tables and, where it concerns this rank, onto its agenda.
   Status learn(const ResponseMessage& message);
   Status learn(const std::vector<int>& slots);
+  // The open round is complete.
+  Status complete_round();
   // For this rank alone.
   void put_on_agenda(Response response) { agenda_.push_back(std::move(response)); }
   bool has_agenda() const { return !agenda_.empty(); }
   void take_agenda(News& news);
 
  private:
+  Status learn_slots(const std::vector<int>& slots);
+  void step(bool all_ranks);
   Status learn_answers(const ResponseMessage& message, const ProcessSet& set);
   void remember_failure(Entry& entry, const Status& status, const RankSet& who) const;
   Status learn_change(const Response& response);
@@ -72,6 +80,7 @@ class RankState {
 
   const Subtree tree_;
   ProcessSets sets_;
+  EagerRounds eager_;
   MessageTable table_;
   std::uint64_t assignments_ = 0;
   bool caches_ = true;

@@ -41,6 +41,12 @@ class Role {
   // Towards the parent: the requests to be sent, empty: none.
   virtual bool has_requests() const { return false; }
   virtual std::string take_requests() { return {}; }
+  // Of an eager round (eager/eager_rounds.h), the next thing to be sent: that this rank has sent
+  // its data for the entry; that it will send none at this position.
+  virtual void send_notice(Entry& /*entry*/, std::uint64_t /*position*/) {}
+  virtual void send_closed(std::uint64_t /*position*/) {}
+  // Rank 0: what has this slot has been carried out in a round.
+  virtual void used(int /*slot*/) {}
   // From the parent: it does not know this slot any more.
   virtual void again(int /*slot*/, std::uint64_t /*version*/) {}
   // From the parent: what this rank's tables say already.

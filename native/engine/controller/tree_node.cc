@@ -46,6 +46,11 @@ void TreeNode::send(Entry& entry) {
   }
 }
 
+void TreeNode::send_notice(Entry& entry, std::uint64_t position) {
+  send(entry);
+  up_.position = position;
+}
+
 void TreeNode::join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) {
   for (const int rank : ranks) state_.add_joined(state_.tree().number_of(rank));
   up_.full.push_back({request, ranks});
@@ -125,6 +130,7 @@ std::string TreeNode::take_requests() {
   std::string bytes = encode(up_);
   up_.slots.clear();
   up_.full.clear();
+  up_.position.reset();
   return bytes;
 }
 

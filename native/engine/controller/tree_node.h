@@ -31,6 +31,8 @@ class TreeNode final : public Role {
 
   bool has_requests() const override { return !up_.empty(); }
   std::string take_requests() override;
+  void send_notice(Entry& entry, std::uint64_t position) override;
+  void send_closed(std::uint64_t position) override { up_.position = position; }
   void again(int slot, std::uint64_t version) override;
   void learned(const Response& response, std::int64_t now_ns) override;
 

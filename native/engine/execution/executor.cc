@@ -7,6 +7,7 @@
 
 #include "base/deadline.h"
 #include "base/failpoint.h"
+#include "engine/execution/eager.h"
 #include "engine/execution/outputs.h"
 #include "engine/execution/vote.h"
 
@@ -184,7 +185,8 @@ Status Executor::allreduce(const Work& work) {
     const auto offsets =
         offsets_of(parts_.regions, parts_.mesh.topology(), *group.value(), pass.region);
     Status status =
-        offsets.empty()
+        work.response.eager ? allreduce_eagerly(parts_, *group.value(), pass.operands, reduction)
+        : offsets.empty()
             ? backend.value()->allreduce(*group.value(), pass.operands, reduction)
             : backend.value()->allreduce_shared(*group.value(), pass.operands, offsets, reduction);
     if (!status) return status;

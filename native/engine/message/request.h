@@ -107,6 +107,8 @@ struct Response {
   // of its own to look at.
   std::vector<Request> absent;
   Tunables tunables;  // tune
+  // On this rank alone: its data are there already (eager/eager_rounds.h).
+  bool eager = false;
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"

@@ -203,6 +203,9 @@ Item read_item(Unpacker& reader) {
       item.slot = reader.number<int>();
       item.version = reader.number<std::uint64_t>();
       break;
+    case Item::Sort::kVoid:
+      item.version = reader.number<std::uint64_t>();
+      break;
     case Item::Sort::kResponse:
       item.message = read_response_message(reader);
       break;
@@ -216,8 +219,13 @@ void open(Packer& packer, char tag) {
   packer.number(tag);
 }
 
-void expect(Unpacker& reader, char tag) {
-  if (reader.number<std::uint8_t>() != kVersion || reader.number<char>() != tag) reader.refuse();
+// Plain, or with a number of eager rounds.
+std::optional<std::uint64_t> expect(Unpacker& reader, char plain, char numbered) {
+  const bool known = reader.number<std::uint8_t>() == kVersion;
+  const char tag = reader.number<char>();
+  if (!known || (tag != plain && tag != numbered)) reader.refuse();
+  if (!reader.ok() || tag == plain) return std::nullopt;
+  return reader.number<std::uint64_t>();
 }
 
 Status refused(const std::string& bytes, const char* what) {
@@ -239,7 +247,8 @@ std::string encode(const RequestList& requests) {
   std::string bytes;
   bytes.reserve(64 + requests.slots.size() * 8 + requests.full.size() * 128);
   Packer packer(bytes);
-  open(packer, 'Q');
+  open(packer, requests.position ? 'E' : 'Q');
+  if (requests.position) packer.number(*requests.position);
   packer.number(requests.assignments);
   packer.number(requests.changes);
   std::size_t first = 0;
@@ -258,8 +267,8 @@ std::string encode(const RequestList& requests) {
 Result<RequestList> decode_requests(const std::string& bytes) {
   constexpr std::size_t kMostWords = kMostSlots / 64;
   Unpacker reader(bytes);
-  expect(reader, 'Q');
   RequestList requests;
+  requests.position = expect(reader, 'Q', 'E');
   requests.assignments = reader.number<std::uint64_t>();
   requests.changes = reader.number<std::uint64_t>();
   const std::size_t first = reader.number<std::uint32_t>();
@@ -302,11 +311,18 @@ void append_response(std::string& items, const ResponseMessage& message) {
   if (message.response.kind == Kind::kTune) write(packer, message.response.tunables);
 }
 
-std::string response_list_of(const std::string& items, std::size_t count) {
+void append_void(std::string& items, std::uint64_t position) {
+  Packer packer(items);
+  packer.number(Item::Sort::kVoid);
+  packer.number(position);
+}
+
+std::string response_list_of(const std::string& items, std::size_t count, std::uint64_t rounds) {
   std::string bytes;
-  bytes.reserve(items.size() + 6);
+  bytes.reserve(items.size() + 14);
   Packer packer(bytes);
-  open(packer, 'R');
+  open(packer, rounds > 0 ? 'S' : 'R');
+  if (rounds > 0) packer.number(rounds);
   packer.length(count);
   bytes += items;
   return bytes;
@@ -314,12 +330,17 @@ std::string response_list_of(const std::string& items, std::size_t count) {
 
 Result<std::vector<Item>> decode_responses(const std::string& bytes) {
   Unpacker reader(bytes);
-  expect(reader, 'R');
+  expect(reader, 'R', 'S');
   const std::size_t count = reader.length(5);
   std::vector<Item> items;
   for (std::size_t i = 0; i < count && reader.ok(); ++i) items.push_back(read_item(reader));
   if (!reader.complete()) return refused(bytes, "responses");
   return items;
+}
+
+std::uint64_t rounds_before(const std::string& bytes) {
+  Unpacker reader(bytes);
+  return expect(reader, 'R', 'S').value_or(0);
 }
 
 }  // namespace hvd
