@@ -27,6 +27,12 @@ Request gradient(int tensor, std::int64_t bytes) {
 
 std::int64_t ns(double time) { return static_cast<std::int64_t>(time); }
 
+void require(const Status& status, int rank) {
+  if (status) return;
+  std::fprintf(stderr, "simulator: rank %d: %s\n", rank, status.message.c_str());
+  std::abort();
+}
+
 }  // namespace
 
 Cluster::Cluster(const Setting& setting)
@@ -38,6 +44,8 @@ Cluster::Cluster(const Setting& setting)
   for (int rank = 0; rank < setting.ranks; ++rank) {
     ranks_[static_cast<std::size_t>(rank)].controller =
         std::make_unique<Controller>(rank, setting.ranks, options);
+    if (setting.eager())
+      ranks_[static_cast<std::size_t>(rank)].data.resize(static_cast<std::size_t>(setting.ranks));
   }
 }
 
@@ -53,10 +61,10 @@ Step Cluster::step(bool last) {
     for (int tensor = 0; tensor < tensors; ++tensor) {
       const double time = begin + delay + setting_.backward * (tensor + 1) / tensors;
       if (last && rank == setting_.leaves && tensor == tensors / 2) {
-        at(time, rank, {-1, -1, true, {}});
+        at(time, rank, {-1, -1, true, {}, {}});
         break;
       }
-      at(time, rank, {-1, tensor, false, {}});
+      at(time, rank, {-1, tensor, false, {}, {}});
       last_ask_ = time;
     }
   }
@@ -127,17 +135,58 @@ void Cluster::digest(int number, Input& input) {
     request.kind = Kind::kLeave;
     if (!input.leaves)
       request = gradient(input.tensor, setting_.tensors[static_cast<std::size_t>(input.tensor)]);
-    rank.controller->ask(std::move(request), ns(rank.free_at));
-    return;
+    ask(number, std::move(request));
+    return look_at_data(number);
   }
   ++rank.messages;
+  if (input.data) {
+    rank.free_at += setting_.costs.o;
+    rank.data[static_cast<std::size_t>(input.from)].push_back(*input.data);
+    return look_at_data(number);
+  }
   rank.free_at +=
       setting_.costs.o + setting_.costs.o_byte * static_cast<double>(input.bytes.size());
   const Status status = rank.controller->hear(input.from, input.bytes, ns(rank.free_at));
   input.bytes = std::string();
-  if (status) return;
-  std::fprintf(stderr, "simulator: rank %d: %s\n", number, status.message.c_str());
-  std::abort();
+  require(status, number);
+  look_at_data(number);
+}
+
+void Cluster::ask(int number, Request request) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  if (setting_.eager()) {
+    if (const auto tag = rank.controller->ask_eagerly(request, ns(rank.free_at)); tag)
+      return send_data(number, *tag, setting_.tensors.front());
+  }
+  rank.controller->ask(std::move(request), ns(rank.free_at));
+}
+
+void Cluster::send_data(int number, const EagerTag& tag, std::int64_t bytes) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  for (int step = 1; step < setting_.ranks; ++step) {
+    rank.free_at += setting_.costs.o;
+    rank.sent_at =
+        std::max(rank.sent_at, rank.free_at) + setting_.costs.beta * static_cast<double>(bytes);
+    ++rank.messages;
+    const int peer = (number + step) % setting_.ranks;
+    at(rank.sent_at + setting_.costs.alpha, peer, {number, -1, false, {}, tag});
+  }
+}
+
+// As engine/eager_exchange.cc.
+void Cluster::look_at_data(int number) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  const EagerRounds& rounds = rank.controller->eager();
+  for (std::size_t peer = 0; peer < rank.data.size(); ++peer) {
+    std::deque<EagerTag>& tags = rank.data[peer];
+    const std::uint64_t position = rounds.position();
+    while (!tags.empty() && tags.front().position < position) tags.pop_front();
+    if (tags.empty() || !rounds.open() || tags.front().position != position) continue;
+    if (rounds.has_come(static_cast<int>(peer))) continue;
+    require(
+        rank.controller->eager_came(static_cast<int>(peer), tags.front().slot, ns(rank.free_at)),
+        number);
+  }
 }
 
 // What follows from what the rank has heard.
@@ -151,7 +200,7 @@ void Cluster::deliver(int number) {
     ++step_.messages;
     step_.bytes += static_cast<std::int64_t>(outgoing.bytes.size());
     const double arrives = rank.free_at + setting_.costs.alpha + setting_.costs.beta * bytes;
-    at(arrives, outgoing.to, {number, -1, false, std::move(outgoing.bytes)});
+    at(arrives, outgoing.to, {number, -1, false, std::move(outgoing.bytes), {}});
   }
   for (const Response& response : news.agenda) heard(number, response);
 }
@@ -168,6 +217,10 @@ void Cluster::heard(int number, const Response& response) {
   if (!response.status) {
     step_.failed += static_cast<int>(response.names.size());
     return;
+  }
+  if (response.eager) {  // its data are there
+    ++step_.eager;
+    return call_again(rank, number);
   }
   const int operation = rank.operations++;
   rank.agenda.push_back(operation);
@@ -199,10 +252,14 @@ void Cluster::carry_out(int operation) {
     rank.busy = false;
     rank.free_at = done[static_cast<std::size_t>(number)];
     wake(rank, number, rank.free_at);
-    if (rank.calls <= 0) continue;
-    --rank.calls;
-    at(rank.free_at, number, {-1, 0, false, {}});
+    call_again(rank, number);
   }
+}
+
+void Cluster::call_again(Rank& rank, int number) {
+  if (rank.calls <= 0) return;
+  --rank.calls;
+  at(rank.free_at, number, {-1, 0, false, {}, {}});
 }
 
 }  // namespace hvd::sim

@@ -1,5 +1,6 @@
 // The production Controller, once per virtual rank, over a virtual network in virtual time.
-//   input    what a rank's thread has to look at: a message, a request of the user, a departure
+//   input    what a rank's thread has to look at: a message, data of an eager round, a request of
+//            the user, a departure
 // A rank looks at everything that has come, takes what follows from it, sends it (one message after
 // the other), and then carries its agenda out; while it is in an operation it looks at nothing. An
 // operation goes on when all ranks are in it. Nothing is random but the delays, which have a seed.
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <random>
 #include <string>
@@ -31,6 +33,11 @@ struct Setting {
   // Of blocking calls, one after the other, each for the first tensor; 0: every tensor is asked for
   // once, and nobody waits.
   int calls = 0;
+  // Calls whose data may agree on them (engine/eager): where the core would send them so.
+  bool eager() const {
+    return calls > 0 && algorithm == Algorithm::kDirect && costs.ranks_per_host == 1 &&
+           ranks <= fanout + 1;
+  }
 };
 
 struct Step {
@@ -40,6 +47,7 @@ struct Step {
   int most_rank = 0;
   std::int64_t messages = 0, bytes = 0;  // of all ranks
   int operations = 0;
+  int eager = 0;              // those that their data agreed on, counted on every rank
   int failed = 0, ended = 0;  // requests that failed, ranks that have ended
 };
 
@@ -56,6 +64,7 @@ class Cluster {
     int tensor = -1;
     bool leaves = false;
     std::string bytes;
+    std::optional<EagerTag> data;
   };
   struct Event {
     double at;
@@ -78,7 +87,9 @@ class Cluster {
     bool ends = false;       // with the operations that it has agreed on
     std::int64_t messages = 0;
     int operations = 0;
-    int calls = 0;  // still to come
+    int calls = 0;                           // still to come
+    double sent_at = 0;                      // its link has carried all data until then
+    std::vector<std::deque<EagerTag>> data;  // by peer: what has come
   };
   struct Operation {
     std::int64_t bytes = 0;
@@ -89,10 +100,14 @@ class Cluster {
   void wake(Rank& rank, int number, double time);
   void look(int number, double time);
   void digest(int number, Input& input);
+  void ask(int number, Request request);
+  void send_data(int number, const EagerTag& tag, std::int64_t bytes);
+  void look_at_data(int number);
   void deliver(int number);
   void heard(int number, const Response& response);
   void begin_next(int number);
   void carry_out(int operation);
+  void call_again(Rank& rank, int number);
 
   Setting setting_;
   std::mt19937 random_;

@@ -70,6 +70,31 @@ TEST_CASE("simulator: blocking calls come one after the other") {
   CHECK(step.time >= 10 * bound(setting.algorithm, setting.costs, 8, 1 << 20));
 }
 
+TEST_CASE("simulator: small calls among hosts take one message's way, whoever begins first") {
+  Setting setting = of(8, 64);
+  setting.algorithm = Algorithm::kDirect;
+  setting.costs = {};
+  setting.costs.ranks_per_host = 1;
+  setting.costs.alpha = 1000;
+  setting.costs.beta = setting.costs.o = setting.costs.o_byte = setting.costs.ask = 0;
+  setting.jitter = 0;
+  setting.tensors = {4096};
+  setting.calls = 10;
+  Cluster together(setting);
+  CHECK(together.step().operations == 1);  // before it is in the cache
+  Step step = together.step();
+  CHECK(step.eager == 10 * 8);
+  CHECK(step.operations == 0);
+  CHECK(step.time == doctest::Approx(10 * 1000));
+  setting.jitter = 0.5;  // up to 500 ns
+  Cluster apart(setting);
+  apart.step();
+  step = apart.step();
+  CHECK(step.eager == 10 * 8);
+  CHECK(step.time >= 10 * 1000);
+  CHECK(step.time <= 10 * 1000 + 500);
+}
+
 TEST_CASE("simulator: the same seed gives the same run, another seed another") {
   const auto run = [](unsigned seed) {
     Setting setting = of(40, 4, 5e6);
