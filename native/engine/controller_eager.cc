@@ -160,12 +160,13 @@ Status Controller::release_all(std::int64_t now_ns) {
   return Status::ok();
 }
 
-Status Controller::hear_notice(int place, const RequestList& list, std::int64_t now_ns) {
+Status Controller::hear_notice(int place, const RequestList& list, std::uint64_t position,
+                               std::int64_t now_ns) {
   if (list.slots.empty()) return Status::ok();  // what it was asked for is over
   const int slot = slot_of(list);
   const bool star = state_.is_root() && state_.tree().is_leaf(place);
   const auto notice = star && slot >= 0
-                          ? state_.eager().hear(state_.tree().child(place), *list.position, slot)
+                          ? state_.eager().hear(state_.tree().child(place), position, slot)
                           : EagerRounds::Notice::kAhead;
   if (notice == EagerRounds::Notice::kOver) return Status::ok();
   if (notice != EagerRounds::Notice::kRequest) {

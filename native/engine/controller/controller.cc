@@ -118,7 +118,8 @@ Status Controller::hear_from(int from, const std::string& bytes, std::int64_t no
 Status Controller::hear_requests(int place, const std::string& bytes, std::int64_t now_ns) {
   Result<RequestList> requests = decode_requests(bytes);
   if (!requests) return requests.status();
-  if (requests.value().position) return hear_notice(place, requests.value(), now_ns);
+  if (const auto position = requests.value().position; position)
+    return hear_notice(place, requests.value(), *position, now_ns);
   const std::vector<std::uint64_t>& words = requests.value().slots;
   for (std::size_t i = 0; i < words.size(); ++i) {
     for (std::uint64_t rest = words[i]; rest != 0; rest &= rest - 1) {

@@ -90,7 +90,8 @@ class Controller {
   void end_round(std::int64_t now_ns);
   void void_round();
   Status hear_from(int from, const std::string& bytes, std::int64_t now_ns);
-  Status hear_notice(int place, const RequestList& list, std::int64_t now_ns);
+  Status hear_notice(int place, const RequestList& list, std::uint64_t position,
+                     std::int64_t now_ns);
   void hear_void(std::uint64_t position);
 
   Status hear_requests(int place, const std::string& bytes, std::int64_t now_ns);
