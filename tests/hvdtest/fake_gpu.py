@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def counts() -> dict[str, int]:
     numbers = (ctypes.c_size_t * len(names))()
     turn("fake_cuda_counts", numbers)
     return dict(zip(names, numbers, strict=True))
+
+
+def settled(most: dict[str, int], patience: float = 20.0) -> dict[str, int]:
+    """What there is when it is no more than that: what is given back is behind its stream. Else: after the patience."""
+    end = time.monotonic() + patience
+    while True:
+        found = counts()
+        if time.monotonic() > end or all(found[name] <= number for name, number in most.items()):
+            return found
+        time.sleep(0.01)
 
 
 def install() -> None:

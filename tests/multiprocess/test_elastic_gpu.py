@@ -101,20 +101,19 @@ def resets_over_and_over(count: int) -> dict[str, Any]:
     x = there(torch.ones(1000))
     before: dict[str, int] = {}
 
-    def work() -> dict[str, int]:
+    def work() -> None:
         region = allocate_on_devices(4096, 0)
         total = here(hvd.allreduce(x, name="x", op=hvd.Sum))
         assert total.unique().tolist() == [hvd.size()]
-        found = fake_gpu.counts()
         del region
-        return found
 
     hvd.init()
     for number in range(count):
-        found = work()
-        before = found if number == WARM_AFTER else before
+        work()
+        before = fake_gpu.counts() if number == WARM_AFTER else before
         process_sets.reset_communicator()
-    after = work()
+    work()
+    after = fake_gpu.settled(before)
     hvd.barrier()
     hvd.shutdown()
     return {"before": before, "after": after, "under others": fake_gpu.turn("fake_cuda_freed_under_others")}
@@ -126,5 +125,5 @@ def test_nothing_grows_on_devices_with_the_resets() -> None:
     with FakeDriver() as driver, on_devices(driver, 2, "ring") as pool:
         _, found = serve(driver, pool, plan, resets_over_and_over, count, timeout=600)
     for one in found:
-        assert one["before"] == one["after"], one
+        assert all(one["after"][name] <= before for name, before in one["before"].items()), one
         assert one["under others"] == 0
