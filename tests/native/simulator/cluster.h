@@ -17,6 +17,7 @@
 
 #include "engine/controller/controller.h"
 #include "simulator/model.h"
+#include "simulator/networks.h"
 
 namespace hvd::sim {
 

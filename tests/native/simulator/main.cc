@@ -6,6 +6,8 @@
 // Or what a blocking allreduce of so many bytes takes among hosts of one rank each, call after
 // call:
 //   simulator --calls HOSTS LATENCY_NS NS_PER_BYTE NS_PER_MESSAGE BYTES ...
+// Or how efficient a step of known networks is, its gradients coming evenly over the backward pass:
+//   simulator --networks RANKS RANKS_PER_HOST NS_PER_BYTE
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -93,12 +95,37 @@ bool calls(int argc, char** argv) {
   return true;
 }
 
+void network(const Network& trained, int ranks, const Costs& costs) {
+  Setting setting;
+  setting.ranks = ranks;
+  setting.fanout = kDefaultFanout;
+  setting.costs = costs;
+  setting.backward = trained.backward();
+  setting.tensors = trained.tensors;
+  Cluster cluster(setting);
+  cluster.step();
+  const double step = trained.step - trained.backward() + cluster.step().time;
+  std::printf("%s,%.1f,%.1f,%.3f\n", trained.name.c_str(), trained.step * 1e-6, step * 1e-6,
+              trained.step / step);
+}
+
+// False: the arguments are others.
+bool of_networks(int argc, char** argv) {
+  if (argc != 5 || std::strcmp(argv[1], "--networks") != 0) return false;
+  Costs costs;
+  costs.ranks_per_host = std::atoi(argv[3]);
+  costs.beta = std::atof(argv[4]);
+  std::printf("network,alone_ms,step_ms,efficiency\n");
+  for (const Network& each : networks()) network(each, std::atoi(argv[2]), costs);
+  return true;
+}
+
 }  // namespace
 }  // namespace hvd::sim
 
 int main(int argc, char** argv) {
   using hvd::sim::Algorithm;
-  if (hvd::sim::calls(argc, argv)) return 0;
+  if (hvd::sim::calls(argc, argv) || hvd::sim::of_networks(argc, argv)) return 0;
   std::vector<int> sizes{2, 8, 64, 512, 4096};
   if (argc > 1) sizes.clear();
   for (int i = 1; i < argc; ++i) sizes.push_back(std::max(1, std::atoi(argv[i])));

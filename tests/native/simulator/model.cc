@@ -1,16 +1,9 @@
 #include "simulator/model.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace hvd::sim {
 namespace {
-
-// With its batch norm.
-void convolution(std::vector<std::int64_t>& sizes, std::int64_t in, std::int64_t out,
-                 std::int64_t kernel) {
-  for (const std::int64_t size : {in * out * kernel * kernel, out, out}) sizes.push_back(size);
-}
 
 int hosts_of(const Costs& costs, int ranks) {
   return (ranks + costs.ranks_per_host - 1) / costs.ranks_per_host;
@@ -71,27 +64,6 @@ double slices(const Costs& costs, int ranks, std::int64_t bytes) {
 }
 
 }  // namespace
-
-std::vector<std::int64_t> resnet50() {
-  std::vector<std::int64_t> sizes;
-  convolution(sizes, 3, 64, 7);
-  std::int64_t in = 64;
-  const std::pair<int, std::int64_t> stages[] = {{3, 64}, {4, 128}, {6, 256}, {3, 512}};
-  for (const auto& [blocks, width] : stages) {
-    for (int block = 0; block < blocks; ++block) {
-      convolution(sizes, in, width, 1);
-      convolution(sizes, width, width, 3);
-      convolution(sizes, width, 4 * width, 1);
-      if (block == 0) convolution(sizes, in, 4 * width, 1);
-      in = 4 * width;
-    }
-  }
-  sizes.push_back(2048 * 1000);
-  sizes.push_back(1000);
-  for (std::int64_t& size : sizes) size *= 4;
-  std::reverse(sizes.begin(), sizes.end());
-  return sizes;
-}
 
 std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<double> begin,
                            std::int64_t bytes) {

@@ -26,9 +26,6 @@ struct Costs {
 
 enum class Algorithm { kRing, kHierarchical, kDirect };
 
-// Bytes of ResNet-50's 161 gradients, in the order in which backward makes them.
-std::vector<std::int64_t> resnet50();
-
 // When each rank is done with an allreduce of so many bytes, given when each began; step by step,
 // as the core does it: a ring of 2 (n - 1) steps over ranks; or slices within each host, between
 // hosts an exchange of parts and then of results, or a ring, and slices again; or everything from

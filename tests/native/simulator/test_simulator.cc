@@ -1,7 +1,9 @@
 // The virtual cluster can be trusted: it repeats itself, it counts right, and it loses nothing.
 #include <doctest/doctest.h>
 
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "simulator/cluster.h"
 
@@ -24,6 +26,22 @@ TEST_CASE("simulator: ResNet-50 has 161 gradients of 25,557,032 elements") {
   CHECK(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) == 4 * 25557032);
   CHECK(sizes.front() == 4000);
   CHECK(sizes.back() == 4 * 64 * 3 * 49);
+}
+
+// As torchvision counts them.
+TEST_CASE("simulator: the networks of the field's figures have their parameters") {
+  const std::pair<const char*, std::int64_t> known[] = {{"ResNet-50", 25557032},
+                                                        {"ResNet-101", 44549160},
+                                                        {"Inception V3", 23834568},
+                                                        {"VGG-16", 138357544}};
+  const std::vector<Network> all = networks();
+  REQUIRE(all.size() == std::size(known));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::vector<std::int64_t>& sizes = all[i].tensors;
+    CHECK(all[i].name == known[i].first);
+    CHECK(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) == 4 * known[i].second);
+    CHECK(sizes.front() == 4000);  // the last layer's bias
+  }
 }
 
 TEST_CASE("simulator: with equal beginnings an operation takes exactly its bound") {
