@@ -25,6 +25,7 @@ from hvdtest.cluster import (
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
+from hvd_kernel.cluster.failure import log_tail
 from hvd_kernel.cluster.ranks.events import Action, Event
 from hvd_kernel.cluster.ranks.procedure import Flow
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
@@ -99,7 +100,7 @@ def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others
     done = session.respawn()
     assert (done.ranks, done.source, done.restored, done.lost) == ((2,), 0, (), {})
     after = [status.pid for status in session.status()]
-    assert after == [before[0], before[1], spare, before[3]]
+    assert after == [before[0], before[1], spare, before[3]], log_tail(session.executor.launched.log)
     assert execute(session, "import os; os.getpid()").run.values() == dict(enumerate(after))
     assert execute(session, "import sys; 'torch._dynamo' in sys.modules").run.values()[2]  # ready for an optimizer
     assert_whole(session, {2})
