@@ -123,11 +123,10 @@ class ConnectedMesh : public Mesh {
   int hosts() const {
     return 1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end());
   }
-  // More ranks than that send so much to each other that agreeing first is as quick; and rank 0 is
-  // to hear of all of them without a step in between.
+  // Rank 0 is to hear of all of them without a step in between.
   bool may_be_eager() const {
-    constexpr int kMost = 8;
-    return !over_mpi() && size_ <= kMost && size_ - 1 <= options_.fanout && hosts() == size_;
+    return !over_mpi() && size_ <= kMostEagerRanks && size_ - 1 <= options_.fanout &&
+           hosts() == size_;
   }
   bool beside(int peer) const {
     return topology_.host_of[at(peer)] == topology_.host_of[at(rank_)];

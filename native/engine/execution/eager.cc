@@ -53,8 +53,9 @@ void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag) {
 
 Status allreduce_eagerly(const Parts& parts, const Group& group,
                          const std::vector<Operand>& operands, const Reduction& reduction) {
+  EagerLinks& links = *parts.mesh.eager();
   every_peer(parts.mesh, [&](int peer) {
-    parts.mesh.eager()->accept(peer);
+    links.accept(peer);
     return true;
   });
   parts.counters.eager.fetch_add(1, std::memory_order_relaxed);

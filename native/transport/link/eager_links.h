@@ -11,6 +11,9 @@
 
 namespace hvd {
 
+// More ranks than that send so much to each other that agreeing first is as quick.
+constexpr int kMostEagerRanks = 8;
+
 // What an eager slot is for.
 struct EagerTag {
   std::uint64_t position = 0;  // in the order of operations
