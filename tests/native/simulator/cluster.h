@@ -18,6 +18,7 @@
 #include "engine/controller/controller.h"
 #include "simulator/model.h"
 #include "simulator/networks.h"
+#include "transport/link/eager_links.h"
 
 namespace hvd::sim {
 
@@ -37,7 +38,7 @@ struct Setting {
   // Calls whose data may agree on them (engine/eager): where the core would send them so.
   bool eager() const {
     return calls > 0 && algorithm == Algorithm::kDirect && costs.ranks_per_host == 1 &&
-           ranks <= fanout + 1;
+           ranks <= kMostEagerRanks && ranks <= fanout + 1;
   }
 };
 
