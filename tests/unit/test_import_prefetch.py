@@ -34,13 +34,15 @@ class Package:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
-    package = Package(tmp_path)
+    package, before = Package(tmp_path), threading.enumerate()
     monkeypatch.setattr(f"builtins.{package.name}", package, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     importlib.invalidate_caches()
     yield package
     package.goes_on.set()
+    for thread in [each for each in threading.enumerate() if each not in before]:
+        thread.join(PATIENCE_S)  # it still imports what is forgotten here
     for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
         del sys.modules[name]
 
