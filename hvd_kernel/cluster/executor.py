@@ -258,8 +258,7 @@ class Executor:
 
     def _forget(self, action: e.Forget) -> None:
         for rank in action.ranks:
-            self.wire.uuids.pop(rank, None)
-            self.wire.forget(rank, failure.replaced(rank))
+            self.wire.drop(rank, failure.replaced(rank))
 
     def _renumber(self, action: e.Renumber) -> None:
         """Have everything here know the ranks by their new numbers; a cell that has ended is of those before.

@@ -48,6 +48,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
     ) -> None:
         self.sinks: dict[str, tuple[int, ReplySink]] = {}
         self.uuids: dict[int, str] = {}
+        self._gone: set[str] = set()  # of engines that are no rank any more; the hub may name them still
         self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
         self._on_lost = on_lost
         self._on_registered = on_registered
@@ -124,8 +125,15 @@ class Stream(ipp.Client):  # type: ignore[misc]
                 del self.sinks[message_id]
                 sink.on_dead(rank, failure)
 
+    def drop(self, rank: int, failure: Failure) -> None:
+        """Take the engine that was this rank for gone, whoever names it later, and tell as ``forget``. I/O thread."""
+        if rank in self.uuids:
+            self._gone.add(self.uuids.pop(rank))
+        self.forget(rank, failure)
+
     def renumber(self, numbers: Mapping[int, int]) -> None:
         """Have ranks that stay answer to other numbers, before -> now; of others nobody hears any more. I/O thread."""
+        self._gone |= {uuid for rank, uuid in self.uuids.items() if rank not in numbers}
         self.uuids = {numbers[rank]: uuid for rank, uuid in self.uuids.items() if rank in numbers}
         self.sinks = {key: (numbers[rank], sink) for key, (rank, sink) in self.sinks.items() if rank in numbers}
         self._buried.clear()
@@ -157,7 +165,8 @@ class Stream(ipp.Client):  # type: ignore[misc]
     def _register_engine(self, msg: dict[str, Any]) -> None:
         rank, uuid = int(msg["content"]["id"]), msg["content"]["uuid"]
         known = {uuid: rank for rank, uuid in self.uuids.items()}
-        if self.uuids.get(rank, uuid) == uuid and known.get(uuid, rank) == rank:  # else that was said before a resize
+        before = uuid in self._gone or self.uuids.get(rank, uuid) != uuid or known.get(uuid, rank) != rank
+        if not before:  # else that was said before a respawn, or a resize
             self._admit(rank, uuid)
             self._on_registered(rank)
 
