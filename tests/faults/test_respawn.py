@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import zmq
 from hvdtest.cluster import (
     cpu_share,
     drain,
@@ -103,6 +104,27 @@ def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others
     assert after == [before[0], before[1], spare, before[3]], log_tail(session.executor.launched.log)
     assert execute(session, "import os; os.getpid()").run.values() == dict(enumerate(after))
     assert execute(session, "import sys; 'torch._dynamo' in sys.modules").run.values()[2]  # ready for an optimizer
+    assert_whole(session, {2})
+
+
+def test_a2_a_late_word_of_the_hub_about_the_dead_does_not_end_who_replaces_it(session: Session) -> None:
+    """It was taken for the rank that was awaited; the hub then let go of it, and so the process on its way was ended."""
+    wire, membership, joining = session._wire, session.executor._membership, dict[int, int]()
+    uuid, step = wire.uuids[2], membership.step
+    kill(session, 2)
+
+    def say(event: Event) -> list[Action]:
+        actions = step(event)
+        if isinstance(event, RanksJoining):
+            joining.update(event.pids)
+            late = wire.session.serialize(wire.session.msg("connection_reply", {"engines": {"2": uuid}}))
+            wire._dispatch_single_reply([zmq.Frame(part) for part in late])
+        return actions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(membership, "step", say)
+        assert session.respawn().ranks == (2,)
+    assert {2: session.status()[2].pid} == joining
     assert_whole(session, {2})
 
 
