@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN, Cause
 from hvd_kernel.errors import ClusterError
@@ -29,9 +30,10 @@ _NOISE = (
 )
 
 
-def unanswered(what: str, ranks: str, seconds: float) -> str:
-    """Say that ranks have not answered a request in time."""
-    return f"{what}: no answer from rank {ranks} within {seconds:g} s: `%hvd stacks` shows where it is"
+def unanswered(what: str, ranks: str, seconds: float, answers: Mapping[int, Mapping[str, Any]]) -> str:
+    """Say that ranks have not answered a request in time; first what others have failed with, for whom they may wait."""
+    failed = "".join(f"rank {rank}: {said['error']}; " for rank, said in sorted(answers.items()) if "error" in said)
+    return f"{what}: {failed}no answer from rank {ranks} within {seconds:g} s: `%hvd stacks` shows where it is"
 
 
 def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:

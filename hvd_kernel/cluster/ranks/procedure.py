@@ -156,7 +156,7 @@ class Procedure:
                 raise ClusterError(f"{handler}: rank {rank}: {content['error']}")
         if missing := ranks - answers.keys():
             late = ", ".join(map(str, sorted(missing)))
-            raise ClusterError(failure.unanswered(handler, late, seconds))
+            raise ClusterError(failure.unanswered(handler, late, seconds, answers))
         return answers
 
 

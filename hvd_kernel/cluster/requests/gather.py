@@ -59,7 +59,7 @@ class Gather:
         Raises
         ------
         ClusterError
-            With the error of the first rank that has one, or naming the ranks that did not answer.
+            With the error of the first rank that has one, or naming the ranks that did not answer and others' errors.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -67,7 +67,7 @@ class Gather:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     ranks = ", ".join(map(str, sorted(self._missing)))
-                    raise ClusterError(failure.unanswered(self._what, ranks, timeout))
+                    raise ClusterError(failure.unanswered(self._what, ranks, timeout, self.so_far()))
                 self._changed.wait(left)
         for rank, (content, _) in sorted(self._answers.items()):
             if "error" in content:
