@@ -31,7 +31,7 @@ _NOISE = (
 
 
 def unanswered(what: str, ranks: str, seconds: float, answers: Mapping[int, Mapping[str, Any]]) -> str:
-    """Say that ranks have not answered a request in time; first what others have failed with, for whom they may wait."""
+    """Say that ranks have not answered in time; first what others have failed with, for whom they may wait."""
     failed = "".join(f"rank {rank}: {said['error']}; " for rank, said in sorted(answers.items()) if "error" in said)
     return f"{what}: {failed}no answer from rank {ranks} within {seconds:g} s: `%hvd stacks` shows where it is"
 

@@ -20,7 +20,7 @@ from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import Launched, possible
 from hvd_kernel.cluster.pool import warm_ranks
-from hvd_kernel.cluster.ranks import events
+from hvd_kernel.cluster.ranks import events, procedure
 from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Respawned
@@ -197,7 +197,7 @@ class Session:
             self.respawn()  # a resize that was interrupted ends here
         if self._repair.needed or (self.latest is not None and self.latest.aborted):  # the communication of all ranks
             self._repair.done()
-            self.ask("reset_communicator", None)
+            self.reset_communicator()
             if self.latest is not None:
                 self.latest.aborted = False
 
@@ -288,7 +288,7 @@ class Session:
 
     def reset_communicator(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
-        self.ask("reset_communicator", None)
+        self.ask("reset_communicator", None, timeout=procedure.MEET_S)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""

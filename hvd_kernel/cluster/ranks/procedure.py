@@ -25,7 +25,7 @@ from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
-_MEET_S = 60.0  # for a rendezvous of all ranks
+MEET_S = 60.0  # for a rendezvous of all ranks
 _T = TypeVar("_T")
 Flow = Generator[Action | None, None, _T]
 
@@ -134,14 +134,14 @@ class Procedure:
         ``check`` is called where a rank may have died; raises as ``ask``.
         """
         ranks = self.ranks
-        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, _MEET_S, urgent=True)).values()
+        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, MEET_S, urgent=True)).values()
         check()
         ranks.generation += 1
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
         ranks.apart = True  # whatever interrupts this
         yield FormCommunicator(ticket, ranks.generation, living, frozenset(fresh), place)
-        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, _MEET_S)
+        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, MEET_S)
         check()
         return answers
 
