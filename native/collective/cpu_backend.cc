@@ -78,8 +78,7 @@ CpuBackend::Known& CpuBackend::known(const Group& group) {
 
 CpuBackend::Known& CpuBackend::remember(const Group& group) {
   if (known_.size() >= kMostKnown) known_.clear();
-  Known& known =
-      known_.add(group, std::make_unique<Known>(mesh_, group, options_.hierarchical_allreduce));
+  Known& known = known_.add(group, std::make_unique<Known>(mesh_, group, options_));
   for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
     if (group_rank == group.group_rank) continue;
     const std::string kind = mesh_.transport_to(group.ranks[static_cast<std::size_t>(group_rank)]);
@@ -134,7 +133,7 @@ Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& ope
   const std::size_t segment = segment_bytes(context);
   if (pattern == kHierarchical)
     return hierarchical(mesh_, context, with.order, operands, reduction,
-                        {segment, options_.ring_hosts});
+                        {segment, options_.torus_hosts});
   const auto n = static_cast<std::size_t>(context.size());
   if (pattern == kRing) {
     const std::size_t longest = segment / size_of(wire_dtype(reduction.dtype));

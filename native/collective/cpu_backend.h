@@ -41,8 +41,9 @@ class CpuBackend : public Backend {
   enum Carrier { kMemory, kSockets, kPlugin };
   enum Pattern { kDirect, kSlices, kRing, kHierarchical, kShared, kStar, kChain, kPairs };
   struct Known {
-    Known(Mesh& mesh, const Group& group, bool by_host)
-        : context(mesh, group), order(context, by_host) {}
+    Known(Mesh& mesh, const Group& group, const AlgorithmOptions& options)
+        : context(mesh, group),
+          order(context, options.hierarchical_allreduce, options.torus_hosts) {}
     CommunicatorContext context;
     Order order;
     Carrier carrier = kMemory;

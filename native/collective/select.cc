@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/backend/host_grid.h"
 #include "collective/cpu_backend.h"
 
 namespace hvd {
@@ -36,12 +37,20 @@ bool spans_hosts(const Topology& topology, const Group& group) {
                      [&](int rank) { return host_of(topology, rank) != first; });
 }
 
-bool shares_hosts(const Topology& topology, const Group& group) {
+int hosts_of(const Topology& topology, const Group& group) {
   std::vector<int> hosts;
   hosts.reserve(group.ranks.size());
   for (const int rank : group.ranks) hosts.push_back(host_of(topology, rank));
   std::sort(hosts.begin(), hosts.end());
-  return std::adjacent_find(hosts.begin(), hosts.end()) != hosts.end();
+  return static_cast<int>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
+}
+
+// Whether members are folded host by host: where each has a host of its own there is nothing to
+// fold within hosts, but in a grid there is between them.
+bool folds_by_host(const Topology& topology, const Group& group, const AlgorithmOptions& options) {
+  if (!options.hierarchical_allreduce) return false;
+  const int hosts = hosts_of(topology, group);
+  return hosts < group.size() || !host_grid(hosts, options.torus_hosts).is_line();
 }
 
 Algorithm measured(int members, std::int64_t bytes, const Table& table, bool by_host) {
@@ -72,8 +81,7 @@ Result<Algorithm> algorithm_of(const std::string& name) {
 Algorithm choose_allreduce(const Topology& topology, const Group& group, std::int64_t bytes,
                            const AlgorithmOptions& options) {
   const bool several = spans_hosts(topology, group);
-  // Where each has a host of its own there is nothing to fold within hosts.
-  const bool by_host = several && options.hierarchical_allreduce && shares_hosts(topology, group);
+  const bool by_host = several && folds_by_host(topology, group, options);
   switch (options.allreduce) {
     case Algorithm::kAuto:
       return measured(group.size(), bytes, several ? kSeveralHosts : kOneHost, by_host);

@@ -33,8 +33,8 @@ struct AlgorithmOptions {
   // hierarchical.
   bool hierarchical_allreduce = true;
   bool hierarchical_allgather = true;
-  // From so many hosts on, those of a hierarchical allreduce form a ring (hierarchical.h).
-  int ring_hosts = 33;
+  // From so many hosts on they form a torus (torus.h).
+  int torus_hosts = 33;
   // Of a slot, how much is filled at a time; 0: as measured. At most a slot.
   std::size_t segment_bytes = 0;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collective/algorithm/ring.h"
+#include "collective/algorithm/torus.h"
 #include "collective/backend/pipeline.h"
 
 namespace hvd {
@@ -68,7 +68,7 @@ class Hierarchy {
     return Status::ok();
   }
 
-  // Instead, for a ring: into the outputs.
+  // Instead, for a torus: into the outputs.
   Status fold_in_place(std::size_t batch) {
     const std::vector<int>& work = roles_.work_of(context_.group_rank());
     if (work.empty()) return Status::ok();
@@ -117,7 +117,7 @@ class Hierarchy {
     return send_results(batch);
   }
 
-  // The second half of it: after a ring, all there is to do.
+  // The second half of it: after a torus, all there is to do.
   Status send_results(std::size_t batch) {
     const std::vector<int>& work = roles_.work_of(context_.group_rank());
     for (const int mate : mates_) {
@@ -257,32 +257,24 @@ class Hierarchy {
   std::vector<int> theirs_;
 };
 
-// The parts in the outputs become results there: the workers of the same slices form a ring, which
-// adds in the order in which Order::fold_hosts does.
-Status ring_of_hosts(Mesh& mesh, const CommunicatorContext& context, const Roles& roles,
-                     const std::vector<Operand>& operands, Reduction reduction,
-                     std::size_t segment_bytes) {
+// This rank's slices, by the host where each is at home.
+HostParts parts_of(const CommunicatorContext& context, const Roles& roles,
+                   const std::vector<Operand>& operands, std::size_t width) {
   const std::vector<int>& work = roles.work_of(context.group_rank());
-  if (work.empty()) return Status::ok();
-  const std::size_t width = size_of(reduction.dtype), slices = index(context.size());
-  std::vector<int> workers;
-  workers.reserve(index(context.hosts()));
+  const std::size_t slices = index(context.size());
+  HostParts parts;
+  parts.chunks.resize(index(context.hosts()));
   for (int host = 0; host < context.hosts(); ++host)
-    workers.push_back(roles.worker(host, work.front()));
-  std::vector<std::vector<Operand>> chunks(workers.size());
+    parts.workers.push_back(roles.worker(host, work.front()));
   for (const int slice : work) {
     for (const Operand& operand : operands) {
       const std::size_t begin = slice_begin(operand.count, index(slice), slices);
       std::byte* const at = static_cast<std::byte*>(operand.out) + begin * width;
-      chunks[index(context.host_of(slice))].push_back(
+      parts.chunks[index(context.host_of(slice))].push_back(
           {at, at, slice_begin(operand.count, index(slice) + 1, slices) - begin});
     }
   }
-  CommunicatorContext ring(mesh, context.part(workers));
-  reduction.scaling.before = 1.0;  // done
-  const Plan plan =
-      Plan::listed(chunks, width, segment_bytes / size_of(wire_dtype(reduction.dtype)));
-  return execute(ring, allreduce_schedule(ring.group_rank(), ring.size()), plan, reduction);
+  return parts;
 }
 
 }  // namespace
@@ -323,7 +315,7 @@ Status hierarchical(Mesh& mesh, CommunicatorContext& context, Order& order,
   const std::size_t lag = context.slots() > 3 ? 1 : 0;
   const Stage inputs{0, [&work](std::size_t batch) { return work.send_inputs(batch); }};
   const auto copy_out = [&work](std::size_t batch) { return work.copy_out(batch); };
-  if (context.hosts() < rules.ring_hosts)
+  if (context.hosts() < rules.torus_hosts)
     return run_pipeline(plan.segments(),
                         {inputs,
                          {lag, [&work](std::size_t batch) { return work.fold_parts(batch); }},
@@ -333,8 +325,9 @@ Status hierarchical(Mesh& mesh, CommunicatorContext& context, Order& order,
   Status status = run_pipeline(
       plan.segments(),
       {inputs, {lag, [&work](std::size_t batch) { return work.fold_in_place(batch); }}});
-  if (status)
-    status = ring_of_hosts(mesh, context, roles, operands, reduction, rules.segment_bytes);
+  if (status && !roles.work_of(context.group_rank()).empty())
+    status = torus(mesh, context, parts_of(context, roles, operands, width),
+                   host_grid(context.hosts(), rules.torus_hosts), reduction, rules.segment_bytes);
   if (!status) return status;
   return run_pipeline(
       plan.segments(),

@@ -8,8 +8,7 @@
 // Five stages: inputs to the workers of the host; parts home; results to the other hosts' workers;
 // results of other hosts to the members here; copy out. A slot carries what one member has for
 // another of all slices of a batch, one after the other. Between many hosts, where that would be
-// many small messages, parts and results go round a ring of workers instead: 2 (n - 1) steps of n
-// hosts, each of which carries a slice.
+// many small messages, parts and results go round a torus of workers instead (torus.h).
 #pragma once
 
 #include <vector>
@@ -40,7 +39,7 @@ class Roles {
 
 struct HierarchyRules {
   std::size_t segment_bytes;  // of a slot, how much is filled at a time
-  int ring_hosts;             // from how many hosts on they form a ring
+  int torus_hosts;            // from how many hosts on they form a torus
 };
 
 // Needs an order by host.

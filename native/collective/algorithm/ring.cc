@@ -28,6 +28,8 @@ class Executor_ {
         return recv_reduce_copy_send(segment);
       case Verb::kRecvCopySend:
         return recv_copy_send(segment);
+      case Verb::kRecvReduce:
+        return recv_reduce(segment);
       case Verb::kRecv:
         return recv(segment);
     }
@@ -81,6 +83,18 @@ class Executor_ {
     });
   }
 
+  Status recv_reduce(const Segment& segment) {
+    Result<const std::byte*> slot = context_.expect(left_, elements_of(segment) * wire_);
+    if (!slot) return slot.status();
+    const std::byte* in = slot.value();
+    for (const Span& span : segment) {
+      finish(reduction_, span.out, nullptr, in, span.in, span.count);
+      in += span.count * wire_;
+    }
+    context_.release(left_);
+    return Status::ok();
+  }
+
   Status recv(const Segment& segment) {
     Result<const std::byte*> slot = context_.expect(left_, elements_of(segment) * stored_);
     if (!slot) return slot.status();
@@ -132,6 +146,15 @@ Schedule allreduce_schedule(int group_rank, int size) {
   add_steps(schedule, Verb::kRecvReduceCopySend, 1, first, size);
   add_steps(schedule, Verb::kRecvCopySend, size - 2, first, size);
   add_steps(schedule, Verb::kRecv, 1, first, size);
+  return schedule;
+}
+
+Schedule reduce_scatter_schedule(int group_rank, int size) {
+  const int first = (group_rank + size - 1) % size;
+  Schedule schedule;
+  add_steps(schedule, Verb::kSend, 1, first, size);
+  add_steps(schedule, Verb::kRecvReduceSend, size - 2, first, size);
+  add_steps(schedule, Verb::kRecvReduce, 1, first, size);
   return schedule;
 }
 

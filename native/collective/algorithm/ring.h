@@ -6,9 +6,10 @@
 //   recv_reduce_copy_send   slot + my input, finished (divided, scaled, rounded) -> my output and
 //                           slot
 //   recv_copy_send          slot -> my output and slot
+//   recv_reduce             slot + my input, finished -> my output
 //   recv                    slot -> my output
 // Allreduce on n members: slice o sets out at group rank o + 1, is reduced by o + 2, ..., is
-// finished by its owner o and then passed on for everybody to copy.
+// finished by its owner o and then passed on for everybody to copy. Reduce-scatter ends there.
 //
 // Why no deadlock and no bubble: a member begins with `window` sends and from then on sends once
 // per receive. It never has more than `window` messages more sent than received, and a window is
@@ -25,7 +26,7 @@
 
 namespace hvd {
 
-enum class Verb { kSend, kRecvReduceSend, kRecvReduceCopySend, kRecvCopySend, kRecv };
+enum class Verb { kSend, kRecvReduceSend, kRecvReduceCopySend, kRecvCopySend, kRecvReduce, kRecv };
 
 struct Step {
   Verb verb;
@@ -35,6 +36,7 @@ struct Step {
 using Schedule = std::vector<Step>;
 
 Schedule allreduce_schedule(int group_rank, int size);
+Schedule reduce_scatter_schedule(int group_rank, int size);
 Schedule allgather_schedule(int group_rank, int size);
 Schedule broadcast_schedule(int group_rank, int size, int root);
 

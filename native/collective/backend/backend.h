@@ -8,8 +8,10 @@
 // by group rank o and folded from the left over the group ranks o+1, o+2, ..., o: the owner is the
 // last. On a group that spans hosts the fold is done host by host: first over the members of each
 // host in that same rotation, then over the hosts in the rotation that ends at the owner's (each
-// host's part in the wire dtype within the host, rounded to the dtype where it crosses). It depends
-// on nothing else: not on algorithm, transport, fusion or timing.
+// host's part in the wire dtype within the host, rounded to the dtype where it crosses). Many hosts
+// form a grid (host_grid.h): then it is first over the hosts of each row, in the rotation that ends
+// at the owner's column, then over the rows, in the one that ends at the owner's (a row's part
+// rounded likewise). It depends on nothing else: not on algorithm, transport, fusion or timing.
 #pragma once
 
 #include <cstdint>

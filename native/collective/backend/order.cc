@@ -13,16 +13,18 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-Order::Order(const CommunicatorContext& context, bool by_host) : row_(index(context.size())) {
+Order::Order(const CommunicatorContext& context, bool by_host, int grid_from)
+    : grid_(host_grid(context.hosts(), grid_from)), row_(index(context.size())) {
   // Where every member has a host of its own, host by host is one by one.
-  if (!by_host || context.hosts() == 1 || context.hosts() == context.size()) return;
+  const bool alone = context.hosts() == context.size() && grid_.is_line();
+  if (!by_host || context.hosts() == 1 || alone) return;
   for (int host = 0; host < context.hosts(); ++host)
     groups_.push_back(context.group_ranks_on(host));
   for (int group_rank = 0; group_rank < context.size(); ++group_rank)
     group_of_.push_back(context.host_of(group_rank));
   shifted_.resize(row_.size());
   parts_.resize(groups_.size());
-  scratch_.resize(groups_.size() * kBlock * kWidest);
+  scratch_.resize((groups_.size() + index(grid_.rows)) * kBlock * kWidest);
 }
 
 void Order::fold(const Reduction& reduction, int slice, void* out, void* const* copies,
@@ -63,10 +65,30 @@ void Order::fold_host(const Reduction& reduction, int slice, int host, void* out
 
 void Order::fold_hosts(const Reduction& reduction, int slice, void* out, void* const* copies,
                        std::size_t n_copies, const std::byte* const* parts, std::size_t count) {
+  if (!grid_.is_line())
+    return fold_grid(reduction, group_of_[index(slice)], out, copies, n_copies, parts, count);
   const std::size_t n = groups_.size();
   const std::size_t first = index(group_of_[index(slice)]) + 1;
   for (std::size_t i = 0; i < n; ++i) row_[i] = parts[(first + i) % n];
   hvd::fold(reduction, out, copies, n_copies, row_.data(), n, count);
+}
+
+void Order::fold_grid(const Reduction& reduction, int home, void* out, void* const* copies,
+                      std::size_t n_copies, const std::byte* const* parts, std::size_t count) {
+  const auto of_row = [this](int row) {
+    return scratch_.data() + (groups_.size() + index(row)) * kBlock * kWidest;
+  };
+  for (int row = 0; row < grid_.rows; ++row) {
+    for (int step = 1; step <= grid_.columns; ++step) {
+      const int column = (grid_.column_of(home) + step) % grid_.columns;
+      row_[index(step - 1)] = parts[grid_.host_at(row, column)];
+    }
+    hvd::fold({reduction.dtype, reduction.op, {}}, of_row(row), nullptr, 0, row_.data(),
+              index(grid_.columns), count);
+  }
+  for (int step = 1; step <= grid_.rows; ++step)
+    row_[index(step - 1)] = of_row((grid_.row_of(home) + step) % grid_.rows);
+  hvd::fold(reduction, out, copies, n_copies, row_.data(), index(grid_.rows), count);
 }
 
 }  // namespace hvd

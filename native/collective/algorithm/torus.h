@@ -1,0 +1,27 @@
+// Torus allreduce between hosts: rings along the rows of a grid of hosts reduce and scatter, rings
+// along its columns reduce what is scattered, rows gather (Ying et al., 2018,
+// https://arxiv.org/abs/1811.06992). Of n hosts that are 2 (rows - 1) + 2 (columns - 1) steps, for
+// 512 of them 92 instead of a ring's 1022, with the same bytes on every link. Where the hosts form
+// a line it is the ring.
+#pragma once
+
+#include <vector>
+
+#include "collective/backend/communicator_context.h"
+#include "collective/backend/host_grid.h"
+#include "collective/backend/plan.h"
+#include "tensor/reduce.h"
+
+namespace hvd {
+
+// What meets between hosts: this rank and those that have the same slices on other hosts.
+struct HostParts {
+  std::vector<int> workers;                  // group ranks, by host
+  std::vector<std::vector<Operand>> chunks;  // by host: the slices at home there, in place
+};
+
+// The parts, unscaled, become results, in the order of Order::fold_hosts.
+Status torus(Mesh& mesh, const CommunicatorContext& context, const HostParts& parts,
+             const HostGrid& grid, Reduction reduction, std::size_t segment_bytes);
+
+}  // namespace hvd
