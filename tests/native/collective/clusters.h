@@ -18,6 +18,7 @@ struct Cluster {
   std::string transport;  // empty: threads over links in memory
   MeshOptions mesh;
   AlgorithmOptions algorithms;
+  int columns = 0;  // of the grid that its hosts form; 0: they form none
 };
 
 // Small slots, so that small tensors go round the slots many times.

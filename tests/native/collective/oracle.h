@@ -26,9 +26,18 @@ inline Bytes folded(const Reduction& reduction, const std::vector<const Bytes*>&
   return out;
 }
 
-// Element `element`, owned by group rank `owner`; hosts: a number per group rank (all 0: one host).
+inline std::vector<const Bytes*> pointers(const std::vector<Bytes>& parts) {
+  std::vector<const Bytes*> row;
+  row.reserve(parts.size());
+  for (const Bytes& part : parts) row.push_back(&part);
+  return row;
+}
+
+// Element `element`, owned by group rank `owner`; hosts: a number per group rank (all 0: one host),
+// in rows of so many (0: they form no grid).
 inline Bytes reduced_element(const Reduction& reduction, const std::vector<Bytes>& inputs,
-                             const std::vector<int>& hosts, int owner, std::size_t element) {
+                             const std::vector<int>& hosts, int columns, int owner,
+                             std::size_t element) {
   const int n = static_cast<int>(inputs.size());
   const auto at = [](int number) { return static_cast<std::size_t>(number); };
   int most = 0;
@@ -38,18 +47,30 @@ inline Bytes reduced_element(const Reduction& reduction, const std::vector<Bytes
     for (int step = 1; step <= n; ++step) rotation.push_back(&inputs[at((owner + step) % n)]);
     return folded(reduction, rotation, element);
   }
-  std::vector<Bytes> parts;
-  for (int turn = 1; turn <= most + 1; ++turn) {
-    const int host = (hosts[at(owner)] + turn) % (most + 1);
+  const Reduction unscaled{reduction.dtype, reduction.op, {}};
+  const auto part_of = [&](int host) {
     std::vector<const Bytes*> members;
     for (int step = 1; step <= n; ++step) {
       if (hosts[at((owner + step) % n)] == host) members.push_back(&inputs[at((owner + step) % n)]);
     }
-    parts.push_back(folded({reduction.dtype, reduction.op, {}}, members, element));
+    return folded(unscaled, members, element);
+  };
+  const int home = hosts[at(owner)];
+  std::vector<Bytes> parts;
+  if (columns == 0) {
+    for (int turn = 1; turn <= most + 1; ++turn)
+      parts.push_back(part_of((home + turn) % (most + 1)));
+    return folded(reduction, pointers(parts), 0);
   }
-  std::vector<const Bytes*> row;
-  for (const Bytes& part : parts) row.push_back(&part);
-  return folded(reduction, row, 0);
+  const int rows = (most + 1) / columns;
+  for (int turn = 1; turn <= rows; ++turn) {
+    const int first = (home / columns + turn) % rows * columns;
+    std::vector<Bytes> of_row;
+    for (int step = 1; step <= columns; ++step)
+      of_row.push_back(part_of(first + (home % columns + step) % columns));
+    parts.push_back(folded(unscaled, pointers(of_row), 0));
+  }
+  return folded(reduction, pointers(parts), 0);
 }
 
 inline int owner_of(const std::vector<std::size_t>& begins, std::size_t element) {
@@ -60,12 +81,13 @@ inline int owner_of(const std::vector<std::size_t>& begins, std::size_t element)
 
 // begins: where each member's share begins (n + 1).
 inline Bytes reduced(const Reduction& reduction, std::vector<Bytes> inputs,
-                     const std::vector<int>& hosts, const std::vector<std::size_t>& begins) {
+                     const std::vector<int>& hosts, const std::vector<std::size_t>& begins,
+                     int columns = 0) {
   const std::size_t width = size_of(reduction.dtype);
   for (Bytes& input : inputs) prescale(reduction, input.data(), input.data(), input.size() / width);
   Bytes out(inputs.front().size());
   for (std::size_t i = 0; i < out.size() / width; ++i) {
-    const Bytes one = reduced_element(reduction, inputs, hosts, owner_of(begins, i), i);
+    const Bytes one = reduced_element(reduction, inputs, hosts, columns, owner_of(begins, i), i);
     std::memcpy(out.data() + i * width, one.data(), width);
   }
   return out;

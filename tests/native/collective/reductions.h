@@ -44,7 +44,7 @@ inline std::vector<Bytes> expected_of(const Cluster& cluster, const ReduceCase& 
     for (const int rank : ranks)
       inputs.push_back(random_elements(given.reduction.dtype, given.counts[t], seed_of(rank, t)));
     expected.push_back(reduced(given.reduction, inputs, hosts_of(cluster, ranks),
-                               even_begins(given.counts[t], ranks.size())));
+                               even_begins(given.counts[t], ranks.size()), cluster.columns));
   }
   return expected;
 }

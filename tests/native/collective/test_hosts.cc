@@ -2,6 +2,9 @@
 // The order of folds is host by host, whatever the algorithm.
 #include <doctest/doctest.h>
 
+#include <utility>
+
+#include "collective/backend/host_grid.h"
 #include "movement.h"
 #include "reductions.h"
 
@@ -40,16 +43,48 @@ TEST_CASE("hosts: allreduce folds host by host, with every algorithm") {
   }
 }
 
-TEST_CASE("hosts: hosts that form a ring give the same bytes") {
+TEST_CASE("hosts: a prime number of hosts forms a ring, and gives the same bytes") {
   for (const char* letters : {"aab", "aabb", "abab", "aabbcc", "aabbc", "aaaab"}) {
     Cluster cluster = hosts(letters);
-    cluster.algorithms.ring_hosts = 2;
+    cluster.algorithms.torus_hosts = 2;
     CAPTURE(letters);
     check_reductions(cluster, cases_for(cluster.size));
   }
   Cluster few = hosts("aabb", 2);
-  few.algorithms.ring_hosts = 2;
+  few.algorithms.torus_hosts = 2;
   check_reductions(few, cases_for(4));
+}
+
+TEST_CASE("hosts: many hosts form a torus, and fold row by row with every algorithm") {
+  const std::pair<const char*, int> layouts[] = {
+      {"aabbccdd", 2}, {"abcdabcd", 2}, {"abccddd", 2},  {"dabcabcd", 2}, {"aabbccddeeff", 3},
+      {"abcd", 2},     {"abcdef", 3},   {"abcdefgh", 4}, {"abcdefghi", 3}};
+  for (const auto& [letters, columns] : layouts) {
+    Cluster cluster = hosts(letters);
+    cluster.algorithms.torus_hosts = 4;
+    cluster.columns = columns;
+    CAPTURE(letters);
+    check_reductions(cluster, cases_for(cluster.size));
+  }
+  Cluster few = hosts("aabbccdd", 2);
+  few.algorithms.torus_hosts = 4;
+  few.columns = 2;
+  check_reductions(few, cases_for(8));
+}
+
+TEST_CASE("hosts: a grid of hosts is as nearly square as can be") {
+  const auto shape = [](int hosts) {
+    const HostGrid grid = host_grid(hosts, 33);
+    return std::pair{grid.rows, grid.columns};
+  };
+  CHECK(shape(32) == std::pair{1, 32});  // too few
+  CHECK(shape(37) == std::pair{1, 37});  // a prime
+  CHECK(shape(34) == std::pair{2, 17});
+  CHECK(shape(64) == std::pair{8, 8});
+  CHECK(shape(512) == std::pair{16, 32});
+  const HostGrid grid{3, 5};
+  for (int host = 0; host < 15; ++host)
+    CHECK(grid.host_at(grid.row_of(host), grid.column_of(host)) == host);
 }
 
 TEST_CASE("hosts: few slots, and slots too small for a piece of every slice") {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "collective/backend/host_grid.h"
+
 namespace hvd::sim {
 namespace {
 
@@ -9,11 +11,11 @@ int hosts_of(const Costs& costs, int ranks) {
   return (ranks + costs.ranks_per_host - 1) / costs.ranks_per_host;
 }
 
-// 2 (n - 1) steps; in each of them everybody hands a chunk to the next.
-void ring(std::vector<double>& at, double step) {
+// In each step everybody hands a chunk to the next.
+void ring(std::vector<double>& at, std::size_t steps, double step) {
   const std::size_t n = at.size();
   std::vector<double> next(n);
-  for (std::size_t round = 0; round < 2 * (n - 1); ++round) {
+  for (std::size_t round = 0; round < steps; ++round) {
     next[0] = std::max(at[0], at[n - 1]) + step;
     for (std::size_t i = 1; i < n; ++i) next[i] = std::max(at[i], at[i - 1]) + step;
     at.swap(next);
@@ -23,6 +25,33 @@ void ring(std::vector<double>& at, double step) {
 double ring_step(const Costs& costs, std::size_t members, std::int64_t bytes) {
   return costs.alpha + 2 * costs.o +
          costs.beta * static_cast<double>(bytes) / static_cast<double>(members);
+}
+
+// Every row of the grid, or every column, is a ring.
+void rings(std::vector<double>& hosts, const HostGrid& grid, bool rows, std::size_t steps,
+           double step) {
+  const int length = rows ? grid.columns : grid.rows;
+  std::vector<double> at(static_cast<std::size_t>(length));
+  for (int number = 0; number < (rows ? grid.rows : grid.columns); ++number) {
+    const auto host = [&](int i) {
+      return static_cast<std::size_t>(rows ? grid.host_at(number, i) : grid.host_at(i, number));
+    };
+    for (int i = 0; i < length; ++i) at[static_cast<std::size_t>(i)] = hosts[host(i)];
+    ring(at, steps, step);
+    for (int i = 0; i < length; ++i) hosts[host(i)] = at[static_cast<std::size_t>(i)];
+  }
+}
+
+// As collective/algorithm/torus.h.
+void torus(const Costs& costs, std::vector<double>& hosts, std::int64_t bytes) {
+  const HostGrid grid = host_grid(static_cast<int>(hosts.size()), 0);
+  const auto rows = static_cast<std::size_t>(grid.rows);
+  const auto columns = static_cast<std::size_t>(grid.columns);
+  const double step = ring_step(costs, columns, bytes);
+  if (grid.is_line()) return ring(hosts, 2 * (columns - 1), step);
+  rings(hosts, grid, true, columns - 1, step);
+  rings(hosts, grid, false, 2 * (rows - 1), ring_step(costs, hosts.size(), bytes));
+  rings(hosts, grid, true, columns - 1, step);
 }
 
 // What a phase of an exchange takes beside the way of its last message: everybody sends so many
@@ -69,7 +98,7 @@ std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<
                            std::int64_t bytes) {
   if (begin.size() == 1) return begin;
   if (algorithm == Algorithm::kRing) {
-    ring(begin, ring_step(costs, begin.size(), bytes));
+    ring(begin, 2 * (begin.size() - 1), ring_step(costs, begin.size(), bytes));
     return begin;
   }
   const int ranks = static_cast<int>(begin.size());
@@ -86,9 +115,9 @@ std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<
   const double local = slices(costs, ranks, bytes);
   for (double& host : hosts) host += local;
   const double taken = host_phase(costs, ranks, static_cast<int>(hosts.size()), bytes);
-  const bool in_ring = hosts.size() >= costs.ring_hosts;
-  if (in_ring) ring(hosts, ring_step(costs, hosts.size(), bytes));
-  for (int phases = 0; phases < 2 && hosts.size() > 1 && !in_ring; ++phases)
+  const bool many = hosts.size() >= costs.torus_hosts;
+  if (many) torus(costs, hosts, bytes);
+  for (int phases = 0; phases < 2 && hosts.size() > 1 && !many; ++phases)
     exchange(costs, hosts, taken);
   for (std::size_t rank = 0; rank < begin.size(); ++rank) {
     begin[rank] = hosts[rank / per_host] + local;

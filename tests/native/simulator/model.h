@@ -20,15 +20,15 @@ struct Costs {
   double o_byte = 1;
   double ask = 300;  // one request of the user
   int ranks_per_host = 8;
-  double segment = 128 << 10;   // bytes that a member folds at a time: collective/cpu_backend.cc
-  std::size_t ring_hosts = 33;  // from so many hosts on they form a ring: collective/select.h
+  double segment = 128 << 10;    // bytes that a member folds at a time: collective/cpu_backend.cc
+  std::size_t torus_hosts = 33;  // from so many hosts on they form a torus: collective/select.h
 };
 
 enum class Algorithm { kRing, kHierarchical, kDirect };
 
 // When each rank is done with an allreduce of so many bytes, given when each began; step by step,
 // as the core does it: a ring of 2 (n - 1) steps over ranks; or slices within each host, between
-// hosts an exchange of parts and then of results, or a ring, and slices again; or everything from
+// hosts an exchange of parts and then of results, or a torus, and slices again; or everything from
 // everybody to everybody.
 std::vector<double> finish(Algorithm algorithm, const Costs& costs, std::vector<double> begin,
                            std::int64_t bytes);

@@ -56,7 +56,7 @@ TEST_CASE("simulator: with equal beginnings an operation takes exactly its bound
   }
 }
 
-TEST_CASE("simulator: few hosts exchange in two messages' way, many form a ring") {
+TEST_CASE("simulator: few hosts exchange in two messages' way, many form a torus") {
   Costs costs;
   costs.alpha = 1000;
   costs.beta = 1;
@@ -64,9 +64,12 @@ TEST_CASE("simulator: few hosts exchange in two messages' way, many form a ring"
   costs.ranks_per_host = 1;
   CHECK(bound(Algorithm::kHierarchical, costs, 8, 8000) == doctest::Approx(2 * (1000 + 7000)));
   CHECK(bound(Algorithm::kDirect, costs, 8, 8000) == doctest::Approx(1000 + 7 * 8000));
+  // 5 rows of 8 hosts: an eighth of the bytes along rows, a fortieth along columns.
   CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) ==
-        doctest::Approx(2 * 39 * (1000 + 1000)));
-  costs.ring_hosts = 50;
+        doctest::Approx(2 * 7 * (1000 + 5000) + 2 * 4 * (1000 + 1000)));
+  CHECK(bound(Algorithm::kHierarchical, costs, 41, 41000) ==
+        doctest::Approx(2 * 40 * (1000 + 1000)));  // a prime number of them is a ring
+  costs.torus_hosts = 50;
   CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) == doctest::Approx(2 * (1000 + 39000)));
   costs.o = 1000;  // the messages of an exchange are what it costs then
   costs.beta = 0;
@@ -152,6 +155,14 @@ TEST_CASE("simulator: no step is faster than its bound, one by one or not") {
       CHECK(cluster.step().time >= bound(setting.algorithm, setting.costs, ranks, bytes));
     }
   }
+}
+
+TEST_CASE("simulator: 4,096 ranks compute for nine tenths of a step" *
+          doctest::test_suite("nightly")) {
+  Setting setting = of(4096, 64, 100e6);
+  Cluster cluster(setting);
+  cluster.step();
+  CHECK(cluster.step().time < setting.backward / 0.9);
 }
 
 TEST_CASE("simulator: when a rank is lost, nobody waits for it") {
