@@ -1,6 +1,6 @@
 // Memory that the core owns: results whose size only the ranks together know, and scratch.
-//   ground   where memory is to be: on the host, or on the device of the operation that is being
-//            carried out
+//   placement  where memory is to be: on the host, or on the device of the operation that is being
+//              carried out
 #pragma once
 
 #include <cstddef>

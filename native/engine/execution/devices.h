@@ -5,7 +5,7 @@
 // thread of its own ("hvd-devices", from the first device tensor on) looks at the oldest of these
 // operations now and then, warns, and raises the abort in the end.
 //
-// An engine that fails lets its devices go on, with whatever data there is. A event that had not
+// An engine that fails lets its devices go on, with whatever data there is. An event that had not
 // been reached by then tells the cause for ever: nobody takes that data for a result. Who is told
 // may free the memory: it is told once the device has let it go.
 #pragma once

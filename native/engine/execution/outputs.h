@@ -28,7 +28,7 @@ std::int64_t needed_bytes(const Work& work, const Group& group, int group_rank);
 // Of any member.
 std::int64_t most_needed_bytes(const Work& work, const Group& group);
 
-// ground: where results are to be. All tensors of all tasks. The results are added to the tasks.
+// placement: where results are to be. All tensors of all tasks. The results are added to the tasks.
 // kUnavailable: no memory.
 Result<std::vector<Gather>> gathers_of(const Work& work, const Group& group,
                                        const Placement& placement);

@@ -40,7 +40,7 @@ struct Pass {
   std::vector<bool> stands_in;  // by operand; empty: none does
 };
 
-// In the order in which types and regions appear. The stand-ins lie in `scratch`, on `ground`.
+// In the order in which types and regions appear. The stand-ins lie in `scratch`, by `placement`.
 // kUnavailable: no memory for them.
 Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Placement& placement,
                                     Buffer& scratch);
