@@ -67,13 +67,14 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<std::optional<double>> seconds_between(const Event& from, const Event& to) const;
   // What is given to the stream becomes part of a graph.
   bool captures(CUstream stream) const;
-  // Nothing is under way on our stream; where a graph was ever captured, nor on a stream that came
-  // by follow(): its replays are not on ours. An error: the device has failed.
+  // Nothing is under way on our stream; where a graph was ever captured, nor on a stream that has
+  // waited for an event (stream_wait): its replays are not on ours. An error: the device has
+  // failed.
   Result<bool> idle();
 
   // Device memory on our stream: there for what is given to it from now on. It goes back behind
-  // what our stream and every stream that came by follow() since have been given when the last
-  // pointer goes: such a stream must live as long. kUnavailable: there is not that much.
+  // what our stream and every stream that has waited since have been given when the last pointer
+  // goes: such a stream must live as long. kUnavailable: there is not that much.
   Result<std::shared_ptr<void>> allocate(std::size_t bytes);
 
   // The devices that kernels of this one can read and write directly, itself among them.
@@ -119,15 +120,15 @@ class Device : public std::enable_shared_from_this<Device> {
   Mutex mutex_;
   std::array<std::vector<CUevent>, 2> free_events_ GUARDED_BY(mutex_);  // by Timing
   // A handle may not be touched once its owner has destroyed the stream, and nobody says when that
-  // is: so they are kept only while memory lives that was there when they followed last, or where a
+  // is: so they are kept only while memory lives that was there when they waited last, or where a
   // graph was captured, which may be replayed on any of them.
   struct WaitingStream {
     CUstream stream;
-    std::uint64_t last;  // of the follows so far
+    std::uint64_t last;  // of the waits so far
   };
   std::vector<WaitingStream> waiting_streams_ GUARDED_BY(mutex_);
-  std::uint64_t follows_ GUARDED_BY(mutex_) = 0;
-  // And how many follows were before.
+  std::uint64_t stream_waits_ GUARDED_BY(mutex_) = 0;
+  // And how many waits were before.
   std::map<CUdeviceptr, std::uint64_t> living_ GUARDED_BY(mutex_);
   // The same; nobody has them any more.
   std::map<CUdeviceptr, std::uint64_t> dying_ GUARDED_BY(mutex_);

@@ -107,15 +107,15 @@ void Device::remember(CUstream stream) {
   const auto known = std::find_if(waiting_streams_.begin(), waiting_streams_.end(),
                                   [&](const WaitingStream& one) { return one.stream == stream; });
   if (known == waiting_streams_.end())
-    waiting_streams_.push_back({stream, ++follows_});
+    waiting_streams_.push_back({stream, ++stream_waits_});
   else
-    known->last = ++follows_;
+    known->last = ++stream_waits_;
 }
 
-// Those that followed before any memory that is left.
+// Those that waited last before any memory that is left was there.
 void Device::forget_waiting_streams() {
   if (has_captured_.load(std::memory_order_relaxed)) return;
-  std::uint64_t oldest = follows_;
+  std::uint64_t oldest = stream_waits_;
   for (const auto* const all : {&living_, &dying_})
     for (const auto& [memory, before] : *all) oldest = std::min(oldest, before);
   waiting_streams_.erase(
@@ -126,7 +126,7 @@ void Device::forget_waiting_streams() {
 
 // The streams that may use what nobody has any more.
 std::vector<CUstream> Device::users_of_dying() const {
-  std::uint64_t oldest = follows_;
+  std::uint64_t oldest = stream_waits_;
   for (const auto& [memory, before] : dying_) oldest = std::min(oldest, before);
   std::vector<CUstream> users;
   for (const WaitingStream& one : waiting_streams_)
@@ -183,7 +183,7 @@ Result<std::shared_ptr<void>> Device::allocate(std::size_t bytes) {
   if (!status) return status;
   {
     const MutexLock lock(mutex_);
-    living_.emplace(memory, follows_);
+    living_.emplace(memory, stream_waits_);
   }
   return std::shared_ptr<void>(pointer_to(memory), [self = shared_from_this(), memory](void*) {
     self->take_back_memory(memory);

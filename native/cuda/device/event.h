@@ -1,4 +1,4 @@
-// A event as an event of a device.
+// An event of a device, reached in the order of its stream.
 #pragma once
 
 #include <atomic>

@@ -115,7 +115,7 @@ class SelfTest {
     const Driver& driver = device_.driver();
     return driver.check(driver.cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(out_.get()), 0,
                                                 host_.size(), device_.stream()),
-                        "cuMemsetD32Async of a trial's results");
+                        "cuMemsetD32Async of a self-test's results");
   }
 
   Result<double> run_lap(const SelfTestCase& test_case) {
