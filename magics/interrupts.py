@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 SAME_S = 0.5
-"""InterruptCount this close together are one: the third of them ends ranks, and impatient fingers press twice."""
+"""Interrupts this close together are one: the third of them ends ranks, and impatient fingers press twice."""
 
 
 class InterruptCount:
