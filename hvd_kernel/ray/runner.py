@@ -190,7 +190,7 @@ class RayExecutor:
         Raises
         ------
         TimeoutError
-            Ray has not got the resources in time; the text names those that there are.
+            Ray does not have the resources in time; the text names those that there are.
         RankFailed
             The class raised on a rank, which is named; its exception is the cause.
         """

@@ -69,7 +69,7 @@ class StaticAdapter(Adapter):
         Raises
         ------
         TimeoutError
-            Ray has not got the resources in time.
+            Ray does not have the resources in time.
         RankFailed
             The class raised on a rank, which is named; its exception is the cause.
         """

@@ -25,7 +25,7 @@ def create_placement_group(
     Raises
     ------
     TimeoutError
-        Ray has not got the resources within ``pg_timeout`` seconds.
+        Ray does not have the resources within ``pg_timeout`` seconds.
     """
     ray = ray_api()
     bundles = [dict(resources_per_bundle) for _ in range(num_bundles)]
@@ -157,7 +157,7 @@ class ColocatedStrategy(BaseStrategy):
         Raises
         ------
         TimeoutError
-            Ray has not got the resources in time.
+            Ray does not have the resources in time.
         """
         self.placement_group, _ = create_placement_group(
             self._resources(self.num_workers_per_host),
@@ -211,7 +211,7 @@ class PGStrategy(BaseStrategy):
         Raises
         ------
         TimeoutError
-            Ray has not got the resources in time.
+            Ray does not have the resources in time.
         """
         if self.placement_group is None:
             self.placement_group, _ = create_placement_group(
