@@ -101,7 +101,7 @@ def possible(spec: ClusterSpec) -> tuple[str, str]:
     ClusterError
         There is no mpiexec.
     ConfigError
-        This host has not got the devices. Another one says so itself.
+        This host does not have the devices. Another one says so itself.
     """
     mpiexec = find_mpiexec()
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
@@ -111,7 +111,7 @@ def possible(spec: ClusterSpec) -> tuple[str, str]:
 
 
 def _beside_others(choice: str) -> str:
-    """Begin, where the user does not choose, with the GPUs that ranks of the user's other notebooks have not got."""
+    """Begin, where the user does not choose, with the GPUs that no rank of the user's other notebooks has."""
     there = gpus.usable(choice, os.environ)
     if choice != "auto" or there < 2:  # noqa: PLR2004 - one is everybody's
         return choice
