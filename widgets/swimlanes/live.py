@@ -54,7 +54,7 @@ class Live:
         self.window.take(found, round(1e6 * time.monotonic()))
 
     def message(self) -> dict[str, Any]:
-        """Return what the pages have not got yet."""
+        """Return what the pages do not have yet."""
         if self._whole:
             self._whole = False
             self.window.news()
