@@ -70,7 +70,7 @@ class Averaging:
         """Average what the backward pass has computed."""
         if not self._held_back:
             for made in self._found():
-                if made._reducer.busy():  # noqa: SLF001 - it has got gradients
+                if made.has_gradients:
                     self._reduce(made)
 
     def before_step(self, made: Any) -> None:

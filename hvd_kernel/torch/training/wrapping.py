@@ -42,6 +42,11 @@ class OptimizerMixin(torch.optim.Optimizer):
         """Backward passes whose gradients are summed before they are used."""
         return self._reducer.passes
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a backward pass has brought gradients that no step has used."""
+        return self._reducer.busy()
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change it, between two steps."""
         check_passes(passes)
