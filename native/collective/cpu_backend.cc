@@ -160,6 +160,16 @@ Status CpuBackend::allreduce_sent(const Group& group, const std::vector<Operand>
   return direct_sent(with.context, with.order, operands, reduction);
 }
 
+Status CpuBackend::allreduce_given(const Group& group, const std::vector<Operand>& operands,
+                                   const std::vector<const std::byte*>& inputs,
+                                   const Reduction& reduction) {
+  Known& with = known(group);
+  used(with, kDirect);
+  with.context.seen() = inputs;
+  direct_fold(with.context, with.order, operands, reduction);
+  return Status::ok();
+}
+
 Status CpuBackend::allreduce_shared(const Group& group, const std::vector<Operand>& operands,
                                     const std::vector<std::ptrdiff_t>& offsets,
                                     const Reduction& reduction) {

@@ -32,6 +32,10 @@ class CpuBackend : public Backend {
   bool is_one_hand_over(const Group& group, std::size_t count, Dtype dtype);
   Status allreduce_sent(const Group& group, const std::vector<Operand>& operands,
                         const Reduction& reduction);
+  // The same with what every member gave, by group rank, in memory that all of them see; the links
+  // have no part in it.
+  Status allreduce_given(const Group& group, const std::vector<Operand>& operands,
+                         const std::vector<const std::byte*>& inputs, const Reduction& reduction);
 
   // Between operations, the same on all ranks.
   void set_options(const AlgorithmOptions& options);

@@ -42,18 +42,24 @@ class FastPathNegotiation {
   enum class Try : std::uint8_t { kMeets, kPasses };
 
   // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
-  // messages.
-  template <class Patient>
-  std::optional<Response> agree(const Request& request, Try how, const Patient& patient) {
+  // messages. put_data(half): writes what this rank gives, where all give theirs beforehand.
+  template <class Patient, class PutData>
+  std::optional<Response> agree(const Request& request, Try how, const Patient& patient,
+                                const PutData& put_data) {
     std::optional<Response> response;
     if (fast_path_ == nullptr || rests()) return response;
     text_.clear();
     append_request(text_, request);
-    if (text_.size() <= kFastPathTextBytes) response = agreed_by_all(request, size_);
+    if (text_.size() < kFastPathTextBytes) response = agreed_by_all(request, size_);
+    const bool with_data = response && !response->shared && put_data(half_);
+    if (with_data) text_.push_back(kWithData);  // ranks that differ in it do not agree
     if (!response) {
       decline();
     } else if (!all_agree(how, patient)) {
       response.reset();
+    } else if (with_data) {
+      response->fast_path_half = half_;
+      half_ = 1 - half_;
     }
     return response;
   }
@@ -62,6 +68,7 @@ class FastPathNegotiation {
   // Ranks that miss each other again and again try less and less often; by position, so that they
   // try at the same time.
   static constexpr unsigned kMostMisses = 6;
+  static constexpr char kWithData = 'd';
 
   bool rests() {
     if ((position_ & ((1U << misses_) - 1)) == 0) return false;
@@ -91,6 +98,7 @@ class FastPathNegotiation {
   std::uint32_t position_;
   std::string text_;
   unsigned misses_ = 0;  // in a row
+  int half_ = 0;         // for the next data, the same on all ranks at one position
 };
 
 }  // namespace hvd

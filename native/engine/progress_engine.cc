@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/affinity.h"
+#include "engine/execution/eager.h"
 
 namespace hvd {
 namespace {
@@ -132,7 +133,8 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
   const auto nothing_else = [&] {
     return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_ && spin.again();
   };
-  std::optional<Response> response = fast_path_.agree(task->request, fast, nothing_else);
+  const auto put_data = [&](int half) { return put_beside(parts_, *task, half, beside_); };
+  std::optional<Response> response = fast_path_.agree(task->request, fast, nothing_else, put_data);
   if (!response) {
     spin.restart();  // the answer to the message comes as soon
     return ask_by_message(task);

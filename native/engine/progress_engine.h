@@ -27,6 +27,7 @@
 #include "engine/options.h"
 #include "engine/progress_lock.h"
 #include "engine/queue.h"
+#include "tensor/slot_store.h"
 
 namespace hvd {
 
@@ -109,6 +110,7 @@ class ProgressEngine {
 
   Executor executor_;
   FastPathNegotiation fast_path_;
+  SlotStore beside_;  // of data for its memory
   EagerExchange eager_;
   std::deque<Work> agenda_;     // agreed, not yet done
   std::vector<Request> asked_;  // the queue's other half

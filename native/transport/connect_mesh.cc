@@ -91,6 +91,9 @@ class ConnectedMesh : public Mesh {
     const auto ranks = static_cast<unsigned>(size_);
     return std::make_unique<FastPath>(arena_->fast_path(), static_cast<unsigned>(rank_), ranks);
   }
+  FastPathData fast_path_data() override {
+    return has_arena_ ? arena_->fast_path_data() : FastPathData{};
+  }
   SharedHeap* heap() override { return heap_.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return heap_; }
   void attend(bool waiting) override { failure_detector_->attend(waiting); }

@@ -35,7 +35,9 @@ struct Hub {
   Hub(int ranks, const MeshOptions& told)
       : size(ranks),
         options(told),
-        fast_path_texts(std::make_unique<FastPathText[]>(static_cast<std::size_t>(ranks))) {
+        fast_path_texts(std::make_unique<FastPathText[]>(static_cast<std::size_t>(ranks))),
+        fast_path_data(2 * static_cast<std::size_t>(ranks) *
+                       fast_path_data_bytes(static_cast<std::size_t>(ranks))) {
     const std::size_t slot_bytes = rounded_slot_bytes(options.slot_bytes);
     for (int i = 0; i < size; ++i)
       contexts.push_back(std::make_unique<RankContext>(options.first_count));
@@ -66,6 +68,7 @@ struct Hub {
   std::vector<std::unique_ptr<HeapRing>> rings;  // from * size + to
   FastPathHeader fast_path;
   std::unique_ptr<FastPathText[]> fast_path_texts;  // by rank
+  std::vector<std::byte> fast_path_data;
   std::shared_ptr<SharedHeap> heap;
   // A rank that has made room pushes on what the other has kept: that one may wait in a link.
   Mutex mutex;
@@ -112,6 +115,10 @@ class LocalMesh : public Mesh {
     if (ranks > FastPath::Word::kMostRanks) return nullptr;
     const FastPathMemory memory{&hub_->fast_path, hub_->fast_path_texts.get(), ranks};
     return std::make_unique<FastPath>(memory, static_cast<unsigned>(topology_.rank), ranks);
+  }
+  FastPathData fast_path_data() override {
+    if (hub_->fast_path_data.empty()) return {};
+    return {hub_->fast_path_data.data(), fast_path_data_bytes(hub_->contexts.size())};
   }
   SharedHeap* heap() override { return hub_->heap.get(); }
   std::shared_ptr<SharedHeap> heap_holder() override { return hub_->heap; }

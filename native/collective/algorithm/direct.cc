@@ -65,12 +65,18 @@ Status direct_sent(CommunicatorContext& context, Order& order, const std::vector
     if (!slot) return slot.status();
     inputs[static_cast<std::size_t>(peer)] = slot.value();
   }
+  direct_fold(context, order, operands, reduction);
+  for (int step = 1; step < context.size(); ++step) context.release(context.group_rank_at(step));
+  return Status::ok();
+}
+
+void direct_fold(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
+                 const Reduction& reduction) {
+  std::vector<const std::byte*>& inputs = context.seen();
   for (const Operand& operand : operands) {
     inputs[static_cast<std::size_t>(context.group_rank())] = source(operand, reduction);
     fold_operand(context, order, operand, reduction, inputs);
   }
-  for (int step = 1; step < context.size(); ++step) context.release(context.group_rank_at(step));
-  return Status::ok();
 }
 
 }  // namespace hvd

@@ -15,5 +15,8 @@ Status direct(CommunicatorContext& context, Order& order, const std::vector<Oper
 // The same where everybody's input has been sent already: without factors before the sum.
 Status direct_sent(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
                    const Reduction& reduction);
+// The same where context.seen() says where everybody's input is.
+void direct_fold(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
+                 const Reduction& reduction);
 
 }  // namespace hvd

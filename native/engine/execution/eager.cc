@@ -17,12 +17,20 @@ bool every_peer(const Mesh& mesh, const Visit& visit) {
   return true;
 }
 
+template <typename Copy>
+void copy_inputs(const Task& task, std::byte* to, const Copy& copy) {
+  const std::size_t width = size_of(task.request.tensors.front().dtype);
+  for (const Operand& operand : task.operands) {
+    if (operand.count > 0) copy(to, operand.in, operand.count * width);
+    to += operand.count * width;
+  }
+}
+
 }  // namespace
 
-bool may_send_eagerly(const Parts& parts, const Task& task) {
-  EagerLinks* const links = parts.mesh.eager();
+bool may_be_given(const Parts& parts, const Task& task, std::size_t most_bytes) {
   const Request& request = task.request;
-  if (links == nullptr || request.kind != Kind::kAllreduce || request.set != 0) return false;
+  if (request.kind != Kind::kAllreduce || request.set != 0) return false;
   if (request.on_device() || request.prescale != 1.0 || request.op == ReduceOp::kAdasum)
     return false;
   const Dtype dtype = request.tensors.front().dtype;
@@ -31,22 +39,22 @@ bool may_send_eagerly(const Parts& parts, const Task& task) {
     if (tensor.dtype != dtype) return false;
     count += static_cast<std::size_t>(tensor.count());
   }
-  if (count * size_of(dtype) > links->most_bytes()) return false;
-  if (!parts.backends.host().is_one_hand_over(*parts.groups.find(0), count, dtype)) return false;
+  if (count * size_of(dtype) > most_bytes) return false;
+  return parts.backends.host().is_one_hand_over(*parts.groups.find(0), count, dtype);
+}
+
+bool may_send_eagerly(const Parts& parts, const Task& task) {
+  EagerLinks* const links = parts.mesh.eager();
+  if (links == nullptr || !may_be_given(parts, task, links->most_bytes())) return false;
   return every_peer(parts.mesh, [&](int peer) { return links->acquire(peer) != nullptr; });
 }
 
 void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag) {
   EagerLinks& links = *parts.mesh.eager();
-  const std::size_t width = size_of(task.request.tensors.front().dtype);
+  const auto bytes = static_cast<std::size_t>(task.request.bytes());
   every_peer(parts.mesh, [&](int peer) {
-    std::byte* const slot = links.acquire(peer);
-    std::size_t filled = 0;
-    for (const Operand& operand : task.operands) {
-      if (operand.count > 0) std::memcpy(slot + filled, operand.in, operand.count * width);
-      filled += operand.count * width;
-    }
-    links.publish(peer, tag, filled);
+    copy_inputs(task, links.acquire(peer), std::memcpy);
+    links.publish(peer, tag, bytes);
     return true;
   });
 }
@@ -60,6 +68,26 @@ Status allreduce_eagerly(const Parts& parts, const Group& group,
   });
   parts.counters.eager.fetch_add(1, std::memory_order_relaxed);
   return parts.backends.host().allreduce_sent(group, operands, reduction);
+}
+
+bool put_beside(const Parts& parts, const Task& task, int half, SlotStore& store) {
+  const FastPathData data = parts.mesh.fast_path_data();
+  if (data.base == nullptr || !may_be_given(parts, task, data.bytes)) return false;
+  copy_inputs(
+      task, data.half(parts.mesh.topology().rank, half),
+      [&](std::byte* to, const void* from, std::size_t bytes) { store.copy(to, from, bytes); });
+  return true;
+}
+
+Status allreduce_beside(const Parts& parts, const Group& group,
+                        const std::vector<Operand>& operands, const Reduction& reduction,
+                        int half) {
+  const FastPathData data = parts.mesh.fast_path_data();
+  std::vector<const std::byte*> inputs;  // by group rank: of all ranks
+  inputs.reserve(group.ranks.size());
+  for (const int rank : group.ranks) inputs.push_back(data.half(rank, half));
+  parts.counters.eager.fetch_add(1, std::memory_order_relaxed);
+  return parts.backends.host().allreduce_given(group, operands, inputs, reduction);
 }
 
 }  // namespace hvd

@@ -1,5 +1,6 @@
-// The data of an operation that is sent before it is agreed on (eager/eager_rounds.h): what may go
-// so, and how.
+// The data of an operation that is given before it is agreed on: what may go so, and how; into
+// slots of the links between hosts (eager/eager_rounds.h), or within a host into the memory of the
+// fast path (transport/shm/fast_path.h).
 #pragma once
 
 #include <vector>
@@ -7,17 +8,26 @@
 #include "base/status.h"
 #include "collective/backend/backend.h"
 #include "engine/execution/executor.h"
+#include "tensor/slot_store.h"
 #include "transport/link/eager_links.h"
 
 namespace hvd {
 
 // Host memory of one type, small enough that everybody sends everything to everybody, with nothing
-// to scale before the sum: what has been written by then is written into slots only, so the
-// operation can begin anew. And there is room on every link.
+// to scale before the sum: what has been written by then is written there only, so the operation
+// can begin anew. The same on all ranks that ask for the same.
+bool may_be_given(const Parts& parts, const Task& task, std::size_t most_bytes);
+// And there is room on every link.
 bool may_send_eagerly(const Parts& parts, const Task& task);
 void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag);
 // All have sent; the slots are next on every link.
 Status allreduce_eagerly(const Parts& parts, const Group& group,
                          const std::vector<Operand>& operands, const Reduction& reduction);
+
+// False: it may not, or there is no such memory. `store`: for what is written there.
+bool put_beside(const Parts& parts, const Task& task, int half, SlotStore& store);
+// All have put theirs there.
+Status allreduce_beside(const Parts& parts, const Group& group,
+                        const std::vector<Operand>& operands, const Reduction& reduction, int half);
 
 }  // namespace hvd

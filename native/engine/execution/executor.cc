@@ -186,6 +186,9 @@ Status Executor::allreduce(const Work& work) {
         offsets_of(parts_.regions, parts_.mesh.topology(), *group.value(), pass.region);
     Status status =
         work.response.eager ? allreduce_eagerly(parts_, *group.value(), pass.operands, reduction)
+        : work.response.fast_path_half >= 0
+            ? allreduce_beside(parts_, *group.value(), pass.operands, reduction,
+                               work.response.fast_path_half)
         : offsets.empty()
             ? backend.value()->allreduce(*group.value(), pass.operands, reduction)
             : backend.value()->allreduce_shared(*group.value(), pass.operands, offsets, reduction);

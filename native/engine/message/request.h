@@ -107,8 +107,10 @@ struct Response {
   // of its own to look at.
   std::vector<Request> absent;
   Tunables tunables;  // tune
-  // On this rank alone: its data are there already (eager/eager_rounds.h).
+  // On this rank alone: its data are there already, in slots of the links (eager/eager_rounds.h),
+  // or in a half of the fast path's memory (transport/shm/fast_path.h).
   bool eager = false;
+  int fast_path_half = -1;
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"

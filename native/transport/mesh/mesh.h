@@ -103,6 +103,8 @@ class Mesh {
   virtual bool may_spin() const = 0;
   // For this rank, progress-lock owner only; null where the ranks do not all share memory.
   virtual std::unique_ptr<FastPath> fast_path() = 0;
+  // Beside it, where there is one.
+  virtual FastPathData fast_path_data() = 0;
   // Memory that all ranks of this host see; null where there is none (one rank per host, transport
   // tcp, no address space).
   virtual SharedHeap* heap() = 0;

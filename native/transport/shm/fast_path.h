@@ -9,6 +9,9 @@
 //   closed    somebody did not wait any longer: whoever is at this position goes the long way
 //   round     counts how often it was opened, so that a word is never taken for an older one
 //   past      the last position that was complete, as 1 above it; told by who opens another one
+//   data      what a rank gives to the operation, beside its text; in two halves, of which
+//             operations with data use one after the other: who has been counted for one has read
+//             those of the one before the last
 // Who has been counted leaves by closing; one compare-and-swap decides whether that comes before
 // the last rank is counted. A rank that finds the word at another position asks what is past: some
 // operations (a barrier, a broadcast at its root) are carried out without waiting for anybody, so
@@ -135,6 +138,22 @@ struct alignas(64) FastPathText {
   static constexpr std::size_t kWords = kFastPathTextBytes / 8;
   std::atomic<std::uint64_t> length{0};
   std::array<std::atomic<std::uint64_t>, kWords> words{};
+};
+
+// Bytes of a rank's data: what everybody hands to everybody at once (collective/select.cc).
+constexpr std::size_t fast_path_data_bytes(std::size_t ranks) {
+  if (ranks <= 4) return std::size_t{64} << 10U;
+  if (ranks <= 8) return std::size_t{32} << 10U;
+  return ranks <= 32 ? std::size_t{4} << 10U : 0;
+}
+
+struct FastPathData {
+  std::byte* base = nullptr;  // of all ranks; null: there is none
+  std::size_t bytes = 0;      // of a half
+
+  std::byte* half(int rank, int number) const {
+    return base + (2 * static_cast<std::size_t>(rank) + static_cast<std::size_t>(number)) * bytes;
+  }
 };
 
 struct FastPathMemory {

@@ -42,8 +42,11 @@ std::size_t ArenaShape::ring_headers_at() const {
 std::size_t ArenaShape::header_bytes() const {
   return whole_pages(ring_headers_at() + ranks * ranks * sizeof(RingHeader));
 }
-std::size_t ArenaShape::slots_at() const {
+std::size_t ArenaShape::fast_path_data_at() const {
   return header_bytes() + 2 * ranks * std::size_t{kControlRingBytes};
+}
+std::size_t ArenaShape::slots_at() const {
+  return fast_path_data_at() + whole_pages(2 * ranks * fast_path_data_bytes(ranks));
 }
 std::size_t ArenaShape::ring_bytes() const { return whole_pages(slot_bytes * slots); }
 std::size_t ArenaShape::bytes() const { return slots_at() + ranks * ranks * ring_bytes(); }
@@ -107,6 +110,12 @@ FastPathMemory ShmArena::fast_path() const {
   return {std::launder(reinterpret_cast<FastPathHeader*>(at)),
           std::launder(reinterpret_cast<FastPathText*>(at + sizeof(FastPathHeader))),
           static_cast<unsigned>(shape_.ranks)};
+}
+
+FastPathData ShmArena::fast_path_data() const {
+  const std::size_t bytes = fast_path_data_bytes(shape_.ranks);
+  if (bytes == 0) return {};
+  return {base_ + shape_.fast_path_data_at(), bytes};
 }
 
 ControlMemory ShmArena::control(std::size_t child, Direction direction) const {

@@ -36,6 +36,7 @@ struct ArenaShape {
   std::size_t fast_path_at() const;
   std::size_t control_headers_at() const;
   std::size_t ring_headers_at() const;
+  std::size_t fast_path_data_at() const;
   std::size_t slots_at() const;
 };
 
@@ -60,6 +61,7 @@ class ShmArena {
   const Fd& fd() const { return memory_; }
   DoorbellMemory& doorbell(std::size_t rank) const;
   FastPathMemory fast_path() const;
+  FastPathData fast_path_data() const;
   ControlMemory control(std::size_t child, Direction direction) const;
   RingMemory ring(std::size_t from, std::size_t to) const;
   Status claim(const RingMemory& ring) const;
