@@ -3,9 +3,10 @@
 //   the long way   a count of those who ask, for every operation: who asks sleeps until all have
 //   owed           asked for by all ranks before, and agreed on: a rank that hears of it carries it
 //                  out without waiting for anybody, as the root of a broadcast does
+//   data           which operation a rank's half of the memory beside the word is for
 // Wrong is: one rank takes an operation as agreed on in short and another asks for it the long way
-// (then that one would sleep for ever), different things are taken for the same, or ranks carry
-// things out in different orders.
+// (then that one would sleep for ever), different things are taken for the same, ranks carry things
+// out in different orders, or read the data of another operation.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -31,6 +32,8 @@ struct Hall {
   ModelWord past;
   std::array<ModelWord, kMostRanks> heard;        // of what is owed
   std::array<ModelWord, kMostOperations> places;  // as 1 above the position, of what goes in short
+  std::array<std::array<ModelWord, 2>, kMostRanks> data;
+  std::size_t halves = 0;  // of the data; 0: there are none
 };
 
 struct ModelFastPathMemory {
@@ -72,6 +75,7 @@ struct Local {
 
   FastPath fast_path;
   std::size_t operation = 0;
+  std::size_t half = 0;
   Value passed = 0;  // operations carried out
   bool owes = false;
   bool entered = false;
@@ -99,6 +103,12 @@ void check_place(Hall& hall, std::size_t operation, Value position) {
   Value first = 0;
   if (hall.places[operation].compare_exchange_strong(first, position + 1)) return;
   if (first != position + 1) throw Wrong{"carried out in different orders"};
+}
+
+void check_data(Hall& hall, std::size_t operation, std::size_t half, std::size_t ranks) {
+  for (std::size_t rank = 0; rank < ranks && hall.halves > 0; ++rank) {
+    if (hall.data[rank][half].load() != operation + 1) throw Wrong{"data of another operation"};
+  }
 }
 
 // One look of a rank that stands in the lane.
@@ -133,6 +143,8 @@ void rank_body(Hall& hall, const Plan& plan, std::size_t rank, Value first, cons
       if (what == kLong) {
         local.fast_path.close(first + local.passed);
       } else {
+        if (hall.halves > 0)
+          hall.data[rank][local.half].store(static_cast<Value>(local.operation + 1));
         local.stand = local.fast_path.enter(first + local.passed, {&what, 1});
       }
       local.entered = true;
@@ -145,6 +157,8 @@ void rank_body(Hall& hall, const Plan& plan, std::size_t rank, Value first, cons
     if (local.stand == Stand::kComplete) {
       if (!same_for_all(plan, local.operation)) throw Wrong{"different things, taken as one"};
       check_place(hall, local.operation, first + local.passed);
+      check_data(hall, local.operation, local.half, plan.size());
+      local.half = hall.halves > 0 ? (local.half + 1) % hall.halves : 0;
     } else {
       ask_the_long_way(hall, local.operation, plan.size());
       carry_out_what_is_owed();  // it was asked for before
@@ -161,9 +175,11 @@ const auto as_it_is = [](auto& fast_path) { return fast_path.leave(); };
 
 // The first `hasty` ranks may lose patience, at any time.
 template <class Memory, class Leave>
-Outcome run_hall(const Plan& plan, std::size_t hasty, Value first, const Leave& leave) {
+Outcome run_hall(const Plan& plan, std::size_t hasty, Value first, const Leave& leave,
+                 std::size_t halves = 0) {
   return explore([&] {
     const auto hall = std::make_shared<Hall>();
+    hall->halves = halves;
     Scenario scenario;
     for (std::size_t rank = 0; rank < plan.size(); ++rank) {
       scenario.actors.push_back({[hall, &plan, &leave, rank, first] {
@@ -199,6 +215,20 @@ TEST_CASE("explorer: ranks agree in short, or all go the long way") {
     MESSAGE(row.plan.size() << " ranks, " << row.plan.front() << ": " << outcome.states
                             << " states");
   }
+}
+
+TEST_CASE(
+    "explorer: data beside the word are those of the operation, in two halves and not in one") {
+  const auto run = [](const Plan& plan, std::size_t hasty, std::size_t halves) {
+    return run_hall<ModelFastPathMemory>(plan, hasty, 1, as_it_is, halves);
+  };
+  for (const Plan& plan : {Plan{"abc", "abc"}, Plan{"aa", "aa", "aa"}, Plan{"*ab", "*ab"}}) {
+    const Outcome outcome = run(plan, plan.size() == 2 ? 1 : 0, 2);
+    CAPTURE(plan.front());
+    CHECK(outcome.wrong == "");
+    MESSAGE(plan.size() << " ranks, " << plan.front() << ": " << outcome.states << " states");
+  }
+  CHECK(run({"ab", "ab"}, 0, 1).wrong.find("data of another operation") != std::string::npos);
 }
 
 TEST_CASE("explorer: finds the rank that leaves though all were counted") {

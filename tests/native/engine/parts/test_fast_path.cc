@@ -60,6 +60,27 @@ TEST_CASE("fast path: taken by ranks that wait, whatever they call the operation
   }
 }
 
+TEST_CASE("fast path: what small sums give lies beside the word, and nothing else does") {
+  for (const int size : {2, 3}) {
+    Engines engines = engines_of(size);
+    on_every_rank(engines, [&](Engine& engine, int) {
+      const auto given = [&] { return engine.counters().eager.load(); };
+      const auto sums = [&](std::size_t count) {
+        for (int i = 0; i < 30; ++i)
+          CHECK(same_bytes(waited_sum(engine, "x", count),
+                           reduced<float>(first_ranks(size), count, ReduceOp::kSum)));
+      };
+      for (const std::size_t count : {1U, 1000U, 16384U}) sums(count);
+      const auto before = given(), taken = fast_paths(engine);
+      meet_in_short(engine);
+      CHECK(given() - before == fast_paths(engine) - taken);
+      const auto small = given();
+      sums(16385);
+      CHECK(given() == small);
+    });
+  }
+}
+
 TEST_CASE("fast path: every kind gives what the long way gives") {
   const int size = 3;
   Engines engines = engines_of(size);
