@@ -16,7 +16,7 @@ struct Counters {
   std::atomic<std::int64_t> cycles{0};        // looks that found something to do
   std::atomic<std::int64_t> cached{0};        // responses that came as numbers of the cache
   std::atomic<std::int64_t> fast_paths{0};    // operations agreed on without a message
-  std::atomic<std::int64_t> eager{0};         // operations whose data agreed on them
+  std::atomic<std::int64_t> eager{0};         // operations whose data came beforehand
   std::atomic<std::int64_t> caller_runs{0};   // operations that a waiting user thread carried out
 };
 
