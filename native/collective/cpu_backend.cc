@@ -160,12 +160,9 @@ Status CpuBackend::allreduce_sent(const Group& group, const std::vector<Operand>
   return direct_sent(with.context, with.order, operands, reduction);
 }
 
-Status CpuBackend::allreduce_given(const Group& group, const std::vector<Operand>& operands,
-                                   const std::vector<const std::byte*>& inputs,
-                                   const Reduction& reduction) {
-  Known& with = known(group);
+Status CpuBackend::fold_seen(Known& with, const std::vector<Operand>& operands,
+                             const Reduction& reduction) {
   used(with, kDirect);
-  with.context.seen() = inputs;
   direct_fold(with.context, with.order, operands, reduction);
   return Status::ok();
 }

@@ -32,10 +32,15 @@ class CpuBackend : public Backend {
   bool is_one_hand_over(const Group& group, std::size_t count, Dtype dtype);
   Status allreduce_sent(const Group& group, const std::vector<Operand>& operands,
                         const Reduction& reduction);
-  // The same with what every member gave, by group rank, in memory that all of them see; the links
-  // have no part in it.
+  // The same with what each rank gave in memory that all of them see; the links have no part in it.
+  template <typename InputOf>
   Status allreduce_given(const Group& group, const std::vector<Operand>& operands,
-                         const std::vector<const std::byte*>& inputs, const Reduction& reduction);
+                         const InputOf& input_of, const Reduction& reduction) {
+    Known& with = known(group);
+    for (std::size_t p = 0; p < group.ranks.size(); ++p)
+      with.context.seen()[p] = input_of(group.ranks[p]);
+    return fold_seen(with, operands, reduction);
+  }
 
   // Between operations, the same on all ranks.
   void set_options(const AlgorithmOptions& options);
@@ -53,6 +58,7 @@ class CpuBackend : public Backend {
     Carrier carrier = kMemory;
   };
 
+  Status fold_seen(Known& with, const std::vector<Operand>& operands, const Reduction& reduction);
   Known& known(const Group& group);
   Known& remember(const Group& group);
   void used(const Known& of, Pattern pattern);

@@ -42,7 +42,8 @@ class FastPathNegotiation {
   enum class Try : std::uint8_t { kMeets, kPasses };
 
   // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
-  // messages. put_data(half): writes what this rank gives, where all give theirs beforehand.
+  // messages. put_data(half): writes what this rank gives, where all give theirs beforehand. Who
+  // only passes by mostly misses the others, and would have copied in vain.
   template <class Patient, class PutData>
   std::optional<Response> agree(const Request& request, Try how, const Patient& patient,
                                 const PutData& put_data) {
@@ -51,7 +52,7 @@ class FastPathNegotiation {
     text_.clear();
     append_request(text_, request);
     if (text_.size() < kFastPathTextBytes) response = agreed_by_all(request, size_);
-    const bool with_data = response && !response->shared && put_data(half_);
+    const bool with_data = response && how == Try::kMeets && !response->shared && put_data(half_);
     if (with_data) text_.push_back(kWithData);  // ranks that differ in it do not agree
     if (!response) {
       decline();

@@ -83,11 +83,9 @@ Status allreduce_beside(const Parts& parts, const Group& group,
                         const std::vector<Operand>& operands, const Reduction& reduction,
                         int half) {
   const FastPathData data = parts.mesh.fast_path_data();
-  std::vector<const std::byte*> inputs;  // by group rank: of all ranks
-  inputs.reserve(group.ranks.size());
-  for (const int rank : group.ranks) inputs.push_back(data.half(rank, half));
   parts.counters.eager.fetch_add(1, std::memory_order_relaxed);
-  return parts.backends.host().allreduce_given(group, operands, inputs, reduction);
+  return parts.backends.host().allreduce_given(
+      group, operands, [&](int rank) { return data.half(rank, half); }, reduction);
 }
 
 }  // namespace hvd
