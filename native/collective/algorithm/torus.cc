@@ -44,6 +44,7 @@ class Torus {
 
   std::vector<int> row_workers() const {
     std::vector<int> workers;
+    workers.reserve(index(grid_.columns));
     for (int column = 0; column < grid_.columns; ++column)
       workers.push_back(parts_.workers[index(grid_.host_at(row_, column))]);
     return workers;
@@ -51,6 +52,7 @@ class Torus {
 
   std::vector<int> column_workers() const {
     std::vector<int> workers;
+    workers.reserve(index(grid_.rows));
     for (int row = 0; row < grid_.rows; ++row)
       workers.push_back(parts_.workers[index(grid_.host_at(row, column_))]);
     return workers;
@@ -72,6 +74,7 @@ class Torus {
 
   Chunks column_chunks() const {
     Chunks chunks;
+    chunks.reserve(index(grid_.rows));
     for (int row = 0; row < grid_.rows; ++row)
       chunks.push_back(parts_.chunks[index(grid_.host_at(row, column_))]);
     return chunks;
