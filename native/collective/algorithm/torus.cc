@@ -10,6 +10,15 @@ using MakeSchedule = Schedule (*)(int group_rank, int size);
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
+// Of these hosts, in their order.
+template <typename T>
+std::vector<T> chosen(const std::vector<T>& by_host, const std::vector<int>& hosts) {
+  std::vector<T> found;
+  found.reserve(hosts.size());
+  for (const int host : hosts) found.push_back(by_host[index(host)]);
+  return found;
+}
+
 class Torus {
  public:
   Torus(Mesh& mesh, const CommunicatorContext& context, const HostParts& parts,
@@ -26,9 +35,12 @@ class Torus {
     if (grid_.is_line()) return ring(parts_.workers, parts_.chunks, allreduce_schedule, reduction);
     const Reduction unscaled{reduction.dtype, reduction.op, {}};
     const std::size_t width = size_of(reduction.dtype);
-    const std::vector<int> row = row_workers();
+    const std::vector<int> row = chosen(parts_.workers, grid_.row(row_));
+    const std::vector<int> column = grid_.column(column_);
     Status status = ring(row, row_chunks(1), reduce_scatter_schedule, unscaled);
-    if (status) status = ring(column_workers(), column_chunks(), allreduce_schedule, reduction);
+    if (status)
+      status = ring(chosen(parts_.workers, column), chosen(parts_.chunks, column),
+                    allreduce_schedule, reduction);
     if (status) status = ring(row, row_chunks(width), allgather_schedule, plain_bytes());
     return status;
   }
@@ -42,41 +54,17 @@ class Torus {
     return execute(members, schedule(members.group_rank(), members.size()), plan, reduction);
   }
 
-  std::vector<int> row_workers() const {
-    std::vector<int> workers;
-    workers.reserve(index(grid_.columns));
-    for (int column = 0; column < grid_.columns; ++column)
-      workers.push_back(parts_.workers[index(grid_.host_at(row_, column))]);
-    return workers;
-  }
-
-  std::vector<int> column_workers() const {
-    std::vector<int> workers;
-    workers.reserve(index(grid_.rows));
-    for (int row = 0; row < grid_.rows; ++row)
-      workers.push_back(parts_.workers[index(grid_.host_at(row, column_))]);
-    return workers;
-  }
-
   // Of each column what is at home in it, counted in elements of 1 / `parts` of theirs.
   Chunks row_chunks(std::size_t parts) const {
     Chunks chunks(index(grid_.columns));
     for (int column = 0; column < grid_.columns; ++column) {
-      for (int row = 0; row < grid_.rows; ++row) {
-        for (Operand slice : parts_.chunks[index(grid_.host_at(row, column))]) {
+      for (const int host : grid_.column(column)) {
+        for (Operand slice : parts_.chunks[index(host)]) {
           slice.count *= parts;
           chunks[index(column)].push_back(slice);
         }
       }
     }
-    return chunks;
-  }
-
-  Chunks column_chunks() const {
-    Chunks chunks;
-    chunks.reserve(index(grid_.rows));
-    for (int row = 0; row < grid_.rows; ++row)
-      chunks.push_back(parts_.chunks[index(grid_.host_at(row, column_))]);
     return chunks;
   }
 

@@ -2,6 +2,10 @@
 // many steps. A host is known by its number within the group; rows are of consecutive numbers.
 #pragma once
 
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
 namespace hvd {
 
 struct HostGrid {
@@ -12,6 +16,18 @@ struct HostGrid {
   int row_of(int host) const { return host / columns; }
   int column_of(int host) const { return host % columns; }
   int host_at(int row, int column) const { return row * columns + column; }
+  // The hosts of one.
+  std::vector<int> row(int number) const {
+    std::vector<int> hosts(static_cast<std::size_t>(columns));
+    std::iota(hosts.begin(), hosts.end(), host_at(number, 0));
+    return hosts;
+  }
+  std::vector<int> column(int number) const {
+    std::vector<int> hosts;
+    hosts.reserve(static_cast<std::size_t>(rows));
+    for (int row = 0; row < rows; ++row) hosts.push_back(host_at(row, number));
+    return hosts;
+  }
 };
 
 // The most nearly square one. A line: fewer hosts than `from`, or a prime number of them.
