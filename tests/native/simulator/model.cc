@@ -27,19 +27,14 @@ double ring_step(const Costs& costs, std::size_t members, std::int64_t bytes) {
          costs.beta * static_cast<double>(bytes) / static_cast<double>(members);
 }
 
-// Every row of the grid, or every column, is a ring.
-void rings(std::vector<double>& hosts, const HostGrid& grid, bool rows, std::size_t steps,
-           double step) {
-  const int length = rows ? grid.columns : grid.rows;
-  std::vector<double> at(static_cast<std::size_t>(length));
-  for (int number = 0; number < (rows ? grid.rows : grid.columns); ++number) {
-    const auto host = [&](int i) {
-      return static_cast<std::size_t>(rows ? grid.host_at(number, i) : grid.host_at(i, number));
-    };
-    for (int i = 0; i < length; ++i) at[static_cast<std::size_t>(i)] = hosts[host(i)];
-    ring(at, steps, step);
-    for (int i = 0; i < length; ++i) hosts[host(i)] = at[static_cast<std::size_t>(i)];
-  }
+// These hosts are a ring.
+void ring_of(std::vector<double>& hosts, const std::vector<int>& members, std::size_t steps,
+             double step) {
+  std::vector<double> at;
+  at.reserve(members.size());
+  for (const int host : members) at.push_back(hosts[static_cast<std::size_t>(host)]);
+  ring(at, steps, step);
+  for (std::size_t i = 0; i < at.size(); ++i) hosts[static_cast<std::size_t>(members[i])] = at[i];
 }
 
 // As collective/algorithm/torus.h.
@@ -49,9 +44,14 @@ void torus(const Costs& costs, std::vector<double>& hosts, std::int64_t bytes) {
   const auto columns = static_cast<std::size_t>(grid.columns);
   const double step = ring_step(costs, columns, bytes);
   if (grid.is_line()) return ring(hosts, 2 * (columns - 1), step);
-  rings(hosts, grid, true, columns - 1, step);
-  rings(hosts, grid, false, 2 * (rows - 1), ring_step(costs, hosts.size(), bytes));
-  rings(hosts, grid, true, columns - 1, step);
+  const auto along_rows = [&] {
+    for (int row = 0; row < grid.rows; ++row) ring_of(hosts, grid.row(row), columns - 1, step);
+  };
+  along_rows();
+  const double within = ring_step(costs, hosts.size(), bytes);
+  for (int column = 0; column < grid.columns; ++column)
+    ring_of(hosts, grid.column(column), 2 * (rows - 1), within);
+  along_rows();
 }
 
 // What a phase of an exchange takes beside the way of its last message: everybody sends so many
