@@ -191,7 +191,8 @@ class Kernel:
         reply = self._reply(identity, deadline)
         check(messages, reply)
         outcome = Outcome(reply, messages, time.monotonic() - begin)
-        where_they_are = where.stacks(self.tag, self._stacks) if "no answer from rank" in outcome.error else ""
+        silent = not allow_error and "no answer from rank" in outcome.error
+        where_they_are = where.stacks(self.tag, self._stacks) if silent else ""
         assert allow_error or reply["status"] == "ok", f"{outcome.error}\n{outcome.text('stderr')}\n{where_they_are}"
         return outcome
 
