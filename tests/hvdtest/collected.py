@@ -34,6 +34,7 @@ ON_REQUEST = r"skip\(\)|skip\(true\)"
 LATER = (
     r'test_suite\("nightly"\)|skip\(test::kSanitized\)'  # the default tier runs most rooms under AddressSanitizer alone
 )
+DEFAULT_BUILDS = ("editable", "native-plain", "native-asan")  # ThreadSanitizer's leave cases out, by #ifndef
 CASE = re.compile(r"^TEST_CASE(?:_TEMPLATE)?\(\s*(?P<name>(?:\"(?:[^\"\\]|\\.)*\"\s*)+)(?P<rest>[^{]*)\{", re.MULTILINE)
 
 
@@ -119,8 +120,9 @@ def room_of(path: Path, folder: str) -> str:
 
 
 def newest_binary(room: str) -> Path | None:
-    """A built binary of a room's tests that is newer than all of their sources."""
-    built = [path for build in (ROOT / "build").glob("*") for path in build.rglob(f"{room}_tests") if path.is_file()]
+    """A binary of a room's tests that the default tier runs and that is newer than all of their sources."""
+    builds = [ROOT / "build" / build for build in DEFAULT_BUILDS]
+    built = [path for build in builds for path in build.rglob(f"{room}_tests") if path.is_file()]
     folder = TESTS / "native" / ("cuda" if room == "nccl" else room)
     changed = max((path.stat().st_mtime for path in folder.rglob("*")), default=0.0)
     fresh = [path for path in built if os.access(path, os.X_OK) and path.stat().st_mtime > changed]

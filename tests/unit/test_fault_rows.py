@@ -6,6 +6,7 @@ that are collected count, so a test that is skipped, nightly or in a file that n
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -131,6 +132,19 @@ def test_the_binaries_run_what_their_sources_name() -> None:
         if names is not None:
             ours = {case.name for case in found if case.room == room and case.tier == DEFAULT}
             assert not ours - names, binary
+
+
+def test_a_binary_of_the_nightly_tier_does_not_stand_for_the_default_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ThreadSanitizer's build, made later by the shard ``native``, has fewer cases than the sources."""
+    monkeypatch.setattr("hvdtest.collected.ROOT", tmp_path)
+    monkeypatch.setattr("hvdtest.collected.TESTS", tmp_path / "tests")
+    for built_at, build in enumerate(("native-asan", "native-tsan"), start=1):
+        (binary := tmp_path / "build" / build / "base_tests").parent.mkdir(parents=True)
+        binary.touch(0o755)
+        os.utime(binary, (built_at, built_at))
+    assert newest_binary("base") == tmp_path / "build" / "native-asan" / "base_tests"
 
 
 def test_which_cases_of_a_source_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
