@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from hvd_kernel.processes.channel.messages import Introduce
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.spares.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
@@ -40,14 +41,14 @@ class Spares:
         while len(self._waiting) < wanted and has_room():
             spare = self._started("spare")
             self._waiting.append(spare)
-            self._supervisor.loop.add_reader(spare.socket.fileno(), partial(self._note_ready, spare))
+            self._supervisor.loop.add_reader(spare.channel.fileno(), partial(self._note_ready, spare))
 
     def put(self, rank: int, connection: dict[str, Any]) -> int:
         """Make a spare that is ready, or a new process where there is none, that rank; return its process id."""
         if rank in self._replacing:  # it was to be that rank and has not come so far
             before = self._replacing.pop(rank)
             self._supervisor.end(before.process)
-            before.socket.close()
+            before.channel.close()
         spare = next((each for each in self._waiting if each.is_ready), None)
         if spare is None:
             spare = self._started("now")
@@ -55,7 +56,7 @@ class Spares:
             self._waiting.remove(spare)
             self._on_ready(self.ready)
         self._replacing[rank] = spare
-        spare.tell({"rank": rank, "size": self._ranks, "connection": connection})
+        spare.tell(Introduce(rank, self._ranks, connection))
         return spare.process.pid
 
     def renumber(self, ranks: int, numbers: Mapping[int, int]) -> None:
@@ -67,7 +68,7 @@ class Spares:
                 self._replacing[numbers[rank]] = spare
             else:
                 self._supervisor.end(spare.process)
-                spare.socket.close()
+                spare.channel.close()
 
     def _started(self, haste: str) -> Spare:
         command = [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(self._ranks)]
@@ -77,13 +78,14 @@ class Spares:
         return spare
 
     def _note_ready(self, spare: Spare) -> None:
-        self._supervisor.loop.remove_reader(spare.socket.fileno())
-        spare.hear()
+        if not spare.hear():
+            return
+        self._supervisor.loop.remove_reader(spare.channel.fileno())
         self._on_ready(self.ready)
 
     def _ended(self, spare: Spare) -> None:
-        self._supervisor.loop.remove_reader(spare.socket.fileno())
-        spare.socket.close()
+        self._supervisor.loop.remove_reader(spare.channel.fileno())
+        spare.channel.close()
         if spare in self._waiting:
             self._waiting.remove(spare)
             self._on_ready(self.ready)

@@ -35,7 +35,7 @@ from hvd_kernel.processes import lifetime
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
-from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.resources.limits import LIMIT, Confinement
 from hvd_kernel.processes.supervise import ProcessSupervisor
@@ -104,7 +104,7 @@ class Supervisor(ControllerHost):
         self._client = client
         self._engine |= engine
         self.send(m.Connected(client))
-        self.give(self._mpiexec, json.dumps(self._engine).encode() + b"\n")
+        self.give(self._mpiexec, pack(m.EngineConnection(self._engine)))
 
     # The end.
 

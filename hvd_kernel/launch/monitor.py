@@ -7,7 +7,6 @@ Words.
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -127,7 +126,7 @@ class JobMonitor:
             self._monitor.receive(message)
             self._look()
         elif isinstance(said := elastic.from_worker(message.data), elastic.Sampled):
-            self._on_sample(from_wire(MetricsSample, json.loads(said.sample)))
+            self._on_sample(from_wire(MetricsSample, said.sample))
 
     def _note(self, message: m.RankKilled | m.Answered) -> None:
         """Take what is told of a rank right before its end."""

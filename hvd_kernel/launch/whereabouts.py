@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -15,6 +14,7 @@ from hvd_kernel.diagnosis.job_stalls import JobStalls
 from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.processes.rank_channel import decode
 from hvd_kernel.protocol.messages import Whereabouts, from_wire
 
 _SAYS = "hvdrun: "
@@ -39,7 +39,7 @@ class RankMonitor:
 
     def receive(self, message: RankState) -> None:
         """Take what an agent tells of a rank."""
-        told = json.loads(message.state)
+        told = decode(message.state)
         rank = message.rank + self._first
         if told["state"] == "connected":
             self._stalls.connected(rank, time.monotonic())

@@ -10,7 +10,6 @@ engine's process lets go of stdin, and when that process is gone.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -22,8 +21,8 @@ from typing import Any
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.agent import Agent, card
 from hvd_kernel.processes.channel.authentication import controller_key
-from hvd_kernel.processes.channel.control_channel import ControlChannel
-from hvd_kernel.processes.channel.messages import Input, Introduce
+from hvd_kernel.processes.channel.control_channel import ControlChannel, pack, read_packed, unpack
+from hvd_kernel.processes.channel.messages import CallBack, Input, Introduce
 from hvd_kernel.processes.lifetime import take_orphans
 from hvd_kernel.processes.mpi_agent import connect
 from hvd_kernel.processes.ports import bound
@@ -56,8 +55,7 @@ def hold(address: str, secret: str, told: Mapping[str, Any], env: Mapping[str, s
     assert agent.stdin is not None
     assert agent.stderr is not None
     try:
-        line = json.dumps({"address": address, "secret": secret, "told": dict(told)})
-        agent.stdin.write(line.encode() + b"\n")
+        agent.stdin.write(pack(CallBack(address, secret, dict(told))))
         agent.stdin.flush()
         said = agent.stderr.read().decode(errors="replace")  # to its end: ranks have pipes of their own
         status = agent.wait()
@@ -77,16 +75,16 @@ def main() -> None:
     """Serve one launcher."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # engines block signals that ranks want
     take_orphans()
-    line = sys.stdin.buffer.readline()
-    if not line:
+    asked = read_packed(sys.stdin.buffer)
+    if not asked:
         return  # the engine's process is gone already
-    asked = json.loads(line)
-    connection = connect(asked["address"], asked["secret"])
+    wanted = unpack(asked, CallBack)
+    connection = connect(wanted.address, wanted.secret)
     with bound() as port:
         channel = ControlChannel(connection, connection, is_agent=True)
         here = {"python": sys.executable, "cwd": os.getcwd()}  # noqa: PTH109 - a string for the wire
-        agent = Agent(channel, card(port.getsockname()[1]) | here | asked["told"], stays=True)
-        agent.handlers[Introduce] = partial(_introduce, agent, controller_key(asked["secret"]))
+        agent = Agent(channel, card(port.getsockname()[1]) | here | wanted.card, stays=True)
+        agent.handlers[Introduce] = partial(_introduce, agent, controller_key(wanted.secret))
         agent.loop.add_reader(sys.stdin.fileno(), agent.loop.stop)
         agent.dismiss_on_signals()
         agent.serve()
@@ -94,8 +92,8 @@ def main() -> None:
 
 def _introduce(agent: Agent, key: str, told: Introduce) -> None:
     """Tell a notebook's rank who it is, on its stdin."""
-    who = {"rank": told.rank, "size": told.size, "connection": told.connection | {"key": key}}
-    agent.handlers[Input](Input(told.rank, json.dumps(who).encode() + b"\n"))
+    who = Introduce(told.rank, told.size, told.connection | {"key": key})
+    agent.handlers[Input](Input(told.rank, pack(who)))
 
 
 if __name__ == "__main__":

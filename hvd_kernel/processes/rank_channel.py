@@ -8,7 +8,8 @@ A rank connects from ``hvd.init()`` to a socket of this host, in no folder, and 
 answers. One that gives no answer is looked at from outside: it is stopped, or a signal has it write its stacks to the
 pipe, without Python's lock. Only processes of this user are let in.
 
-What is told of a rank is JSON: an answer as the rank gives it (``protocol.messages.Whereabouts``), or ``state`` alone:
+What is told of a rank is a map in MessagePack: an answer as the rank gives it (``protocol.messages.Whereabouts``), or
+``state`` alone:
   connected  it can be asked from now on
   absent     it cannot be asked: it has not called ``hvd.init()``, say
   stopped    by a signal or a debugger
@@ -17,7 +18,6 @@ What is told of a rank is JSON: an answer as the rank gives it (``protocol.messa
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import select
@@ -29,6 +29,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import is_stopped, peer_of
@@ -44,7 +46,7 @@ RELAYED = b"\0"
 """What a datagram between a rank and the controller begins with; questions and answers do not."""
 
 IMPORTED = b"\1"
-"""What a datagram begins with that says what a rank has imported: JSON, compressed (``imports``, ``imports_of``)."""
+"""What a datagram begins with that says what a rank has imported, compressed (``imports``, ``imports_of``)."""
 
 _QUESTION = b"where?"
 _NUMBER_BYTES = 16
@@ -53,6 +55,12 @@ _WRITTEN_S = 1.0  # from one piece of a stack to the next: the handler writes a 
 _NEVER = float("inf")
 
 Tell = Callable[[int, bytes], None]
+
+encode = msgspec.msgpack.Encoder().encode
+"""What is known of a rank, as it travels: a map."""
+
+decode = msgspec.msgpack.Decoder[dict[str, Any]](dict[str, Any]).decode
+"""Reads it."""
 
 
 def connect(address: str) -> socket.socket:
@@ -76,13 +84,12 @@ def connect(address: str) -> socket.socket:
 
 def imports(said: dict[str, Any]) -> bytes:
     """Return a datagram that says what a rank has imported."""
-    return IMPORTED + zlib.compress(json.dumps(said).encode())
+    return IMPORTED + zlib.compress(encode(said))
 
 
 def imports_of(data: bytes) -> dict[str, Any]:
     """Read such a datagram."""
-    found: dict[str, Any] = json.loads(zlib.decompress(data.removeprefix(IMPORTED)))
-    return found
+    return decode(zlib.decompress(data.removeprefix(IMPORTED)))
 
 
 def register(channel: socket.socket, address: str, reader: int) -> None:
@@ -187,7 +194,7 @@ class RankChannels:
             self._forget(rank)
 
     def _say(self, rank: int, state: str, **more: str) -> None:
-        self._tell(rank, json.dumps({"state": state, **more}).encode())
+        self._tell(rank, encode({"state": state, **more}))
 
     def _accept(self) -> None:
         connection, _ = self._listening.accept()

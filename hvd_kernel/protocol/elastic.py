@@ -19,6 +19,8 @@ Words.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -78,7 +80,7 @@ class Logged(ElasticMessage, frozen=True):
 class Sampled(ElasticMessage, frozen=True):
     """What a rank is doing now, for a panel; also of a job whose size does not change."""
 
-    sample: str  # a MetricsSample of protocol/messages.py, as JSON
+    sample: dict[str, Any]  # a MetricsSample of protocol/messages.py (``to_wire``)
 
 
 # To a worker.
@@ -126,16 +128,16 @@ class HostsUpdated(ElasticMessage, frozen=True):
 FromWorker = Ready | Registered | Leaving | Finished | Logged | Sampled
 ToWorker = Place | Removed | Lost | HostsUpdated
 
-_encode = msgspec.json.Encoder().encode
-_from_worker = msgspec.json.Decoder[FromWorker](FromWorker)
-_to_worker = msgspec.json.Decoder[ToWorker](ToWorker)
+_encode = msgspec.msgpack.Encoder().encode
+_from_worker = msgspec.msgpack.Decoder[FromWorker](FromWorker)
+_to_worker = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 
 
 def encode(message: FromWorker | ToWorker) -> bytes:
     """Return a message as it goes over the wire.
 
-    >>> encode(Removed("the job is smaller"))
-    b'{"type":"Removed","why":"the job is smaller"}'
+    >>> to_worker(encode(Removed("the job is smaller")))
+    Removed(why='the job is smaller')
     """
     return _encode(message)
 

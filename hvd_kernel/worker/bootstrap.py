@@ -9,7 +9,6 @@ The imports come first because they take longest and need nobody: they run while
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import sys
@@ -19,6 +18,8 @@ from typing import Any
 
 from hvd_kernel import compat
 from hvd_kernel.processes import rank_channel
+from hvd_kernel.processes.channel.control_channel import read_packed, unpack
+from hvd_kernel.processes.channel.messages import EngineConnection, Introduce
 from hvd_kernel.worker import communication, crash, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.standby import Standby, in_spare_time, uncollected
@@ -59,7 +60,7 @@ def stand_by(*, idle: bool) -> None:
         in_spare_time(_import_everything, _give_way)
     _import_all()  # what has failed there fails here
     standby.say_ready()
-    who = standby.told()
+    who = standby.told(Introduce)
     if who is None:
         return
     standby.leave()
@@ -72,25 +73,25 @@ def be_told() -> None:
     os.environ.pop(rank_channel.VARIABLE, None)  # the notebook asks over channels of its own
     compat.install_in_rank()
     _import_all()
-    line = sys.stdin.buffer.readline()
-    if not line:
+    introduction = read_packed(sys.stdin.buffer)
+    if not introduction:
         return
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, sys.stdin.fileno())
     os.close(null)
-    who = json.loads(line)
-    rendezvous.meet_at(who["connection"].pop("meet"))
+    who = unpack(introduction, Introduce)
+    rendezvous.meet_at(who.connection.pop("meet"))
     _serve(who)
 
 
-def _serve(who: dict[str, Any]) -> None:
+def _serve(who: Introduce) -> None:
     """Serve as a rank that has met nobody yet."""
     from hvd_kernel.worker.shell import engine  # noqa: PLC0415 - imported above
 
-    crash.install(who["connection"]["folder"])
-    with _folder(who["connection"].pop("folder")) as folder:
+    crash.install(who.connection["folder"])
+    with _folder(who.connection.pop("folder")) as folder:
         os.environ["IPYTHONDIR"] = folder
-        engine.serve(who["rank"], who["connection"], {"rank": who["rank"], "size": who["size"]})
+        engine.serve(who.rank, who.connection, {"rank": who.rank, "size": who.size})
 
 
 def _import_all() -> None:
@@ -114,14 +115,14 @@ def find_controller() -> tuple[int, int, dict[str, Any]]:
     from mpi4py import MPI  # noqa: PLC0415 - starts MPI
 
     world = MPI.COMM_WORLD
-    line = bytearray(_ADDRESS_BYTES)
+    address = bytearray(_ADDRESS_BYTES)
     if world.rank == 0:
-        told = sys.stdin.buffer.readline()
-        line[: len(told)] = told
-    arrival = world.Ibcast(line, root=0)
+        told = read_packed(sys.stdin.buffer)
+        address[: len(told)] = told
+    arrival = world.Ibcast(address, root=0)
     while not arrival.Test():
         time.sleep(_POLL_S)
-    return world.rank, world.size, json.loads(line.rstrip(b"\0"))
+    return world.rank, world.size, unpack(address, EngineConnection).connection
 
 
 class _folder:  # noqa: N801 - reads like a function

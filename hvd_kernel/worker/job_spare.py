@@ -10,8 +10,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
+from hvd_kernel.processes.channel.messages import Preload, RunProgram
 from hvd_kernel.processes.spares import program
 from hvd_kernel.worker.standby import Standby, in_spare_time, uncollected
 
@@ -22,13 +22,13 @@ _MACHINERY = (__file__, program.__file__, "<frozen runpy>")
 def main() -> None:
     """Wait, and become a rank; end where nobody wants one."""
     standby = Standby()
-    imports = standby.told()
+    imports = standby.told(Preload)
     if imports is None:
         return
-    os.environ.update(imports["variables"])
-    in_spare_time(lambda: _import(imports["modules"]), _give_way)
+    os.environ.update(imports.variables)
+    in_spare_time(lambda: _import(imports.modules), _give_way)
     standby.say_ready()
-    task = standby.told()
+    task = standby.told(RunProgram)
     if task is None:
         return
     standby.leave()
@@ -50,12 +50,12 @@ def _import(names: Sequence[str]) -> None:
                     continue
 
 
-def _run(task: dict[str, Any]) -> None:
+def _run(task: RunProgram) -> None:
     """Run the program; an exception's traceback begins in it."""
     os.environ.clear()
-    os.environ.update(task["env"])
-    sys.orig_argv[:] = task["command"]
-    found = program.program_of(task["command"])
+    os.environ.update(task.env)
+    sys.orig_argv[:] = task.command
+    found = program.program_of(task.command)
     assert found is not None
     try:
         found.run()

@@ -7,7 +7,6 @@ function, five times a second and once more at its end: by the agent, as the lau
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import runpy
 import sys
@@ -73,7 +72,7 @@ class _Rank:
 
 def _by_agent(taken: MetricsSample) -> None:
     if agent_channel.is_connected():
-        agent_channel.send(elastic.encode(elastic.Sampled(json.dumps(to_wire(taken)))))
+        agent_channel.send(elastic.encode(elastic.Sampled(to_wire(taken))))
 
 
 if __name__ == "__main__":

@@ -7,39 +7,54 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
+
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Preloaded
+
+M = TypeVar("M", bound=Message)
 
 
 class Standby:
     """The process itself, until it is told who to be. Its stdin is the socket of whoever started it."""
 
     def __init__(self) -> None:
-        self._parent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
-        self._lines = self._parent.makefile("rb")
+        parent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+        self._parent = ControlChannel(parent, parent, is_agent=True)
+        self._told: list[Message] = []
 
-    def told(self) -> dict[str, Any] | None:
-        """Wait for the next line; None: none will come, this process is not wanted any more."""
-        line = self._lines.readline()
-        found: dict[str, Any] | None = json.loads(line) if line else None
-        return found
+    def told(self, kind: type[M]) -> M | None:
+        """Wait for the next message, which is of this type; None: none will come, this process is not wanted any more.
+
+        Raises
+        ------
+        TypeError
+            It is another one.
+        """
+        while not self._told:
+            self._told += self._parent.receive()
+        message = self._told.pop(0)
+        if isinstance(message, ChannelClosed):
+            return None
+        if not isinstance(message, kind):
+            raise TypeError(f"a spare waits for {kind.__name__}, not {type(message).__name__}")
+        return message
 
     def say_ready(self) -> None:
         """Say that all imports are done."""
-        self._parent.sendall(b"warm\n")
+        self._parent.send(Preloaded())
 
     def leave(self) -> None:
         """Give the socket up: stdin is empty from here on."""
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, sys.stdin.fileno())
         os.close(null)
-        self._lines.close()
         self._parent.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -30,7 +29,7 @@ class Agent:
         self._loop = EventLoop()
         self.channels = RankChannels(
             self._loop,
-            tell=lambda rank, told: self.told.append((rank, json.loads(told))),
+            tell=lambda rank, told: self.told.append((rank, rank_channel.decode(told))),
             relay=lambda *said: self.relayed.append(said),
         )
 
@@ -75,7 +74,7 @@ def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
 
         def answer() -> None:
             assert rank.recv(MESSAGE_BYTES)
-            rank.send(b'{"state": "compute"}')
+            rank.send(rank_channel.encode({"state": "compute"}))
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -94,7 +93,7 @@ def test_what_is_no_business_of_the_agent_is_passed_on_both_ways(agent: Agent) -
         assert rank.recv(MESSAGE_BYTES) == b"where?"
         assert rank.recv(MESSAGE_BYTES) == RELAYED + b"from afar"
         rank.send(RELAYED + b"to afar")
-        rank.send(b'{"state": "compute"}')
+        rank.send(rank_channel.encode({"state": "compute"}))
         assert agent.until_told(2)[1] == (3, {"state": "compute"}), "the question is still open"
         assert agent.relayed == [(3, b"to afar")]
 
@@ -127,7 +126,7 @@ def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent
             assert child.recv(MESSAGE_BYTES) == b"", "it is hung up on"
         agent.channels.ask(0, None)
         assert rank.recv(MESSAGE_BYTES)
-        rank.send(b'{"state": "compute"}')
+        rank.send(rank_channel.encode({"state": "compute"}))
         assert agent.until_told(2)[1] == (0, {"state": "compute"})
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hvd_kernel.core.driver import spare_imports
 from hvd_kernel.processes import rank_channel
+from hvd_kernel.processes.channel.messages import Preload, RunProgram
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.spares.host_spares import ENTRY
 from hvd_kernel.processes.spares.program import Program, program_of
@@ -132,7 +133,7 @@ if __name__ == "__main__":
 class Run:
     """A program that a spare has run."""
 
-    def __init__(self, words: list[str], folder: Path, imports: dict[str, object], **variables: str) -> None:
+    def __init__(self, words: list[str], folder: Path, imports: Preload, **variables: str) -> None:
         command = [sys.executable, *words]
         program = program_of(command)
         assert program is not None
@@ -145,9 +146,10 @@ class Run:
         guard = threading.Timer(PATIENCE_S, lambda: spare.process.signal(9))
         guard.start()
         spare.tell(imports)
-        spare.hear()
+        while not spare.hear():
+            pass
         self.was_ready = spare.is_ready
-        spare.tell({"env": env | {"HVD_WORKER": "3"}, "command": command})
+        spare.tell(RunProgram(env | {"HVD_WORKER": "3"}, command))
         written = {"stdout": b"", "stderr": b""}
         for descriptor, name in [*spare.process.streams.items()]:
             os.set_blocking(descriptor, True)
@@ -155,7 +157,7 @@ class Run:
                 written[name] += data
         self.status = spare.process.wait()
         guard.cancel()
-        spare.socket.close()
+        spare.channel.close()
         self.out, self.err = written["stdout"].decode(), written["stderr"].decode()
 
 
@@ -167,7 +169,7 @@ def test_a_spare_runs_the_program_as_python_does(tmp_path: Path, way: str) -> No
     (packages / "framework.py").write_text("import os\nSEEN = os.environ.get('OF_IMPORTS')\n")
     (tmp_path / "train.py").write_text(SCRIPT.format(module="framework"))
     words = ["train.py"] if way == "file" else ["-m", "train"]
-    imports = {"modules": ["framework", "no_such_module"], "variables": {"OF_IMPORTS": "1"}}
+    imports = Preload(["framework", "no_such_module"], {"OF_IMPORTS": "1"})
     done = Run([*words, "--lr", "1"], tmp_path, imports, PYTHONPATH=str(packages))
     assert (done.was_ready, done.status) == (True, 0), done.err
     pool, told, after = done.out.splitlines()
@@ -181,7 +183,7 @@ def test_a_spare_runs_the_program_as_python_does(tmp_path: Path, way: str) -> No
 @pytest.mark.mp
 def test_an_exceptions_traceback_begins_in_the_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def fail():\n    raise ValueError('my bug')\n\nfail()\n")
-    done = Run(["train.py"], tmp_path, {"modules": [], "variables": {}})
+    done = Run(["train.py"], tmp_path, Preload([], {}))
     alone = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
     )

@@ -9,7 +9,6 @@ Beside it the agent carries messages between this rank and the driver of its job
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -77,7 +76,7 @@ def _answer(channel: socket.socket, engine: CurrentEngine, hear: Hear) -> None:
             if message.startswith(rank_channel.RELAYED):
                 hear(message.removeprefix(rank_channel.RELAYED))
             else:
-                channel.send(json.dumps(to_wire(whereabouts(engine()))).encode())
+                channel.send(rank_channel.encode(to_wire(whereabouts(engine()))))
     hear(b"")
 
 

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Protocol, Union
+from typing import IO, Any, Protocol, TypeVar, Union
 
 import msgspec
 
@@ -23,6 +23,7 @@ PREAMBLE = b"\x00hvd-agent-2\x00"
 CHUNK = 1 << 16
 _LENGTH = struct.Struct("!I")
 _TAGS = {kind.__name__ for kind in messages.ALL}
+M = TypeVar("M", bound=Message)
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder[Any](Union[messages.ALL])  # noqa: UP007 - a union of a tuple
 
@@ -36,6 +37,28 @@ def pack(message: Message) -> bytes:
     """Return a message as it goes over the wire."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
+
+
+def read_packed(stream: IO[bytes]) -> bytes:
+    """Read one message as ``pack`` has made it; empty where the stream ends before that. Blocks."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return b""
+    (length,) = _LENGTH.unpack(head)
+    body = stream.read(length)
+    return head + body if len(body) == length else b""
+
+
+def unpack(data: bytes | bytearray, kind: type[M]) -> M:
+    """Return the message of this type that ``data`` begins with.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        It is another one, or not whole.
+    """
+    (length,) = _LENGTH.unpack_from(data)
+    return msgspec.msgpack.decode(memoryview(data)[_LENGTH.size : _LENGTH.size + length], type=kind)
 
 
 class ChannelEnd(Protocol):

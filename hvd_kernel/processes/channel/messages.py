@@ -138,7 +138,7 @@ class AskRank(Message, frozen=True):
 
 
 class RankState(Message, frozen=True):
-    """What is known of a rank that was asked (rank_channel.py), as JSON."""
+    """What is known of a rank that was asked (rank_channel.py), in MessagePack."""
 
     rank: int
     state: bytes
@@ -295,6 +295,14 @@ class EngineEnded(Message, frozen=True):
     why: str
 
 
+class CallBack(Message, frozen=True):
+    """Call the launcher back, as the agent of one rank: where, with which secret, and what more the card says."""
+
+    address: str
+    secret: str
+    card: dict[str, Any]
+
+
 class Introduce(Message, frozen=True):
     """Tell a rank that waits for it who it is, and where the controller is; the agent adds the key."""
 
@@ -303,11 +311,39 @@ class Introduce(Message, frozen=True):
     connection: dict[str, Any]
 
 
+# To a process that is to be a rank, and waits.
+
+
+class EngineConnection(Message, frozen=True):
+    """How engines reach ipyparallel's controller, with its keys: for ranks that MPI numbers."""
+
+    connection: dict[str, Any]
+
+
+class Preload(Message, frozen=True):
+    """What a spare is to import, and variables that it sets before."""
+
+    modules: list[str]
+    variables: dict[str, str]
+
+
+class Preloaded(Message, frozen=True):
+    """The spare has imported, and could become a rank at once."""
+
+
+class RunProgram(Message, frozen=True):
+    """Become a rank of a job: run its program in this environment."""
+
+    env: dict[str, str]
+    command: list[str]
+
+
 ALL = (
     *(RankExited, Stop, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed, Notice),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Detach, Detached, DetachFailed, Attached, Refused, MoveIn),
-    *(Inviting, EngineEnded, Introduce),
+    *(Inviting, EngineEnded, CallBack, Introduce),
+    *(EngineConnection, Preload, Preloaded, RunProgram),
 )

@@ -41,7 +41,7 @@ class HostSpares:
         self._program: Program | None = None
         self._cwd, self._env = "", dict[str, str]()
         self._quota = SpareQuota(0)
-        self._imports: dict[str, Any] | None = None  # what to import; None: nobody has said
+        self._preload: m.Preload | None = None  # None: no rank has said what to import
         self._said = ""
 
     def plan(self, wanted: int, command: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ class HostSpares:
 
     def learn(self, imports: dict[str, Any]) -> None:
         """Take note of what a rank has imported, and have as many spares as are wanted."""
-        self._imports = imports
+        self._preload = m.Preload(imports["modules"], imports["variables"])
         self._fill()
 
     def take(
@@ -74,7 +74,7 @@ class HostSpares:
         self._waiting.remove(spare)
         self._quota.take()
         self._on_end[spare] = on_end
-        spare.tell({"env": dict(env), "command": [*command]})
+        spare.tell(m.RunProgram(dict(env), [*command]))
         return spare.process
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class HostSpares:
         self._quota = SpareQuota(0)
 
     def _fill(self) -> None:
-        if self._imports is None or self._supervisor.is_stopping:
+        if self._preload is None or self._supervisor.is_stopping:
             return
         for _ in range(self._quota.missing):
             if not has_room():
@@ -100,6 +100,7 @@ class HostSpares:
 
     def _start(self) -> None:
         assert self._program is not None
+        assert self._preload is not None
         command, env = self._program.waiting(ENTRY), self._env
         spare = Spare(
             lambda stdin: ChildProcess(
@@ -115,20 +116,20 @@ class HostSpares:
         self._quota.start()
         self._waiting.append(spare)
         self._supervisor.hold(spare.process, partial(self._ended, spare))
-        self._supervisor.loop.add_reader(spare.socket.fileno(), partial(self._note_ready, spare))
-        spare.tell(self._imports or {})
+        self._supervisor.loop.add_reader(spare.channel.fileno(), partial(self._note_ready, spare))
+        spare.tell(self._preload)
 
     def _note_ready(self, spare: Spare) -> None:
-        spare.hear()
+        said_all = spare.hear()
         if spare.is_ready:
             self._supervisor.send(m.SparesReady(sum(each.is_ready for each in self._waiting)))
-        else:
+        elif said_all:
             self._hang_up(spare)
 
     def _hang_up(self, spare: Spare) -> None:
-        if spare.socket.fileno() >= 0:
-            self._supervisor.loop.remove_reader(spare.socket.fileno())
-            spare.socket.close()
+        if spare.channel.fileno() >= 0:
+            self._supervisor.loop.remove_reader(spare.channel.fileno())
+            spare.channel.close()
 
     def _ended(self, spare: Spare, status: int) -> None:
         self._hang_up(spare)

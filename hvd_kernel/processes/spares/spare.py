@@ -1,27 +1,25 @@
 """Spare process as its parent has it: what it is told comes over a socket pair, no argument and no file.
 
     parent                                  spare (worker/standby.py)
-    a line of JSON: what to import    ->    only where it does not know that by itself
-                                      <-    "warm": it has imported
-    a line of JSON: who to be         ->
+    Preload: what to import           ->    only where it does not know that by itself
+                                      <-    Preloaded
+    Introduce or RunProgram           ->    who to be
 
-The end of the socket is the end of a spare that has not been told who to be.
+The messages are those of the control channel. Its end is the end of a spare that has not been told who to be.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import Message, Preloaded
 from hvd_kernel.processes.child_process import ChildProcess
 
 _ROOM_BYTES = 1 << 30
 """Left free, or no spare is started: it takes about a quarter of that with torch."""
-_WORD_BYTES = 64
 
 
 class Spare:
@@ -29,19 +27,19 @@ class Spare:
 
     def __init__(self, start: Callable[[int], ChildProcess]) -> None:
         self.is_ready = False
-        self.socket, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self.channel = ControlChannel(ours, ours)
         with theirs:
             self.process = start(theirs.fileno())
 
-    def tell(self, what: dict[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         """Tell it what to import, or who to be; one that has just ended shows by its pidfd."""
-        with contextlib.suppress(OSError):
-            self.socket.sendall(json.dumps(what).encode() + b"\n")
+        self.channel.send(message)
 
-    def hear(self) -> None:
-        """Read its message that it is ready, which has arrived."""
-        with contextlib.suppress(ConnectionError):
-            self.is_ready = self.socket.recv(_WORD_BYTES) != b""
+    def hear(self) -> bool:
+        """Read what has arrived; tell whether that is all it will say: it is ready, or has hung up."""
+        self.is_ready = any(isinstance(said, Preloaded) for said in self.channel.receive())
+        return self.is_ready or self.channel.closed
 
 
 def has_room() -> bool:

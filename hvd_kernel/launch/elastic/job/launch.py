@@ -5,7 +5,6 @@ discovery, agents, workers --events--> driver (driver.py) --actions--> agents, w
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -262,7 +261,7 @@ class ElasticJob:
             return
         if isinstance(message, elastic.Sampled):
             if self._job.on_sample is not None:
-                self._job.on_sample(from_wire(MetricsSample, json.loads(message.sample)))
+                self._job.on_sample(from_wire(MetricsSample, message.sample))
             return
         self.stalls.said(worker, message)
         self._feed(events.WorkerSaid(worker.number, message))

@@ -11,7 +11,6 @@ Words.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from hvd_kernel.launch.elastic.job.workers import WorkerProcess, Workers
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.launch.whereabouts import RankMonitor, whereabouts
 from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.processes.rank_channel import decode, encode
 from hvd_kernel.protocol.elastic import FromWorker, Ready
 from hvd_kernel.settings import lookup
 
@@ -31,7 +31,7 @@ _PATIENCE_S = 0.5  # until it is looked at from outside
 _UNSEEN_S = 3.0  # without a look at it, after which a rank is not known to have been stopped all the time
 _NAMED_S = 10.0  # until it is named
 _STOP_ABORT_S = "5"  # the core's own
-_CONNECTED = b'{"state": "connected"}'
+_CONNECTED = encode({"state": "connected"})
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class WorkerStalls:
 
     def receive(self, worker: WorkerProcess, state: bytes) -> None:
         """Take what an agent tells of a worker."""
-        said = json.loads(state)["state"]
+        said = decode(state)["state"]
         worker.reachable = said != "absent"
         if said == "stopped":
             now = time.monotonic()
@@ -177,4 +177,4 @@ class _Reset:
         rank, state = worker.rank or 0, self.places.get(worker.number)
         if state is None:
             return "it gives no answer"
-        return spoken({rank: whereabouts(rank, json.loads(state))})
+        return spoken({rank: whereabouts(rank, decode(state))})
