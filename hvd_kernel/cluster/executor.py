@@ -294,7 +294,7 @@ class Executor:
                 self.wire.request(sorted(ranks), "hvd_request", content, report, urgent=urgent)
 
     def _rendezvous(self, action: e.FormCommunicator) -> None:
-        peers = {rank: (who.pid, who.host, who.first) for rank, who in action.members.items()}
+        peers = {rank: (who.pid, who.host, who.identity) for rank, who in action.members.items()}
         rendezvous = {
             "size": len(peers),
             "secret": secrets.token_hex(32),

@@ -43,6 +43,7 @@ def main(*, idle: bool = False) -> None:
     rank, size, connection = find_controller()
     crash.install(connection["folder"])  # after MPI's own handlers
     communication.start()
+    rendezvous.started(size)
     with _folder(connection.pop("folder")) as folder:
         os.environ["IPYTHONDIR"] = folder
         engine.serve(rank, connection, frontend.ready(rank, size))

@@ -32,21 +32,19 @@ class _Held:
         self.port = ReservedPort()
         self.host = ""  # where others reach this one, as its agent has been told; empty: nobody has said it
         self._pidfds: dict[int, int] = {}
-        self._ranks: dict[tuple[int, str], int] = {}  # by process, in the latest communicator
+        self._ranks: dict[int, int] = {}  # identity -> rank, in the latest communicator
         self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
 
     def before(self, ranks: Mapping[int, tuple[int, str, int]]) -> list[int]:
         """Return of each rank its number in the communicator in which this rank was last, -1: it was not there.
 
-        ``ranks``: pid, host and number at the start of each.
+        ``ranks``: pid, host and identity of each. Who replaces a dead rank has its identity, and with it the number.
         """
-        if not self._ranks:  # this rank was in that of the start, or in none
-            return [first for _, (_, _, first) in sorted(ranks.items())]
-        return [self._ranks.get((pid, host), -1) for _, (pid, host, _) in sorted(ranks.items())]
+        return [self._ranks.get(identity, -1) for _, (_, _, identity) in sorted(ranks.items())]
 
-    def met(self, ranks: Mapping[int, tuple[int, str, int]]) -> None:
-        """Take note of who is in the communicator that there is now."""
-        self._ranks = {(pid, host): rank for rank, (pid, host, _) in ranks.items()}
+    def met(self, identities: Mapping[int, int]) -> None:
+        """Take note of who is in the communicator that there is now: rank -> identity."""
+        self._ranks = {identity: rank for rank, identity in identities.items()}
 
     def look_at(self, others: Mapping[int, int]) -> dict[int, int]:
         """Return handles of the others' processes, by rank, so that nobody waits for one that has ended.
@@ -78,6 +76,11 @@ def meet_at(host: str) -> None:
     _held.host = host
 
 
+def started(size: int) -> None:
+    """Take note of the first communicator, where MPI has started all ranks: their identities are their numbers."""
+    _held.met({rank: rank for rank in range(size)})
+
+
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
     host = _held.host or (socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK)
@@ -103,7 +106,7 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
     communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
-    _held.met(ranks)
+    _held.met({rank: identity for rank, (_, _, identity) in ranks.items()})
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
     _rename(control)

@@ -254,7 +254,6 @@ IN_SETS = {
 }
 
 
-@pytest.mark.nightly
 def test_process_sets_overlap_and_work_after_a_failure_and_after_a_respawn(session: Session) -> None:
     execute(session, SETS)
     assert execute(session, SUMS).run.values() == IN_SETS

@@ -52,6 +52,28 @@ def test_who_leaves_and_who_is_which_rank_then(
     assert [who.rank for who in ranks.status({})] == list(range(n))
 
 
+def test_who_replaces_the_dead_has_its_identity_and_a_new_rank_one_that_nobody_had() -> None:
+    """By identities the ranks know each other again after a rendezvous: process sets come back by them."""
+    ranks = RankTable(3, "here")
+    for rank in range(3):
+        ranks.introduce(rank, {"pid": 100 + rank, "host": "here", "device": "cpu"})
+
+    def come(*joining: int) -> list[int]:
+        ranks.dead |= {*joining}
+        ranks.join({rank: 200 + rank for rank in joining})
+        ranks.admit(dict.fromkeys(joining, "cpu"), joining)
+        return [who.identity for who in ranks.status({})]
+
+    assert come(1) == [0, 1, 2]
+    ranks.resize(2, {0})
+    assert come() == [1, 2]
+    ranks.resize(3, ())
+    assert come(2) == [1, 2, 3]
+    ranks.resize(2, {2})
+    ranks.resize(3, ())
+    assert come(0, 2) == [1, 2, 4], "rank 0 has been replaced, the third is new"
+
+
 GIVEN = Respawned((4, 5), 0, ("model",))
 
 

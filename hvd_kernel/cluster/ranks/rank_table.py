@@ -30,6 +30,7 @@ class RankTable:
         self.detached_name = ""  # the cluster's name, where it outlives this kernel
         self.generation = 0  # how often the ranks have met
         self.leaving: set[int] = set()  # they have been asked to end
+        self.identities = n  # the next number for an identity
         self.apart = False  # these ranks may have met in part, or not in this number
 
     @property
@@ -49,7 +50,7 @@ class RankTable:
     def introduce(self, rank: int, said: Mapping[str, str | int]) -> RankStatus:
         """Take over what a rank says of itself."""
         pid, host, device = int(said["pid"]), str(said["host"]), str(said["device"])
-        before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, first=rank)
+        before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, identity=rank)
         self.members[rank] = replace(before, pid=pid, host=host, device=device)
         return self.members[rank]
 
@@ -69,9 +70,16 @@ class RankTable:
         """Take note of the processes that are to be dead ranks, and return them; places that are gone are nobody's."""
         taken = {rank: pid for rank, pid in pids.items() if rank in self.dead}
         for rank, pid in taken.items():
-            self.arrivals[rank] = RankStatus(rank, pid, self.host, alive=True, device="")
+            self.arrivals[rank] = RankStatus(rank, pid, self.host, alive=True, device="", identity=self._identity(rank))
         self.fallen -= taken.keys()  # the process before was ended for this one
         return taken
+
+    def _identity(self, rank: int) -> int:
+        """Return the identity of the dead one that had this number, or a new one."""
+        if before := self.members.get(rank):
+            return before.identity
+        self.identities += 1
+        return self.identities - 1
 
     def admit(self, devices: Mapping[int, str], ranks: Iterable[int]) -> None:
         """Count arrivals as living: all have met."""

@@ -20,7 +20,7 @@ def remembered(spec: ClusterSpec, ranks: RankTable, causes: Mapping[int, str]) -
     """Return what the next kernel has to know; ``causes``: what the dead died of."""
     members = {rank: asdict(who) | {"mark": mark(who.pid)} for rank, who in ranks.members.items()}
     sets = {name: sorted(getattr(ranks, name)) for name in _SETS}
-    return {"spec": asdict(spec), "members": members, "causes": dict(causes), **sets}
+    return {"spec": asdict(spec), "members": members, "causes": dict(causes), "identities": ranks.identities, **sets}
 
 
 def restored(state: Mapping[str, Any], host: str) -> tuple[ClusterSpec, RankTable, dict[int, str]]:
@@ -33,5 +33,6 @@ def restored(state: Mapping[str, Any], host: str) -> tuple[ClusterSpec, RankTabl
         if who.pop("mark") != mark(who["pid"]) and rank in ranks.here:
             ranks.dead.add(rank)
         ranks.members[rank] = RankStatus(**who)
+    ranks.identities = state["identities"]
     ranks.generation = max((who.since for who in ranks.members.values()), default=0)
     return spec, ranks, {int(rank): why for rank, why in state["causes"].items()}

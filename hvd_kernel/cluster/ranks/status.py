@@ -19,7 +19,7 @@ class RankStatus:
     device: str
     why: str = ""  # it has died, once that is known
     since: int = 0  # the generation in which it came
-    first: int = -1  # its number at the start; -1: it came later
+    identity: int = -1  # its number at the start, or one that nobody had; whoever replaces it has the same
 
 
 def chosen_ranks(ranks: Sequence[int] | None, n: int) -> tuple[int, ...]:
