@@ -88,7 +88,7 @@ def cause(evidence: Evidence) -> Cause:
     if fatal is None:
         return _departure(evidence)
     frames = _frames(evidence.note)
-    return Cause(f"{_named(fatal)}{_at(frames)}", (*_python(frames), *_c(evidence.native)))
+    return Cause(f"{signal_words(fatal)}{_at(frames)}", (*_python(frames), *_c(evidence.native)))
 
 
 def known(evidence: Evidence) -> bool:
@@ -113,7 +113,7 @@ def launcher_ended(status: int | None) -> str:
     """Say that mpiexec's end took the ranks with it; None: the supervisor ended."""
     if status is None:
         return "the cluster's supervisor has ended, and its ranks with it"
-    how = f"was {_named(-status)}" if status < 0 else f"ended with exit status {status}"
+    how = f"was {signal_words(-status)}" if status < 0 else f"ended with exit status {status}"
     return f"mpiexec, which holds the ranks, {how}"
 
 
@@ -135,13 +135,10 @@ def _departure(evidence: Evidence) -> Cause:
     return Cause(UNKNOWN)
 
 
-def signal_name(number: int) -> str:
-    """Return SIGSEGV for 11; empty for most real-time signals, which have no name."""
-    return signal.Signals(number).name if number in set(signal.Signals) else ""
-
-
-def _named(number: int) -> str:
-    return f"{(signal.strsignal(number) or 'ended').lower()} ({signal_name(number) or f'signal {number}'})"
+def signal_words(number: int) -> str:
+    """Return how a death by a signal is told: ``killed (SIGKILL)``, ``segmentation fault (SIGSEGV)``."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"  # most real-time ones
+    return f"{(signal.strsignal(number) or 'ended').lower()} ({name})"
 
 
 def _left(note: str) -> str:

@@ -16,7 +16,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
-from hvd_kernel.launch.outcome import FailedRank, is_consequence, root_cause, told
+from hvd_kernel.launch.outcome import FailedRank, failed, is_consequence, root_cause
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
@@ -279,5 +279,4 @@ def sentence(cause: FailedRank, alike: Sequence[int], because: Sequence[int]) ->
         for ranks, why in ((alike, "alike"), (because, "because of it"))
         if ranks
     )
-    how = f"RankDied: {cause.why}" if cause.why else told(cause.code)
-    return f"hvdrun: rank {cause.rank} failed ({how}){more}; all ranks have ended.\n"
+    return f"hvdrun: rank {cause.rank} {failed(cause.code, cause.why)}{more}; all ranks have ended.\n"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel import errors
-from hvd_kernel.diagnosis.post_mortem import signal_name
+from hvd_kernel.diagnosis.post_mortem import signal_words
 
 _CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
 _LAST = re.compile(r"(?:hvd_kernel\.errors\.)?(?:" + "|".join(e.__name__ for e in _CONSEQUENCES) + r")\b")
@@ -47,11 +47,15 @@ def root_cause(failures: Sequence[FailedRank]) -> FailedRank | None:
 
 
 def told(code: int) -> str:
-    """Return how an end is told: ``exit status 3``, or ``signal 11, SIGSEGV``."""
-    if code >= 0:
-        return f"exit status {code}"
-    name = signal_name(-code)
-    return f"signal {-code}, {name}" if name else f"signal {-code}"
+    """Return how an end is told: ``exit status 3``, or ``segmentation fault (SIGSEGV)``, as under a cell."""
+    return f"exit status {code}" if code >= 0 else signal_words(-code)
+
+
+def failed(code: int, why: str = "") -> str:
+    """Return a failed rank's end as the verb of a sentence: ``failed (exit status 3)``, ``died: killed (SIGKILL)``."""
+    if why:
+        return f"failed (RankDied: {why})"
+    return f"failed ({told(code)})" if code >= 0 else f"died: {told(code)}"
 
 
 def shell_status(code: int) -> int:

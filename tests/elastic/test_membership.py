@@ -28,7 +28,7 @@ def test_a_job_grows_loses_a_rank_and_moves_to_another_host(tmp_path: Path) -> N
     assert ended.column("local_ranks") == ended.column("slots")
     assert ended.column("generation") == [1, 2, 3, 4]
     assert ended.err.count("has failed") == 1, "those that leave end quietly"
-    assert "rank 1 (localhost, slot 1) has failed: signal 9, SIGKILL" in ended.err
+    assert "rank 1 (localhost, slot 1) has failed: killed (SIGKILL)" in ended.err
 
 
 @NIGHTLY

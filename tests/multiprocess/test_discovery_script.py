@@ -51,7 +51,7 @@ def test_words_on_stderr_come_with_an_answer() -> None:
 
 def test_one_that_is_not_there_and_one_that_is_killed() -> None:
     assert "exit status 127" in told_of("/no/such/script", 1)[0].why  # type: ignore[union-attr]
-    assert told_of("kill -9 $$", 1) == [DiscoveryFailed("kill -9 $$: signal 9")]
+    assert told_of("kill -9 $$", 1) == [DiscoveryFailed("kill -9 $$: killed (SIGKILL)")]
 
 
 def test_a_line_that_cannot_be_read() -> None:

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
     ("end", "status", "said"),
     [
         ("sys.exit(7)", 7, "rank 1 failed (exit status 7)"),
-        ("os.kill(os.getpid(), 9)", 137, "rank 1 failed (signal 9, SIGKILL)"),
-        pytest.param("os.abort()", 134, "rank 1 failed (signal 6, SIGABRT)", marks=NIGHTLY),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 died: killed (SIGKILL)"),
+        pytest.param("os.abort()", 134, "rank 1 died: aborted (SIGABRT)", marks=NIGHTLY),
         pytest.param("raise ValueError('my bug 7')", 1, "rank 1 failed (exit status 1)", marks=NIGHTLY),
     ],
 )

@@ -288,9 +288,9 @@ def test_the_root_cause_is_the_first_failure_with_a_reason_of_its_own() -> None:
 
 
 def test_the_last_line() -> None:
-    start, end = "hvdrun: rank 1 failed (", "; all ranks have ended.\n"
+    start, died, end = "hvdrun: rank 1 failed (", "hvdrun: rank 1 died: ", "; all ranks have ended.\n"
     assert sentence(FailedRank(1, 3), [], []) == f"{start}exit status 3){end}"
-    assert sentence(FailedRank(1, -9), [0], []) == f"{start}signal 9, SIGKILL); rank 0 failed alike{end}"
+    assert sentence(FailedRank(1, -9), [0], []) == f"{died}killed (SIGKILL); rank 0 failed alike{end}"
     both = f"{start}exit status 1); rank 0 failed alike; ranks 2, 3 failed because of it{end}"
     assert sentence(FailedRank(1, 1), [0], [3, 2]) == both
 
@@ -437,6 +437,6 @@ def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_end_is_told_with_its_signals_name() -> None:
     assert [told(code) for code in (3, -11, -signal.SIGRTMIN - 1)] == [
         "exit status 3",
-        "signal 11, SIGSEGV",
-        f"signal {signal.SIGRTMIN + 1}",
+        "segmentation fault (SIGSEGV)",
+        f"real-time signal 1 (signal {signal.SIGRTMIN + 1})",
     ]

@@ -201,7 +201,7 @@ def test_a_rank_that_ended_wins_over_what_it_caused() -> None:
         values_of(ended, 3, Outcome((1, -9, 1), 1, ("last", "words")))
     assert caught.value.rank == 1
     assert str(caught.value) == (
-        "rank 1 of 3 ended with signal 9, SIGKILL before its function returned. Its last output:\n  last\n  words"
+        "rank 1 of 3 died before its function returned: killed (SIGKILL). Its last output:\n  last\n  words"
     )
 
 

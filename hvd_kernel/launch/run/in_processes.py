@@ -135,8 +135,12 @@ def failure(rank: int, np: int, answer: Answer) -> RankFailed:
 
 def _died(rank: int, np: int, outcome: Outcome) -> str:
     code = outcome.codes[rank] if rank < len(outcome.codes) else 1
-    how = f"was {outcome.why}" if outcome.why and rank == outcome.failed else f"ended with {told(code)}"
-    what = f"rank {rank} of {np} {how} before its function returned."
+    if outcome.why and rank == outcome.failed:
+        what = f"rank {rank} of {np} was {outcome.why} before its function returned."
+    elif code >= 0:
+        what = f"rank {rank} of {np} ended with {told(code)} before its function returned."
+    else:
+        what = f"rank {rank} of {np} died before its function returned: {told(code)}."
     said = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
     return f"{what} Its last output:{said}" if said else what
 

@@ -14,6 +14,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.elastic.discovery.answers import read
 from hvd_kernel.launch.elastic.discovery.source import LIMIT_S, Feed
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
+from hvd_kernel.launch.outcome import told
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 
 _SAID = 2000  # characters of its stderr that are shown
@@ -133,5 +134,5 @@ class _Run:
         for number in range(len(self._pipes)):
             self._read(number)
         if status:
-            self.why = f"exit status {status}" if status > 0 else f"signal {-status}"
+            self.why = told(status)
         self._on_end(self)

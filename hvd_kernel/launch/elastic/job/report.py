@@ -6,7 +6,7 @@ from hvd_kernel.launch.elastic.events import EndJob
 from hvd_kernel.launch.elastic.job.workers import WorkerProcess, Workers
 from hvd_kernel.launch.job_run import Outcome
 from hvd_kernel.launch.line_output import Write
-from hvd_kernel.launch.outcome import is_consequence, shell_status, told
+from hvd_kernel.launch.outcome import failed, is_consequence, shell_status
 
 _FAILED = 1
 
@@ -39,9 +39,8 @@ def sentence(end: EndJob, cause: WorkerProcess | None) -> str:
     why = end.why.removesuffix(".")
     if cause is None or cause.status is None:
         return f"hvdrun: {why}; all ranks have ended.\n"
-    how = f"RankDied: {cause.why}" if cause.why else told(cause.status)
     more = f"; {why}" if why else ""
-    return f"hvdrun: {cause.told} failed ({how}){more}; all ranks have ended.\n"
+    return f"hvdrun: {cause.told} {failed(cause.status, cause.why)}{more}; all ranks have ended.\n"
 
 
 def outcome(end: EndJob, workers: Workers) -> Outcome:
