@@ -23,9 +23,9 @@ class Reducing2(WrappedOptimizer):
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         apply = super().apply_gradients  # type: ignore[misc]
-        aggregation = self._hvd.aggregation
+        aggregation = self.wrapping.aggregation
         if aggregation is None:
-            reduced = self._hvd.reduction(grads, variables)
+            reduced = self.wrapping.reduction(grads, variables)
             return apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
         with tf.init_scope():
             _build(self, variables)

@@ -26,19 +26,19 @@ class Reducing(WrappedOptimizer):
         this: Any = self
         given = list(grads)
         if given and not this.gradient_accumulation_steps:
-            given = self._hvd.reduction(given, _sources(this, trainable_variables))
+            given = self.wrapping.reduction(given, _sources(this, trainable_variables))
         return super().apply(given, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
-        self._hvd.sources = list(trainable_variables)
+        self.wrapping.sources = list(trainable_variables)
         return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Any) -> Any:
         """Reduce here what Keras has accumulated: the first thing that it does with it."""
         this: Any = self
         if this.gradient_accumulation_steps:
-            reduced = self._hvd.reduction(list(grads), self._hvd.sources)
-            grads = [grad if grad is None else grad * self._hvd.factor for grad in reduced]
+            reduced = self.wrapping.reduction(list(grads), self.wrapping.sources)
+            grads = [grad if grad is None else grad * self.wrapping.factor for grad in reduced]
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
 
@@ -47,12 +47,12 @@ class Scaling(WrappedOptimizer):
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduce the gradients before it looks for infs."""
-        reduced = self._hvd.reduction(list(grads), _sources(self, trainable_variables))
+        reduced = self.wrapping.reduction(list(grads), _sources(self, trainable_variables))
         return super().apply(reduced, trainable_variables)  # type: ignore[misc]
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """Reduce the gradients before it looks for infs."""
-        reduced = self._hvd.reduction(list(grads), _sources(self, None))
+        reduced = self.wrapping.reduction(list(grads), _sources(self, None))
         return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 

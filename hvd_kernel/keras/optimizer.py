@@ -102,7 +102,7 @@ def wrapped(optimizer: Any, settings: OptimizerSettings, passes: int, *, average
     """
     how = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
     made = how.wrapped(optimizer, backends.reduction(settings), passes, average=average)
-    made._hvd.again = settings, passes, average  # noqa: SLF001 - of this room
+    made.wrapping.again = settings, passes, average
     return made
 
 

@@ -65,17 +65,17 @@ def copied(value: Any) -> Any:
     make, parts, *more = value.__reduce__()
     if more:  # of Keras 2, and not built: it travels as any object does
         return NotImplemented
-    local = value.optimizer._hvd.reduction.local  # noqa: SLF001 - of this room
+    local = value.optimizer.wrapping.reduction.local
     places = [place for place, variable in enumerate(value.trainable_variables) if id(variable) in local]
     return _model_again, (make, parts, _how(value.optimizer), places)
 
 
 def _optimizer(optimizer: Any) -> Any:
-    return _optimizer_again, (optimizer._hvd.given, optimizer.get_config(), _how(optimizer))  # noqa: SLF001 - this room's
+    return _optimizer_again, (optimizer.wrapping.given, optimizer.get_config(), _how(optimizer))
 
 
 def _how(optimizer: Any) -> Any:
-    settings, passes, average = optimizer._hvd.again  # noqa: SLF001 - of this room
+    settings, passes, average = optimizer.wrapping.again
     if isinstance(settings.groups, list):
         raise TypeError("a DistributedOptimizer with groups of variables has to be made anew: compile the model again")
     return settings, passes, average

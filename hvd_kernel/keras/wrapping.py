@@ -28,15 +28,15 @@ class WrappingState:
 class WrappedOptimizer:
     """What tells wrapped optimizers from others: ``isinstance(optimizer, WrappedOptimizer)``."""
 
-    _hvd: WrappingState
+    wrapping: WrappingState
 
     @property  # type: ignore[misc] # Keras saves an optimizer under its class
     def __class__(self) -> type:
-        return self._hvd.given
+        return self.wrapping.given
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of this variable to this rank: it is not reduced."""
-        self._hvd.reduction.register_local(var)
+        self.wrapping.reduction.register_local(var)
 
 
 def check_plain(optimizer: Any) -> None:
@@ -54,7 +54,12 @@ def check_plain(optimizer: Any) -> None:
 def subclassed(optimizer: Any, mixin: type, ours: WrappingState) -> Any:
     """Return an optimizer of the mixin and its own class, with the given one's state."""
     kind = type(optimizer)
-    facts = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "_hvd": ours}
+    facts = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "wrapping": ours,
+    }
     made: Any = object.__new__(type(kind.__name__, (mixin, kind), facts))
     object.__setattr__(made, "__dict__", optimizer.__dict__)
     return made

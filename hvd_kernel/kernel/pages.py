@@ -75,7 +75,7 @@ class PagesAside(ConcurrentIntrospection):
         if method not in _STATE and not (method == "custom" and getattr(comm, READABLE, False)):
             return None
         # Not comm.handle_msg: it runs the hooks that IPython has for cells.
-        return partial(self._heard, request, comm._msg_callback)  # noqa: SLF001
+        return partial(self._heard, request, comm._msg_callback)  # noqa: SLF001 - there is no public way to it
 
     def _heard(self, request: Message, handle: Callable[[Message], object]) -> None:
         """Handle a message of a comm; what it publishes has this parent, and the cell's output keeps its own."""
@@ -91,7 +91,7 @@ class PagesAside(ConcurrentIntrospection):
 
 
 _ASKS: dict[str, Callable[[Any, list[bytes], Message], Callable[[], Any] | None]] = {
-    "kernel_info_request": PagesAside._kernel,  # noqa: SLF001
+    "kernel_info_request": PagesAside._kernel,  # noqa: SLF001 - of this file, and so below
     "comm_info_request": PagesAside._comms,  # noqa: SLF001
     "comm_open": PagesAside._opens,  # noqa: SLF001
     "comm_msg": PagesAside._says,  # noqa: SLF001

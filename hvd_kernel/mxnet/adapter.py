@@ -101,7 +101,7 @@ _STATES: dict[Any, Callable[[Any], Any]] = {
     ParameterDict: lambda it: dict(it.items()),
     mx.gluon.Block: lambda it: dict(it._collect_params_with_prefix()),  # noqa: SLF001 - as save_parameters names them
     mx.gluon.Trainer: _of_trainer,
-    DistributedOptimizer: lambda it: _of_optimizer(it._optimizer),  # noqa: SLF001 - of this room
+    DistributedOptimizer: lambda it: _of_optimizer(it.wrapped),
     mx.optimizer.Optimizer: _of_optimizer,
     mx.optimizer.Updater: lambda it: dict(it.states),
 }

@@ -63,6 +63,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
+    @property
+    def wrapped(self) -> Any:
+        """The optimizer that updates."""
+        return self._optimizer
+
     def create_state(self, index: Any, weight: Any) -> Any:
         """Return what the wrapped optimizer remembers of a weight."""
         return self._optimizer.create_state(index, weight)

@@ -61,7 +61,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:
         check(process_set)
         if isinstance(optimizer, DistributedOptimizer):
-            optimizer = optimizer._optimizer  # noqa: SLF001 - of this room
+            optimizer = optimizer.wrapped
             warnings.warn(
                 "DistributedTrainer does not take DistributedOptimizer as its optimizer. We have unwrapped it for you.",
                 stacklevel=2,

@@ -83,7 +83,7 @@ class TorchAdapter(FrameworkAdapter):
         TypeError
             Its gradients travel in groups, which all ranks have to make together.
         """
-        return _apart(value) if isinstance(value, OptimizerMixin) else NotImplemented
+        return (_wrapped_again, value.apart()) if isinstance(value, OptimizerMixin) else NotImplemented
 
     def write(self, values: Mapping[str, Any], file: IO[bytes], pickler: type[Any]) -> None:
         """Write a file of ``torch.save``."""
@@ -174,22 +174,6 @@ def _name(dtype: torch.dtype) -> str:
 
 def _numbers(flat: torch.Tensor) -> Flat:
     return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).double().cpu().numpy()
-
-
-def _apart(thing: OptimizerMixin) -> tuple[Any, ...]:
-    reducer = thing._reducer  # noqa: SLF001 - of this room
-    if any(not group.bucket for group in reducer.groups):
-        raise TypeError("a DistributedOptimizer with groups has to be made on all ranks together: wrap it again")
-    arguments: dict[str, Any] = {
-        "named_parameters": [(name, param) for param, name in thing._parameter_names.items()],  # noqa: SLF001
-        "compression": reducer.plan.compression,
-        "backward_passes_per_step": reducer.passes,
-        "op": thing.op,
-        "gradient_predivide_factor": getattr(thing, "gradient_predivide_factor", 1.0),
-        "sparse_as_dense": reducer.plan.sparse_as_dense,
-        "process_set": thing.process_set,
-    }
-    return _wrapped_again, (type(thing._wrapped), thing.__getstate__(), arguments)  # noqa: SLF001
 
 
 def _wrapped_again(base: type[torch.optim.Optimizer], state: dict[str, Any], arguments: dict[str, Any]) -> Any:

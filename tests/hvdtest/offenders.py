@@ -60,6 +60,14 @@ def _imports(path: Path) -> Iterator[tuple[tuple[str, ...], int]]:
             yield from (((*base, alias.name), node.lineno) for alias in node.names)
 
 
+def aliases(path: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a file imports under another name, and that name: ``import numpy as np`` gives numpy and np."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            base = (node.module or "hvd_kernel").split(".") if isinstance(node, ast.ImportFrom) else []
+            yield from (((*base, *each.name.split(".")), each.asname) for each in node.names if each.asname)
+
+
 def includes(path: Path) -> Iterator[tuple[str, int]]:
     """Names that a C++ file includes, with their lines."""
     for match in INCLUDE.finditer(text(path)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hvdtest.offenders import (
     NATIVE_SUFFIXES,
     PRODUCT,
     ROOT,
+    aliases,
     circles,
     imports,
     includes,
@@ -20,6 +23,7 @@ from hvdtest.offenders import (
     nobody,
     sources,
     text,
+    tree,
 )
 
 NATIVE = {  # room -> the rooms it may include, itself aside
@@ -123,6 +127,9 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
 
 HOROVODS = {"_allreduce", "_grouped_allreduce", "_reducescatter", "_grouped_reducescatter"}  # so in Horovod, too
 
+PRIVATE = re.compile("_(?!_)")
+NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
+
 MAX_LINES = 500
 MAX_FILES = 15
 
@@ -183,6 +190,46 @@ def private_imports(path: Path) -> Iterator[tuple[int, str]]:
             yield line, f"imports {'.'.join(target)}: a private name is its own file's; say it without the underscore"
 
 
+@cache
+def private_names(path: Path) -> frozenset[str]:
+    """Private names that a file gives to anything of its own: functions, classes, variables, attributes of ``self``."""
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node):
+            found.add(node.attr)
+    return frozenset(each for each in found if PRIVATE.match(each))
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+
+
+def private_uses(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str]]:
+    """Uses of another file's private names: of a module's of ours, or of an object's that a file of this room made.
+
+    What is reached through somebody else's module is somebody else's, as are the names of every named tuple.
+    """
+    modules = {target[0]: target[0] == "hvd_kernel" for target, _ in imports(path)}
+    modules |= {target[-1]: target[0] == "hvd_kernel" for target, _ in imports(path)}
+    modules |= {alias: target[0] == "hvd_kernel" for target, alias in aliases(path)}
+    nearby = [other for other in files if other != path and room(other) == room(path)]
+    theirs = frozenset().union(*map(private_names, nearby)) - private_names(path) - NAMED_TUPLES
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Attribute) or not PRIVATE.match(node.attr) or is_own(node):
+            continue
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        ours = modules.get(root.id) if isinstance(root, ast.Name) else None
+        is_module = ours and isinstance(node.value, ast.Name) and node.attr not in HOROVODS
+        if is_module or (ours is None and node.attr in theirs):
+            yield node.lineno, f"{ast.unparse(node)}: a private name is its own file's; say it without the underscore"
+
+
 def import_edges(files: list[Path]) -> dict[str, set[str]]:
     """File -> files that it imports anywhere: an import that is delayed, or for annotations, closes a circle too."""
     names = {module(path): ".".join(module(path)[1:]) or "__init__" for path in files}
@@ -210,6 +257,27 @@ def test_imports_only_point_down() -> None:
 
 def test_no_file_imports_a_private_name_of_another() -> None:
     nobody("private names stay in their file", PYTHON_FILES, private_imports)
+
+
+def test_no_file_uses_a_private_name_of_another() -> None:
+    nobody("private names stay in their file", PYTHON_FILES, partial(private_uses, files=PYTHON_FILES))
+
+
+def test_a_private_attribute_of_another_file_of_the_room_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    monkeypatch.setattr("hvdtest.offenders.ROOT", tmp_path)
+    made, user = tmp_path / "widgets" / "made.py", tmp_path / "widgets" / "user.py"
+    made.parent.mkdir()
+    made.write_text("class Made:\n    def __init__(self):\n        self._held = self._other = 1\n")
+    user.write_text(
+        "import os\nimport torch as pt\nfrom hvd_kernel.widgets import made\nfrom hvd_kernel.core import ops as of\n"
+        "class User:\n    def f(self, it):\n        self._own = it._replace, it._held, os._held, pt.x._held, it.held\n"
+        "        return self._other, it._own, made._x, of._y, it._elsewhere\n"
+    )
+    found = [(line, what.partition(":")[0]) for line, what in private_uses(user, [made, user])]
+    assert sorted(found) == [(7, "it._held"), (8, "made._x"), (8, "of._y")]
 
 
 def test_every_room_is_in_the_table() -> None:

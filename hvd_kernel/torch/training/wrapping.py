@@ -75,6 +75,28 @@ class OptimizerMixin(torch.optim.Optimizer):
         self._parameter_names.update((param, name) for name, param in added)
         self._reducer.add(added)
 
+    def apart(self) -> tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, Any]]:
+        """Return the plain optimizer's class and state, and the arguments with which ``DistributedOptimizer`` wraps it.
+
+        Raises
+        ------
+        TypeError
+            Its gradients travel in groups, which all ranks have to make together.
+        """
+        reducer = self._reducer
+        if any(not group.bucket for group in reducer.groups):
+            raise TypeError("a DistributedOptimizer with groups has to be made on all ranks together: wrap it again")
+        arguments: dict[str, Any] = {
+            "named_parameters": [(name, param) for param, name in self._parameter_names.items()],
+            "compression": reducer.plan.compression,
+            "backward_passes_per_step": reducer.passes,
+            "op": self.op,
+            "gradient_predivide_factor": getattr(self, "gradient_predivide_factor", 1.0),
+            "sparse_as_dense": reducer.plan.sparse_as_dense,
+            "process_set": self.process_set,
+        }
+        return type(self._wrapped), self.__getstate__(), arguments
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Copy and pickle as the plain optimizer: hooks and ranks belong to this process."""
         base = type(self._wrapped)
