@@ -13,7 +13,8 @@ from typing import Any
 
 from hvd_kernel.errors import UsageError
 
-_CONCATENATE = {  # the package that a type is of -> what puts values of it one after the other
+_CONCATENATE = {  # the package that a type is of -> what puts values of it one after the other; imported when wanted.
+    # No adapters: they are the ranks', and their values are in the notebook's process here.
     "numpy": "numpy:concatenate",
     "torch": "torch:cat",
     "jax": "jax.numpy:concatenate",

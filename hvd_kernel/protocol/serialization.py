@@ -2,7 +2,8 @@
 
 Shared by controller side and rank side. Both ends are the same user's processes behind the cluster's encrypted, keyed
 channels; nothing is unpickled before. Tensors leave as plain CPU memory without history, so that a notebook without a
-GPU can read what a rank with one sends.
+GPU can read what a rank with one sends. That is why torch is known here by name, and not through its adapter: that
+stands on the core, which a notebook's process never imports.
 
 Words.
   parts          a pickle and its out-of-band buffers

@@ -12,10 +12,12 @@ Words.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import threading
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 WAIT_S = 300.0
@@ -49,6 +51,11 @@ class Turn(threading.local):
         if self._lock >= 0:
             os.close(self._lock)
         self.key, self._lock = "", -1
+
+
+def attach(compile_fx: ModuleType) -> None:
+    """Do it now that inductor's ``compile_fx`` has been imported, which ``frameworks/frontends.py`` waits for."""
+    install(compile_fx, importlib.import_module("torch._inductor.codecache"))
 
 
 def install(compile_fx: Any, codecache: Any) -> None:

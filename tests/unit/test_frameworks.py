@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hvd_kernel.frameworks import installed, registry
+from hvd_kernel.frameworks.frontends import FRONTENDS, NUMPY
 from hvd_kernel.frameworks.installed import FRAMEWORKS, Framework, Installed, Way, look
 
 WAYS = (
@@ -93,6 +94,16 @@ def test_one_without_an_api_of_ours_says_so(versions: dict[str, str]) -> None:
 def test_every_adapter_is_of_a_framework_in_the_list() -> None:
     other_names = {"tf_keras"}  # Keras 2
     assert set(registry._MODULES) - other_names <= {each.package for each in FRAMEWORKS}
+
+
+def test_the_table_of_frontends_names_modules_that_are_there() -> None:
+    root = Path(__file__).parents[2]
+    for each in (*FRONTENDS, NUMPY):
+        assert each.package in registry._MODULES
+        assert (root / each.api.replace(".", "/") / "__init__.py").exists()
+        assert set(each.later) <= set(each.prefetched)
+        ours = [(root / name.replace(".", "/")).with_suffix(".py").read_text() for name in each.attached.values()]
+        assert all("\ndef attach(" in text for text in ours)
 
 
 def test_the_adapter_of_a_framework_that_is_not_imported_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from hvd_kernel.core.driver.channel import DriverChannel, since
 from hvd_kernel.core.driver.channel import driver as channel_to_driver
 from hvd_kernel.errors import HorovodInternalError
+from hvd_kernel.frameworks.frontends import FRONTENDS
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.protocol.elastic import GENERATION, Place, Ready, Removed
 
 Meet = Callable[[Place, Mapping[int, int]], None]
 
 _REASON_CHARS = 300
-_LATER = {"torch": "torch._dynamo"}
-"""What comes with a framework's first optimizer, and takes seconds."""
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -99,10 +98,9 @@ class ElasticWorker:
 
 def _import_what_comes_later() -> None:
     """Import what would be imported while the other ranks wait: they train on until this one is ready."""
-    for framework, module in _LATER.items():
-        if framework in sys.modules:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
+    for module in [each for frontend in FRONTENDS if frontend.package in sys.modules for each in frontend.later]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 def variables(place: Place) -> dict[str, str]:

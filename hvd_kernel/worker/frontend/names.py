@@ -19,13 +19,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.frameworks import registry
+from hvd_kernel.frameworks.frontends import FRONTENDS, NUMPY, Frontend
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.after_import import AfterImport
@@ -37,33 +37,14 @@ NAMES = ("rank", "size", "local_rank", "hvd", "device")
 _MOST_PER_CORE = 4  # with more ranks, each imports only what its cells ask for
 
 
-@dataclass(frozen=True)
-class _Frontend:
-    """Horovod's API for a framework."""
-
-    package: str
-    api: str
-    prefetched: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
-    companions: tuple[str, ...] = ()  # packages that it imports, and that import it
-
-    @property
-    def mentioned(self) -> re.Pattern[str]:
-        return re.compile(rf"\b({self.package}|hvd|device)\b")
-
-
-_FRONTENDS = (  # the first one that is installed
-    # torch._dynamo comes with the first optimizer, which takes a second or two.
-    _Frontend("torch", "hvd_kernel.torch", {"torch": 0.5, "torch._dynamo": 2.0}),
-    _Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras")),
-    _Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),
-    _Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # which puts back first what MXNet needs
-)
-_NUMPY = _Frontend("numpy", "hvd_kernel.numpy")
+@cache
+def _frontend() -> Frontend:
+    return next((each for each in FRONTENDS if _is_installed(each.package)), NUMPY)
 
 
 @cache
-def _frontend() -> _Frontend:
-    return next((each for each in _FRONTENDS if _is_installed(each.package)), _NUMPY)
+def _mentioned() -> re.Pattern[str]:
+    return re.compile(rf"\b({_frontend().package}|hvd|device)\b")
 
 
 def _is_installed(package: str) -> bool:
@@ -121,23 +102,25 @@ def begin_prefetch() -> None:
     """Begin to import what cells are likely to want; where many ranks share a core, cells have more use for it."""
     if _frontend().prefetched and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
         _prefetch().begin()
-    _compile_once.begin()  # in front of that: it finds modules for itself
+    for each in _attached():  # in front of that: it finds modules for itself
+        each.begin()
 
 
-def _install_compile_once(compile_fx: ModuleType) -> None:
-    with contextlib.suppress(ImportError):  # a torch that is too old for our API
-        ours = importlib.import_module("hvd_kernel.torch.compile_once")
-        ours.install(compile_fx, importlib.import_module("torch._inductor.codecache"))
+@cache
+def _attached() -> list[AfterImport]:
+    return [AfterImport(theirs, partial(_attach, ours)) for theirs, ours in _frontend().attached.items()]
 
 
-_compile_once = AfterImport("torch._inductor.compile_fx", _install_compile_once)
+def _attach(ours: str, theirs: ModuleType) -> None:
+    with contextlib.suppress(ImportError):  # a framework that is too old for our API
+        importlib.import_module(ours).attach(theirs)
 
 
 @contextmanager
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
     """Have the cell find the framework's API and device, and no thread that imports beside it."""
     with _prefetch().during_cell():
-        if _frontend().mentioned.search(code) or serialization.loaded(_frontend().package) is not None:
+        if _mentioned().search(code) or serialization.loaded(_frontend().package) is not None:
             settle(names)
         _settle_adapters()
         yield
