@@ -18,7 +18,7 @@ File = Callable[[str], str | None]
 
 
 class FormatReader(NamedTuple):
-    """A format: its name, whether a text looks like it, and the function that reads it.
+    """A format: its name, whether a text looks like it, the function that reads it, and what such a text is called.
 
     That function has a third argument where a text may name other files: ``file``, see ``read``.
     """
@@ -26,26 +26,30 @@ class FormatReader(NamedTuple):
     kind: str
     matches: Callable[[str, str], bool]
     read: Callable[..., JobSpec]
+    text: str
     names_files: bool = False
+    is_yaml: bool = False  # its keys tell it for certain; else any word may look like it
 
 
 READERS = (
-    FormatReader("slurm", sbatch.matches, sbatch.read),
-    FormatReader("lsf", bsub.matches, bsub.read),
-    FormatReader("gradient", gradient.matches, gradient.read, names_files=True),
-    FormatReader("mpirun", mpirun.matches, mpirun.read, names_files=True),
-    FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, names_files=True),
-    FormatReader("job", indexed_job.matches, indexed_job.read),
-    FormatReader("mpijob", mpijob.matches, mpijob.read),
-    FormatReader("trainjob", trainjob.matches, trainjob.read),
-    FormatReader("swarm", stack.matches, stack.read),
-    FormatReader("riseml", riseml.matches, riseml.read),
-    FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read),
-    FormatReader("sge", sge.matches, sge.read_text),
-    FormatReader("hostfile", hostfile.matches, hostfile.read),
+    FormatReader("slurm", sbatch.matches, sbatch.read, "script"),
+    FormatReader("lsf", bsub.matches, bsub.read, "script"),
+    FormatReader("gradient", gradient.matches, gradient.read, "line", names_files=True),
+    FormatReader("mpirun", mpirun.matches, mpirun.read, "line", names_files=True),
+    FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, "line", names_files=True),
+    FormatReader("job", indexed_job.matches, indexed_job.read, "manifest", is_yaml=True),
+    FormatReader("mpijob", mpijob.matches, mpijob.read, "manifest", is_yaml=True),
+    FormatReader("trainjob", trainjob.matches, trainjob.read, "manifest", is_yaml=True),
+    FormatReader("swarm", stack.matches, stack.read, "stack file", is_yaml=True),
+    FormatReader("riseml", riseml.matches, riseml.read, "riseml.yml", is_yaml=True),
+    FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read, "polyaxonfile", is_yaml=True),
+    FormatReader("sge", sge.matches, sge.read_text, "hostfile"),
+    FormatReader("hostfile", hostfile.matches, hostfile.read, "hostfile"),
 )
 """Batch scripts, then command lines: their first words tell them, while a file is told by what stands somewhere in it.
 A hostfile, of which each line may be a single word, is the last."""
+SCRIPTS = "*.sbatch *.slurm *.lsf *.pbs *.sge"
+"""Names that batch scripts have."""
 
 
 def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobSpec:

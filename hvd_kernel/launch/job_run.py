@@ -20,6 +20,7 @@ from typing import IO, Any
 from hvd_kernel import tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.jobs.tables.programs import JSRUN
 from hvd_kernel.launch import environment
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers import mpi_command
@@ -39,9 +40,6 @@ from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import addresses
-
-JSRUN = "jsrun"
-"""IBM's launcher of an LSF allocation, see ``mpi``."""
 
 _LET_GO_S = 10.0  # that an engine may take to notice that the ranks have ended
 

@@ -26,6 +26,8 @@ from hvdtest.offenders import (
     tree,
 )
 
+from hvd_kernel.jobs import formats, writers
+
 NATIVE = {  # room -> the rooms it may include, itself aside
     "base": set(),
     "tensor": {"base"},
@@ -126,6 +128,12 @@ AT_HOME = {  # a framework -> the rooms that import it; all others reach it thro
 }
 
 HOROVODS = {"_allreduce", "_grouped_allreduce", "_reducescatter", "_grouped_reducescatter"}  # so in Horovod, too
+
+PLATFORMS = {  # names by which nothing of launch/ knows one; hostfile, mpirun's and horovodrun's lines are of no platform
+    *({reader.kind for reader in formats.READERS} | {*writers.WRITERS}) - {"job", "hostfile", "mpirun", "horovodrun"},
+    *("kubernetes", "paperspace", "pbs", "polyaxon"),
+}
+PLATFORM = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(PLATFORMS))})(?![a-z])", re.IGNORECASE)
 
 PRIVATE = re.compile("_(?!_)")
 NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
@@ -230,6 +238,15 @@ def private_uses(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str]]
             yield node.lineno, f"{ast.unparse(node)}: a private name is its own file's; say it without the underscore"
 
 
+def platform_names(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text(path).splitlines(), 1):
+        for found in PLATFORM.findall(line):
+            yield (
+                number,
+                f"{found}: a platform is known by name to jobs/, and to those who start ranks or find hosts there",
+            )
+
+
 def import_edges(files: list[Path]) -> dict[str, set[str]]:
     """File -> files that it imports anywhere: an import that is delayed, or for annotations, closes a circle too."""
     names = {module(path): ".".join(module(path)[1:]) or "__init__" for path in files}
@@ -278,6 +295,12 @@ def test_a_private_attribute_of_another_file_of_the_room_is_seen(
     )
     found = [(line, what.partition(":")[0]) for line, what in private_uses(user, [made, user])]
     assert sorted(found) == [(7, "it._held"), (8, "made._x"), (8, "of._y")]
+
+
+def test_launch_knows_no_platform_by_name() -> None:
+    places = [ROOT / "hvd_kernel" / "launch" / each for each in ("launchers", "elastic/discovery")]
+    files = [path for path in sources("hvd_kernel/launch") if not set(places) & set(path.parents)]
+    nobody("launch knows no platform", files, platform_names)
 
 
 def test_every_room_is_in_the_table() -> None:
@@ -330,6 +353,9 @@ def test_no_folder_with_more_than_15_files() -> None:
         (upward_imports, "magics/bad.py", "def f():\n    from hvd_kernel.worker import life\n", 2),
         (upward_imports, "hvd_kernel/cluster/bad.py", "import os\nimport torch.nn\n", 2),
         (upward_imports, "widgets/bad.py", "from hvd_kernel import _native\n", 1),
+        (platform_names, "hvd_kernel/launch/bad.py", '"""Runs."""\n\nHELP = "hosts of an LSF job"\n', 3),
+        (platform_names, "hvd_kernel/launch/bad.py", '"""A line of gradient\'s."""\n', 1),
+        (platform_names, "hvd_kernel/launch/bad.py", "gradients = _job\n_sbatch = 'a.slurm'\n", 2),
         (private_imports, "widgets/bad.py", "import os\nfrom hvd_kernel.widgets.board import _shown\n", 2),
     ],
 )

@@ -8,6 +8,7 @@ import msgspec
 
 from hvd_kernel.jobs.readers import lsf, pbs, pods, sge, slurm
 from hvd_kernel.jobs.spec import JobSpec, Replica
+from hvd_kernel.jobs.tables.programs import JSRUN
 
 Env = Mapping[str, str]
 File = Callable[[str], str | None]
@@ -68,7 +69,7 @@ def _slurm(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
 
 def _lsf(env: Env, file: File, _resolve: Resolve, ask: Ask) -> Allocation:
     spec = lsf.read(env, file, lsf.asked(env, ask))
-    return Allocation(spec, f"LSF job {env['LSB_JOBID']} gives {_hosts(spec.replicas)}", via="jsrun")
+    return Allocation(spec, f"LSF job {env['LSB_JOBID']} gives {_hosts(spec.replicas)}", via=JSRUN)
 
 
 def _pbs(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:

@@ -17,10 +17,11 @@ from hvd_kernel.jobs.flags import Given, count, take
 from hvd_kernel.jobs.readers import mpirun
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
 from hvd_kernel.jobs.tables.gradient import FLAGS, REQUIRED, gpus_of
+from hvd_kernel.jobs.tables.programs import GRADIENT
 from hvd_kernel.jobs.words import bare, refuse_operators, words
 
 _LOOKS = re.compile(r"(?:\S*/)?gradient\s+experiments?\s+(?:create|run)\b")
-_PATH = (("gradient",), ("experiments", "experiment"), ("create", "run"), ("multinode",))
+_PATH = (*GRADIENT, ("create", "run"), ("multinode",))
 _MOST_WORKERS = 10_000
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.jobs.writers import indexed_job, lsf, mpijob, slurm, swarm, trainjob
-from hvd_kernel.jobs.writers.options import WriterOptions
+from hvd_kernel.jobs.writers.options import OPTION_KINDS, WriterOptions
 
 Writer = Callable[[JobSpec, WriterOptions], str]
 
@@ -26,7 +26,7 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
     }
 )
 
-__all__ = ["WRITERS", "Writer", "WriterOptions", "write"]
+__all__ = ["OPTION_KINDS", "WRITERS", "Writer", "WriterOptions", "write"]
 
 
 def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - it is frozen

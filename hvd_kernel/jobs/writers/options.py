@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from hvd_kernel.jobs.spec import JobError
+
+OPTION_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"secret": ("job",), "shm_bytes": ("job", "mpijob", "swarm"), "port": ("job", "swarm"), "runtime": ("trainjob",)}
+)
+"""An option -> the kinds of file that say it."""
 
 
 class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.launch.elastic.discovery.kinds import KINDS
 from hvd_kernel.launch.elastic.job.options import INTERVAL_S, ElasticOptions, sizes
 from hvd_kernel.launch.placement import named
 from hvd_kernel.settings.checks import Check, anything, number, whole
@@ -82,8 +83,8 @@ FLAGS = (
         ("--host-discovery-script",),
         anything,
         "PROGRAM",
-        "prints the current hosts, lines `host` or `host:slots`; it is run repeatedly. Or file:PATH, slurm:, "
-        "kubernetes:SERVICE, kubernetes-dns:SERVICE",
+        "prints the current hosts, lines `host` or `host:slots`; it is run repeatedly. Or "
+        + ", ".join(kind + operand for kind, operand in KINDS.items()),
     ),
     ElasticFlag(
         "elastic_timeout",

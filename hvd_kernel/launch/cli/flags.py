@@ -18,6 +18,7 @@ from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.flags import Spellings
 from hvd_kernel.jobs.tables import knobs
 from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
+from hvd_kernel.jobs.tables.programs import JSRUN_PLACE
 from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import named, spelled
@@ -115,7 +116,7 @@ JOB: Table = {
     ("--config-file",): {"metavar": "YAML", "help": "file with values for flags that are not given"},
     ("--gloo",): _yes | {"help": "start the ranks without MPI (default)"},
     ("--mpi",): _yes | {"help": "start the ranks with the mpiexec of this environment"},
-    ("--jsrun",): _yes | {"help": "start the ranks with jsrun (default in an LSF job)"},
+    ("--jsrun",): _yes | {"help": f"start the ranks with jsrun (default in {JSRUN_PLACE})"},
     ("--mpi-args",): {"type": shlex.split, "metavar": "'...'", "help": "additional arguments for mpiexec, with --mpi"},
     ("--binding-args",): {"type": shlex.split, "metavar": "'...'", "help": "binding arguments for mpiexec, with --mpi"},
     ("--tcp",): _yes | {"help": "do not use InfiniBand: NCCL_IB_DISABLE=1, and TCP under MPI"},

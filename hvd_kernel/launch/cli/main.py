@@ -14,13 +14,14 @@ from typing import NoReturn
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.jobs.here import allocation
+from hvd_kernel.jobs.tables.programs import JSRUN, JSRUN_PLACE
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
 from hvd_kernel.launch.job import wrapper
 from hvd_kernel.launch.job.others import handed_on
 from hvd_kernel.launch.job.size import JobSize, without_flags
-from hvd_kernel.launch.job_run import JSRUN, Job, launch
+from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.settings.network import addresses
 
@@ -111,7 +112,7 @@ def _size(request: HvdrunRequest) -> JobSize:
     found = without_flags(os.environ | request.env, request.np)
     if request.use_jsrun and (said or found.via != JSRUN):
         raise UsageError(
-            "hvdrun: --jsrun is for the hosts of an LSF job, where jsrun is on PATH: leave out one of them"
+            f"hvdrun: --jsrun is for the hosts of {JSRUN_PLACE}, where jsrun is on PATH: leave out one of them"
         )
     if not request.np or found.via or found.part:
         sys.stderr.write(f"hvdrun: {found.sentence}\n")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from hvd_kernel.jobs import formats
 from hvd_kernel.jobs.spec import JobError
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
-_TOO_OPEN = {"hostfile", "mpirun", "horovodrun", "gradient", "slurm", "lsf", "sge"}  # lines and scripts, or any word
-
 
 def findings(text: str, name: str) -> list[Finding]:
     """Read a YAML file; one that is no job's says nothing."""
-    for reader in formats.READERS:
-        if reader.kind in _TOO_OPEN:
-            continue
+    for reader in filter(attrgetter("is_yaml"), formats.READERS):
         try:
             if not reader.matches(text, name):
                 continue

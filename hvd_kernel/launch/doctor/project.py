@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.jobs import formats
 from hvd_kernel.launch.doctor import imports, jobfiles, notebooks, packages, scripts, workflows
 from hvd_kernel.launch.doctor.finding import Finding, Reader, Verdict
 
@@ -21,7 +22,7 @@ READERS: tuple[tuple[str, tuple[Reader, ...]], ...] = (
     ("environment*.yml environment*.yaml conda*.yml conda*.yaml", (packages.listed,)),
     ("pyproject.toml Pipfile", (packages.quoted,)),
     ("Dockerfile* *.dockerfile Containerfile*", (scripts.dockerfile,)),
-    ("*.sh *.bash *.sbatch *.slurm *.lsf *.pbs *.sge *.env .env Makefile", (scripts.shell,)),
+    (f"*.sh *.bash {formats.SCRIPTS} *.env .env Makefile", (scripts.shell,)),
     ("*.yml *.yaml", (jobfiles.findings,)),
 )
 """Names of files, with their folders where a pattern has one -> what reads them; the first row that fits."""

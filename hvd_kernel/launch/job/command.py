@@ -50,11 +50,10 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser("hvdrun job", usage=_USAGE, allow_abbrev=False)
     verbs = made.add_subparsers(dest="verb", required=True, metavar="plan|run|write")
     kinds = [reader.kind for reader in formats.READERS]
+    texts = ", ".join(sorted({reader.text for reader in formats.READERS}))
     for verb, text in _HELP.items():
         one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
-        one.add_argument(
-            "files", nargs="*", metavar="FILE", help="hostfile, polyaxonfile, riseml.yml, manifest, script"
-        )
+        one.add_argument("files", nargs="*", metavar="FILE", help=texts)
         one.add_argument(
             "--from", dest="kind", choices=kinds, default="", help="kind of FILE (default: recognised from its text)"
         )
@@ -69,13 +68,17 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--kind", dest="to", required=True, choices=[*writers.WRITERS], help="the platform")
     write.add_argument("--image", help="container image, where FILE names none")
     write.add_argument("--name", help="the job's name, where FILE has none")
-    write.add_argument("--shm", metavar="SIZE", help="size of /dev/shm, as 8Gi (job, mpijob, swarm)")
-    write.add_argument("--port", type=int, metavar="PORT", help="port of the rendezvous (job, swarm)")
-    write.add_argument("--runtime", metavar="NAME", help="ClusterTrainingRuntime with an mpi policy (trainjob)")
+    write.add_argument("--shm", metavar="SIZE", help=f"size of /dev/shm, as 8Gi{_only('shm_bytes')}")
+    write.add_argument("--port", type=int, metavar="PORT", help=f"port of the rendezvous{_only('port')}")
+    write.add_argument("--runtime", metavar="NAME", help=f"ClusterTrainingRuntime with an mpi policy{_only('runtime')}")
     write.add_argument(
         "-o", "--output", metavar="OUT", help="write to this file, readable only by you, instead of to stdout"
     )
     return made
+
+
+def _only(option: str) -> str:
+    return f" ({', '.join(writers.OPTION_KINDS[option])})"
 
 
 def parse(words: Sequence[str]) -> JobRequest:
@@ -131,7 +134,7 @@ def _write(request: JobRequest) -> int:
     more = {name: given[name] for name in ("port", "runtime") if given[name]}
     if given["shm"]:
         more["shm_bytes"] = _bytes(given["shm"])
-    if given["to"] == "job":
+    if given["to"] in writers.OPTION_KINDS["secret"]:
         more["secret"] = secrets.token_hex(32)
     text = writers.write(msgspec.structs.replace(spec, **own), given["to"], writers.WriterOptions(**more))
     if given["output"] is None:

@@ -1,14 +1,13 @@
-"""Another launcher's line behind ``hvdrun --``: mpirun's, gradient's or horovodrun's own, flags and all. Pure."""
+"""Another launcher's line behind ``hvdrun --``: mpirun's, a platform's or horovodrun's own, flags and all. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.jobs.tables.programs import ALL, HOROVOD
+from hvd_kernel.jobs.tables.programs import ALL, HOROVOD, launcher
 
 _ASKED = {"--version": "--version", "-V": "--version", "--help": "--help", "-h": "--help", "-help": "--help"}
-_GRADIENT = {("gradient", "experiments"), ("gradient", "experiment")}
 
 
 def handed_on(words: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -28,8 +27,8 @@ def handed_on(words: Sequence[str], command: Sequence[str]) -> list[str]:
     UsageError
         The line stands there as a program, of which each rank would start a job of its own.
     """
-    name = command[0].rpartition("/")[2] if command else ""
-    if name not in ALL and (name, *command[1:2]) not in _GRADIENT:
+    name = launcher(command)
+    if not name:
         return []
     flags = list(words[: len(words) - len(command)])
     if flags[-1:] != ["--"]:

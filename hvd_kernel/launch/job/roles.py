@@ -1,6 +1,6 @@
 """Roles with commands of their own: the first replica's is the job, the others stand by and end with it.
 
-Paperspace's Gradient has a master that calls ``mpirun --hostfile /generated/hostfile`` and workers that say ``sleep
+A platform may have a master that calls ``mpirun --hostfile /generated/hostfile`` and workers that say ``sleep
 infinity``. Here ``mpirun`` is, for the master alone, a script that has hvdrun run the line.
 
 Words.

@@ -12,8 +12,8 @@ from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.allocation import Allocation
 from hvd_kernel.jobs.readers.hostfile import spelled
+from hvd_kernel.jobs.tables.programs import JSRUN
 from hvd_kernel.launch.environment import Part
-from hvd_kernel.launch.job_run import JSRUN
 from hvd_kernel.launch.launchers.ssh import STEPS
 from hvd_kernel.settings import gpus
 

@@ -46,6 +46,16 @@ def test_the_file_of_each_platform_word_by_word(kind: str) -> None:
     assert writers.write(SPEC, kind, OPTIONS) == golden(kind)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("secret", "fedcba9876543210"), ("shm_bytes", 2**20), ("port", 40001), ("runtime", "mine")]
+)
+def test_an_option_changes_the_files_of_its_kinds_alone(option: str, value: str | int) -> None:
+    assert {*writers.OPTION_KINDS} == {*WriterOptions.__struct_fields__}
+    plain, given = WriterOptions(), WriterOptions(**{option: value})  # type: ignore[arg-type]
+    changed = {kind for kind in FILES if writers.write(SPEC, kind, plain) != writers.write(SPEC, kind, given)}
+    assert changed == {*writers.OPTION_KINDS[option]}
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_the_file_is_read_as_the_job(kind: str) -> None:
     found = formats.read(golden(kind), FILES[kind])

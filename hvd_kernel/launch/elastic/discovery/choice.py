@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.elastic.discovery.hosts_file import HostsFile
+from hvd_kernel.launch.elastic.discovery.kinds import KINDS
 from hvd_kernel.launch.elastic.discovery.kubernetes import KubernetesDns, KubernetesEndpoints
 from hvd_kernel.launch.elastic.discovery.polled import HostDiscovery, PolledHosts
 from hvd_kernel.launch.elastic.discovery.script import DiscoveryScript
 from hvd_kernel.launch.elastic.discovery.slurm import SlurmHosts
 from hvd_kernel.launch.elastic.discovery.source import Feed, HostSource
 from hvd_kernel.processes.event_loop import EventLoop
-
-KINDS = ("file:", "slurm:", "kubernetes-dns:", "kubernetes:")
-"""What stands before a name that is no script's."""
 
 
 def source(
@@ -46,7 +44,7 @@ def named(script: str, slots: int | None) -> HostDiscovery | None:
     """
     kind = next((each for each in KINDS if script.startswith(each)), "")
     name = script.removeprefix(kind)
-    if kind and kind != "slurm:" and not name:
+    if kind and KINDS[kind] and not name:
         raise ConfigError(f"--host-discovery-script {script} names nothing: write {kind}NAME.")
     match kind:
         case "file:":
