@@ -139,7 +139,7 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Undo ``%load_ext hvd_kernel``: end the ranks, but for kept ones, and take the magics away.
+    """Undo ``%load_ext hvd_kernel``: end the ranks, but for detached ones, and take the magics away.
 
     Parameters and errors as in ``load_ipython_extension``.
 

@@ -69,7 +69,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """End the ranks, but for kept ones, and take back what loading has registered; unloading twice changes nothing."""
+    """End the ranks, but for detached ones, and take back what loading has registered; twice changes nothing."""
     loaded = _loaded.pop(shell, None)
     if loaded is None:
         return

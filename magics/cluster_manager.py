@@ -274,7 +274,7 @@ class ClusterManager:
         return self.session
 
     def attach(self, cluster: DetachedCluster, progress: Say) -> Session:
-        """Take over a kept cluster.
+        """Take over a detached cluster.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class ClusterManager:
         self.jobs.abandon()
 
     def end(self) -> None:
-        """End with the kernel: kept ranks go on without it, others are stopped."""
+        """End with the kernel: detached ranks go on without it, others are stopped."""
         session, self.session = self.session, None
         if session is not None:
             session.end()

@@ -211,7 +211,7 @@ KEEP = (
     ),
 )
 KEPT = (
-    MagicFlag(("--kept",), "kept", "clean: end kept ranks", "NAME|all", _cluster),
+    MagicFlag(("--kept",), "kept", "clean: end detached ranks", "NAME|all", _cluster),
     MagicFlag(("--pool",), "pool", "clean: end warm ranks (HVD_POOL)", action=_YES),
 )
 DRY_RUN = (MagicFlag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)

@@ -31,7 +31,7 @@ class Options:
     smoke: bool = False
     timeout: float | None = None
     bg: str | None = None  # the job's name, "" when it gets one of its own
-    keep: str | None = None  # the kept cluster's name, "" when it gets one of its own
+    keep: str | None = None  # the detached cluster's name, "" when it gets one of its own
     kept: str = ""  # the same, of one that is to end
     pool: bool = False  # warm ranks are to end
     raise_error: bool = True

@@ -1,4 +1,4 @@
-"""A session over a kept cluster: how a kernel goes on from what an earlier one has had the supervisor remember.
+"""A session over a detached cluster: how a kernel goes on from what an earlier one has had the supervisor remember.
 
 The ranks themselves are asked where they can answer; what was remembered tells who they were, and which of them to wait
 for. A cell that still runs becomes the session's latest run, so that it can be watched, interrupted and waited for.
@@ -30,7 +30,7 @@ _ANSWER_S = 10.0  # after it a rank that lives is silent
 
 
 class Found(Supervised):
-    """A kept cluster's supervisor, when it has let this kernel in."""
+    """A detached cluster's supervisor, when it has let this kernel in."""
 
     def __init__(self, cluster: DetachedCluster) -> None:
         channel, pid = _connected(cluster)
@@ -46,7 +46,7 @@ class Found(Supervised):
 
 
 def end(cluster: DetachedCluster) -> None:
-    """End a kept cluster that no kernel has.
+    """End a detached cluster that no kernel has.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def end(cluster: DetachedCluster) -> None:
 
 
 def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
-    """Return a session over a kept cluster; its ``latest`` run has the ranks that still run a cell.
+    """Return a session over a detached cluster; its ``latest`` run has the ranks that still run a cell.
 
     Raises
     ------

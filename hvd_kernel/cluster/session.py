@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 class Session:
-    """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a kept one."""
+    """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a detached one."""
 
     def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: RankTable | None = None) -> None:
         self.ranks = ranks or RankTable(spec.n, socket.gethostname())
@@ -449,7 +449,7 @@ class Session:
         self.executor.latest, self._runs = run, number
 
     def end(self) -> None:
-        """End with the kernel: kept ranks go on without it, others are stopped. Idempotent."""
+        """End with the kernel: detached ranks go on without it, others are stopped. Idempotent."""
         self.leave() if self.detached_name else self.stop()
 
     def stop(self) -> None:
@@ -457,7 +457,7 @@ class Session:
         self._part(self.executor.launched.stop)
 
     def leave(self) -> None:
-        """Let go of the ranks: kept ones go on. Idempotent."""
+        """Let go of the ranks: detached ones go on. Idempotent."""
         self._part(self.executor.launched.leave)
 
     def _part(self, how: Callable[[], None]) -> None:

@@ -74,7 +74,7 @@ class Supervised:
         return is_ready(gone, _STOP_S) or (not is_stopped(self.pid) and is_ready(gone, _BUSY_S))
 
     def leave(self) -> None:
-        """Hang up: a kept cluster goes on, another one ends. Idempotent."""
+        """Hang up: a detached cluster goes on, another one ends. Idempotent."""
         self._channel.close()
         if self._gone is not None:
             os.close(self._gone)

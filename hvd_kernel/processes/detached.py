@@ -39,7 +39,7 @@ class DetachedNote:
 
 @dataclass(frozen=True)
 class DetachedCluster:
-    """A kept cluster that lives."""
+    """A detached cluster that lives."""
 
     note: DetachedNote
     folder: Path
@@ -55,7 +55,7 @@ class DetachedCluster:
 
 
 def clusters() -> list[DetachedCluster]:
-    """Return this user's kept clusters on this machine, by name."""
+    """Return this user's detached clusters on this machine, by name."""
     alive = [DetachedCluster(*each) for each in notes(_FILE, DetachedNote)]
     return sorted(alive, key=lambda each: (each.note.name, each.folder))
 
@@ -89,10 +89,10 @@ def choose(found: Sequence[DetachedCluster], name: str, place: str) -> DetachedC
     listed = "".join(f"\n  {each.sentence}" for each in fitting or found)
     if fitting:
         remedy = f"`%hvd clean --kept {name}` ends those without a kernel" if name else "say which: `%hvd attach NAME`"
-        raise ClusterError(f"{len(fitting)} kept clusters are {_of(name, place)}; {remedy}:{listed}")
+        raise ClusterError(f"{len(fitting)} detached clusters are {_of(name, place)}; {remedy}:{listed}")
     if found:
-        raise ClusterError(f"no kept cluster is {_of(name, place)}; `%hvd attach NAME` takes one of these:{listed}")
-    raise ClusterError(f"no kept cluster is {_of(name, place)}: `%hvd start -np 4 --keep` starts one")
+        raise ClusterError(f"no detached cluster is {_of(name, place)}; `%hvd attach NAME` takes one of these:{listed}")
+    raise ClusterError(f"no detached cluster is {_of(name, place)}: `%hvd start -np 4 --keep` starts one")
 
 
 def age(seconds: float) -> str:

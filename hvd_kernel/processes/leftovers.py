@@ -5,7 +5,7 @@ be, and every private folder says whose it is. A name proves nothing; a process 
 The one exception is shared memory of Open MPI's, which carries none: what no living process maps is swept.
 
 Words.
-  orphan   a marked process of this user whose holder is gone, or is an orphan itself; no supervisor of a kept cluster
+  orphan   a marked process of this user whose holder is gone or an orphan itself; no supervisor of a detached cluster
   stray    a process that a cell of this cluster started and detached (setsid, double fork); it ends with the cluster
 """
 

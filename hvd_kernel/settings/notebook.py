@@ -64,7 +64,7 @@ NOTEBOOK_SETTINGS = (
         ("HVD_KEEP_HOURS",),
         number(0.0, open_end=True),
         "12",
-        "hours that kept ranks (`%hvd start --keep`) wait for a kernel, whatever they do meanwhile, before they end",
+        "hours that detached ranks (`%hvd start --keep`) wait for a kernel, whatever they do, before they end",
     ),
     Setting(
         ("HVD_LOG_MAX_MB",),

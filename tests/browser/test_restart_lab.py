@@ -1,4 +1,4 @@
-"""The restart entry of JupyterLab's menu: kept ranks are there afterwards, others are gone with their kernel."""
+"""The restart entry of JupyterLab's menu: detached ranks are there afterwards, others are gone with their kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROMPTS = "[...document.querySelectorAll('.jp-InputPrompt')].map(p => p.textCont
 
 @pytest.fixture
 def home(lab: Lab, place: Path) -> Iterator[Path]:
-    """Kept clusters are found where Lab's kernels have their temporary files; a test that fails leaves none there."""
+    """Detached clusters are found where Lab's kernels have their temporary files; a test that fails leaves none there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(lab.scratch))
         yield place
@@ -56,7 +56,7 @@ def restart(lab: Lab, notebook: Notebook) -> None:
     notebook.await_kernel()
 
 
-def test_a17_the_menus_restart_leaves_kept_ranks_with_their_variables_and_nothing_of_others(
+def test_a17_the_menus_restart_leaves_detached_ranks_with_their_variables_and_nothing_of_others(
     lab: Lab, home: Path
 ) -> None:
     with lab.browser(height=1250) as page:

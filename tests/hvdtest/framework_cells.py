@@ -1,4 +1,4 @@
-"""A kernel with two kept ranks that have one framework and no torch, for a framework's tests in a notebook's cells.
+"""A kernel with two detached ranks that have one framework and no torch, for a framework's tests in a notebook's cells.
 
 They train one weight from 1 by stochastic gradient descent: learning rate 0.5, momentum 0.5, ranks' gradients 1 and 2.
 """
@@ -22,7 +22,7 @@ SECOND = FIRST - 0.5 * _GRADIENT - 0.5 * 0.5 * _GRADIENT
 
 
 @contextmanager
-def kept_ranks(folder: Path, name: str, lock: str) -> Iterator[Kernel]:
+def detached_ranks(folder: Path, name: str, lock: str) -> Iterator[Kernel]:
     """A kernel whose ranks are kept under a name, in an environment of tests/frameworks/environments."""
     env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
     with Kernel(folder, name, env, environment(lock)) as kernel:

@@ -58,7 +58,7 @@ seen = 100 + rank
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Have a temporary folder of our own: kept clusters are found in it, and a test that fails leaves none there."""
+    """Have a temporary folder of our own: detached clusters are found in it, and a test that fails leaves none there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(folder))
         patch.setenv("TMPDIR", str(folder))
@@ -93,7 +93,7 @@ def in_cell(home: Path, name: str, where: str = "begun") -> None:
     until(lambda: all((home / f"{where}-{name}-{rank}").exists() for rank in (0, 1)), "both ranks are in the cell")
 
 
-def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: Path) -> None:
+def test_a17_a18_detached_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: Path) -> None:
     with Kernel(home) as kernel:
         assert kernel.run("%hvd start -np 2 --keep train", timeout=120).text() == (
             "ranks 0-1 ready\nkept as train: after a restart of this kernel `%hvd attach` has them\n"
@@ -114,7 +114,8 @@ def test_a17_a18_kept_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: P
         assert "`%hvd attach train`" in kernel.run("%hvd status").text()
         listed = kernel.run("%hvd clean --dry-run").text()  # not more: other tests' orphans are theirs
         assert (
-            f"1 kept cluster; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it:\n  train: {CAST}" in listed
+            f"1 detached cluster; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it:\n  train: {CAST}"
+            in listed
         )
         assert not {pid for pid in everything if f"\n  {pid}  " in listed}, "it is no orphan"
         assert (
@@ -179,7 +180,7 @@ def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(h
 
 @pytest.fixture(scope="module")
 def orphaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Home of a kept cluster of two ranks whose kernel was killed; every test leaves it without a kernel again."""
+    """Home of a detached cluster of two ranks whose kernel was killed; every test leaves it without a kernel again."""
     home = tmp_path_factory.mktemp("orphaned")
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))))
     with alone(home):
@@ -287,7 +288,7 @@ def test_a_cell_that_fails_while_no_kernel_is_there_leaves_ranks_that_work(orpha
 
 
 @pytest.mark.nightly
-def test_a17_kept_ranks_end_when_no_kernel_comes_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a17_detached_ranks_end_when_no_kernel_comes_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_KEEP_HOURS", "0.0001")
     session = Session.start(ClusterSpec(1))
     session.keep("short", str(home))

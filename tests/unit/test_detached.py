@@ -1,4 +1,4 @@
-"""Kept clusters on paper: their notes, their names, their sockets, and the clock of one that nobody has."""
+"""Detached clusters on paper: their notes, their names, their sockets, and the clock of one that nobody has."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_several_of_a_place_are_named() -> None:
     with pytest.raises(ClusterError) as said:
         detached.choose([cluster("a"), cluster("b")], "", "/home/ann")
     assert str(said.value) == (
-        "2 kept clusters are of /home/ann; say which: `%hvd attach NAME`:"
+        "2 detached clusters are of /home/ann; say which: `%hvd attach NAME`:"
         "\n  a: 4 ranks of /home/ann, without a kernel for 2 d"
         "\n  b: 4 ranks of /home/ann, without a kernel for 2 d"
     )
@@ -88,12 +88,12 @@ def test_several_of_a_place_are_named() -> None:
 @pytest.mark.parametrize(
     ("found", "name", "said"),
     [
-        ([], "", "no kept cluster is of /home/ann: `%hvd start -np 4 --keep` starts one"),
-        ([], "train", "no kept cluster is of the name train: `%hvd start -np 4 --keep` starts one"),
+        ([], "", "no detached cluster is of /home/ann: `%hvd start -np 4 --keep` starts one"),
+        ([], "train", "no detached cluster is of the name train: `%hvd start -np 4 --keep` starts one"),
         (
             [cluster("b", "/home/bob", kernel=7)],
             "",
-            """no kept cluster is of /home/ann; `%hvd attach NAME` takes one of these:
+            """no detached cluster is of /home/ann; `%hvd attach NAME` takes one of these:
   b: 4 ranks of /home/bob, used by kernel 7 for 2 d""",
         ),
     ],
@@ -210,7 +210,7 @@ def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch
     assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]
 
 
-def test_a17_the_supervisor_of_a_kept_cluster_is_no_orphan_and_its_folder_no_leftover(
+def test_a17_the_supervisor_of_a_detached_cluster_is_no_orphan_and_its_folder_no_leftover(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "_MOMENT_S", 0.0)

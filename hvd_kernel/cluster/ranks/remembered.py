@@ -1,4 +1,4 @@
-"""Memory of a kept cluster: what a kernel has the supervisor remember, and the table that the next one begins with."""
+"""Memory of a detached cluster: what a kernel has the supervisor remember, the table with which the next one begins."""
 
 from __future__ import annotations
 

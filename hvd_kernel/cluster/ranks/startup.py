@@ -1,4 +1,4 @@
-"""Start of a cluster, the way back to a kept one, and its detachment, as procedures of the membership."""
+"""Start of a cluster, the way back to a detached one, and its detachment, as procedures of the membership."""
 
 from __future__ import annotations
 

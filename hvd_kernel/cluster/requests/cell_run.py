@@ -45,7 +45,7 @@ from hvd_kernel.protocol.messages import (
 )
 
 _KERNEL = uuid.uuid4().hex
-"""This process, whose cells the numbers count: another kernel's that comes to kept ranks count from 1 again."""
+"""This process, whose cells the numbers count: another kernel's that comes to detached ranks count from 1 again."""
 
 _LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # its model lives in the rank: no front end could show it
 

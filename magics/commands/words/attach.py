@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def attach(context: Context, options: Options) -> None:
-    """Take over a kept cluster; a cell that its ranks still run becomes a job."""
+    """Take over a detached cluster; a cell that its ranks still run becomes a job."""
     with context.manager.use():
         _check_alone(context)
         name = options.words[1] if len(options.words) > 1 else ""

@@ -1,6 +1,6 @@
 """%hvd clean: ends and removes what clusters of kernels that are gone have left on this machine, and nothing else.
 
-Kept clusters are nobody's leftovers: they are listed, and ended by their names alone. Nor are warm ranks.
+Detached clusters are nobody's leftovers: they are listed, and ended by their names alone. Nor are warm ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_THE_DEAD = "of a cluster whose kernel is gone"
 def clean(context: Context, options: Options) -> None:
     """End our own orphans and remove their folders, or only list them (--dry-run)."""
     if options.kept and not options.dry_run:
-        context.writer().say(_end_kept(options.kept))
+        context.writer().say(_end_detached(options.kept))
         return
     if options.pool and not options.dry_run:
         context.writer().say(_end_warm())
@@ -32,7 +32,7 @@ def clean(context: Context, options: Options) -> None:
     sweep = looked_at if options.dry_run else swept
     session = context.manager.session
     strays = leftovers.strays(session.supervisor) if session else []
-    others = running_on(strays) + kept_on(detached.clusters()) + warm_on(warm.clusters())
+    others = running_on(strays) + detached_on(detached.clusters()) + warm_on(warm.clusters())
     context.writer().say((sweep() or "nothing is left behind\n") + others)
 
 
@@ -68,9 +68,9 @@ def running_on(strays: Sequence[Marked]) -> str:
     return _list(title, (f"{_row(each)}{each.rank and f'  (rank {each.rank})'}" for each in strays))
 
 
-def kept_on(clusters: Sequence[DetachedCluster]) -> str:
+def detached_on(clusters: Sequence[DetachedCluster]) -> str:
     """Write which clusters are kept; "" when there is none."""
-    title = f"{_count(clusters, 'kept cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
+    title = f"{_count(clusters, 'detached cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
     return _list(title, (each.sentence for each in clusters))
 
 
@@ -94,14 +94,14 @@ def _end_warm() -> str:
     return "".join(f"ended {each.sentence}\n" for each in found) or "there are no warm ranks\n"
 
 
-def _end_kept(name: str) -> str:
-    """End the kept clusters of a name, or all, that no kernel has; say so."""
+def _end_detached(name: str) -> str:
+    """End the detached clusters of a name, or all, that no kernel has; say so."""
     from hvd_kernel.cluster.attach import end  # noqa: PLC0415 - ipyparallel
 
     named = [each for each in detached.clusters() if name in (each.note.name, "all")]
     ended = [each for each in named if name != "all" or not each.note.kernel]
     if not ended:
-        raise ClusterError(f"there is no kept cluster {name!r} to end\n{kept_on(detached.clusters())}".rstrip())
+        raise ClusterError(f"there is no detached cluster {name!r} to end\n{detached_on(detached.clusters())}".rstrip())
     for each in ended:
         end(each)
     return f"ended {', '.join(each.note.name for each in ended)}\n"

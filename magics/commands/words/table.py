@@ -151,7 +151,7 @@ WORDS: dict[str, Subcommand] = {
     "clean": Subcommand(
         clean,
         "%hvd clean",
-        "remove what clusters of ended kernels have left behind (--dry-run: list; --kept NAME: end kept ranks)",
+        "remove what clusters of ended kernels have left behind (--dry-run: list; --kept NAME: end detached ranks)",
         anytime=True,
     ),
     "track": Subcommand(

@@ -1,11 +1,11 @@
-"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, panel, doctor, fresh ranks, kept ranks."""
+"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, panel, doctor, fresh ranks, detached ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.framework_cells import FIRST, SECOND, kept_ranks
+from hvdtest.framework_cells import FIRST, SECOND, detached_ranks
 from hvdtest.kernel import Kernel
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter, pytest.mark.timeout(400)]
@@ -36,7 +36,7 @@ def train():
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with kept_ranks(tmp_path_factory.mktemp("kernel"), "jax", "jaxnew") as kernel:
+    with detached_ranks(tmp_path_factory.mktemp("kernel"), "jax", "jaxnew") as kernel:
         yield kernel
 
 
@@ -111,7 +111,7 @@ def test_a_fresh_rank_gets_trees_and_compiled_functions(cells: Kernel) -> None:
     assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(SECOND)
 
 
-def test_kept_ranks_have_their_trees_when_the_kernel_has_restarted(cells: Kernel) -> None:
+def test_detached_ranks_have_their_trees_when_the_kernel_has_restarted(cells: Kernel) -> None:
     cells.run("%%hvdrun\ntrain()")
     cells.restart()
     assert cells.run("%hvd attach jax").text() == "jax: ranks 0-1 ready, with all variables\n"

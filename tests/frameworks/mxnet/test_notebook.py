@@ -1,4 +1,4 @@
-"""MXNet in a notebook's cells, in a real kernel that has no torch: hvd, check, interrupts, fresh ranks, kept ranks."""
+"""MXNet in a notebook's cells, in a real kernel that has no torch: hvd, check, interrupts, fresh ranks, detached ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hvdtest.cluster import until
-from hvdtest.framework_cells import FIRST, SECOND, kept_ranks
+from hvdtest.framework_cells import FIRST, SECOND, detached_ranks
 from hvdtest.kernel import Kernel
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.timeout(400)]
@@ -32,7 +32,7 @@ def step():
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with kept_ranks(tmp_path_factory.mktemp("kernel"), "mxnet", "mxnet") as kernel:
+    with detached_ranks(tmp_path_factory.mktemp("kernel"), "mxnet", "mxnet") as kernel:
         yield kernel
 
 
@@ -89,7 +89,7 @@ def test_a_fresh_rank_gets_net_and_trainer(cells: Kernel) -> None:
     assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(SECOND)
 
 
-def test_kept_ranks_have_net_and_trainer_when_the_kernel_has_restarted(cells: Kernel) -> None:
+def test_detached_ranks_have_net_and_trainer_when_the_kernel_has_restarted(cells: Kernel) -> None:
     cells.run("%%hvdrun\nstep()")
     cells.restart()
     assert cells.run("%hvd attach mxnet").text() == "mxnet: ranks 0-1 ready, with all variables\n"

@@ -1,4 +1,4 @@
-"""TensorFlow in a notebook's cells, in an environment without torch: hvd, the panel, check, doctor, a death, kept ranks."""
+"""TensorFlow in a notebook's cells, in an environment without torch: hvd, the panel, check, doctor, a death, detached ranks."""
 
 from __future__ import annotations
 
