@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
-from hvd_kernel.magics.display.neighbours import Neighbours
+from hvd_kernel.magics.display.other_ranks import OtherRanks
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.display.timeline_poll import TimelinePoll
 from hvd_kernel.magics.display.writer import Writer
@@ -89,11 +89,11 @@ def watched(
             board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before, cores)
             renderer = Renderer(writer, board, ranks, before, cell)
             manager.prompts = prompts = RunPrompts(session, renderer, ranks, front_end_at(writer))
-            poll, neighbours = TimelinePoll(session, board, lambda: watch.ranks), Neighbours(session, board)
+            poll, others = TimelinePoll(session, board, lambda: watch.ranks), OtherRanks(session, board)
 
             def tick() -> None:
                 poll.tick()
-                neighbours.tick()
+                others.tick()
 
             watch = CellRunner(session, run, renderer, ranks, timeout, prompts=prompts, tick=tick)
             board.on_resize = partial(_resize, watch.rejoin)

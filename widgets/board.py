@@ -78,7 +78,7 @@ class Board:
         self.states: dict[int, str] | None = None
         self.marks = Marks()
         self.wait = ""  # why ranks wait, in one sentence
-        self.neighbours = ""  # who shares the host with them, in one sentence
+        self.other_ranks = ""  # who shares the host with them, in one sentence
         self.size: Size | None = None  # where the number of ranks can be changed
         self._left: set[int] = set()  # ranks that have left the cell
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
@@ -183,7 +183,7 @@ class Board:
         if self.states is None and self.seconds - self._judged >= 1.0:
             self._judged = self.seconds
             self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=False).lines
-        return [*self._said, *([self.neighbours] if self.neighbours else [])]
+        return [*self._said, *([self.other_ranks] if self.other_ranks else [])]
 
     def increment(self) -> tuple[Message, bool]:
         """Return the news since the last call, and whether a snapshot must follow.

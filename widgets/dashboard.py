@@ -143,10 +143,10 @@ class Dashboard:
         with self._lock:
             self._board.wait = sentence
 
-    def tell_neighbours(self, sentence: str) -> None:
+    def tell_other_ranks(self, sentence: str) -> None:
         """Say who shares this host with the ranks, "" where nobody does."""
         with self._lock:
-            self._board.neighbours = sentence
+            self._board.other_ranks = sentence
 
     @property
     def shown(self) -> bool:

@@ -9,7 +9,7 @@ from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.settings import gpus as devices
 
 ENGINES = ("ray", "spark", "k8s")
-"""On what else than this host and its neighbours ranks can be started."""
+"""On what ranks can be started beside hosts that MPI reaches."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def strays(supervisor: int) -> list[Marked]:
     return [each for each in _marked() if each.holder == holder and _is_detached(each, supervisor)]
 
 
-def neighbours(supervisor: int) -> int:
+def other_ranks(supervisor: int) -> int:
     """Return how many ranks of this user's other notebooks run on this host, beside those of this supervisor.
 
     Not warm ones that wait for a notebook; not those that have taken a dead one's place: they look like the spare
@@ -107,6 +107,9 @@ def neighbours(supervisor: int) -> int:
     own = mark(supervisor)
     idle = {own, *(each.holder for each in warm.clusters())}
     return sum(each.command.endswith(_RANKS) and each.holder not in idle for each in _marked())
+
+
+neighbours = other_ranks  # as cluster/launcher.py calls it
 
 
 def end(orphan: Marked) -> bool:

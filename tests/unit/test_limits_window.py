@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_kernel.magics.display.neighbours import sentence
+from hvd_kernel.magics.display.other_ranks import sentence
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.limits_window import SOONEST_S, LimitsWindow
@@ -52,11 +52,11 @@ def test_after_a_reset_counting_begins_again() -> None:
 def test_who_shares_the_host_stands_behind_what_limits_the_run() -> None:
     board = Board(range(2), "cell 1", lambda: 0.0)
     board.increment()
-    board.neighbours = "4 ranks of other notebooks run on this host too: 6 ranks share 2 cores"
-    assert board.increment()[0]["limits"] == [board.neighbours]
+    board.other_ranks = "4 ranks of other notebooks run on this host too: 6 ranks share 2 cores"
+    assert board.increment()[0]["limits"] == [board.other_ranks]
     assert "limits" not in board.increment()[0]
     board.finish({})
-    assert board.snapshot()["limits"] == [board.neighbours]
+    assert board.snapshot()["limits"] == [board.other_ranks]
     assert sentence(2, 2, 1) == "2 ranks of other notebooks run on this host too: 4 ranks share 1 core"
     assert sentence(1, 2, 4) == "1 rank of another notebook runs on this host too: 3 ranks share 4 cores"
     assert sentence(0, 2, 4) == ""

@@ -6,7 +6,7 @@ from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.cluster_request import default, wanted
 from hvd_kernel.magics.commands.words import keep
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display import neighbours
+from hvd_kernel.magics.display import other_ranks
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -61,7 +61,7 @@ def status(context: Context, _options: Options) -> None:
         writer.say(f"kept as {session.detached_name}: they go on when this kernel ends, `%hvd stop` ends them\n")
     if writer.looked_at:  # whether a spare is warm by now differs from run to run
         writer.say(f"{session.spares or 'no'} spare process{'es' * (session.spares != 1)} ready\n")
-        if told := neighbours.beside(session):
+        if told := other_ranks.beside(session):
             writer.say(f"{told}\n")
 
 

@@ -1,4 +1,4 @@
-"""Neighbours of a cell: ranks of the user's other notebooks on this host, told in its panel while somebody sees it."""
+"""Other notebooks' ranks on this host, told in the panel of a cell while somebody sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_S = 5.0
 """How often a panel looks for them: all processes of the host are looked at."""
 
 
-class Neighbours:
+class OtherRanks:
     """``tick`` looks where it is due, and never waits."""
 
     def __init__(self, session: Session, board: Dashboard) -> None:
@@ -29,7 +29,7 @@ class Neighbours:
         now = time.monotonic()
         if self._board.shown and now >= self._due:
             self._due = now + EVERY_S
-            self._board.tell_neighbours(beside(self._session))
+            self._board.tell_other_ranks(beside(self._session))
 
 
 def beside(session: Session) -> str:
@@ -37,7 +37,7 @@ def beside(session: Session) -> str:
     here = len(session.ranks.here)
     if not here:
         return ""
-    return sentence(leftovers.neighbours(session.supervisor), here, len(os.sched_getaffinity(0)))
+    return sentence(leftovers.other_ranks(session.supervisor), here, len(os.sched_getaffinity(0)))
 
 
 def sentence(others: int, own: int, cores: int) -> str:
