@@ -1,4 +1,4 @@
-"""Command-line flags as tables: which there are, how many words each takes, and what a reader does with it. Pure.
+"""Command-line flags as tables: which there are, how many values each takes, and what a reader does with it. Pure.
 
 Words.
   use      what a flag is for: np, hosts, variable, ...; "ignored": its note says what is done instead;
@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+from hvd_kernel.jobs.shell_words import ShellWord
 from hvd_kernel.jobs.spec import JobError
-from hvd_kernel.jobs.words import ShellWord
 
 _LEFT_OUT = {"...", "…"}
 _USELESS = {"ignored", "quiet", "refused"}
@@ -25,7 +25,7 @@ class Flag(NamedTuple):
     """A row of a table."""
 
     use: str
-    words: int = 1
+    nargs: int = 1
     note: str = ""
 
 
@@ -111,7 +111,7 @@ def take(line: Sequence[ShellWord], known: Table, name: str, spellings: Spelling
             return found, at + 1
         given = _given(line, at, known, name, spellings)
         found.append(given)
-        at += 1 + given.flag.words - ("=" in text and given.flag.words > 0)
+        at += 1 + given.flag.nargs - ("=" in text and given.flag.nargs > 0)
     return found, at
 
 
@@ -125,12 +125,12 @@ def _given(line: Sequence[ShellWord], at: int, known: Table, name: str, spelling
         raise JobError(f"{name}: {_unknown(text.partition('=')[0], bare, known)}")
     if flag.use == "refused":
         raise JobError(f"{name}: {text}: {flag.note}.")
-    first = [rest] if equals and flag.words else []
-    values = (*first, *(word.value for word in line[at + 1 : at + 1 + flag.words - len(first)]))
-    if len(values) < flag.words:
-        wanted = "a value" if flag.words == 1 else f"{flag.words} values"
+    first = [rest] if equals and flag.nargs else []
+    values = (*first, *(word.value for word in line[at + 1 : at + 1 + flag.nargs - len(first)]))
+    if len(values) < flag.nargs:
+        wanted = "a value" if flag.nargs == 1 else f"{flag.nargs} values"
         raise JobError(f"{name}: {text} wants {wanted}, and the line ends there.")
-    spelled = " ".join(word.raw for word in line[at : at + 1 + flag.words - len(first)])
+    spelled = " ".join(word.raw for word in line[at : at + 1 + flag.nargs - len(first)])
     return Given(bare, flag, values, spelled)
 
 

@@ -9,8 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from hvd_kernel.jobs.shell_words import is_plain
 from hvd_kernel.jobs.spec import JobError
-from hvd_kernel.jobs.words import is_plain
 
 START_TIMEOUT_S = 600
 """Parts of a job appear when their images have come."""

@@ -15,10 +15,10 @@ from typing import Any
 from hvd_kernel.jobs.documents import parse
 from hvd_kernel.jobs.flags import Given, count, take
 from hvd_kernel.jobs.readers import mpirun
+from hvd_kernel.jobs.shell_words import bare, refuse_operators, words
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
 from hvd_kernel.jobs.tables.gradient import FLAGS, REQUIRED, gpus_of
 from hvd_kernel.jobs.tables.programs import GRADIENT
-from hvd_kernel.jobs.words import bare, refuse_operators, words
 
 _LOOKS = re.compile(r"(?:\S*/)?gradient\s+experiments?\s+(?:create|run)\b")
 _PATH = (*GRADIENT, ("create", "run"), ("multinode",))

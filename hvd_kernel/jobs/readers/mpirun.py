@@ -14,10 +14,10 @@ import msgspec
 
 from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, count, ignored_flags, take
 from hvd_kernel.jobs.readers import hostfile
+from hvd_kernel.jobs.shell_words import ShellWord, bare, is_assigned, program, refuse_operators, words
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
 from hvd_kernel.jobs.tables import programs
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MCA, MCA_NOTE, MPI, SLOTS_NOTE
-from hvd_kernel.jobs.words import ShellWord, bare, is_assigned, program, refuse_operators, words
 
 File = Callable[[str], str | None]
 """Returns the text of a file that a line names; None: it is not to be had."""

@@ -25,14 +25,14 @@ _TIMEOUT = ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 @dataclass(frozen=True)
 class ElasticFlag:
-    """One row; ``words``: how many values it takes, each of them checked."""
+    """One row; ``nargs``: how many values it takes, each of them checked."""
 
     key: str
     flags: tuple[str, ...]
     check: Check
     metavar: str
     help: str
-    words: int = 1
+    nargs: int = 1
     section: str = SECTION
 
     @property
@@ -48,11 +48,11 @@ class ElasticFlag:
         ValueError
             Saying what is wanted.
         """
-        if self.words == 1:
+        if self.nargs == 1:
             return self.check(text)
         parts = text.strip("[] ").replace(",", " ").split()
-        if len(parts) != self.words:
-            raise ValueError(f"{self.words} numbers, as 10 100")
+        if len(parts) != self.nargs:
+            raise ValueError(f"{self.nargs} numbers, as 10 100")
         return " ".join(self.check(part) for part in parts)
 
     def argument(self, text: str) -> str:
@@ -113,7 +113,7 @@ FLAGS = (
         whole(0),
         "S",
         "shortest and longest time in seconds for which a failed host or slot is not used (default: for ever)",
-        words=2,
+        nargs=2,
     ),
     ElasticFlag(
         "discovery_interval",
@@ -160,7 +160,7 @@ STARTS = ("min_np", "host_discovery_script")
 def add(group: Any) -> None:
     """Add the flags to a parser's group."""
     for each in FLAGS:
-        more = {} if each.words == 1 else {"nargs": each.words}
+        more = {} if each.nargs == 1 else {"nargs": each.nargs}
         group.add_argument(
             *each.flags,
             dest=each.dest,

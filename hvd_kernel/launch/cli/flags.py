@@ -318,7 +318,7 @@ def _value_counts() -> dict[str, int]:
             none = how.get("action") == "store_true"
             counts |= dict.fromkeys(names, 0 if none else 1)
     for row in elastic.FLAGS:
-        counts |= dict.fromkeys(row.flags, row.words)
+        counts |= dict.fromkeys(row.flags, row.nargs)
     for knob in knobs.KNOBS:
         counts |= dict.fromkeys(knob.flags, 0 if knob.switch else 1) | dict.fromkeys(knob.off, 0)
     return counts

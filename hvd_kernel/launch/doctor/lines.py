@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.readers import mpirun
+from hvd_kernel.jobs.shell_words import join
 from hvd_kernel.jobs.spec import JobError
 from hvd_kernel.jobs.tables import programs
-from hvd_kernel.jobs.words import join
 from hvd_kernel.launch.cli import flags
 from hvd_kernel.launch.doctor import packages, variables
 from hvd_kernel.launch.doctor.finding import Finding, Verdict, short

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
-from hvd_kernel.jobs.words import join
+from hvd_kernel.jobs.shell_words import join
 from hvd_kernel.launch.doctor import lines, packages, variables
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
@@ -62,7 +62,7 @@ def _env(text: str, name: str, number: int) -> list[Finding]:
     return [each for key, value in pairs for each in variables.of(key, value.strip("\"' "), name, number)]
 
 
-def _words(text: str, name: str, number: int) -> list[Finding]:
+def _command(text: str, name: str, number: int) -> list[Finding]:
     """Read what is run: a shell's line, or a list of words in JSON."""
     try:
         listed = json.loads(text)
@@ -77,7 +77,7 @@ _INSTRUCTIONS: dict[str, Callable[[str, str, int], list[Finding]]] = {
     "FROM": _from,
     "ENV": _env,
     "ARG": _env,
-    "RUN": _words,
-    "CMD": _words,
-    "ENTRYPOINT": _words,
+    "RUN": _command,
+    "CMD": _command,
+    "ENTRYPOINT": _command,
 }

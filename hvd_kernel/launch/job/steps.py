@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hvd_kernel.jobs.words import is_plain
+from hvd_kernel.jobs.shell_words import is_plain
 from hvd_kernel.launch.job_run import Job, Outcome, launch
 
 _SHELL = "/bin/sh"

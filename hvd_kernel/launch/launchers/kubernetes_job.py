@@ -67,7 +67,7 @@ class Api:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
-            raise ClusterError(f"Kubernetes refuses {method} {path}: {_words(error)}") from None
+            raise ClusterError(f"Kubernetes refuses {method} {path}: {_message(error)}") from None
         except (OSError, ValueError) as error:
             raise ClusterError(f"Kubernetes does not answer {method} {path}: {error}") from None
 
@@ -209,7 +209,7 @@ def _waits(status: Mapping[str, Any]) -> list[str]:
     return said + [f"{state['reason']}: {state.get('message', '')}".rstrip(": ") for state in states if state]
 
 
-def _words(error: urllib.error.HTTPError) -> str:
+def _message(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["message"])
     except (ValueError, KeyError, TypeError):

@@ -130,7 +130,7 @@ def _two_dashes(args: Sequence[str]) -> list[str]:
         name = args[at].lstrip("-").partition("=")[0]
         known = MPI.get(name) if args[at].startswith("-") else None
         dash = "-" if known is not None and len(name) > 1 and not args[at].startswith("--") else ""
-        values = 0 if known is None or "=" in args[at] else known.words
+        values = 0 if known is None or "=" in args[at] else known.nargs
         written += [dash + args[at], *args[at + 1 : at + 1 + values]]
         at += 1 + values
     return written

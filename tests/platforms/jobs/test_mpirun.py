@@ -335,7 +335,7 @@ def test_each_of_hvdruns_knobs_is_read_as_the_same_variable(knob: knobs.Knob) ->
     for flag, side in sides:
         text = side if knob.switch else "7"
         value = HOROVOD[flag.lstrip("-")]
-        assert value.words == (0 if knob.switch else 1)
+        assert value.nargs == (0 if knob.switch else 1)
         [variable] = read(f"horovodrun -np 1 {flag} {'' if knob.switch else text} python a.py").environment
         assert (variable.name, variable.value) == (knob.variable, knob.turn(text))
 
@@ -352,9 +352,9 @@ def test_each_of_hvdruns_other_flags_is_in_the_table_with_as_many_values() -> No
         for names, how in table.items():
             none = how.get("action") == "store_true"
             for name in names:
-                assert HOROVOD[name.lstrip("-")].words == (0 if none else 1), name
+                assert HOROVOD[name.lstrip("-")].nargs == (0 if none else 1), name
     for row in elastic.FLAGS:
-        assert {HOROVOD[flag.lstrip("-")].words for flag in row.flags} == {row.words}
+        assert {HOROVOD[flag.lstrip("-")].nargs for flag in row.flags} == {row.nargs}
 
 
 @pytest.mark.parametrize("table", [MPI, HOROVOD], ids=["mpi", "horovod"])

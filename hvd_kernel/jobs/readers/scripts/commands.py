@@ -17,8 +17,8 @@ from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.readers import mpirun
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
+from hvd_kernel.jobs.shell_words import ShellWord, refuse_operators, words
 from hvd_kernel.jobs.spec import JobError, Replica
-from hvd_kernel.jobs.words import ShellWord, refuse_operators, words
 
 _T = TypeVar("_T")
 

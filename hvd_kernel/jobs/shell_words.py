@@ -1,4 +1,4 @@
-"""Command lines as pages print them: several lines with a backslash at their ends, quotes, a prompt before them."""
+"""Shell words of command lines as pages print them: several lines with a backslash at their ends, quotes, a prompt."""
 
 from __future__ import annotations
 
