@@ -14,8 +14,8 @@ from hvd_kernel import compat
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands import hvdjobs
-from hvd_kernel.magics.commands.words import resize as sizes
-from hvd_kernel.magics.commands.words.client import connected
+from hvd_kernel.magics.commands.subcommands import resize as sizes
+from hvd_kernel.magics.commands.subcommands.client import connected
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.shell import completion, hints
 from hvd_kernel.magics.shell.rank_names import RankNames

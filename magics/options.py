@@ -56,7 +56,7 @@ class Options:
     path: bool = False
     per_rank: bool = False
     mark_cycles: bool = False
-    words: tuple[str, ...] = ()  # what is no option: the word behind %hvd, names of variables
+    arguments: tuple[str, ...] = ()  # what is no option: the sub-command of %hvd, names of variables
     help: bool = False
     text: str = ""  # %hvdpdb's line for the ranks
 
@@ -69,7 +69,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
-        """Escape the magic's own %: argparse takes this for a pattern when options and words are mixed."""
+        """Escape the magic's own %: argparse takes this for a pattern when options and arguments are mixed."""
         return super().format_usage().replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
@@ -92,13 +92,13 @@ def parse(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
     parser = _Parser(prog=magic, add_help=False, allow_abbrev=False)
     for flag in flags:
         parser.add_argument(*flag.spellings, **flag.arguments())
-    parser.add_argument("words", nargs="*", metavar="", default=())
+    parser.add_argument("arguments", nargs="*", metavar="", default=())
     tokens = _tokens(magic, line)
     at = tokens.index("--") if "--" in tokens and _is_cell(magic) else len(tokens)
     given = vars(parser.parse_intermixed_args(tokens[:at])) | {"line": tuple(tokens[at + 1 :])}
-    if _is_cell(magic) and given["words"]:
-        raise UsageError(f"{magic}: {given['words'][0]!r} is not an option; code begins on the next line")
-    return Options(**{**given, "words": tuple(given["words"])})
+    if _is_cell(magic) and given["arguments"]:
+        raise UsageError(f"{magic}: {given['arguments'][0]!r} is not an option; code begins on the next line")
+    return Options(**{**given, "arguments": tuple(given["arguments"])})
 
 
 def filled(line: str, variables: Mapping[str, Any]) -> str:
@@ -205,7 +205,7 @@ def names(options: Options, magic: str) -> Sequence[str]:
     UsageError
         If there are none or one is not a name.
     """
-    found = [name for word in options.words for name in word.split(",") if name]
+    found = [name for word in options.arguments for name in word.split(",") if name]
     if not found:
         raise UsageError(f"{magic}: name the variables, as in {magic} a b")
     if wrong := [name for name in found if not name.isidentifier()]:

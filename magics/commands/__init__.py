@@ -1,1 +1,1 @@
-"""The magic commands: one file for each, and the index of %hvd's words."""
+"""The magic commands: one file for each, and the sub-commands of %hvd."""

@@ -13,7 +13,7 @@ SWITCH = ("on", "off")
 @user_errors()
 def auto(context: Context, options: Options) -> None:
     """Switch, or take the other state where the line says none."""
-    said = " ".join(options.words) or ("off" if context.transformer.auto else "on")
+    said = " ".join(options.arguments) or ("off" if context.transformer.auto else "on")
     if said not in SWITCH:
         raise UsageError(f"%hvdauto: {said!r} is not understood: write %hvdauto on or %hvdauto off")
     context.transformer.auto = said == "on"

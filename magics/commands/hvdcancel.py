@@ -18,9 +18,9 @@ STUCK_S = 5.0
 @user_errors()
 def cancel(context: Context, options: Options) -> None:
     """Cancel one job, or all."""
-    if len(options.words) != 1:
+    if len(options.arguments) != 1:
         raise UsageError("%hvdcancel: name one job, as in %hvdcancel train, or %hvdcancel all")
-    every, name = context.manager.jobs, options.words[0]
+    every, name = context.manager.jobs, options.arguments[0]
     chosen = [each for each in every if not each.ended.is_set()]
     if name != "all":
         chosen = [job := every.find(name)]

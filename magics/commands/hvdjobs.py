@@ -6,7 +6,7 @@ import time
 
 from hvd_kernel.formatting.rank_labels import spans
 from hvd_kernel.magics.commands import hvdlogs
-from hvd_kernel.magics.commands.words.life import table
+from hvd_kernel.magics.commands.subcommands.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display import error_policy
 from hvd_kernel.magics.display.user_error import user_errors
@@ -27,7 +27,7 @@ MORE = """\
 def jobs(context: Context, options: Options) -> None:
     """List the jobs, show them or wait for them; also while one runs."""
     every = context.manager.jobs
-    named_jobs = [every.find(word) for word in options.words]
+    named_jobs = [every.find(word) for word in options.arguments]
     if options.wait:
         _wait(context, named_jobs or [each for each in every if not each.awaited], options.timeout)
     elif named_jobs:

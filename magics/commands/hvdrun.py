@@ -9,7 +9,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
 from hvd_kernel.magics.commands.hvdpull import gathered, pulled
 from hvd_kernel.magics.commands.hvdpush import local_values
-from hvd_kernel.magics.commands.words import keep, respawn
+from hvd_kernel.magics.commands.subcommands import keep, respawn
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display import error_policy
 from hvd_kernel.magics.display.job_output import JobWriter

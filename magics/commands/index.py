@@ -15,17 +15,17 @@ from hvd_kernel.magics.commands.hvd import hvd
 from hvd_kernel.magics.commands.hvdcancel import cancel
 from hvd_kernel.magics.commands.hvddebug import debug
 from hvd_kernel.magics.commands.hvdpush import push
-from hvd_kernel.magics.commands.words import table
+from hvd_kernel.magics.commands.subcommands import table
 from hvd_kernel.magics.flags import MagicFlag
 from hvd_kernel.magics.options import Options, parse, parse_leading
 from hvd_kernel.magics.shell.completers import (
     Completer,
+    choices,
     every_job,
     notebook_variables,
     nothing,
     rank_variables,
     running_jobs,
-    words,
 )
 
 
@@ -106,7 +106,7 @@ _ROWS = (
         "start, watch and end the ranks; %hvd alone is %hvd status",
         _HVD,
         table.usage(),
-        words(*table.WORDS),
+        choices(*table.SUBCOMMANDS),
         such_as="start -np 4",
     ),
     Magic(
@@ -131,7 +131,7 @@ _ROWS = (
         hvdauto.auto,
         "on|off",
         "run every cell that has no magic of its own on the ranks",
-        completes=words(*hvdauto.SWITCH),
+        completes=choices(*hvdauto.SWITCH),
         such_as="on",
     ),
     Magic(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hvd_kernel.formatting.rank_labels import spans
 from hvd_kernel.formatting.units import size_of
-from hvd_kernel.magics.commands.words.life import table
+from hvd_kernel.magics.commands.subcommands.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 

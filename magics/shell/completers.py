@@ -1,4 +1,4 @@
-"""Completers: what may follow a magic, or a word behind %hvd. A row of the tables names one. Pure.
+"""Completers: what may follow a magic, or a sub-command of %hvd. A row of the tables names one. Pure.
 
 Words.
   symbol    what has been typed of the name so far
@@ -49,6 +49,6 @@ def running_jobs(known: Known, _symbol: str) -> list[str]:
     return [*running, "all"] if running else []
 
 
-def words(*choices: str) -> Completer:
-    """Complete one of these words."""
-    return lambda _known, _symbol: list(choices)
+def choices(*these: str) -> Completer:
+    """Complete one of these."""
+    return lambda _known, _symbol: list(these)

@@ -1,4 +1,4 @@
-"""Completion of the magics: their flags and words, and names where a magic wants some. Made from their table."""
+"""Completion of the magics: their flags and sub-commands, and names where a magic wants some. Made from their table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hvd_kernel.magics.commands.index import MAGICS
-from hvd_kernel.magics.commands.words.table import WORDS
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
 from hvd_kernel.magics.jobs import Jobs
 from hvd_kernel.magics.shell.completers import Known
 from hvd_kernel.magics.shell.rank_names import RankNames
@@ -41,6 +41,6 @@ def _complete(known: Known, _completer: object, event: SimpleNamespace) -> list[
     if event.symbol.startswith("-"):
         return options
     head = event.line[: len(event.line) - len(event.symbol)].split()
-    word = WORDS.get(head[1]) if event.command == "%hvd" and len(head) > 1 else None
-    found = (magic if word is None else word).completes(known, event.symbol)
+    named = SUBCOMMANDS.get(head[1]) if event.command == "%hvd" and len(head) > 1 else None
+    found = (magic if named is None else named).completes(known, event.symbol)
     return found or (options if not event.symbol else [])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.words.respawn import respawn
+from hvd_kernel.magics.commands.subcommands.respawn import respawn
 
 if TYPE_CHECKING:
     from hvd_kernel.magics.context import Context

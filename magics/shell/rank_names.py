@@ -20,7 +20,7 @@ from IPython.utils.tokenutil import token_at_cursor
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.magics.commands.words.variables import word
+from hvd_kernel.magics.commands.subcommands.variables import word
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.flags import HVDRUN
 from hvd_kernel.magics.options import Options, parse, resolve

@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.magic import no_var_expand
 
 from hvd_kernel.magics.commands.index import MAGICS, Magic
-from hvd_kernel.magics.commands.words import table
+from hvd_kernel.magics.commands.subcommands import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.options import Options, filled
@@ -46,7 +46,7 @@ def _function(magic: Magic, context: Context) -> Callable[..., Any]:
 
 
 def _help(magic: Magic, options: Options) -> str:
-    """Return what ``--help`` shows: of a word behind %hvd, that word's."""
-    if magic.name == "%hvd" and options.words:
+    """Return what ``--help`` shows: of a sub-command of %hvd, its own."""
+    if magic.name == "%hvd" and options.arguments:
         return table.find(options).help()
     return magic.doc()

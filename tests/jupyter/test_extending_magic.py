@@ -18,4 +18,4 @@ def test_the_new_word_acts_and_is_listed(kernel: Kernel) -> None:
         assert kernel.run("%hvd hosts").text() == f"rank 0 is on {here}\nrank 1 is on {here}\n"
         assert "on which host each rank runs" in kernel.run("%hvd help").text()
     finally:
-        kernel.run("del WORDS['hosts'], hosts, WORDS, Subcommand, Context, Options")
+        kernel.run("del SUBCOMMANDS['hosts'], hosts, SUBCOMMANDS, Subcommand, Context, Options")

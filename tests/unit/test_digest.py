@@ -15,8 +15,8 @@ from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics.commands.words.check import differences
-from hvd_kernel.magics.commands.words.variables import page
+from hvd_kernel.magics.commands.subcommands.check import differences
+from hvd_kernel.magics.commands.subcommands.variables import page
 from hvd_kernel.magics.shell.rank_names import described
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker.inspect import digest, name_lookup, value_access, variable_summary

@@ -13,7 +13,7 @@ import pytest
 from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
 
 from hvd_kernel.magics.commands.index import MAGICS
-from hvd_kernel.magics.commands.words.table import WORDS
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
 
 Lines = Iterator[tuple[int, str]]
 
@@ -25,7 +25,7 @@ LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 MAKE = re.compile(r"(?:`|^ *)make ([a-z][\w-]*)")
 ONE_TEST = re.compile(r"pytest \"?(tests/[\w/]+\.py)\"? .*?-k \"?(\w+)")
 MAGIC = re.compile(r"(?:`|^ *)(%%?hvd[a-z]*)(?: ([a-z]+))?")
-EXAMPLE = re.compile(r'^WORDS\["(\w+)"\] = ', re.MULTILINE)  # a word that the page itself makes
+EXAMPLE = re.compile(r'^SUBCOMMANDS\["(\w+)"\] = ', re.MULTILINE)  # a sub-command that the page itself makes
 PAGE = re.compile(r"(?<![\w/])docs/(?:decisions/\d{4}|[\w/-]+\.md)")  # a decision is known by its number
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -83,7 +83,7 @@ def unknown_magics(page: Path) -> Lines:
         for magic, verb in MAGIC.findall(line):
             if magic not in MAGICS:
                 yield number, f"there is no {magic}"
-            elif magic == "%hvd" and verb and verb not in {*WORDS, *EXAMPLE.findall(text(page))}:
+            elif magic == "%hvd" and verb and verb not in {*SUBCOMMANDS, *EXAMPLE.findall(text(page))}:
                 yield number, f"there is no %hvd {verb}"
 
 

@@ -13,8 +13,8 @@ from hvd_kernel.formatting.units import NONE
 from hvd_kernel.magics.history import store
 from hvd_kernel.magics.history.repository import commit
 from hvd_kernel.magics.history.run_record import RunRecord, digest, read, written
+from hvd_kernel.magics.history.runs import beside, page, sparkline
 from hvd_kernel.magics.history.store import FILE, History
-from hvd_kernel.magics.history.words import beside, page, sparkline
 from hvd_kernel.widgets.overlay import overlay
 
 RUN = RunRecord(

@@ -1,4 +1,4 @@
-"""The table of the magics and that of the words behind %hvd: found, refused with the nearest one, listed, completed."""
+"""The table of the magics and that of the sub-commands of %hvd: found, refused with the nearest one, listed, completed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
 from hvd_kernel.magics.commands.index import MAGICS
 from hvd_kernel.magics.commands.page import page
-from hvd_kernel.magics.commands.words.table import WORDS, find, usage
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS, find, usage
 
 README = (ROOT / "README.md").read_text()
 
@@ -39,8 +39,8 @@ def complete(shell: InteractiveShell, line: str) -> list[str]:
 
 
 def test_without_a_word_it_is_status() -> None:
-    assert find(parse("%hvd", "")) is WORDS["status"]
-    assert find(parse("%hvd", "help")) is WORDS["help"]
+    assert find(parse("%hvd", "")) is SUBCOMMANDS["status"]
+    assert find(parse("%hvd", "help")) is SUBCOMMANDS["help"]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_without_a_word_it_is_status() -> None:
         ("stats", "%hvd: 'stats' is not understood: did you mean status?; %hvd help lists the commands"),
         ("restrat now", "%hvd: 'restrat now' is not understood: did you mean restart?; %hvd help lists the commands"),
         ("zip", "%hvd: 'zip' is not understood; %hvd help lists the commands"),
-        ("stop now", "%hvd: 'stop now' has too many words: write %hvd stop"),
+        ("stop now", "%hvd: 'stop now' has too many arguments: write %hvd stop"),
     ],
 )
 def test_a_word_that_is_none_is_told_with_the_nearest(line: str, said: str) -> None:
@@ -59,7 +59,7 @@ def test_a_word_that_is_none_is_told_with_the_nearest(line: str, said: str) -> N
 
 
 def test_help_lists_every_word() -> None:
-    assert all(f"    {word.usage} " in usage() for word in WORDS.values())
+    assert all(f"    {word.usage} " in usage() for word in SUBCOMMANDS.values())
 
 
 @pytest.mark.parametrize("name", MAGICS)
@@ -72,7 +72,7 @@ def test_a_row_is_a_magic_whose_help_has_its_line_and_every_flag(shell: Interact
     assert not [flag.dest for flag in row.flags if not flag.help]
 
 
-EXAMPLES = {**MAGICS, **{f"%hvd {name}": word for name, word in WORDS.items()}}
+EXAMPLES = {**MAGICS, **{f"%hvd {name}": word for name, word in SUBCOMMANDS.items()}}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -105,7 +105,7 @@ def test_only_the_tables_are_registered(shell: InteractiveShell) -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("%hvd ", list(WORDS)),
+        ("%hvd ", list(SUBCOMMANDS)),
         ("%hvd timeline ", ["save", "start", "stop", "show"]),
         ("%hvdauto ", ["on", "off"]),
         ("%hvdpush pushed_v", ["pushed_value"]),
@@ -130,13 +130,13 @@ def test_every_magic_shows_its_help_and_does_nothing(shell: InteractiveShell, na
     assert shown.stdout == MAGICS[name].doc()
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_word_shows_its_help_and_does_nothing(shell: InteractiveShell, name: str) -> None:
     with capture_output() as shown:
         shell.run_line_magic("hvd", f"{name} --help")
-    assert shown.stdout == WORDS[name].help()
-    assert f"    {WORDS[name].usage}\n" in shown.stdout
-    assert f"    {WORDS[name].example}\n" in shown.stdout
+    assert shown.stdout == SUBCOMMANDS[name].help()
+    assert f"    {SUBCOMMANDS[name].usage}\n" in shown.stdout
+    assert f"    {SUBCOMMANDS[name].example}\n" in shown.stdout
 
 
 @pytest.mark.parametrize("name", MAGICS)
@@ -151,7 +151,7 @@ def test_every_option_is_completed_and_a_misspelt_one_is_told(shell: Interactive
             row.parse(f"{spelling[:3]}{spelling[4:]}")
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_a_misspelt_word_is_told_with_one_that_is_there(name: str) -> None:
     with pytest.raises(UsageError, match="is not understood: did you mean "):
         find(parse("%hvd", f"{name}x"))

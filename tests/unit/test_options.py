@@ -78,8 +78,8 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
 
 
 def test_jobs_to_wait_for() -> None:
-    assert parse("%hvdjobs", "--wait a b --timeout 2") == Options(wait=True, words=("a", "b"), timeout=2.0)
-    assert parse("%hvd", "restart -np 2 --force") == Options(n=2, words=("restart",), force=True)
+    assert parse("%hvdjobs", "--wait a b --timeout 2") == Options(wait=True, arguments=("a", "b"), timeout=2.0)
+    assert parse("%hvd", "restart -np 2 --force") == Options(n=2, arguments=("restart",), force=True)
 
 
 @pytest.mark.parametrize("line", ["--mpi-args -v", "--mpi-args=-v"])
@@ -118,7 +118,7 @@ def test_what_is_refused(line: str, words: str) -> None:
 
 @pytest.mark.parametrize("line", ["start -np 4", "-np 4 start"])
 def test_verb_before_or_after_options(line: str) -> None:
-    assert parse("%hvd", line) == Options(n=4, words=("start",))
+    assert parse("%hvd", line) == Options(n=4, arguments=("start",))
 
 
 def test_names_by_comma_or_space() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.core.session import Rendezvous
-from hvd_kernel.magics.commands.words.respawn import told
+from hvd_kernel.magics.commands.subcommands.respawn import told
 from hvd_kernel.processes.spares.spare import free_memory
 from hvd_kernel.protocol import replicated
 from hvd_kernel.settings import lookup

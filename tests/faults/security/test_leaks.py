@@ -14,7 +14,7 @@ from hvdtest.place import Place, text_of
 from hvdtest.surface import told
 from nbconvert import HTMLExporter
 
-from hvd_kernel.magics.commands.words.table import WORDS
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -37,14 +37,14 @@ FAILING = {  # layer -> a cell that fails there
     "the notebook's own session": "repr(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session)\n1/0",
     "the wire": "w = __import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session._wire\nprint(w)\nw.request([99], 'x', {}, None)\n1/0",
 }
-WORDS = [word for word in ("status", "doctor", "stacks") if word in WORDS]
+SUBCOMMANDS = [word for word in ("status", "doctor", "stacks") if word in SUBCOMMANDS]
 
 
 @pytest.fixture(scope="module")
 def book(place: Place) -> nbformat.NotebookNode:
     """A notebook of all those cells, run and saved. Each is followed by one that must work."""
     cells = []
-    for code in (*FAILING.values(), *(f"%hvd {word}" for word in WORDS), "%%hvdrun\nrank"):
+    for code in (*FAILING.values(), *(f"%hvd {word}" for word in SUBCOMMANDS), "%%hvdrun\nrank"):
         outcome = place.run(code, allow_error=True, timeout=90)
         text = json.dumps(outcome.messages, default=str).encode() + json.dumps(outcome.reply, default=str).encode()
         assert place.seen_in(text) == [], code

@@ -11,7 +11,7 @@ from hvd_kernel.magics.options import Options
 
 def job(context: Context, options: Options) -> None:
     """Show what the file says."""
-    words = options.words[1:]
+    words = options.arguments[1:]
     if len(words) != 2 or words[0] != "plan":  # noqa: PLR2004 - a verb and a file
         raise UsageError("%hvd job: write %hvd job plan FILE; %%hvdrun --job FILE runs a cell as the file says")
     from hvd_kernel.jobs.here import of_file  # noqa: PLC0415 - a kernel that reads no such file starts without them

@@ -19,7 +19,7 @@ def act(context: Context, options: Options) -> None:
     UsageError
         The name is none of Python's.
     """
-    name = (*options.words[1:], _NAME)[0]
+    name = (*options.arguments[1:], _NAME)[0]
     if not name.isidentifier():
         raise UsageError(f"%hvd client: {name!r} is not a name of a variable: write %hvd client, or %hvd client NAME")
     context.shell.user_ns[name] = client = connected(context)

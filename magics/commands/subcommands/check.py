@@ -31,7 +31,7 @@ def check(context: Context, options: Options) -> None:
     """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error."""
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
-    names = [name for word in options.words[1:] for name in word.split(",") if name]
+    names = [name for word in options.arguments[1:] for name in word.split(",") if name]
     found = parts_of(session, ranks, names)
     if nowhere := [name for name, each in found.items() if not each]:
         raise UsageError(f"%hvd check: no rank has a variable `{nowhere[0]}`")

@@ -25,7 +25,7 @@ TIMELINE = "hvd-timeline.json"
 
 def timeline(context: Context, options: Options) -> None:
     """Start or stop the recording, or show one."""
-    word, path, *_ = (*(options.words[1:] or ("",)), "")
+    word, path, *_ = (*(options.arguments[1:] or ("",)), "")
     if word not in _ACTIONS:
         usage = "write %hvd timeline, save FILE, start [FILE], stop, or show [FILE]"
         raise UsageError(f"%hvd timeline: {word!r} is not understood{nearest(word, [*_ACTIONS])}; {usage}")

@@ -24,7 +24,7 @@ def attach(context: Context, options: Options) -> None:
     """Take over a detached cluster; a cell that its ranks still run becomes a job."""
     with context.manager.use():
         _check_alone(context)
-        name = options.words[1] if len(options.words) > 1 else ""
+        name = options.arguments[1] if len(options.arguments) > 1 else ""
         found = detached.choose(detached.clusters(), name, context.manager.place)
         session = context.manager.attach(found, context.writer().status())
     context.writer().say(_told(session))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting import units
-from hvd_kernel.magics.commands.words.life import table
+from hvd_kernel.magics.commands.subcommands.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.history.run_record import RunRecord
 from hvd_kernel.magics.options import Options
@@ -27,7 +27,7 @@ def runs(context: Context, options: Options) -> None:
     Raises
     ------
     UsageError
-        A word is no run's number.
+        An argument is no run's number.
     """
     history, writer = context.manager.history, context.writer()
     records = history.records()
@@ -35,10 +35,10 @@ def runs(context: Context, options: Options) -> None:
     if not records:
         writer.say(f"{note}no cell has trained yet: a run is a cell with optimizer steps, or values of hvd.log\n")
         return
-    if len(options.words) == 1:
+    if len(options.arguments) == 1:
         writer.say(note + page(records[-LISTED:]))
         return
-    chosen = [_chosen(word, records) for word in options.words[1:]]
+    chosen = [_chosen(word, records) for word in options.arguments[1:]]
     from hvd_kernel.widgets.overlay import overlay  # noqa: PLC0415 - a kernel that shows none starts without it
 
     text = beside(chosen)

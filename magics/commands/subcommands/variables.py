@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.diagnosis import agreement
-from hvd_kernel.magics.commands.words.life import table
+from hvd_kernel.magics.commands.subcommands.life import table
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 
@@ -23,7 +23,7 @@ def show(context: Context, options: Options) -> None:
     """Show one line per variable."""
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
-    asked = {"names": list(options.words[1:]), "compare": EVERYTHING}
+    asked = {"names": list(options.arguments[1:]), "compare": EVERYTHING}
     # A busy rank's main thread answers nobody, its control thread touches nothing that the cell is using.
     busy = session.running
     answers = session.ask("variables", ranks, asked, timeout=_ANSWER_S if busy else _COMPARE_S, urgent=busy)

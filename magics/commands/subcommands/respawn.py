@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def act(context: Context, options: Options) -> None:
     """Replace the ranks that the line names, else all that are dead."""
     n = context.manager.current().n
-    named = options.words[1] if len(options.words) > 1 else options.ranks
+    named = options.arguments[1] if len(options.arguments) > 1 else options.ranks
     ranks = None if named == "all" and not options.force else resolve(named, n)
     respawn(context, ranks, force=options.force, restore=options.restore)
 

@@ -35,6 +35,6 @@ def export(context: Context, options: Options) -> None:
 
 
 def _named(options: Options) -> str:
-    if len(options.words) != 2:  # noqa: PLR2004 - export and the file
+    if len(options.arguments) != 2:  # noqa: PLR2004 - export and the file
         raise UsageError("%hvd export: name the file, as in %hvd export train.py")
-    return options.words[1]
+    return options.arguments[1]

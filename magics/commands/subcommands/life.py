@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.cluster_request import default, wanted
-from hvd_kernel.magics.commands.words import keep
+from hvd_kernel.magics.commands.subcommands import keep
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display import other_ranks
 from hvd_kernel.magics.options import Options

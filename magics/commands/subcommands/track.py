@@ -12,7 +12,7 @@ from hvd_kernel.magics.options import Options
 
 def track(context: Context, options: Options) -> None:
     """Choose the tracking services, or list the runs."""
-    words = options.words[1:]
+    words = options.arguments[1:]
     if not words or words[0] == "show":
         chosen = tracking.commanded(words[1:] or [os.environ.get(tracking.TRACK, "")], Path.cwd())
         context.writer().say(tracking.page(chosen))

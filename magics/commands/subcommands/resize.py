@@ -56,7 +56,7 @@ def resize(context: Context, n: int) -> str:
 
 
 def _wanted(options: Options, before: int, dropped: int) -> int:
-    said = options.words[1] if len(options.words) > 1 else ""
+    said = options.arguments[1] if len(options.arguments) > 1 else ""
     if said and (not said.isdecimal() or not int(said)):
         raise UsageError(f"%hvd resize: {said!r} is not a number of ranks: write 1 or more, as in %hvd resize 6")
     numbers = {int(said)} if said else set()

@@ -1,6 +1,6 @@
-"""The words behind %hvd: the table from which its help, its completion and its errors are made.
+"""Sub-commands of %hvd: the table from which its help, its completion and its errors are made.
 
-A new word is a row of this table and a function in a file of its own beside it.
+A new sub-command is a row of this table and a function in a file of its own beside it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from hvd_kernel.diagnosis.machine import examine, report
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.commands.barrier import barrier
 from hvd_kernel.magics.commands.stacks import stacks
-from hvd_kernel.magics.commands.words import attach, client, life, resize, respawn, variables
-from hvd_kernel.magics.commands.words.check import check
-from hvd_kernel.magics.commands.words.clean import clean
-from hvd_kernel.magics.commands.words.job_plan import job
-from hvd_kernel.magics.commands.words.timeline import timeline
-from hvd_kernel.magics.commands.words.track import track
+from hvd_kernel.magics.commands.subcommands import attach, client, life, resize, respawn, variables
+from hvd_kernel.magics.commands.subcommands.check import check
+from hvd_kernel.magics.commands.subcommands.clean import clean
+from hvd_kernel.magics.commands.subcommands.job_plan import job
+from hvd_kernel.magics.commands.subcommands.timeline import timeline
+from hvd_kernel.magics.commands.subcommands.track import track
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.engines.choice import HERE
 from hvd_kernel.magics.engines.doctor import examine_on
-from hvd_kernel.magics.export.word import export
-from hvd_kernel.magics.history.words import runs
+from hvd_kernel.magics.export.command import export
+from hvd_kernel.magics.history.runs import runs
 from hvd_kernel.magics.machine import memory
 from hvd_kernel.magics.machine.bench import bench
 from hvd_kernel.magics.options import Options, nearest
-from hvd_kernel.magics.shell.completers import Completer, nothing, rank_variables, words
+from hvd_kernel.magics.shell.completers import Completer, choices, nothing, rank_variables
 
 MANY = 1000
-"""Words that may follow where they are names of variables."""
+"""Arguments that may follow where they are names of variables."""
 
 
 @dataclass(frozen=True)
 class Subcommand:
-    """What a word does: ``act`` is given the options; its further words are ``options.words[1:]``."""
+    """What one does: ``act`` is given the options; what follows its name is ``options.arguments[1:]``."""
 
     act: Callable[[Context, Options], None]
     usage: str  # as it is written, for %hvd? and for errors
     doc: str
-    more_words: int = 0  # how many words may follow
+    max_arguments: int = 0  # how many may follow its name
     anytime: bool = False  # also while a cell runs (from a subshell, or beside a background cell)
     completes: Completer = nothing  # what may follow
     such_as: str = ""  # the same with values, where usage has names for them
@@ -64,7 +64,7 @@ def _doctor(context: Context, options: Options) -> None:
     context.writer().say(report(examine_on(options.on) if options.on not in {"", HERE} else examine()))
 
 
-WORDS: dict[str, Subcommand] = {
+SUBCOMMANDS: dict[str, Subcommand] = {
     "start": Subcommand(
         life.start,
         "%hvd start -np 4",
@@ -79,7 +79,7 @@ WORDS: dict[str, Subcommand] = {
         attach.attach,
         "%hvd attach [NAME]",
         "take over ranks that an earlier kernel has started with --keep, with their variables",
-        more_words=1,
+        max_arguments=1,
         anytime=True,
         such_as="%hvd attach digits",
     ),
@@ -87,14 +87,14 @@ WORDS: dict[str, Subcommand] = {
         respawn.act,
         "%hvd respawn [2]",
         "replace dead ranks, the others keep theirs (also --restore model,opt; --force for living ones)",
-        more_words=1,
+        max_arguments=1,
         such_as="%hvd respawn 2 --restore model,opt",
     ),
     "resize": Subcommand(
         resize.act,
         "%hvd resize N",
         "N ranks: those that stay keep their variables, the youngest leave (--drop 0,3: these), fresh ones come",
-        more_words=1,
+        max_arguments=1,
         anytime=True,
         such_as="%hvd resize 6",
     ),
@@ -138,14 +138,14 @@ WORDS: dict[str, Subcommand] = {
         runs,
         "%hvd runs",
         "the cells that trained, of all kernels, with their figures; %hvd runs 3 7 lays two over each other",
-        more_words=8,
+        max_arguments=8,
         anytime=True,
     ),
     "export": Subcommand(
         export,
         "%hvd export FILE",
         "write the cells that ran on these ranks as a script; what they got by --push becomes its arguments (--force)",
-        more_words=1,
+        max_arguments=1,
         such_as="%hvd export train.py",
     ),
     "clean": Subcommand(
@@ -158,23 +158,23 @@ WORDS: dict[str, Subcommand] = {
         track,
         "%hvd track jsonl tensorboard:runs",
         "write the values of hvd.log there, also mlflow, polyaxon, off (--per-rank; %hvd track show lists the runs)",
-        more_words=9,
+        max_arguments=9,
         anytime=True,
     ),
     "timeline": Subcommand(
         timeline,
         "%hvd timeline [save FILE]",
         "what each rank did at last, also after a run; start [FILE], stop, show [FILE]: rank 0 records all of it",
-        more_words=2,
+        max_arguments=2,
         anytime=True,
-        completes=words("save", "start", "stop", "show"),
+        completes=choices("save", "start", "stop", "show"),
         such_as="%hvd timeline save run.json",
     ),
     "job": Subcommand(
         job,
         "%hvd job plan FILE",
         "the tasks of a platform's file, as a table (hostfile, polyaxonfile, riseml.yml, a manifest, a script)",
-        more_words=2,
+        max_arguments=2,
         anytime=True,
         such_as="%hvd job plan polyaxonfile.yml",
     ),
@@ -182,7 +182,7 @@ WORDS: dict[str, Subcommand] = {
         client.act,
         "%hvd client [NAME]",
         "an ipyparallel.Client of the ranks, as rc or NAME: views, maps, AsyncResult, %px",
-        more_words=1,
+        max_arguments=1,
         anytime=True,
         such_as="%hvd client rc",
     ),
@@ -194,24 +194,27 @@ WORDS: dict[str, Subcommand] = {
 
 
 def find(options: Options) -> Subcommand:
-    """Return the word that a line names; without a word it is status.
+    """Return the sub-command that a line names; without one it is status.
 
     Raises
     ------
     UsageError
-        If it is none, or too many words follow it.
+        If there is none of that name, or too many arguments follow it.
     """
-    name = options.words[0] if options.words else "status"
-    word = WORDS.get(name)
-    if word is None:
-        said = " ".join(options.words)
-        raise UsageError(f"%hvd: {said!r} is not understood{nearest(name, [*WORDS])}; %hvd help lists the commands")
-    if len(options.words) > 1 + word.more_words:
-        raise UsageError(f"%hvd: {' '.join(options.words)!r} has too many words: write {word.usage}")
-    return word
+    name = options.arguments[0] if options.arguments else "status"
+    named = SUBCOMMANDS.get(name)
+    if named is None:
+        said = " ".join(options.arguments)
+        raise UsageError(
+            f"%hvd: {said!r} is not understood{nearest(name, [*SUBCOMMANDS])}; %hvd help lists the commands"
+        )
+    if len(options.arguments) > 1 + named.max_arguments:
+        raise UsageError(f"%hvd: {' '.join(options.arguments)!r} has too many arguments: write {named.usage}")
+    return named
 
 
 def usage() -> str:
-    """Return one line for each word."""
-    width = max(len(word.usage) for word in WORDS.values())
-    return "Words:\n\n" + "".join(f"    {word.usage.ljust(width)}  {word.doc}\n" for word in WORDS.values())
+    """Return one line for each sub-command."""
+    every = SUBCOMMANDS.values()
+    width = max(len(each.usage) for each in every)
+    return "Sub-commands:\n\n" + "".join(f"    {each.usage.ljust(width)}  {each.doc}\n" for each in every)

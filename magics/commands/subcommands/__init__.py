@@ -1,0 +1,1 @@
+"""Sub-commands of %hvd: one file for each subject, their table in ``table``."""
