@@ -106,10 +106,10 @@ def _extension() -> CheckResult:
 def _frameworks() -> CheckResult:
     """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
     there = [each for each in installed.every() if each.version and each.title != "NumPy"]
-    words = "; ".join(f"{each.title} {each.version} ({each.words})" for each in there)
+    found = "; ".join(f"{each.title} {each.version} ({each.summary})" for each in there)
     good = any(each.works for each in there)
     return CheckResult(
-        "frameworks", good, words or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'"
+        "frameworks", good, found or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'"
     )
 
 

@@ -42,7 +42,7 @@ class Installed:
     title: str
     version: str  # "": it is not installed
     works: bool
-    words: str  # what works and what of it does not, or why nothing does
+    summary: str  # what works and what of it does not, or why nothing does
     ways: tuple[tuple[str, str], ...] = ()  # each that there may be, and why it does not work; "": it does
 
 
@@ -129,7 +129,7 @@ def look(framework: Framework) -> Installed:
     """
     name, here = next(_versions(framework), ("", ""))
     if not here:
-        return Installed(framework.title, "", works=False, words="not installed")
+        return Installed(framework.title, "", works=False, summary="not installed")
     why = _why_not(framework, here)
     ways = tuple((way.title, why or _lacks(way, name, here)) for way in framework.ways)
     working = [title for title, lacks in ways if not lacks]

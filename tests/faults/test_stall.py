@@ -110,7 +110,7 @@ def patient(words: str) -> None:
 
 def test_a_warning_names_the_missing_rank_and_is_only_a_warning() -> None:
     with RankPool(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1") as pool:
-        pool.run(patient, str(pool.ranks[0].words))
-        words = pool.ranks[0].words.read_text()
+        pool.run(patient, str(pool.ranks[0].output))
+        words = pool.ranks[0].output.read_text()
     assert "Missing ranks:\n1: [allreduce.late]" in words
     assert "for more than 1 seconds" in words

@@ -151,19 +151,19 @@ class RankPool:
 
 
 class _Rank:
-    """One process: a line of JSON in, a line of JSON out, its words in a file."""
+    """One process: a line of JSON in, a line of JSON out, its output in a file."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], rank: int, python: str | Path = sys.executable) -> None:
-        self.words = folder / f"rank{rank}.txt"
+        self.output = folder / f"rank{rank}.txt"
         self._answers, theirs = os.pipe()
         self._watch, watched = socket.socketpair()
-        with self.words.open("wb") as words:
+        with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [str(python), "-P", "-m", "hvdtest.rank", str(theirs), str(watched.fileno())],
                 env=clean_environment(**env),
                 stdin=subprocess.PIPE,
-                stdout=words,
-                stderr=words,
+                stdout=output,
+                stderr=output,
                 pass_fds=[theirs, watched.fileno()],
                 start_new_session=True,
             )
@@ -171,7 +171,7 @@ class _Rank:
         watched.close()
         self._text = b""
         self._owes = False  # an answer
-        self._said = 0  # bytes of its words, when it was asked where it is
+        self._said = 0  # bytes of its output, when it was asked where it is
 
     def ask(self, call: str) -> None:
         """Ask; that it has ended before it could hear shows by its answer."""
@@ -199,7 +199,7 @@ class _Rank:
         return self._owes
 
     def ask_where(self) -> None:
-        self._said = self.words.stat().st_size
+        self._said = self.output.stat().st_size
         with suppress(OSError):
             self._watch.sendall(b"?")
 
@@ -210,9 +210,9 @@ class _Rank:
         with suppress(OSError):
             self._watch.settimeout(max(0.01, deadline - time.monotonic()))
             self._watch.recv(1)
-            return _tail(self.words, self._said)
+            return _tail(self.output, self._said)
         self.process.send_signal(signal.SIGABRT)
-        return f"runs no Python, exit status {self.end_status()}\n{_tail(self.words, self._said)}"
+        return f"runs no Python, exit status {self.end_status()}\n{_tail(self.output, self._said)}"
 
     def end_status(self) -> int | None:
         try:
@@ -221,7 +221,7 @@ class _Rank:
             return None
 
     def end(self) -> str:
-        return f"no answer, exit status {self.end_status()}\n{_tail(self.words)}"
+        return f"no answer, exit status {self.end_status()}\n{_tail(self.output)}"
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -232,14 +232,14 @@ class _Rank:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"the rank did not end by itself\n{_tail(self.words)}") from None
+            raise AssertionError(f"the rank did not end by itself\n{_tail(self.output)}") from None
         finally:
             os.close(self._answers)
             self._watch.close()
 
 
-def _tail(words: Path, begin: int = 0) -> str:
-    return words.read_bytes()[begin:].decode(errors="replace")[-8000:]
+def _tail(output: Path, begin: int = 0) -> str:
+    return output.read_bytes()[begin:].decode(errors="replace")[-8000:]
 
 
 def _went(rank: _Rank, status: int | None) -> bool:

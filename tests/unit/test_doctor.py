@@ -48,7 +48,7 @@ def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     only_numpy = [
-        installed.Installed("PyTorch", "", works=False, words=""),
+        installed.Installed("PyTorch", "", works=False, summary=""),
         installed.Installed("NumPy", "2", True, ""),
     ]
     monkeypatch.setattr(machine.installed, "every", lambda: only_numpy)
@@ -59,8 +59,8 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [
-        installed.Installed("PyTorch", "2.13.0", works=True, words="all"),
-        installed.Installed("MXNet", "1.9.1", works=False, words="libhvd_mxnet.so was not built"),
+        installed.Installed("PyTorch", "2.13.0", works=True, summary="all"),
+        installed.Installed("MXNet", "1.9.1", works=False, summary="libhvd_mxnet.so was not built"),
     ]
     monkeypatch.setattr(machine.installed, "every", lambda: there)
     found = machine._frameworks()

@@ -37,7 +37,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_what_is_not_there_has_no_version(versions: dict[str, str]) -> None:
-    assert look(SOME) == Installed("Some", "", works=False, words="not installed")
+    assert look(SOME) == Installed("Some", "", works=False, summary="not installed")
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,24 @@ def test_each_way_works_or_says_why_not(
     assert found.ways == tuple((way.title, lacking.get(way.title, "")) for way in WAYS)
     working = [way.title for way in WAYS if way.title not in lacking]
     assert found.works
-    assert found.words == "; ".join([*working, *(f"not {title} ({why})" for title, why in lacking.items())])
+    assert found.summary == "; ".join([*working, *(f"not {title} ({why})" for title, why in lacking.items())])
 
 
 def test_one_whose_every_way_lacks_something_does_not_work(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     found = look(Framework("Some", "numpy", ("some",), ways=WAYS[2:]))
-    assert (found.works, found.words) == (False, "on torch: PyTorch is not installed: pip install torch")
+    assert (found.works, found.summary) == (False, "on torch: PyTorch is not installed: pip install torch")
 
 
 def test_a_framework_without_its_compiled_part_says_which_one(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     lacking = Framework("Some", "numpy", ("some",), plugin="libhvd_none.so")
-    assert look(lacking) == Installed("Some", "3", works=False, words="libhvd_none.so was not built")
+    assert look(lacking) == Installed("Some", "3", works=False, summary="libhvd_none.so was not built")
 
 
 def test_one_without_an_api_of_ours_says_so(versions: dict[str, str]) -> None:
     versions["some"] = "3"
-    assert look(Framework("Some", "no_api", ("some",))).words == "hvd_kernel has no API for it"
+    assert look(Framework("Some", "no_api", ("some",))).summary == "hvd_kernel has no API for it"
 
 
 def test_every_adapter_is_of_a_framework_in_the_list() -> None:

@@ -612,6 +612,34 @@ function shownOf(size2, picked) {
   return { number: number2, apply: number2 === size2[SIZE.n] ? "" : `resize to ${number2}`, note: size2[SIZE.note] };
 }
 
+// widgets/js/lanes/describe.js
+var LEAST = 1e4;
+function span(micros) {
+  if (micros >= 1e6) return `${Number((micros / 1e6).toPrecision(3))} s`;
+  if (micros >= 1e3) return `${Number((micros / 1e3).toPrecision(3))} ms`;
+  return `${Math.round(micros)} us`;
+}
+function describe(rank, operation) {
+  const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
+  const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
+  const what = merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
+  const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
+  const parts = [
+    `rank ${rank}: ${what}`,
+    bytes >= 1e3 ? size(bytes) : `${bytes} bytes`,
+    merged > 1 ? "" : moved,
+    `${span(end - asked)} in all`,
+    merged > 1 || end <= begun ? "" : `transfer ${span(end - begun)}${how ? ` (${how.toLowerCase().replaceAll("_", " ")})` : ""}`,
+    begun > agreed && merged === 1 ? `queue ${span(begun - agreed)}` : "",
+    late >= 0 ? `waited ${span(waited)} for rank ${late}` : ""
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+function describeOpen(rank, [name, since, missing2], now) {
+  const ranks = `${missing2.length === 1 ? "rank" : "ranks"} ${missing2.join(", ")}`;
+  return `rank ${rank}: ${name} for ${span(now - since)}${missing2.length ? ` · waits for ${ranks}` : ""}`;
+}
+
 // widgets/js/lanes/layout.js
 var LEGEND = (
   /** @type {const} */
@@ -949,34 +977,6 @@ function obeyKeys(element, keys) {
   });
 }
 
-// widgets/js/lanes/words.js
-var LEAST = 1e4;
-function span(micros) {
-  if (micros >= 1e6) return `${Number((micros / 1e6).toPrecision(3))} s`;
-  if (micros >= 1e3) return `${Number((micros / 1e3).toPrecision(3))} ms`;
-  return `${Math.round(micros)} us`;
-}
-function describe(rank, operation) {
-  const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
-  const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
-  const what = merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
-  const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
-  const parts = [
-    `rank ${rank}: ${what}`,
-    bytes >= 1e3 ? size(bytes) : `${bytes} bytes`,
-    merged > 1 ? "" : moved,
-    `${span(end - asked)} in all`,
-    merged > 1 || end <= begun ? "" : `transfer ${span(end - begun)}${how ? ` (${how.toLowerCase().replaceAll("_", " ")})` : ""}`,
-    begun > agreed && merged === 1 ? `queue ${span(begun - agreed)}` : "",
-    late >= 0 ? `waited ${span(waited)} for rank ${late}` : ""
-  ];
-  return parts.filter(Boolean).join(" · ");
-}
-function describeOpen(rank, [name, since, missing2], now) {
-  const ranks = `${missing2.length === 1 ? "rank" : "ranks"} ${missing2.join(", ")}`;
-  return `rank ${rank}: ${name} for ${span(now - since)}${missing2.length ? ` · waits for ${ranks}` : ""}`;
-}
-
 // widgets/js/lanes/view.js
 var FIRST = 5e6;
 var NEAR = 4;
@@ -1037,10 +1037,10 @@ function makeLanes(theme) {
   }
   function choose(next) {
     chosen = next;
-    setText(said, next ? wordsOf(next) : "");
+    setText(said, next ? textOf2(next) : "");
     draw();
   }
-  function wordsOf({ rank, operation }) {
+  function textOf2({ rank, operation }) {
     if (operation) return describe(rank, operation);
     const open = timeline?.lanes.get(rank)?.open[0];
     return open && timeline ? describeOpen(rank, open, timeline.now) : `rank ${rank}`;
@@ -1139,7 +1139,7 @@ function makeLanes(theme) {
       timeline = next;
       if (following && next) view = { from: Math.max(beginOf(next), next.now - length), to: 0 };
       view.to = following ? view.from + length : view.to;
-      if (chosen && !chosen.operation) setText(said, wordsOf(chosen));
+      if (chosen && !chosen.operation) setText(said, textOf2(chosen));
       draw();
     }
   };

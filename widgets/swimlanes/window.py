@@ -38,11 +38,11 @@ class Drawn(NamedTuple):
     late: int = NOBODY
     waited: int = 0  # microseconds
 
-    def wire(self, words: Words) -> list[int]:
-        """Return it as it travels (widgets/js/lanes/model.js): numbers, words by their place in the list of words."""
+    def wire(self, strings: StringTable) -> list[int]:
+        """Return it as it travels (widgets/js/lanes/model.js): numbers, strings by their place in the table."""
         one = self.operation
         times = [one.asked, one.ready, one.agreed, one.begun, one.end]
-        said = [words.place(word) for word in (one.kind, one.name, one.how)]
+        said = [strings.place(word) for word in (one.kind, one.name, one.how)]
         return [*times, *said, one.tensors, one.bytes, one.merged, self.late, self.waited]
 
 
@@ -60,19 +60,19 @@ class Lane:
     fresh_waits: int = 0
 
 
-class Words:
+class StringTable:
     """Texts that travel once."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
         self._places: dict[str, int] = {}
 
-    def place(self, word: str) -> int:
+    def place(self, text: str) -> int:
         """Return a text's place in the list."""
-        if word not in self._places:
-            self._places[word] = len(self.all)
-            self.all.append(word)
-        return self._places[word]
+        if text not in self._places:
+            self._places[text] = len(self.all)
+            self.all.append(text)
+        return self._places[text]
 
 
 class Window:
@@ -83,8 +83,8 @@ class Window:
         self.now = self.base = base  # microseconds; times of messages are since base
         self.complete = True  # these are all ranks
         self._here = here
-        self._words = Words()
-        self._told = 0  # words that have been sent
+        self._strings = StringTable()
+        self._told = 0  # strings that have been sent
 
     def cursors(self) -> dict[str, list[int]]:
         """Return each rank's, for the next question."""
@@ -155,7 +155,7 @@ class Window:
         """Return what is new since the last call."""
         lanes = {
             str(rank): {
-                "operations": [each.wire(self._words) for each in _last(lane.operations, lane.fresh)],
+                "operations": [each.wire(self._strings) for each in _last(lane.operations, lane.fresh)],
                 "waits": [list(each) for each in _last(lane.waits, lane.fresh_waits)],
                 "open": [_open(one) for one in lane.open],
                 "came": lane.came,
@@ -164,22 +164,22 @@ class Window:
         }
         for lane in self.lanes.values():
             lane.fresh = lane.fresh_waits = 0
-        told, self._told = self._told, len(self._words.all)
-        return {"now": self.now - self.base, "from": told, "words": self._words.all[told:], "lanes": lanes}
+        told, self._told = self._told, len(self._strings.all)
+        return {"now": self.now - self.base, "from": told, "words": self._strings.all[told:], "lanes": lanes}
 
     def whole(self, most: int | None = None) -> dict[str, Any]:
         """Return all of it, or of each lane the last ``most``; it needs nothing from before."""
-        words = Words() if most is not None else self._words
+        strings = StringTable() if most is not None else self._strings
         lanes = {
             str(rank): {
-                "operations": [each.wire(words) for each in _last(lane.operations, most)],
+                "operations": [each.wire(strings) for each in _last(lane.operations, most)],
                 "waits": [list(each) for each in _since_first(lane, most)],
                 "open": [_open(one) for one in lane.open],
                 "came": lane.came,
             }
             for rank, lane in self.lanes.items()
         }
-        return {"now": self.now - self.base, "from": 0, "words": words.all[:], "lanes": lanes, "whole": True}
+        return {"now": self.now - self.base, "from": 0, "words": strings.all[:], "lanes": lanes, "whole": True}
 
 
 def chosen(ranks: Sequence[int], slow: Iterable[int], picked: int | None) -> list[int]:

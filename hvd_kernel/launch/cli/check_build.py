@@ -54,7 +54,7 @@ def _lines(frameworks: Sequence[installed.Installed]) -> list[str]:
     lines = []
     for each in frameworks:
         if each.version:
-            lines.append(f"{each.title} {each.version}" + ("" if each.works else f" does not work: {each.words}"))
+            lines.append(f"{each.title} {each.version}" + ("" if each.works else f" does not work: {each.summary}"))
             lines += [f"    [{' ' if why else 'X'}] {way}{why and f': {why}'}" for way, why in each.ways if each.works]
     return lines
 

@@ -2,10 +2,10 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { describe, describeOpen, span } from "../../../widgets/js/lanes/describe.js";
 import { chromeTrace, svgOf } from "../../../widgets/js/lanes/files.js";
 import { barsOf, neighbour, operationAt, panned, ticksOf, zoomed } from "../../../widgets/js/lanes/layout.js";
 import { beginOf, takeMessage } from "../../../widgets/js/lanes/model.js";
-import { describe, describeOpen, span } from "../../../widgets/js/lanes/words.js";
 
 const ROW = [100, 200, 900, 950, 1950, 0, 1, 2, 3, 4_000_000, 1, 2, 600];
 const lane = (operations, more = {}) => ({ operations, waits: [], open: [], came: 0, ...more });

@@ -1,12 +1,12 @@
 /** Section of the panel with the lanes: drawn on a canvas, moved by mouse and keys, saved as files. */
 
 import { h, setText, setVisible } from "../dom.js";
+import { describe, describeOpen } from "./describe.js";
 import { chromeTrace, PLACES, svgOf } from "./files.js";
 import { neighbour, operationAt, panned, zoomed } from "./layout.js";
 import { beginOf } from "./model.js";
 import { paint } from "./paint.js";
 import { download, makeTools, obeyKeys } from "./tools.js";
-import { describe, describeOpen } from "./words.js";
 
 /** @import {View} from "./layout.js" */
 /** @import {Timeline} from "./model.js" */
@@ -80,11 +80,11 @@ export function makeLanes(theme) {
   /** @param {Chosen | null} next */
   function choose(next) {
     chosen = next;
-    setText(said, next ? wordsOf(next) : "");
+    setText(said, next ? textOf(next) : "");
     draw();
   }
   /** @param {Chosen} one */
-  function wordsOf({ rank, operation }) {
+  function textOf({ rank, operation }) {
     if (operation) return describe(rank, operation);
     const open = timeline?.lanes.get(rank)?.open[0];
     return open && timeline ? describeOpen(rank, open, timeline.now) : `rank ${rank}`;
@@ -191,7 +191,7 @@ export function makeLanes(theme) {
       timeline = next;
       if (following && next) view = { from: Math.max(beginOf(next), next.now - length), to: 0 };
       view.to = following ? view.from + length : view.to;
-      if (chosen && !chosen.operation) setText(said, wordsOf(chosen));
+      if (chosen && !chosen.operation) setText(said, textOf(chosen));
       draw();
     },
   };

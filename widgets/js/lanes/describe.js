@@ -1,4 +1,4 @@
-/** An operation of the timeline in words: tensor, bytes, speed, for whom it waited. */
+/** Descriptions of operations of the timeline: tensor, bytes, speed, for whom one waited. */
 
 import { grouped, number, size } from "../units.js";
 
