@@ -70,14 +70,14 @@ class CellRendezvous:
             run.wait_until(lambda: run.all_wait or not run.busy)
             if not run.all_wait:
                 return None
-            done, problem = self._meet(n, restore, say)
+            done, problem = self._rendezvous(n, restore, say)
             prepare(done.given)
         self._settle(partial(self._go_on, set(done.given.ranks), done.given.ranks))
         if problem:
             raise ClusterError(f"{problem}\nThe cell goes on with {done.n} ranks.")
         return done
 
-    def _meet(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[ResizeOutcome, str]:
+    def _rendezvous(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[ResizeOutcome, str]:
         """Have n ranks; where fresh ones do not come, as many as before, and why."""
         run, before = self._run, len(self._run.ranks)
         with self._or_given_up():

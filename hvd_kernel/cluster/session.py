@@ -288,7 +288,7 @@ class Session:
 
     def reset_communicator(self) -> None:
         """Give all ranks new communication, whatever has become of theirs."""
-        self.ask("reset_communicator", None, timeout=procedure.MEET_S)
+        self.ask("reset_communicator", None, timeout=procedure.RENDEZVOUS_S)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
         """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""

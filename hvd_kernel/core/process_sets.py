@@ -38,7 +38,7 @@ _DRIVERS_OWN_S = 60.0  # the driver ends the job when too few ranks are there in
 
 _comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
-_has_met = False  # this process has been in a communicator of an elastic job
+_has_joined = False  # this process has been in a communicator of an elastic job
 _unfinished: tuple[int, _Held] | None = None  # a generation in which a reset failed, and what it had to bring back
 _SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a reset is: a set, or the begin of such a rank's sets
 
@@ -160,25 +160,25 @@ def _join_job(
     comm: Any, held: _Held, sets: Sequence[ProcessSet] = (), pidfds: Mapping[int, int] = MappingProxyType({})
 ) -> None:
     """Join the ranks of an elastic job, at the place that its driver gives."""
-    global _has_met, _unfinished
+    global _has_joined, _unfinished
     from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
 
     if comm is not None:
         raise ConfigError("init(comm=...) cannot be used in an elastic job, whose ranks come and go: leave comm out.")
     session.connect_to_agent()
     patience_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", os.environ)) + _DRIVERS_OWN_S
-    worker().meet(partial(_meet, held, sets), pidfds, patience_s)
-    _has_met, _unfinished = True, None
+    worker().rendezvous(partial(_rendezvous, held, sets), pidfds, patience_s)
+    _has_joined, _unfinished = True, None
 
 
-def _meet(held: _Held, sets: Sequence[ProcessSet], place: Place, watched: Mapping[int, int]) -> None:
+def _rendezvous(held: _Held, sets: Sequence[ProcessSet], place: Place, watched: Mapping[int, int]) -> None:
     global _unfinished  # noqa: PLW0603 - of the process, as the engine
     session.shutdown()  # of a place before this, which has come to nothing
-    meeting = session.Rendezvous(place.rank, place.size, place.address, place.port, place.secret, watched)
-    session.set_rendezvous(meeting)
+    rendezvous = session.Rendezvous(place.rank, place.size, place.address, place.port, place.secret, watched)
+    session.set_rendezvous(rendezvous)
     _join(None, dynamic=held.dynamic, again=place.generation > 1)
     _unfinished = session.generation(), held
-    is_newcomer = _bring_back(held, fresh=not _has_met, before=place.before) and not _has_met
+    is_newcomer = _bring_back(held, fresh=not _has_joined, before=place.before) and not _has_joined
     if is_newcomer:
         _bind_those_there_are(sets)
         session.refuse_collectives()

@@ -371,14 +371,14 @@ def _rendezvous(placement: Placement, source: str, env: Env, only: list[int] | N
     _check_members(only, placement.rank, placement.size)
     _pidfds.set({})  # of ranks that have other numbers here
     members = sorted(only)
-    met = _over_tcp(members.index(placement.rank), len(members), (placement.host, placement.port), source, env)
+    joined = _over_tcp(members.index(placement.rank), len(members), (placement.host, placement.port), source, env)
     order = [members.index(each) for each in only]
 
     def exchange(mine: bytes) -> list[bytes]:
-        everything = met.exchange(mine)
+        everything = joined.exchange(mine)
         return [everything[place] for place in order]
 
-    return Peers(only.index(placement.rank), len(only), "init(comm)", exchange, met.close)
+    return Peers(only.index(placement.rank), len(only), "init(comm)", exchange, joined.close)
 
 
 def _check_members(only: list[int] | None, rank: int, size: int) -> None:

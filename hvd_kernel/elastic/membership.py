@@ -48,7 +48,7 @@ class RankMembership(ABC):
     def leave(self, reason: str | None, step: int) -> None:  # noqa: B027 - without a driver nobody asks
         """Take note of why this rank leaves the others (None: it is planned), and of its state's commits."""
 
-    def meet_again(self, peers: PeerProcesses) -> None:
+    def reset_communicator(self, peers: PeerProcesses) -> None:
         """Leave the other ranks, and join those that there are then; raises as ``PeerProcesses.reset_communicator``."""
         peers.reset_communicator()
 

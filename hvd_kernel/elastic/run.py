@@ -144,7 +144,7 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
             with members.entered(resumes=state.resumes):
                 return _until_done(
                     _Training(call, state, peers, members),
-                    reset or functools.partial(members.meet_again, peers),
+                    reset or functools.partial(members.reset_communicator, peers),
                     reset_limit,
                 )
         except HorovodInternalError as error:

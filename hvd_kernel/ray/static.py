@@ -116,8 +116,8 @@ class StaticAdapter(Adapter):
         cards = map_blocking(lambda worker: worker.card.remote(), workers)
         nics = self.settings.nics
         interface = nics if isinstance(nics, str) else next(iter(nics or ()), "")
-        meet = environment.rendezvous(cards, [False] * len(cards), interface)
-        common = environment.shared(len(workers), meet, secrets.token_hex(32))
+        address = environment.rendezvous(cards, [False] * len(cards), interface)
+        common = environment.shared(len(workers), address, secrets.token_hex(32))
         own = environment.own(nodes, nodes)
         ray_api().get(
             [

@@ -205,9 +205,9 @@ def join() -> Any:
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Wait until every rank of the set has come here; in a graph, return the operation that does it."""
-    met = library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
+    done = library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
     order()
-    return met
+    return done
 
 
 def count_samples(number: Any) -> Any:

@@ -81,7 +81,7 @@ def be_told() -> None:
     os.dup2(null, sys.stdin.fileno())
     os.close(null)
     who = unpack(introduction, Introduce)
-    rendezvous.meet_at(who.connection.pop("meet"))
+    rendezvous.rendezvous_at(who.connection.pop("rendezvous"))
     _serve(who)
 
 

@@ -46,7 +46,7 @@ class CellRanks(RankMembership):
         """Keep it for the notebook."""
         self._left = reason or "", step
 
-    def meet_again(self, peers: PeerProcesses) -> None:
+    def reset_communicator(self, peers: PeerProcesses) -> None:
         """Wait for the notebook, where it is its business."""
         reason, commits = self._left
         lost = self._commits.lost(commits) if reason else 0
@@ -54,7 +54,7 @@ class CellRanks(RankMembership):
             self._cell.wait(reason, commits, lost)
         else:
             self._cell.tell_undone(lost)
-            super().meet_again(peers)
+            super().reset_communicator(peers)
 
     @contextmanager
     def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - nobody restarts a cell's ranks

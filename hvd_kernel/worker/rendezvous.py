@@ -42,7 +42,7 @@ class _Held:
         """
         return [self._ranks.get(identity, -1) for _, (_, _, identity) in sorted(ranks.items())]
 
-    def met(self, identities: Mapping[int, int]) -> None:
+    def remember(self, identities: Mapping[int, int]) -> None:
         """Take note of who is in the communicator that there is now: rank -> identity."""
         self._ranks = {identity: rank for rank, identity in identities.items()}
 
@@ -71,14 +71,14 @@ def _numbers() -> dict[str, int]:
     return {"rank": session.rank(), "size": session.size(), "local_rank": session.local_rank()}
 
 
-def meet_at(host: str) -> None:
+def rendezvous_at(host: str) -> None:
     """Offer this address from here on."""
     _held.host = host
 
 
 def started(size: int) -> None:
     """Take note of the first communicator, where MPI has started all ranks: their identities are their numbers."""
-    _held.met({rank: rank for rank in range(size)})
+    _held.remember({rank: rank for rank in range(size)})
 
 
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -106,7 +106,7 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
     communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
-    _held.met({rank: identity for rank, (_, _, identity) in ranks.items()})
+    _held.remember({rank: identity for rank, (_, _, identity) in ranks.items()})
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
     _rename(control)

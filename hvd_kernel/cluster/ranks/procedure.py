@@ -25,7 +25,7 @@ from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
-MEET_S = 60.0  # for a rendezvous of all ranks
+RENDEZVOUS_S = 60.0  # for a rendezvous of all ranks
 _T = TypeVar("_T")
 Flow = Generator[Action | None, None, _T]
 
@@ -103,14 +103,14 @@ class Procedure:
             One has answered with an error: it lacks memory, descriptors or threads.
         """
         ticket = self.ticket()
-        met = self.answers[ticket]
-        while not (ranks <= met.keys() or enough(ranks - met.keys())):
+        answers = self.answers[ticket]
+        while not (ranks <= answers.keys() or enough(ranks - answers.keys())):
             yield Greet(ticket, frozenset(ranks & self.ranks.living), channels)
-            yield from self.within(lambda: ranks <= met.keys() or enough(ranks - met.keys()), pause)
-        for rank, said in sorted(met.items()):
+            yield from self.within(lambda: ranks <= answers.keys() or enough(ranks - answers.keys()), pause)
+        for rank, said in sorted(answers.items()):
             if "error" in said:
                 raise WithLog(f"rank {rank} cannot work: {said['error']}")
-        return met
+        return answers
 
     def ask(
         self, handler: str, ranks: Iterable[int], content: Mapping[str, Any], seconds: float, *, urgent: bool = False
@@ -128,20 +128,22 @@ class Procedure:
         yield Ask(ticket, handler, frozenset(asked), content, urgent)
         return (yield from self.answered(ticket, handler, asked, seconds))
 
-    def meet(self, fresh: Iterable[int], *, far: bool, check: Callable[[], None]) -> Flow[dict[int, Mapping[str, Any]]]:
+    def rendezvous(
+        self, fresh: Iterable[int], *, far: bool, check: Callable[[], None]
+    ) -> Flow[dict[int, Mapping[str, Any]]]:
         """Have all ranks form a communicator, in which these have met nobody yet; return what each says of itself.
 
         ``check`` is called where a rank may have died; raises as ``ask``.
         """
         ranks = self.ranks
-        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, MEET_S, urgent=True)).values()
+        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, RENDEZVOUS_S, urgent=True)).values()
         check()
         ranks.generation += 1
         living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
         ticket = self.ticket()
         ranks.apart = True  # whatever interrupts this
         yield FormCommunicator(ticket, ranks.generation, living, frozenset(fresh), place)
-        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, MEET_S)
+        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, RENDEZVOUS_S)
         check()
         return answers
 

@@ -145,7 +145,7 @@ class Rejoin(Procedure):
         yield from self._replace(dead)
         yield from self._introduce(dead)
         ranks = self.ranks
-        answers = yield from self.meet(dead, far=self._far, check=partial(self._check_alive, dead))
+        answers = yield from self.rendezvous(dead, far=self._far, check=partial(self._check_alive, dead))
         ranks.admit({rank: content["device"] for rank, content in answers.items()}, dead)
         ranks.apart = False
         yield CommunicatorReady(ranks.generation)
@@ -176,15 +176,15 @@ class Rejoin(Procedure):
 
     def _introduce(self, dead: set[int]) -> Flow[None]:
         timer = yield from self.timer(self._patience)
-        met = yield from self.greet(
+        greeted = yield from self.greet(
             dead, ("shell", "control"), _HELLO_S, lambda _: self._died(dead) or self.is_over(timer)
         )
         self._check_alive(dead)
-        if missing := dead - met.keys():
+        if missing := dead - greeted.keys():
             raise ClusterError(f"{named(missing)} not answering: {failure.RESTART}")
         if self.ranks.engine:
             for rank in dead:
-                self.ranks.introduce_arrival(rank, met[rank])
+                self.ranks.introduce_arrival(rank, greeted[rank])
 
     def _died(self, dead: set[int]) -> bool:
         """Tell whether somebody has died since these were the dead."""

@@ -48,11 +48,11 @@ class Start(Procedure):
         yield self.tell(self._waits_for)
         for known in range(1, ranks.n + 1):
             yield from self._registered(known, timer)
-        met = yield from self.greet(ranks.everybody, ("shell", "control"), _HELLO_S, lambda _: self._is_over(timer))
+        greeted = yield from self.greet(ranks.everybody, ("shell", "control"), _HELLO_S, lambda _: self._is_over(timer))
         yield from self._come(
-            lambda: ranks.everybody <= met.keys(), timer, lambda: _named(ranks.everybody - met.keys())
+            lambda: ranks.everybody <= greeted.keys(), timer, lambda: _named(ranks.everybody - greeted.keys())
         )
-        for rank, said in sorted(met.items()):
+        for rank, said in sorted(greeted.items()):
             who = ranks.introduce(rank, said)
             if said["here"]:
                 ranks.here.add(rank)
@@ -90,7 +90,7 @@ class StartByEngine(Start):
         """Come to know the ranks, and have them meet."""
         yield from super().run()
         ranks = self.ranks
-        answers = yield from self.meet(ranks.everybody, far=self._far, check=self._check)
+        answers = yield from self.rendezvous(ranks.everybody, far=self._far, check=self._check)
         ranks.apart = False
         for rank, said in answers.items():
             ranks.members[rank] = replace(ranks.members[rank], device=said["device"])
@@ -112,12 +112,12 @@ class Attach(Procedure):
         timer = yield from self.timer(_ANSWER_S)
         yield self.tell("asking the ranks")
         living = ranks.everybody - ranks.dead
-        met = yield from self.greet(
+        greeted = yield from self.greet(
             living, ("control",), _AGAIN_S, lambda missing: missing <= ranks.dead or self.is_over(timer)
         )
-        for rank, said in met.items():
+        for rank, said in greeted.items():
             ranks.introduce(rank, said)
-        return tuple(sorted(living - met.keys() - ranks.dead))
+        return tuple(sorted(living - greeted.keys() - ranks.dead))
 
 
 class DetachProcedure(Procedure):

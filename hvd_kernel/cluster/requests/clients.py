@@ -59,11 +59,11 @@ def _await_output(client: Any) -> None:
     deadline = time.monotonic() + _HEARD_S
     while time.monotonic() < deadline:
         heard = dict(_hello(client, client._engines[rank]) for rank in client.ids)
-        met = wait(heard.values(), _TRY_S, FIRST_COMPLETED).done
+        answered = wait(heard.values(), _TRY_S, FIRST_COMPLETED).done
         for message_id in heard:
             client.metadata.pop(message_id, None)
             client._output_futures.pop(message_id, None)
-        if met:
+        if answered:
             return
     client.close(linger=0)
     raise ClusterError(f"no rank answered within {_HEARD_S:g} s: `%hvd status` says which live")

@@ -122,19 +122,19 @@ class Handshake:
             self._report(rank, content)
             return False
         self._introduced[rank] = content
-        self._met(rank, content["channel"])
+        self._answered(rank, content["channel"])
         return False
 
     def on_output(self, rank: int, kind: str, _content: Mapping[str, Any]) -> bool:
         """Note that the rank's publications arrive."""
         if kind == "status":
-            self._met(rank, "iopub")
+            self._answered(rank, "iopub")
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:
         """Leave it missing: whoever waits hears of the death itself."""
 
-    def _met(self, rank: int, channel: str) -> None:
+    def _answered(self, rank: int, channel: str) -> None:
         missing = self._missing[rank]
         if missing:
             missing.discard(channel)

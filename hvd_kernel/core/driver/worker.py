@@ -17,7 +17,7 @@ from hvd_kernel.frameworks.frontends import FRONTENDS
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.protocol.elastic import GENERATION, Place, Ready, Removed
 
-Meet = Callable[[Place, Mapping[int, int]], None]
+Join = Callable[[Place, Mapping[int, int]], None]
 
 _REASON_CHARS = 300
 _LOG = logging.getLogger("hvd_kernel")
@@ -31,7 +31,7 @@ class ElasticWorker:
         self.place: Place | None = None
         """The newest; its ``before`` is of the generation in which this worker last was."""
         self._port = ReservedPort()  # where the ranks meet if this worker becomes rank 0
-        self._has_met = True  # in the generation of its place
+        self._has_joined = True  # in the generation of its place
         self._reason: str | None = None  # why that has failed; None: it has not
         self._step = 0
 
@@ -40,12 +40,12 @@ class ElasticWorker:
         self._reason = reason
         self._step = self._step if step is None else step
 
-    def meet(self, meet: Meet, pidfds: Mapping[int, int], patience_s: float) -> None:
+    def rendezvous(self, join: Join, pidfds: Mapping[int, int], patience_s: float) -> None:
         """Ask for a place and meet the others there, again and again until all have met.
 
         Parameters
         ----------
-        meet
+        join
             Called with the place and, by rank, descriptors that become readable when there is no use in waiting.
         pidfds
             Handles of processes, by their ranks in the generation in which this worker last was.
@@ -59,20 +59,20 @@ class ElasticWorker:
         HorovodInternalError
             The driver has not answered, or is gone.
         Exception
-            What ``meet`` raises but for a HorovodInternalError, which the driver is told of.
+            What ``join`` raises but for a HorovodInternalError, which the driver is told of.
         """
         while True:
             place = self._next_place(patience_s)
             try:
-                meet(place, self._watched(place, pidfds))
+                join(place, self._watched(place, pidfds))
             except HorovodInternalError as error:
                 self.leave(f"{type(error).__name__}: {error}")
             except Exception:
                 if not self.channel.is_over():
                     raise  # else it is of a generation that was to be and is not
             else:
-                self._has_met = not self.channel.is_over()
-                if self._has_met:
+                self._has_joined = not self.channel.is_over()
+                if self._has_joined:
                     self._port.release()
                     return
 
@@ -85,9 +85,9 @@ class ElasticWorker:
         if isinstance(answer, Removed):
             _LOG.info("this rank leaves the job: %s", answer.why)
             raise SystemExit(0)
-        place = answer if self._has_met else since(self.place, answer)
+        place = answer if self._has_joined else since(self.place, answer)
         assert isinstance(place, Place)
-        self.place, self._has_met, self._reason = place, False, None
+        self.place, self._has_joined, self._reason = place, False, None
         os.environ.update(variables(place))
         return place
 

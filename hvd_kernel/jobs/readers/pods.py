@@ -27,7 +27,7 @@ _FILES = ("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST
 _SLOTS = ("OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST")
 _DEFAULT = "/etc/mpi/hostfile"
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
-_MEETING_PORTS = 65_535
+_PORTS = 65_535
 
 
 def is_mpijob_launcher(env: Env) -> bool:
@@ -115,16 +115,16 @@ def own(env: Env) -> int:
     return index
 
 
-def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], meeting: str = "") -> JobSpec:
+def _symmetric(env: Env, kind: str, name: str, hosts: Sequence[str], rendezvous: str = "") -> JobSpec:
     slots, port = _whole(env, "HVD_JOB_SLOTS", 1), _whole(env, "HVD_JOB_PORT", 1)
-    if port > _MEETING_PORTS:
-        raise JobError(f"HVD_JOB_PORT={port} is not a port: at most {_MEETING_PORTS}.")
+    if port > _PORTS:
+        raise JobError(f"HVD_JOB_PORT={port} is not a port: at most {_PORTS}.")
     if len(hosts) > 1 and not env.get("HVD_SECRET_KEY"):
         raise JobError(
             f"HVD_SECRET_KEY is not set: the {len(hosts)} parts of {name} know each other by it, from a Secret."
         )
     replicas = tuple(Replica("worker", index, host, slots) for index, host in enumerate(hosts))
-    return JobSpec(kind, replicas, name=name, rendezvous=RendezvousAddress(meeting or hosts[0], port))
+    return JobSpec(kind, replicas, name=name, rendezvous=RendezvousAddress(rendezvous or hosts[0], port))
 
 
 def _text(env: Env, name: str) -> str:

@@ -88,10 +88,10 @@ def _job(spec: JobSpec, shape: common.Shape, name: str, own: dict[str, str], opt
 
 
 def _moved(spec: JobSpec, name: str) -> list[str]:
-    meeting = f"{name}-0.{name}"
-    moved = spec.rendezvous is not None and spec.rendezvous.host != meeting
+    first_pod = f"{name}-0.{name}"
+    moved = spec.rendezvous is not None and spec.rendezvous.host != first_pod
     return (
-        [f"the ranks meet at {meeting}, the first pod, and not at {spec.rendezvous.host}"]
+        [f"the ranks meet at {first_pod}, the first pod, and not at {spec.rendezvous.host}"]
         if moved and spec.rendezvous
         else []
     )

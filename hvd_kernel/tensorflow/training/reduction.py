@@ -30,16 +30,16 @@ _KEPT = 256  # traced reductions: a program has one for each list of gradients t
 
 
 class _Numbers:
-    """Tapes and optimizers of a program by the order in which it meets them, also when they are gone."""
+    """Tapes and optimizers of a program by the order in which it sees them, also when they are gone."""
 
     def __init__(self) -> None:
-        self._met = 0
+        self._seen = 0
         self._number: WeakKeyDictionary[Reduction, int] = WeakKeyDictionary()
 
     def of(self, reduction: Reduction) -> int:
         if reduction not in self._number:
-            self._number[reduction] = self._met
-            self._met += 1
+            self._number[reduction] = self._seen
+            self._seen += 1
         return self._number[reduction]
 
 
