@@ -1,6 +1,6 @@
 """Cells in the background: a queue of jobs, one at a time on the ranks, served by a thread.
 
-Words.
+Terms.
   job      a cell that does not keep the notebook waiting; it has a name, a state and, at its end, an error or none
   state    queued, running, then done, failed or cancelled
   turn     the thread's right to serve: it holds the lock on the ranks from the first job to the last one, so that no

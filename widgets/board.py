@@ -1,6 +1,6 @@
 """Dashboard state: what every rank is doing, as messages for the browser. Pure but for its clock.
 
-Words.
+Terms.
   row        the numbers of one rank, as the table shows them
   snapshot   everything there is to show; whoever has it needs nothing from before
   increment  what is new since the last increment; rows are absolute, curves and log lines are appended

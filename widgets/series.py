@@ -1,6 +1,6 @@
 """Time series: samples in, rates and curves out. Pure: no clock, no widget, no thread.
 
-Words.
+Terms.
   track   one rank's counters since the cell began, and its rates over the last second
   grid    the curves of all ranks over one time axis; it never grows beyond a limit: when it is full, neighbours are
           averaged and its columns become twice as wide

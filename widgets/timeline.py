@@ -1,6 +1,6 @@
 """A Chrome trace of the core's as bars and sums: what ``%hvd timeline`` shows. Pure.
 
-Words.
+Terms.
   row    a tensor, by its operation and name: "allreduce.grad"
   bar    what went on in a row from a begin event to its end; an operation's bar has its steps' bars within
   depth  how many bars are around it

@@ -1,6 +1,6 @@
 """Spare processes, and the replacements of dead ranks that they become; the supervisor holds them.
 
-Words.
+Terms.
   spare        has imported what a rank needs ("ready"), or does so in idle time; it waits to be told who to be
   replacement  was told; it registers as that rank and ends with the supervisor, as every process here
 """

@@ -6,7 +6,7 @@ changes for anybody who has not asked for it: ``pth`` and ``shim`` bring it into
 ``later``. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``; and ``import mxnet`` beside a
 NumPy that is newer: see ``mxnet``.
 
-Words.
+Terms.
   real    a package horovod that this Python would import without us; a bare folder of that name is none
   shadow  come before the real one
 """

@@ -1,6 +1,6 @@
 """Import finder from Horovod's module names to ours: the table, and what Python's import asks.
 
-Words.
+Terms.
   alias      two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
   target     the module of ours that a name of Horovod's leads to
   synthetic  a module without a file, for names of Horovod's that have no counterpart: see ``plumbing``

@@ -3,7 +3,7 @@
 Programs and libraries import them beside what they use. A stand-in is a function, or a class that one can derive from,
 catch or test with ``isinstance``; whoever calls it gets one kind of error, which says what to use instead.
 
-Words.
+Terms.
   part  of Horovod: what a module's names belong to
 """
 

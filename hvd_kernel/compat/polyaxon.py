@@ -2,7 +2,7 @@
 
 Theirs would make a run of its own on every rank; rank 0's makes the one.
 
-Words.
+Terms.
   stand-in   our module of one of these names
 """
 

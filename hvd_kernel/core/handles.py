@@ -1,6 +1,6 @@
 """Enqueued operations: what the core is given of each, and the handles by which it is waited for. No framework.
 
-Words.
+Terms.
   place   (pointer, shape, dtype), see tensor; in and out: (input pointer, output pointer, shape, dtype)
   handle  the core's number of an enqueued operation; known until it was waited for
   finish  called once with the core's Outcome (None where there is nothing to tell) when the operation has succeeded;

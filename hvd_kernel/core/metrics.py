@@ -4,7 +4,7 @@ One writer thread at a time is the rule (the training loop); readers see a value
 The panel shows each rank's own values. Where a run is tracked (``hvd_kernel.tracking``), ``log`` also reduces them over
 the ranks, by one small allreduce, and rank 0 writes.
 
-Words.
+Terms.
   table   a row for each rank: whether it takes part, a digest of its names and step, its values
 """
 

@@ -1,6 +1,6 @@
 """Registry of process sets: what the engine of this generation knows, and the objects that a program holds of it.
 
-Words as in process_sets.py, which has what a program does with sets.
+Terms as in process_sets.py, which has what a program does with sets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Process sets: ranks that take part in a collective together. Horovod's names, sentences and rules.
 
-Words.
+Terms.
   set         some ranks, by an id that all ranks share; 0 is all of them
   registered  known to the engine of this generation; what a shutdown ends is not registered any more
   dynamic     sets may be added and removed after ``init``

@@ -1,6 +1,6 @@
 """The one engine of this process: ``init``, ``shutdown``, and who may use it in between.
 
-Words.
+Terms.
   engine      the native core of one rank; exists between ``init`` and ``shutdown``
   generation  how many engines this process has had; what was enqueued belongs to one of them
 """

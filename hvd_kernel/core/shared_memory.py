@@ -1,6 +1,6 @@
 """Shared memory of the ranks of one host, there or on their GPUs: collectives work on it in place, without a copy.
 
-Words.
+Terms.
   region  what one allocation gave: a part of the same length for every rank
   dead    nothing of this process points into the region any more; a region that is dead on all ranks is released at the
           next allocation, which all ranks make together, or by ``release_shared``; all of them end with the engine

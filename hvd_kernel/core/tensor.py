@@ -1,6 +1,6 @@
 """A tensor as the core sees it, and NumPy's arrays in those words.
 
-Words.
+Terms.
   dtype  the core's number of an element type (native/tensor/dtype.h); names are Horovod's
   place  (pointer, shape, dtype): contiguous CPU memory; with (..., device, stream): contiguous memory of that device
   op     how elements of several ranks become one; the numbers are Horovod's

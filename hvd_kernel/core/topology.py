@@ -1,6 +1,6 @@
 """Topology: how a process finds its rank, and reaches the others before any link exists.
 
-Words.
+Terms.
   rank, size  this process's number, and how many there are
   exchange    collective call: bytes of this rank in, bytes of every rank out, in rank order
   round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a rendezvous

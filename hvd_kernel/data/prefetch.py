@@ -1,6 +1,6 @@
 """Prefetch: items of an iterable that a thread reads before they are taken.
 
-Words.
+Terms.
   reader  the thread; it runs the iterable from its first line to its last, ``finally`` included
   room    how many items may wait; the reader waits when there are so many
   stop    nobody takes any more: the reader ends with the item that it is at, and nobody waits for that

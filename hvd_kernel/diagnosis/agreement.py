@@ -1,6 +1,6 @@
 """Agreement of ranks: one digest per rank as a few words. Pure.
 
-Words.
+Terms.
   majority   more than half of the ranks, with the same digest: the others are those that differ
 """
 

@@ -1,6 +1,6 @@
 """Inquiry into where a cluster's ranks are: they are asked; one that does not answer is looked at from outside.
 
-Words.
+Terms.
   inquiry   one question to some ranks, that never waits by itself
 """
 

@@ -5,7 +5,7 @@ or rank 0 gives no answer, the others are asked, and those that do not answer ar
 same operation is told again when it has lasted ten times as long, so that a rank that is late in every epoch (it
 saves, it evaluates) does not fill the log.
 
-Words.
+Terms.
   inquiry   one question to several ranks: it ends when all have answered, or when its time is over
 """
 

@@ -1,6 +1,6 @@
 """What limits a run: from each rank's counters to sentences, and at most one sentence of advice. Pure.
 
-Words.
+Terms.
   exposed   communication that no computation hides: the time for which the rank that waits least stands still
   waiting   what the others stand still beyond that: for the slowest rank
   queued    time in which a rank could have run, but others had its core

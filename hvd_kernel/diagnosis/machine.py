@@ -1,6 +1,6 @@
 """%hvd doctor: looks at the machine and says, per finding, what to do. MPI and the extension are tried in a subprocess.
 
-Words.
+Terms.
   check     one question to the machine
   finding   its answer: good or not, what was found, and the fix if it is not good
 """

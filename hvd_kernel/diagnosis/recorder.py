@@ -3,7 +3,7 @@
 How the status is known, though mpiexec is the parent: Linux tells it to whoever holds a pidfd (since 6.15), and mpiexec
 writes it to the cluster's log. Both come when the parent has reaped the rank, so an examination may take a few tries.
 
-Words.
+Terms.
   record    a rank's pid, its pidfd, its memory cgroup, and how many processes that had killed when the cell began
 """
 

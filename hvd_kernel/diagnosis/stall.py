@@ -1,6 +1,6 @@
 """Stall report in one sentence, for cells and scripts: which operation waits for which rank, and where that is. Pure.
 
-Words.
+Terms.
   waits      a rank's code is inside one operation, the same one, since a while
   missing    ranks that have not come to the operation: the others wait for them
   silent     a rank of which nothing has been heard for a while: stopped, or C code keeps Python's lock

@@ -3,7 +3,7 @@
 All ranks come to a collective, and who is slow is the one that does not wait there. A rank is called slow when it was
 so in many rounds, not when it was very slow in one: on a busy machine every rank is late now and then.
 
-Words.
+Terms.
   beat       what ranks do in step: optimizer steps where they take some, else collectives
   round      the time in which every rank went on by a beat or more, as samples show it
   own time   what a rank needs for a beat by itself: the time in which it did not wait for others

@@ -1,6 +1,6 @@
 """Stacks that a rank wrote at a signal, read: Python's calls by ``faulthandler``, C functions by glibc's ``backtrace``.
 
-Words.
+Terms.
   trampoline   where the kernel enters a signal's handler: above it on the stack is the handler, below it what was
                interrupted
 """

@@ -1,6 +1,6 @@
 """``StepGuard``: a vote before each optimizer step, so that a failure costs one step and nothing is rolled back.
 
-Words.
+Terms.
   vote   a collective that ends when all ranks have come to it: each has its gradients, and no error
   whole  the values are those after a step, on this rank; within a step they are not
 

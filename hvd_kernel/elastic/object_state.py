@@ -1,6 +1,6 @@
 """``ObjectState``: plain Python values as elastic state, kept as copies.
 
-Words.
+Terms.
   tracked  given to the state by name: saved, restored and synced; other attributes are not
 """
 

@@ -1,6 +1,6 @@
 """The processes of the other ranks, so that nobody waits for one that has ended while the ranks rendezvous.
 
-Words.
+Terms.
   peer       another rank whose process this one can see: of the same machine, in the same namespace of pids
   pidfd      the kernel's handle of a process; it becomes readable when the process ends, and is never another's
 """

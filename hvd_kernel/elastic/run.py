@@ -1,6 +1,6 @@
 """``elastic.run``: a function that trains is called again, from the last commit, until it returns on all ranks.
 
-Words.
+Terms.
   recovery  the ranks meet again (shutdown, init), restore the last commit, and the function is called again
   ended     a rank has left the function by an exception that is no recovery's business: the others must not wait for it
 

@@ -1,6 +1,6 @@
 """Elastic state, kept through a failure: saved now and then, restored after a failure, made equal on all ranks.
 
-Words.
+Terms.
   commit   save, on every rank at the same point of the program; a failure goes back to the last one
   step     one that a StepGuard has voted for (elastic/guard.py): a failure keeps it, though nobody has saved it
   number   how many commits and steps the values have seen; where ranks differ, the highest has the newest values

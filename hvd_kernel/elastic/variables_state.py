@@ -1,6 +1,6 @@
 """Elastic state of variables that are assigned to, as TensorFlow's and Keras's are, and Python values beside them.
 
-Words.
+Terms.
   tracked   variables that are saved, restored and synced
   snapshot  their values at the last commit, as NumPy arrays: they outlive a session and cost no device memory
 """

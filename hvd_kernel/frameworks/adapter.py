@@ -1,6 +1,6 @@
 """The adapter of a framework: what a rank needs to know of values that are not Python's own.
 
-Words.
+Terms.
   elements  the numbers in an array or tensor, in the order of its rows
   state     what stands for an object that holds tensors: a model, an optimizer, a random generator
 """

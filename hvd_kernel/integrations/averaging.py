@@ -1,6 +1,6 @@
 """Gradients of a library's optimizers, averaged as soon as a backward pass is over: before the library looks at them.
 
-Words.
+Terms.
   made      a DistributedOptimizer
   held back gradients of a backward pass whose sum is not asked for yet: batches are accumulated
   reduced   optimizers whose gradients are the ranks' average since their last step

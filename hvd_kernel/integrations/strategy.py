@@ -1,6 +1,6 @@
 """Strategy of a Lightning Trainer: training on ranks that exist already; for either of Lightning's packages.
 
-Words.
+Terms.
   plain  the optimizer that a LightningModule configures
   made   the DistributedOptimizer in its place
 """

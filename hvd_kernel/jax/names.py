@@ -4,7 +4,7 @@ A call without a name gets one by its place in the source: function, line, and a
 traced around it. What comes to stand under one name twice in a trace is numbered. So a name says nothing of what else
 a rank has traced before, and ranks that trace again, or later, still meet.
 
-Words.
+Terms.
   trace  JAX runs a function once to see what it does; an inner function that is jitted by itself has one of its own
 """
 

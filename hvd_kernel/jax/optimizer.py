@@ -1,6 +1,6 @@
 """Gradients averaged over all ranks before optax's update; buckets of them.
 
-Words.
+Terms.
   bucket  gradients that travel as one operation. The last layers' come first, as the backward pass makes them: they
           travel while it goes on
 """

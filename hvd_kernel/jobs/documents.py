@@ -1,6 +1,6 @@
 """YAML documents that know line and column of every value, for errors that say where.
 
-Words.
+Terms.
   path   the names and numbers that lead to a value: ("environment", "replicas", "n_workers")
   model  a msgspec.Struct that says which fields there are, and their types
 """

@@ -1,6 +1,6 @@
 """Command-line flags as tables: which there are, how many values each takes, and what a reader does with it. Pure.
 
-Words.
+Terms.
   use      what a flag is for: np, hosts, variable, ...; "ignored": its note says what is done instead;
            "quiet": nothing, and nobody misses it; "refused": its note says what to write instead
   spelled  a flag and its values as they were written

@@ -1,6 +1,6 @@
 """Placement: a JobSpec's replicas on this machine, on the hosts that it names, or in an allocation. Pure.
 
-Words.
+Terms.
   room  the hosts of an allocation, with their slots; none: this machine
 """
 

@@ -1,6 +1,6 @@
 """Job specification (JobSpec): what is to run, where, and with which resources. Immutable, checked when it is made.
 
-Words.
+Terms.
   replica  one container, pod, task of a scheduler or host: a place with resources, for one rank or more
   slot     room for one rank in a replica
   step     a line that all ranks run; all of them wait for each other behind it

@@ -2,7 +2,7 @@
 
 The variables and modules of Keras 2 are TensorFlow's, and so is all else that there is to know of them.
 
-Words.
+Terms.
   place  of a variable among its model's: names and paths count what else a process has made
 """
 

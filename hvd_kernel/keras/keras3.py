@@ -1,6 +1,6 @@
 """Keras 3's optimizers: the training step of every backend ends in ``apply``, and that reduces first.
 
-Words.
+Terms.
   scaler  a LossScaleOptimizer. It skips a step with an inf or nan, by a branch in which only some ranks may be: so the
           reduction comes before that, and all ranks find the same
   passes  backward passes whose gradients are summed here before one reduction

@@ -3,7 +3,7 @@
 Keras weighs the mean loss of an epoch by the sizes of the batches. The sum of those weights is read here when somebody
 asks, so a step costs nothing. ``keras.Model.fit`` gets one callback more where the optimizer is a DistributedOptimizer.
 
-Words.
+Terms.
   loss   Keras's metric with the mean loss of an epoch; a training step of the user's own may do without
   meter  counts in one ``fit``; the thread that trains writes, the panel's reads, under one lock
 """

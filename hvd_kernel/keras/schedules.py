@@ -1,6 +1,6 @@
 """Learning rates as functions of the epoch: Horovod's formulas, and nothing else.
 
-Words.
+Terms.
   epoch  a number with a fraction: 1.5 is in the middle of the second one
 """
 

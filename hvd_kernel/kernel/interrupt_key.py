@@ -4,7 +4,7 @@ ipykernel raises KeyboardInterrupt wherever the main thread is while it answers 
 running it, or while the reply is written, nobody catches it: the cell gets no reply, and shows as running for ever.
 What the key does to the ranks of a cell is in magics/interrupts.py.
 
-Words.
+Terms.
   beside    in IPython's or ipykernel's own code; a press that comes there waits for the user's next statement in the
             same cell, and is forgotten with the cell
 """

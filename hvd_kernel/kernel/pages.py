@@ -4,7 +4,7 @@ A page that opens a notebook asks what kernel this is, which comms there are, an
 ipykernel answers on the main thread, after the cell. These questions change nothing, so the shell channel's thread
 answers them, in their order, while the main thread is at a cell. What else a page says to widgets keeps its place.
 
-Words.
+Terms.
   control   the comm by which a page asks for the state of all widgets at once
   readable  a comm whose custom messages are questions too: its owner has set ``READABLE`` on it
 """

@@ -1,6 +1,6 @@
 """The environment of the ranks: what stays of the launcher's, and what tells a rank who it is. Pure.
 
-Words.
+Terms.
   carried  what goes along to another host: not what describes the launcher's own machine or session
 """
 

@@ -1,6 +1,6 @@
 """Output multiplexer: bytes of many ranks become whole lines, each with its rank: ``[1]<stdout>:text``, as horovodrun.
 
-Words.
+Terms.
   held   a traceback on stderr that may be the last of a rank: kept back, so that the root cause's comes last
 """
 

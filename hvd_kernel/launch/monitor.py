@@ -1,6 +1,6 @@
 """Monitor of a running job: carries its output, notes how ranks end, and ends the others when one fails.
 
-Words.
+Terms.
   settle  the time between the first failure and the end of the others, in which the root cause may show itself
   taken   ranks that mpiexec has ended, or has had ended: such an end is no failure of theirs
 """

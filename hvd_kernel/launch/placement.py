@@ -1,6 +1,6 @@
 """Placement of ranks: from the user's list of hosts to places. Pure, but for the hostfile.
 
-Words.
+Terms.
   slot    room for one rank on a host
   place   one rank and the host it runs on
 """

@@ -1,6 +1,6 @@
 """Array interchange: what has ``__dlpack__`` or ``__array_interface__`` as a NumPy array of its memory, and back.
 
-Words.
+Terms.
   kind  the library that an array is of: CuPy, PyArrow, torch, JAX. A result is of its operand's kind
   view  a NumPy array of the same memory
 """

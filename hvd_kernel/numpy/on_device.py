@@ -3,7 +3,7 @@
 The host waits for nothing: a library orders its work before the default stream, as DLPack's consumers ask, the core
 begins behind that, and whoever takes a result says by which stream it goes on.
 
-Words.
+Terms.
   lent   memory behind an operation, for whoever takes it by DLPack
   place  see tensor; with the device and the stream, here always the default one
 """

@@ -1,6 +1,6 @@
 """Clusters that outlive their kernels, and how they are found again: by a note in their private folders, without a key.
 
-Words.
+Terms.
   detached  also "kept", after ``--keep``: its ranks go on when their kernel ends; it has a name, and a socket to which
             the next one connects (channel/attachment.py)
   place     the folder of the notebook that has kept it

@@ -4,7 +4,7 @@ Found by marks alone (lifetime.py): every process of a cluster carries the mark 
 be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
 The one exception is shared memory of Open MPI's, which carries none: what no living process maps is swept.
 
-Words.
+Terms.
   orphan   a marked process of this user whose holder is gone or an orphan itself; no supervisor of a detached cluster
   stray    a process that a cell of this cluster started and detached (setsid, double fork); it ends with the cluster
 """

@@ -11,7 +11,7 @@ A rank is connected with the agent of its host (processes/rank_channel.py), whic
     Ready(generation, why)        ->              it has left its communicator, because of a failure or a change
                                   <-  Place | Removed
 
-Words.
+Terms.
   worker      one process for its whole life, by a number that no other process of the job ever has
   rank        the number of a worker in one generation
   generation  one communicator of the job: it begins when all its workers have been told their places; from 1

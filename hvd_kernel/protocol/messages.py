@@ -3,7 +3,7 @@
 A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts
 (``to_wire``, ``from_wire``), never pickles.
 
-Words.
+Terms.
   cell       one ``%%hvdrun`` execution, known by the notebook's execution count
   rank       engine id == MPI rank == Horovod rank
   sample     one telemetry record of one rank

@@ -1,6 +1,6 @@
 """The notebook's cluster, where ``run()`` finds it: the magics register it here, and neither imports the other.
 
-Words.
+Terms.
   task      an object that every rank gets a copy of; ``task.perform()`` runs there as a cell does, then it comes back
 """
 

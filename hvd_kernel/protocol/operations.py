@@ -1,6 +1,6 @@
 """Recent operations of a rank, as they travel from it to the notebook: what the panel's timeline is drawn from.
 
-Words.
+Terms.
   operation  what the core carried out at once: one tensor, or several that were fused
   waits      when a thread of the user stood still for one
 """

@@ -3,7 +3,7 @@
 Each rank writes what it prints to two files of raw bytes, and beside them an index of JSON lines. Any process of this
 user may read them while they grow, and after the rank has died.
 
-Words.
+Terms.
   index      {"cell": 7, "stdout": at, "stderr": at}     where a cell's text begins; it ends where the next one's does
              {"lost": "stdout", "at": at, "bytes": n, "why": text}          what could not be written there
              {"first": "stdout", "at": at}               what came before was given up for room

@@ -3,7 +3,7 @@
 Each actor holds the agent of one rank, on the node of its place. A node that comes gets actors; one that discovery
 names no more is left by its ranks at their next commit; of one that is lost Ray says so, and its ranks are.
 
-Words.
+Terms.
   place  room for one rank on a node
 """
 

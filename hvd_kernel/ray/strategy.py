@@ -1,6 +1,6 @@
 """``horovod.ray.strategy``: where Ray puts the actors that are the ranks.
 
-Words.
+Terms.
   bundle  resources that lie on one node, in a placement group
 """
 

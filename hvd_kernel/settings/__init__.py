@@ -1,6 +1,6 @@
 """Settings: every variable of the environment that means something to us or to Horovod, in tables. A shared leaf.
 
-Words.
+Terms.
   HVD_*           our own variable; it wins over Horovod's where both are set
   HOROVOD_*       Horovod's variable of the same meaning, so that existing job scripts keep working
   setting         one row: its variables, its name in a Jupyter configuration file, its default, flag and meaning

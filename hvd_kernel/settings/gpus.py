@@ -2,7 +2,7 @@
 
 A shared leaf of the standard library: it is used before torch is imported, since CUDA reads its variable once.
 
-Words.
+Terms.
   choice   auto, all, none, or numbers of devices as in 0,1
   visible  the devices that CUDA shows to a process, numbered from 0: those of CUDA_VISIBLE_DEVICES where that is set
   turn     each rank of a host has the next of the visible devices; where ranks are more than devices they share

@@ -3,7 +3,7 @@
 What an image or a script of Horovod's has left in the environment stops nothing: it is read as below, and rank 0 says
 once what is done instead. Our own variables, HVD_*, are read as they stand.
 
-Words.
+Terms.
   reading  a value in the words of the tables; empty: the choice is left to the core
   instead  what is done, as a sentence without its dot; empty: what was asked for, and nobody needs to be told
 """

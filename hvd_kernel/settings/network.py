@@ -1,6 +1,6 @@
 """The IPv4 addresses of this host, and the one by which all other hosts reach it. A shared leaf.
 
-Words.
+Terms.
   network  an interface's address with the network it lies in, as in "10.0.0.7/24"
   card     what a process tells of its host: {"machine": ..., "networks": {interface: network}}; an agent's hello is one
 

@@ -4,7 +4,7 @@ In each epoch the groups are put into another order, and their rows, one behind 
 length. The last share is filled with the first rows again. So all ranks take the same number of steps and each row is
 seen.
 
-Words.
+Terms.
   group  a row group: what a parquet file is read by
   piece  rows of one group: [start, stop)
 """

@@ -6,7 +6,7 @@ what is left of the graphs that run, if every thread that may call us is inside 
 compares the ranks (native/engine/controller/deadlock.h). Where it cannot be known, nothing is said: another thread of
 the user's runs, or a graph has a loop. The stall check tells of those.
 
-Words.
+Terms.
   run     a thread is inside TensorFlow and executes a graph, or waits for an operation in eager mode
   begun   of a graph's collectives, those that this run has asked for
   caller  a thread that has called us, or may at any time: one that runs the user's code. Of daemon threads those only

@@ -1,6 +1,6 @@
 """Calls of TensorFlow operations: their names, and what keeps TensorFlow from taking them for arithmetic.
 
-Words.
+Terms.
   eager   the operation runs now; in a graph it is only noted down, to run later, perhaps often
   ticket  the last input of a collective. In a graph it comes from an operation with a side effect, so TensorFlow does
           not compute the collective of constants while it optimises; a graph has one, since each costs 3 us when it

@@ -1,6 +1,6 @@
 """Collectives that one run of a graph carries out, with the functions that it calls. Pure: a GraphDef goes in.
 
-Words.
+Terms.
   part   of a name, what is behind its last slash: the node's own name, wherever its function is called
   once   a node that runs each of its functions at most once, when it runs itself; loops do not
 """

@@ -1,6 +1,6 @@
 """Reductions of tensors and IndexedSlices over all ranks: Horovod's functions, above the operations of ``mpi_ops``.
 
-Words.
+Terms.
   dense   a tensor; reduced by one operation
   slices  tf.IndexedSlices: rows of a large tensor, and where they belong. Every rank gets the rows of all, which add up
           where two have the same place

@@ -3,7 +3,7 @@
 Of the Keras that ``tf.keras`` is: 3, or 2 through tf-keras. Ranks may have different numbers of samples, also none:
 each sample weighs the same.
 
-Words.
+Terms.
   channel  the axis that is not averaged over
   moments  of a channel: its mean and its variance, over the samples of all ranks
   part     of a rank: how many values each channel has, their mean, and the sum of their squared distances from it

@@ -5,7 +5,7 @@ the same moment all compile the same, each with its own C++ compiler. Here whoev
 then looks again. The lock is the system's: it ends with its process, however that ends. Who has waited too long
 compiles for itself, as without this.
 
-Words.
+Terms.
   turn   the right to compile a graph, of which the cache's key says whether it is the same
 """
 

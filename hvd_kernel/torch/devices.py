@@ -4,7 +4,7 @@ The host waits for nothing: the core begins behind what the caller's stream has 
 stream is given after ``synchronize`` comes behind the operation. Where the core cannot use a device torch stages: the
 core sees copies in pinned host memory. Why is said once, unless the user asked for it (HVD_GPU=staged).
 
-Words.
+Terms.
   place    see tensor; on a device it ends with two more words, the device and the stream
   buffer   memory that the core works on in a tensor's place: the tensor itself, or a copy of it
   touched  buffers and outputs of one operation, which is to stay alive until the caller's stream is behind it

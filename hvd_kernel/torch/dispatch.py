@@ -1,6 +1,6 @@
 """Dispatch of collectives from torch tensors to the core: what all forms of an operation share. Each returns a handle.
 
-Words.
+Terms.
   in place  a trailing underscore: the result is written over the tensor
   buffer    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
   group     several tensors that are one operation, all or nothing; its result is a tuple

@@ -1,6 +1,6 @@
 """Staging of a torch tensor in memory that the core can work on, and back.
 
-Words.
+Terms.
   buffer   contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU
            where the core takes it there (see devices), else on the CPU
   unstage  bring a result from a buffer back to the tensor it stands for

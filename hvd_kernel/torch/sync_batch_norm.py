@@ -1,6 +1,6 @@
 """Batch normalisation over the samples of all ranks: what one process computes with the whole batch.
 
-Words.
+Terms.
   channel  dimension 1; the values of all other dimensions belong together
   moments  of a channel: its mean, and the sum of the squared distances from it
   wide     the type sums are made in: float32 at least

@@ -2,7 +2,7 @@
 
     HVD_TRACK = off | on | WORD,WORD,...        WORD = KIND | KIND:PLACE | per-rank
 
-Words.
+Terms.
   kind    tensorboard, mlflow, polyaxon or jsonl
   place   of tensorboard and polyaxon a folder, of jsonl a file, of mlflow a tracking URI; each kind has its own default
 """

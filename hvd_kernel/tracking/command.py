@@ -1,6 +1,6 @@
 """Command ``%hvd track``, without the notebook: its words become a choice, and the ranks are told.
 
-Words.
+Terms.
   ask   how a notebook calls a handler of ranks: ``ask(handler, ranks, content)``, each rank's answer by its number
 """
 

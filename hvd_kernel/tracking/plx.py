@@ -1,6 +1,6 @@
 """Polyaxon's files of a run, as text and names: those that traceml writes. Pure.
 
-Words.
+Terms.
   events    events/metric/<name>.plx: a header, then a line per value, which begins with the line's end;
             events/<kind>/<name>.plx, of files with a step: the same with a JSON value
   files     outputs/, and assets/<kind>/ for those with a step

@@ -1,6 +1,6 @@
 """Polyaxon's layout of a run on disk, without a dependency; ``polyaxon ops upload`` and its sidecar take it from there.
 
-Words.
+Terms.
   root      POLYAXON_ARTIFACTS_ROOT, or what HVD_TRACK=polyaxon:ROOT says, or POLYAXON_OFFLINE_ROOT (/tmp/plx/offline)
   managed   Polyaxon itself runs this (POLYAXON_IS_MANAGED), and has made the folder of the run
 """

@@ -1,6 +1,6 @@
 """The tracker of this process: made from HVD_TRACK when it is first asked for, or chosen later by ``%hvd track``.
 
-Words.
+Terms.
   run id  32 hexadecimal digits that all ranks of a job share: Polyaxon's own, the launcher's, or rank 0's, which ranks
           hear when they meet
   pinned  the run id is one that the others have too; else this process has made it

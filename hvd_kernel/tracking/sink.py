@@ -1,6 +1,6 @@
 """The Protocol of a sink: what writes a run's values and files to one kind of place. A new kind is one file.
 
-Words.
+Terms.
   sink     writes to one place; any of its calls may raise, which ends that sink and nothing else
   run      one training, by one name in every sink
   point    the values of one ``hvd.log``, already reduced over ranks

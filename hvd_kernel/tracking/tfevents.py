@@ -1,6 +1,6 @@
 """TensorBoard's event files of scalars, as bytes: records of TensorFlow that hold messages of protobuf. Pure.
 
-Words.
+Terms.
   record    length (uint64), its checksum, message, its checksum; little-endian; checksum: crc32c, masked (uint32)
   message   Event: 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 Summary of Values: 1 tag, 2 float
 """

@@ -3,7 +3,7 @@
 None where there is no GPU, where the rank has not used it so far (to ask would start CUDA), or where nvidia-ml-py
 (extra ``gpu``) is not installed. One that a device does not have is left out alone.
 
-Words.
+Terms.
   figure   name -> number: util (%), memory (bytes), power (W), temperature (Celsius), and bytes per second: nvlink_tx,
            nvlink_rx, pcie_tx, pcie_rx
   counter  bytes since the driver has begun to count: a rate is what it grew by

@@ -1,6 +1,6 @@
 """A job's writer: what its cell would have shown, kept until somebody asks, and shown there where the user looks.
 
-Words.
+Terms.
   panel    the one output that changes after the cell has ended: a line, then the live dashboard, then its last state
   outlet   the real writer; what goes there from the job's context lands in the cell that started the job
 """

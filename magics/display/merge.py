@@ -1,6 +1,6 @@
 """Many ranks' outputs as one: equal things once, with the label of the ranks that said them. Pure.
 
-Words.
+Terms.
   label     the ranks of a group as text: ``[0]``, ``[0-3]``, ``[0,2-3]``
   merge     what is common to several ranks comes once and keeps its place between what is not; in between, ranks come
             in order. Every rank's own items stay in their own order.

@@ -1,6 +1,6 @@
 """The output buffer of one rank in a cell, as it will be stored: two streams, displays in their last state, results.
 
-Words.
+Terms.
   unseen     lines after ``fresh``, which somebody was shown in the middle of the cell
 """
 

@@ -1,6 +1,6 @@
 """Several ranks' failures as one exception: root cause first, with the real class's name. Pure.
 
-Words.
+Terms.
   root        the failure that came first and was not caused by another rank's; of the same error on several ranks
               within a moment it is the lowest rank's, so that a cell fails in the same way every time
   death       a rank's process is gone; it is the root whatever others raised, because it takes a moment to be known

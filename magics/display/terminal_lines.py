@@ -1,6 +1,6 @@
 r"""Terminal lines of one rank: what it printed as a terminal would show it in the end, bounded. Pure.
 
-Words.
+Terms.
   head, tail   the first and the last lines, which are kept; what is between them is counted and left out
   open line    the last line while no newline has ended it; a ``\r`` starts it again: a progress bar stays one line
   below        lines under the open line, when codes have moved the cursor up: several bars at once do that

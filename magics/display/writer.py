@@ -1,6 +1,6 @@
 """The writer of the running cell: everything the magics show goes through here.
 
-Words.
+Terms.
   terminal      plain IPython: no display messages, streams are seen at once
   interactive   a notebook with a user in front (the front end answers stdin): widgets and updates are worth sending
   headless      nbclient, nbconvert, nbval, papermill: what is sent is what is stored, once and in order

@@ -1,6 +1,6 @@
 """Completers: what may follow a magic, or a sub-command of %hvd. A row of the tables names one. Pure.
 
-Words.
+Terms.
   symbol    what has been typed of the name so far
 """
 

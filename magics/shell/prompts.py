@@ -4,7 +4,7 @@ The loop around the run calls ``tick``; nothing here blocks it where a front end
 interrupt key and live output are seen while the user thinks. A job's prompts wait for %hvdpdb; where there is nobody
 (nbval, papermill) ranks are told so.
 
-Words.
+Terms.
   open        asked by a rank and not answered yet
   asked       the open prompt that the user sees now
   expected    a rank that may ask in a moment: the user stays with a rank that is stepped, and starts with the lowest

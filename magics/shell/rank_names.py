@@ -1,6 +1,6 @@
 """Completion, inspection and hints for names that live on the ranks. The notebook's own namespace is left alone.
 
-Words.
+Terms.
   rank cell   a cell whose first line of code is %%hvdrun, or a plain one with %hvdauto on
   offered     in a rank cell: what a rank knows, keywords, builtins and what is ready on every rank, and what --push
               brings; no other local names, which would be NameErrors there

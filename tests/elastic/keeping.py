@@ -2,7 +2,7 @@
 
     python keeping.py PLAN         a JSON file
 
-Words of the plan.
+Terms of the plan.
   how         guard (a StepGuard, no commits), or commit (one after every second step)
   kills       step -> {place: [workers]}; a place is backward, voted or stepped; each worker once
   checkpoint  a folder, or null

@@ -2,7 +2,7 @@
 
     python training.py PLAN        a JSON file
 
-Words of the plan.
+Terms of the plan.
   log      file that takes a JSON line per epoch, from rank 0; beside it log.error.N, with what has ended worker N
   runs     file to which each run of the discovery script has added a line
   epochs, batches, commit_every

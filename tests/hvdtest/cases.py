@@ -1,6 +1,6 @@
 """Many operations in one go: every rank starts them in an order of its own, all in flight at once, and looks at every result.
 
-Words.
+Terms.
   case  a name, what starts it (giving a handle), and the result that is right
 """
 

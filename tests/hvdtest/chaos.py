@@ -1,6 +1,6 @@
 """The chaos driver: a training in a real kernel, faults by sentence, and what a person would do after each.
 
-Words.
+Terms.
   lap       one cell that trains from where the ranks stand to a step, with the faults of its plan
   repair    what follows a failed lap: %hvd respawn if ranks are dead, and one cell that makes all ranks equal again
   digest    sha256 of all parameters and of the optimizer's state on one rank

@@ -1,6 +1,6 @@
 """Helpers for tests on a real cluster: run a cell to its end, and look for what a cluster may have left behind.
 
-Words.
+Terms.
   traces     everything of a cluster that a machine can show: processes, private folders, abstract sockets
 """
 

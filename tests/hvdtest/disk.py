@@ -1,6 +1,6 @@
 """A disk that can fail: what files.py asks of ``os`` is counted, recorded, ended in the middle, or refused.
 
-Words.
+Terms.
   call   one system call that changes something on disk, or makes a change durable
   crash  the power fails: what was made durable is there, of the rest any part
 """

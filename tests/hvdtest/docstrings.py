@@ -1,6 +1,6 @@
 """Docstrings of public names: what they tell, what they lack, and their examples, run on ranks.
 
-Words.
+Terms.
   told     the parameters that a docstring describes: in its own section, or by "Parameters as in ``other``"
   example  what stands behind >>>; after the line "On two ranks:" its results are those of exactly two ranks
 """

@@ -1,6 +1,6 @@
 """Elastic jobs for tests: a real hvdrun on two names of this machine, hosts and failures by the epoch, not by the clock.
 
-Words.
+Terms.
   schedule  hosts by how many epochs have ended: {0: "localhost:2", 1: "localhost:2 127.0.0.1:2"}; of a list each run
             of the script prints the next, and the last one stays
   line      what rank 0 of the training has noted at the end of an epoch

@@ -1,6 +1,6 @@
 """Real ranks that go through planned generations: a fake driver gives the places, all else is real.
 
-Words.
+Terms.
   plan  the generations of a job: of each the ranks of its workers
 """
 

@@ -1,6 +1,6 @@
 """Soak of an elastic job: random deaths, stops, leaves and joins, and at the end the parameters of a training without.
 
-Words.
+Terms.
   fault    what is done to the job at some step: kill, stop (for a moment), leave (SIGTERM to the rank in a host's last
            slot, which goes when the rank has left), go (a slot, or a host, of the discovery goes), come (all slots of a
            host are there again), cut (the connection to a host breaks: its agent is killed, and its ranks end)

@@ -5,7 +5,7 @@ finds our package through links to where pytest's own Python has it, so that a c
 Packages on a line ``# link: torch torchgen`` are links too. What was downloaded (gigabytes) is shared by all checkouts; what
 belongs to one checkout is an environment with nothing but links on top of it.
 
-Words.
+Terms.
   home        where environments are kept: ~/.cache/hvd_kernel/environments, or HVDTEST_ENVIRONMENTS
   downloaded  the environment that a lock file was installed into
   digest      of a lock file and of the Python, and of the links' target: another one is another environment

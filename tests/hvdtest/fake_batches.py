@@ -1,6 +1,6 @@
 """Gradients on the fake driver's device while rank 0's device is busy: how many operations become of them, and what is in them.
 
-Words.
+Terms.
   gate   rank 0's stream is held until all ranks have asked for all gradients: the first is in flight until then
 """
 

@@ -1,6 +1,6 @@
 """Fakes of torch tensors on GPUs, for a torch without CUDA: memory of the host that says it is a device's.
 
-Words.
+Terms.
   fake stream  a number, which torch.cuda.current_stream gives; what is ordered on it is in the test's hands
 """
 

@@ -1,6 +1,6 @@
 """A fake elastic driver for real ranks: a real agent's channels to them, in a thread; a test says what it answers.
 
-Words.
+Terms.
   worker  a process, by its number, as of protocol/elastic.py
   slots   of the workers, by which their local ranks go; without any, these are their ranks
 """

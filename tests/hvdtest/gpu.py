@@ -1,6 +1,6 @@
 """For checks that run on ranks with a GPU: which device is the rank's, tensors there and back, and the ways they can travel.
 
-Words.
+Terms.
   way   how the ranks' tensors are reduced: ring (the core's own), nccl, core (staged by the core), torch (staged by torch);
         auto: as without any setting
 """

@@ -1,6 +1,6 @@
 """Several hosts on one machine: network namespaces joined by a bridge. Everything goes with the processes that hold it.
 
-Words.
+Terms.
   holder   a process that does nothing but keep one host's namespaces alive, of its network and its name; it ends when
            its input is closed, also by our death
   switch   the host with the bridge; the others see it as the wire between them

@@ -1,6 +1,6 @@
 """hvdrun as a command, for tests: run, read, and nothing left behind.
 
-Words.
+Terms.
   mark  a variable that every process of a test has, whoever started it
 """
 

@@ -3,7 +3,7 @@
 Values are small whole numbers, so that every sum, product and half is exact in every type: results are compared bit by
 bit, and no tolerance hides anything.
 
-Words.
+Terms.
   both   what each rank has, (ranks, rows, columns)
   back   of each rank the gradient of its operand, by the gradients of the results: Horovod's rules (hvd_kernel/jax/rules.py)
 """

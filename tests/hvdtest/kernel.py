@@ -1,6 +1,6 @@
 """A real kernel, driven through jupyter_client: every message of every cell is checked against the protocol.
 
-Words.
+Terms.
   outcome   everything one cell caused: reply and iopub messages, in order
   tag       a random word in the kernel's environment, which all its descendants inherit: by it leftovers are found
   figures   how long the kernel waits for what: tests have it wait longer, because the machine may be busy

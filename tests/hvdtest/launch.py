@@ -1,6 +1,6 @@
 """Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves nothing behind.
 
-Words.
+Terms.
   check    a function of a test file that runs on every rank; gives back something that JSON can carry
   gone     ranks that a check is meant to lose, with the exit status they end with
   overdue  a rank that lives and has not answered in time: it says what it waits for and where, and is ended

@@ -1,6 +1,6 @@
 """A kernel with two ranks, made where everything is against it: umask 000, and a folder full of planted files.
 
-Words.
+Terms.
   planted    a file in the notebook's folder that has the name of something that we or Python import, or a config file;
              when it is run, it writes who ran it to a list and then stands aside for the real module
   canary     that list

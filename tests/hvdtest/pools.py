@@ -1,6 +1,6 @@
 """Pools of ranks that stay for several tests. One is open at a time, because the ranks share few cores with everything else.
 
-Words.
+Terms.
   layout  a number of ranks, and how they reach each other: (2, "shm"); for GPUs also the way of their tensors: (2, "ring")
 """
 

@@ -1,7 +1,7 @@
 """One kernel or cluster for all tests that need the same, ``@pytest.mark.cluster(4, env={...})``: the same ranks, the same
 environment. Starting one takes seconds; tidying up after a test takes a tenth of one.
 
-Words.
+Terms.
   needs     what a test asks for: a kernel or a session, the number of ranks, the environment
   residue   what a test has left: jobs, processes, ports. It fails the test that has left it; names are only forgotten
 

@@ -1,6 +1,6 @@
 """What a process tree shows to strangers: its listeners, and what each of them answers to bytes that prove nothing.
 
-Words.
+Terms.
   room       which of our processes: kernel, supervisor, launcher (Open MPI's), rank
   listener   a socket that anybody may connect to: TCP on some address, or a unix socket's name
 """

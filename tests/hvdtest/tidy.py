@@ -1,6 +1,6 @@
 """Tidies up in a kernel and in its ranks when a test has ended. Runs inside them, so it imports nothing heavy.
 
-Words.
+Terms.
   residue   what a test has left that is no variable: it should have ended it itself, and is named for it
 """
 

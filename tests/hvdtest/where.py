@@ -1,6 +1,6 @@
 """Who waits where: the Python stacks of a kernel, its supervisor and its ranks, taken from outside when a test hangs.
 
-Words.
+Terms.
   tag     a word in the environment of a kernel and of all its descendants, by which they are found
 """
 

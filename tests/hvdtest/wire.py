@@ -1,6 +1,6 @@
 """The line between the hosts 0 and 1 of hvdtest.hosts, in our hands: every frame on it goes through this process.
 
-Words.
+Terms.
   frame   what one host sends to the other; the kernel's segmentation makes some of them larger than the line would
   silent  a host whose frames are thrown away: nobody is told, and what it is sent still arrives
 """

@@ -3,7 +3,7 @@
 Collectives, joins and process sets come in an order drawn from a seed, the same on every rank; errors stand in the middle of
 them, and the operation after each of them is right again.
 
-Words.
+Terms.
   step  the number of an operation, from 0
   team  the ranks that take part in it, ascending: all of them, or a process set's
 """

@@ -1,6 +1,6 @@
 """Devices across resets: ranks meet again by other numbers and sizes. The driver of CUDA and that of the job are fakes.
 
-Words.
+Terms.
   plan  as in hvdtest/elastic_plans.py
 """
 

@@ -1,6 +1,6 @@
 """Ranks that come, go and get other numbers, on living processes: a fake driver gives the places, all else is real.
 
-Words.
+Terms.
   plan  as in hvdtest/elastic_plans.py
 """
 

@@ -7,7 +7,7 @@
 Two ranks for each way, all alive at once; in every round each way takes one sample of each size, in turn, so that what the
 machine does besides hits all alike. TensorFlow and JAX come from tests/frameworks/environments, tf221.txt and jaxnew.txt.
 
-Words.
+Terms.
   way     how two processes make a sum: one of WAYS
   chain   operations of which each takes the last one's result: what one costs is the slope between a short and a long chain
 """

@@ -4,7 +4,7 @@
 
 Each way starts its ranks with ``mpiexec``, one way after the other: figures of memory do not depend on other work.
 
-Words.
+Terms.
   own         the proportional set size (Pss): a page that n processes share counts as 1/n for each
   init        own after the library is ready, less own before it was imported
   gradients   own after 1 GiB of gradients has been reduced, less own with the gradients alone: what stays

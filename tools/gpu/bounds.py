@@ -1,6 +1,6 @@
 """Bounds of the table that side_by_side.py measures on a GPU: which of its rows miss them. Pure.
 
-Words.
+Terms.
   limit  the time that an allreduce's traffic takes at the speed at which the device copies within itself (measure.py)
   none   a step without reduction
 """

@@ -3,7 +3,7 @@
 Started without arguments it starts its own ranks, for each way in turn. Ours and Gloo alternate in the same processes, on the
 same tensors; medians. busbw is nccl-tests' word: 2 (n - 1) / n of the bytes, per second.
 
-Words.
+Terms.
   copy   bytes that the device reads and writes per second when it copies within itself: all that the ring does there
   limit  the time that the traffic of the ring takes at the speed of copy, where all ranks share one device: each rank packs
          (2 S), folds its chunk (S + S / n) and unpacks (2 S), so n ranks move (5 n + 1) S; in memory that the ranks

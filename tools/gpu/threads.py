@@ -1,6 +1,6 @@
 """Ranks as threads of one process on one device, where their kernels run at the same time: what the ring reaches there. Markdown.
 
-Words.
+Terms.
   slices      the ring as it is for any memory: pack, fold, unpack, each rank in the order of its stream
   persistent  one kernel of each rank that stays until all is done, over slots in the memory of its neighbour
   shared      the same tensors in memory that the ranks share: folded from all into all

@@ -1,6 +1,6 @@
 """The last seconds of some ranks: operations, waits, and for whom an operation waited. Pure: answers in, messages out.
 
-Words.
+Terms.
   lane   what is known of one rank, on the clock of the notebook's host
   late   the rank that an operation waited for: it asked last; and for how long this rank waited for it
 """

@@ -6,7 +6,7 @@
 An agent outlives its rank's process, and starts the one that replaces it. One that is gone may be followed by another
 of the same index, where the engine brings it.
 
-Words.
+Terms.
   index   the number that the engine has given its process; ranks are numbered host by host, from that of index 0
 """
 

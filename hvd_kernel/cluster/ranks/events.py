@@ -2,7 +2,7 @@
 
 Messages of the supervisor (processes/channel/messages.py) are events as they are.
 
-Words.
+Terms.
   request  the number of somebody who waits: each gets one answer, Done or Failed
   ticket   the number of a timer or of a question to ranks, by which what comes of it is known
 """

@@ -5,7 +5,7 @@ communication. Whoever dies meanwhile is replaced too: each try begins with who 
 until it has met the others, so a rejoin that is cancelled can be asked for again; and as bare until it has what was
 kept, which the next one then gives.
 
-Words.
+Terms.
   survivor   a rank that has lived all the time
   fresh      a rank that has been started in the place of a dead one, or in a new place
 """

@@ -1,6 +1,6 @@
 """Requests to several ranks and the wait for their answers (everything but cells).
 
-Words.
+Terms.
   channel    shell (requests in order, cells among them), control (at once, also while a cell runs), iopub (what ranks
              publish); each is a connection of its own, and ZeroMQ drops what is sent before both ends have met
 """

@@ -3,7 +3,7 @@
 ipyparallel's client keeps a cell's whole text and hands it out again with every update (quadratic in the output); here
 each message goes once, as it is, to the sink that waits for it.
 
-Words.
+Terms.
   sink       what receives the answers to one request on some ranks: reply, outputs, death
   uuid       the socket identity of a rank's engine; the rank is its engine id
 

@@ -2,7 +2,7 @@
 
 The agent of the host carries the messages (core/stacks/agent_channel.py). What they mean: protocol/elastic.py.
 
-Words.
+Terms.
   answer   a Place, or that the worker is Removed
   pushed   said of an answer that comes without a question: the generation that was to be is not, or is no more
 """

@@ -1,6 +1,6 @@
 """Slurm step: what srun tells a task about it. Pure: an environment in, a placement out.
 
-Words.
+Terms.
   step       one srun; its tasks are the ranks
   placement  which rank this process is, and the address of rank 0's host where the ranks rendezvous
 """

@@ -1,6 +1,6 @@
 """Call stack of this rank's main thread, as frames of a message: for cells, and for scripts.
 
-Words.
+Terms.
   own frame    a call of the user's code: a cell, or a file that is not installed
   machinery    packages whose calls explain nothing and are left out: ours, IPython's, what runs a module
 """

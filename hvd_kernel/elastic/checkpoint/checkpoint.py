@@ -1,6 +1,6 @@
 """``Checkpoint``: commits of an elastic state on disk, written beside the training and taken by a job that begins.
 
-Words.
+Terms.
   commit  what a state keeps in memory on each rank; a checkpoint is one of them, stored
   shard   what one rank writes of it: of what is the same on all ranks a part, of the rest rank 0 all
 """

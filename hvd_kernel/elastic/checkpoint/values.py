@@ -4,7 +4,7 @@ A checkpoint may come from anywhere, so reading one builds nothing but the types
 no code is run. In the tree a JSON object is always {kind: what}; lists, strings, numbers, booleans and null are
 themselves.
 
-Words.
+Terms.
   tensor  bytes with an element type and a shape; what makes one of an object, and back, is in a table of kinds
 """
 

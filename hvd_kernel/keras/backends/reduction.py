@@ -1,6 +1,6 @@
 """Gradients of one step, reduced over all ranks: what every backend has in common.
 
-Words.
+Terms.
   source  the variable that a gradient belongs to
   local   a source that each rank has for itself: its gradient stays here
   mask    which gradients a rank has; travels with them, so that one that is None here only is taken as zeros

@@ -1,6 +1,6 @@
 """The command line of ``hvdrun``: Horovod's flags, as tables; text in, an ``HvdrunRequest`` or a UsageError out. Pure.
 
-Words.
+Terms.
   knob     a flag that becomes a variable of the ranks (knobs.py)
   elastic  flags of jobs whose size may change while they run (elastic.py)
 """

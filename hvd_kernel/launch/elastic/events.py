@@ -3,7 +3,7 @@
 The driver (driver.py) is a pure state machine: ``step(event, now) -> [action]``. What carries actions out (job.py) has
 agents, pipes and clocks; the simulator of the tests has none.
 
-Words.
+Terms.
   worker  one process for its whole life, by a number that no other process of the job ever has (from 0)
   slot    room for one worker on a host
   ticket  the number of a timer, by which its end is known

@@ -1,6 +1,6 @@
 """State of an elastic job as its driver knows it: workers, hosts, failures.
 
-Words.
+Terms.
   member     a worker of the current generation that has not been told to leave
   newcomer   a worker that has been in no generation
   stateless  nobody is expected to have a state: before the first generation, and after all was lost

@@ -6,7 +6,7 @@
 The engine is only the way to have processes started: output, ends and elastic messages take the agents' channels, and
 the ranks meet as everywhere. A new engine is one class with the methods of ``Engine``.
 
-Words.
+Terms.
   index   the number that the engine gives a process, from 0: a partition of Spark's, an actor of Ray's
 """
 

@@ -1,6 +1,6 @@
 """``hvd_kernel.run``: a function on many ranks, called like a function. Horovod's signature, and its results.
 
-Words.
+Terms.
   fresh   processes that are started for this call and end with it
   reused  the ranks of the notebook, which ``%%hvdrun`` uses too and which stay: a second call costs milliseconds
 """

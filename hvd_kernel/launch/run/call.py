@@ -1,6 +1,6 @@
 """Function calls on the ranks, serialized, and their results. Without framework and MPI: ranks load this first.
 
-Words.
+Terms.
   call    bytes: where modules are found, source that no file holds, then the function with its arguments
   answer  of one rank: its value, or what it raised; everything of the user's is bytes until it is wanted
   task    a call that is carried out on a rank and becomes an answer there

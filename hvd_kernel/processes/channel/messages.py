@@ -1,6 +1,6 @@
 """Messages of the control channel, each a type: what an agent and its controller tell each other.
 
-Words.
+Terms.
   agent       the process that starts one host's ranks and ends with them or for them (agent.py)
   controller  who tells it what to do: hvdrun's launcher, or the kernel of a notebook
 """

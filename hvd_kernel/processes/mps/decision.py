@@ -3,7 +3,7 @@
 Without it processes that share a device take turns, in time slices; as clients of its server their kernels run side by
 side. A shared leaf of the standard library: nothing here starts or ends a daemon (processes/mps/daemon.py does).
 
-Words.
+Terms.
   private  a daemon of these ranks' own, started before them and ended with them
   running  one that somebody else has started and that CUDA finds by itself: it is used, and never touched
 """

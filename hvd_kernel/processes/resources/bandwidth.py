@@ -2,7 +2,7 @@
 
 ``%hvd bench`` and ``hvd.bench()`` write it; whoever shows what a run has achieved reads it.
 
-Words.
+Terms.
   algorithm bandwidth  bytes that are reduced in a second
   bus bandwidth        2 (n - 1) / n times as much: what each rank's link carries at least, for any number of ranks
 """

@@ -1,6 +1,6 @@
 """Predictions as columns of a DataFrame: whole batches through the model, and nothing but its inputs leaves the JVM.
 
-Words.
+Terms.
   forward   arrays of the features in, arrays of the outputs out: rows x what each output has
   scalar    an output of one number for each row; it gets its label's type, rounded where that is an integer
 """

@@ -2,7 +2,7 @@
 
 Adasum adds what is orthogonal and averages what is parallel, so ranks take large steps together where they agree.
 
-Words.
+Terms.
   period  the steps between two combinations
   start   a variable before the period
   move    what the rank's own steps have added to it since; what travels

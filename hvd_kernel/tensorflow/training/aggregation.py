@@ -2,7 +2,7 @@
 
 Works in eager mode, in functions and in graphs of TensorFlow 1, whose local variables its sums are.
 
-Words.
+Terms.
   pass    one call of ``compute_gradients``
   period  the passes between two reductions: ``passes`` of them
   sum     of one source's gradients in this period

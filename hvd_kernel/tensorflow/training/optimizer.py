@@ -1,6 +1,6 @@
 """``DistributedOptimizer``: optimizers of TensorFlow 1 whose gradients are reduced over all ranks; Keras's go to Keras.
 
-Words.
+Terms.
   legacy  an optimizer of TensorFlow 1: tf.compat.v1.train.Optimizer
 """
 # ruff: noqa: N802, PLR0917 - Horovod's names and signatures

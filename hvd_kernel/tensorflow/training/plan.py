@@ -1,6 +1,6 @@
 """Plan of gradient reduction: what tapes and optimizers are told, checked once, and which gradients go together.
 
-Words.
+Terms.
   source  what a gradient belongs to: a variable, as a rule
   group   sources whose gradients are reduced together or not at all
 """

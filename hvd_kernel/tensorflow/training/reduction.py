@@ -1,6 +1,6 @@
 """Gradients of one step, reduced over all ranks: together in eager mode, each as it is ready in a graph.
 
-Words.
+Terms.
   local    a source that each rank has for itself: its gradient stays here
   program  the outermost graph that runs as one; branches, loops and functions that it calls are graphs of their own
 

@@ -1,6 +1,6 @@
 """Handlers of ``TorchState``: how a model, an optimizer, a sampler ... is saved, restored and synced.
 
-Words.
+Terms.
   handler   knows how to save, restore and sync one value; found by the value's type in a table that may be extended
   snapshot  a copy of a value's ``state_dict``
   step      a step that a StepGuard has voted for: kept beside the snapshot, without what only the optimizer changes

@@ -1,6 +1,6 @@
 """``ElasticSampler``: which samples of a dataset this rank gets; an interrupted epoch goes on with those that are left.
 
-Words.
+Terms.
   order      the epoch's shuffle of all samples, the same on every rank
   deal       the rest of the order given out to the ranks like cards, when the sampler is made or reset; where it does
              not divide, the order's first are dealt again: the same ones whether the epoch was interrupted or not

@@ -4,7 +4,7 @@ Adasum adds what is orthogonal and averages what is parallel, so ranks take larg
 Horovod takes the step parameter by parameter in the middle of backward; here it is one step at the end, so that
 clipping, step hooks and optimizers that look at all parameters work, and the parameters hold still during backward.
 
-Words.
+Terms.
   start  a parameter before the step
   move   what the rank's own step adds to it; what travels
 """

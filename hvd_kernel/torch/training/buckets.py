@@ -1,6 +1,6 @@
 """Gradients in shared memory, of the host or of its GPUs: reduced where they lie, without a copy.
 
-Words.
+Terms.
   device  where a gradient is: on the host, or on one of this rank's devices, by the order in which they appear
   home    a gradient's place in shared memory, as a tensor of its own; ``param.grad`` becomes it in every round
   bucket  consecutive homes that travel as one operation, each tensor still by itself: which bucket a gradient is in

@@ -1,6 +1,6 @@
 """Gradients on their way: each is reduced in place as soon as autograd has it, while the rest of backward goes on.
 
-Words.
+Terms.
   slot    one parameter that is trained: its name, how many backward passes are still to come, its operation
   passes  gradients are summed locally over that many backward passes, then reduced once
   group   slots whose gradients travel as one operation, when the last of them is ready

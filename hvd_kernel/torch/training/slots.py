@@ -1,6 +1,6 @@
 """Slots of the reducer: what it keeps of each gradient, and where a gradient lies while it travels.
 
-Words: see reducer.
+Terms: see reducer.
 """
 
 from __future__ import annotations

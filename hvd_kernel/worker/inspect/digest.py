@@ -1,6 +1,6 @@
 """A value as leaves with digests, so that ranks can be compared without moving the value. No pickling.
 
-Words.
+Terms.
   leaf      an array, a tensor or a plain value somewhere inside, or the frame of a container (its kind and length)
   digest    blake2b over a leaf's kind, shape, dtype and bytes: equal means equal bit for bit. "" where a value's kind
             is not known here: it is not compared

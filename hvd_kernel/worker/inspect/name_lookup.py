@@ -1,6 +1,6 @@
 """Names on this rank, looked at without running the user's code: completion and inspection, also while a cell runs.
 
-Words.
+Terms.
   chain     names, attributes and constant subscripts: ``model.layers[0]``. It is resolved as inspect.getattr_static
             finds things: no property, no ``__getattr__``, no ``__getitem__`` but a dict's, list's and tuple's own
   members   what ``dir`` would say of plain objects; ``__dir__`` is not asked

@@ -1,6 +1,6 @@
 """Recent operations of this rank, read from the core's ring of records when somebody looks: no record is made for it.
 
-Words.
+Terms.
   record   (start, duration in nanoseconds, phase, name, bytes, detail), as ``Engine.trace`` gives it: of each tensor
            its negotiation, the operation, and the operation's steps
 """

@@ -1,6 +1,6 @@
 """The user's variables on this rank: what they are, and digests by which the notebook compares ranks.
 
-Words.
+Terms.
   facts     type, shape, dtype, device and, of a small plain value, the value: read without running the user's code
   seeds     the states of the global random generators, under a name like a variable's
 """

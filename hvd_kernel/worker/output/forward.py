@@ -2,7 +2,7 @@ r"""Forwarding of output to the notebook: bounded, and decided by what was print
 
 Pure: it reads through a function, and returns what is to be sent.
 
-Words.
+Terms.
   head       the beginning of a cell's text, sent as it comes, until it has filled its room
   flood      what follows a full head: of it the notebook gets a taste while the cell runs, and its tail at the end,
              behind the exact count of lines between head and tail

@@ -4,7 +4,7 @@ pdb reads by ``input()``, which is ours (prompt.py). What differs from pdb in a 
 line; a step goes from one statement of the cell to the next and not through IPython; an interrupt at the prompt ends
 the cell; ``q`` ends it too, with BdbQuit, so that the other ranks are released.
 
-Words.
+Terms.
   cell's frame   the frame of one statement at the top of a cell: IPython runs each as a module of its own
   hidden         frames of IPython and of ours, which are neither stopped in nor shown
 """

@@ -2,7 +2,7 @@
 
 The thread that asks waits in a queue, where an interrupt reaches it; the rank's control thread brings the answer.
 
-Words.
+Terms.
   prompt    one question, numbered in this rank; open until it is answered, interrupted, or its cell ends
   typed     the answer: the user's line, or the end of input, or a refusal that says why nobody can be asked
   parked    the main thread waits at a prompt, and the other ranks for it

@@ -1,6 +1,6 @@
 """Digits that need no download, a network of two layers, and the parts of ranks: the same in every framework.
 
-Words.
+Terms.
   whole   a batch of one process: the ranks' parts together
   losses  of each step, before its update: a mean over the whole batch
 """

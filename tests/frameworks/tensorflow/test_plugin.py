@@ -1,6 +1,6 @@
 """The TensorFlow plugin between its two neighbours: a TensorFlow that it cannot use, a core that answers within its call.
 
-Words.
+Terms.
   table  the core's C table, made here: what native/c_api/hvd_core.h allows and real ranks do only now and then
 """
 

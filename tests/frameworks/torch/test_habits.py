@@ -1,6 +1,6 @@
 """Habits of programs that were written for Horovod, as they stand in public training code, each against one process alone.
 
-Words.
+Terms.
   alone   the same program in one process that sees every rank's data
 """
 

@@ -1,6 +1,6 @@
 """Launcher lines of scripts and containers (srun, mpirun, horovodrun, hvdrun) -> steps, ranks, variables.
 
-Words.
+Terms.
   line   what one of them says (hvd_kernel.jobs.readers.mpirun.MpirunLine)
 """
 

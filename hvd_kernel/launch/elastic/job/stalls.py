@@ -4,7 +4,7 @@ The others see when a rank is stopped for which they wait. Where nobody does, be
 all are stopped, the first of them is glanced at from outside. One that hangs there in its own code cannot be told from
 one that works.
 
-Words.
+Terms.
   reset    the ranks of a generation leave it one by one; all the others wait for one that does not
   missing  a rank that has not left it yet, and lives
 """

@@ -1,6 +1,6 @@
 """What a column holds, and its values as an array. Without Spark: ranks read with it.
 
-Words.
+Terms.
   kind   of a column, as Spark has it: a scalar's type ("double", "long"), "array", "dense" or "sparse" (vectors; sparse
          where each row is)
   shape  of one row's value: () of a scalar, (n,) of a list of n numbers

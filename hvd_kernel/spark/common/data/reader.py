@@ -1,6 +1,6 @@
 """A rank's rows as batches of arrays: read ahead by a thread, shuffled within a window.
 
-Words.
+Terms.
   batch   columns by name, each an array of rows x the column's shape
   window  rows that are held to be shuffled among each other
 """
