@@ -73,6 +73,13 @@ NOTEBOOK_SETTINGS = (
         "size of the log that a notebook's rank keeps of each of its streams, in MiB; then the older half is given up",
     ),
     Setting(
+        ("HVD_KERNEL_NONINTERACTIVE",),
+        one_of("0", "1"),
+        "0",
+        "1: nobody sits in front of the notebook, as under nbconvert or papermill: a rank that asks for input gets an "
+        "error, and cells show what is to be stored, once and in order; IPP_NONINTERACTIVE=1 says the same",
+    ),
+    Setting(
         ("HVD_MAX_MOVE",),
         size,
         "1073741824",
