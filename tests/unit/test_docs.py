@@ -26,6 +26,7 @@ MAKE = re.compile(r"(?:`|^ *)make ([a-z][\w-]*)")
 ONE_TEST = re.compile(r"pytest \"?(tests/[\w/]+\.py)\"? .*?-k \"?(\w+)")
 MAGIC = re.compile(r"(?:`|^ *)(%%?hvd[a-z]*)(?: ([a-z]+))?")
 EXAMPLE = re.compile(r'^SUBCOMMANDS\["(\w+)"\] = ', re.MULTILINE)  # a sub-command that the page itself makes
+ROW = re.compile(r'^MAGICS\["(%+\w+)"\] = ', re.MULTILINE)  # the same of a magic
 PAGE = re.compile(r"(?<![\w/])docs/(?:decisions/\d{4}|[\w/-]+\.md)")  # a decision is known by its number
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -81,7 +82,7 @@ def unknown_targets(page: Path) -> Lines:
 def unknown_magics(page: Path) -> Lines:
     for number, line in enumerate(text(page).splitlines(), 1):
         for magic, verb in MAGIC.findall(line):
-            if magic not in MAGICS:
+            if magic not in {*MAGICS, *ROW.findall(text(page))}:
                 yield number, f"there is no {magic}"
             elif magic == "%hvd" and verb and verb not in {*SUBCOMMANDS, *EXAMPLE.findall(text(page))}:
                 yield number, f"there is no %hvd {verb}"

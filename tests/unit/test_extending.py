@@ -39,7 +39,7 @@ def load(path: Path) -> Any:
 
 def test_each_kind_has_an_example_of_at_most_30_lines() -> None:
     lines = {name: len(text.splitlines()) for name, text in examples().items()}
-    assert set(lines) == {"magic", "collective", "tile", "reader", "launcher", "adapter"}
+    assert set(lines) == {"subcommand", "magic", "collective", "tile", "reader", "launcher", "engine", "adapter"}
     assert max(lines.values()) <= MAX_LINES, lines
 
 
