@@ -12,7 +12,15 @@ CODE = "hvd.barrier()"
 
 
 def barrier(context: Context, _options: Options) -> None:
-    """Run a cell of one line, which is interrupted and explained as any other."""
+    """Run a cell of one line, which is interrupted and explained as any other.
+
+    Example: ``%hvd barrier``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running.
+    """
     session, writer = context.manager.current(), context.writer()
     ranks = tuple(range(session.n))
     watch, _, _ = drive(session, context.manager, writer, CODE, ranks)

@@ -12,7 +12,15 @@ from hvd_kernel.magics.options import Options
 
 @user_errors()
 def hvd(context: Context, options: Options) -> None:
-    """Run the sub-command that the line names."""
+    """Run the sub-command that the line names.
+
+    Example: ``%hvd start -np 4``.
+
+    Raises
+    ------
+    UsageError
+        There is no such sub-command, or the ranks are busy with a cell; else as the sub-command.
+    """
     named = table.find(options)
     with nullcontext() if named.anytime else context.manager.use(force=options.force):
         named.act(context, options)

@@ -12,7 +12,15 @@ SWITCH = ("on", "off")
 
 @user_errors()
 def auto(context: Context, options: Options) -> None:
-    """Switch, or take the other state where the line says none."""
+    """Switch, or take the other state where the line says none.
+
+    Example: ``%hvdauto on``.
+
+    Raises
+    ------
+    UsageError
+        The line says neither ``on`` nor ``off``.
+    """
     said = " ".join(options.arguments) or ("off" if context.transformer.auto else "on")
     if said not in SWITCH:
         raise UsageError(f"%hvdauto: {said!r} is not understood: write %hvdauto on or %hvdauto off")

@@ -17,7 +17,17 @@ STUCK_S = 5.0
 
 @user_errors()
 def cancel(context: Context, options: Options) -> None:
-    """Cancel one job, or all."""
+    """Cancel one job, or all.
+
+    Example: ``%hvdcancel train``.
+
+    Raises
+    ------
+    UsageError
+        None is named, there is none of that name, or it has ended already.
+    ClusterError
+        Ranks have not obeyed within five seconds; they are named, with where they are.
+    """
     if len(options.arguments) != 1:
         raise UsageError("%hvdcancel: name one job, as in %hvdcancel train, or %hvdcancel all")
     every, name = context.manager.jobs, options.arguments[0]

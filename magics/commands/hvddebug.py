@@ -17,7 +17,17 @@ POST_MORTEM = "%debug"
 
 @user_errors()
 def debug(context: Context, options: Options) -> None:
-    """Open it on the rank that the line names, by default on the first that failed."""
+    """Open pdb where a rank's last cell has raised: on the rank that the line names, else on the first that failed.
+
+    Example: ``%hvddebug --rank 1``.
+
+    Raises
+    ------
+    UsageError
+        No rank is named, and the last error here is not of a rank; or the ranks are busy with a cell.
+    ClusterError
+        No ranks are running.
+    """
     with context.manager.use():
         session = context.manager.current()
         ranks = (failed_rank(),) if options.ranks == "all" else resolve(options.ranks, session.n)

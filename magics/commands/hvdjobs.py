@@ -25,7 +25,17 @@ MORE = """\
 
 @user_errors()
 def jobs(context: Context, options: Options) -> None:
-    """List the jobs, show them or wait for them; also while one runs."""
+    """List the jobs, show them or wait for them, ``--timeout`` seconds at most; also while one runs.
+
+    Example: ``%hvdjobs --wait train --timeout 60``.
+
+    Raises
+    ------
+    UsageError
+        There is no job of that name.
+    Exception
+        With ``--wait``: what the job's cell has raised.
+    """
     every = context.manager.jobs
     named_jobs = [every.find(word) for word in options.arguments]
     if options.wait:

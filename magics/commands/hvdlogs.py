@@ -37,7 +37,15 @@ as long as the cluster. HVD_LOG_MAX_MB bounds each of them."""
 
 @user_errors()
 def logs(context: Context, options: Options) -> None:
-    """Show them, also while a cell runs and after a rank has died."""
+    """Show the last ``--tail`` lines of each rank (100), also while a cell runs and after a rank has died.
+
+    Example: ``%hvdlogs --ranks 2 --tail 50``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running, there is no log of that cell, or a rank of another host is dead, where its log is.
+    """
     show(context.writer(), context.manager.current(), options, _path if options.path else _text)
 
 

@@ -20,7 +20,15 @@ _NO_PROMPT = "%hvdpdb: no rank waits at a prompt: breakpoint() or input() in a c
 
 @user_errors()
 def pdb(context: Context, options: Options) -> None:
-    """Send the line's text, if there is one, and show what the ranks answer."""
+    """Send the line's text, if there is one, and show what the ranks answer within three seconds.
+
+    Example: ``%hvdpdb --ranks 0,2 p loss``.
+
+    Raises
+    ------
+    UsageError
+        No rank, or none of those that the line names, waits at a prompt.
+    """
     prompts = context.manager.prompts
     there = prompts.waiting() if prompts is not None else {}
     if prompts is None or not there:

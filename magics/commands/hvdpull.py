@@ -23,7 +23,17 @@ MORE = "a[0] is rank 0's, list(a) and np.asarray(a) are the values in rank order
 
 @user_errors()
 def pull(context: Context, options: Options) -> None:
-    """Bring the variables that the line names."""
+    """Bring the variables that the line names: each a ``PerRank``, or with one rank's number its plain value.
+
+    Example: ``%hvdpull loss --ranks 2``.
+
+    Raises
+    ------
+    UsageError
+        None is named, or the ranks are busy with a cell.
+    ClusterError
+        No ranks are running, one of them is dead, or has no such variable.
+    """
     found = tuple(names(options, "%hvdpull"))
     with context.manager.use():
         session = context.manager.current()

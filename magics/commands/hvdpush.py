@@ -15,7 +15,17 @@ from hvd_kernel.magics.options import Options, names, resolve
 
 @user_errors()
 def push(context: Context, options: Options) -> None:
-    """Copy the variables that the line names."""
+    """Copy the variables that the line names to the ranks; more than ``HVD_MAX_MOVE`` bytes only with ``--force``.
+
+    Example: ``%hvdpush lr batch --ranks 0,2``.
+
+    Raises
+    ------
+    UsageError
+        None is named, one is not there, or the ranks are busy with a cell.
+    ClusterError
+        No ranks are running.
+    """
     values = local_values(context.shell, tuple(names(options, "%hvdpush")))
     with context.manager.use():
         session = context.manager.current()

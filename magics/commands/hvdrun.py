@@ -41,7 +41,17 @@ shown, once for ranks that agree. A line of mpirun or horovodrun behind -- says 
 
 
 def run(context: Context, options: Options, code: str) -> Any:
-    """Run the cell on the ranks, in the background, or afterwards here too."""
+    """Run the cell on the ranks, in the background, or afterwards here too.
+
+    Example: ``%%hvdrun -np 4 --push lr -o loss``.
+
+    Raises
+    ------
+    UsageError
+        The line is not understood, a variable to push is not there, or the ranks are busy with another cell.
+    ClusterError
+        The ranks cannot be started, or one of them dies; what a rank raises itself is raised as it is.
+    """
     with user_errors():
         for sentence in ignored_parts(options):
             Writer(context.shell).say(f"{sentence}\n", "stderr")

@@ -102,7 +102,7 @@ _ROWS = (
     Magic(
         "%hvd",
         hvd,
-        "WORD",
+        "SUBCOMMAND",
         "start, watch and end the ranks; %hvd alone is %hvd status",
         _HVD,
         table.usage(),

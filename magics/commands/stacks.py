@@ -9,6 +9,14 @@ from hvd_kernel.magics.options import Options, resolve
 
 
 def stacks(context: Context, options: Options) -> None:
-    """Show where ranks are, also while a cell runs on them."""
+    """Show where ranks are, also while a cell runs on them.
+
+    Example: ``%hvd stacks --ranks 2``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running.
+    """
     session = context.manager.current()
     context.writer().say(report(look(session, resolve(options.ranks, session.n))))

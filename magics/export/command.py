@@ -13,10 +13,14 @@ from hvd_kernel.magics.options import Options
 def export(context: Context, options: Options) -> None:
     """Write the script, and say what is not in it.
 
+    Example: ``%hvd export train.py``.
+
     Raises
     ------
     UsageError
         No file is named, it exists and is another's, or a cell cannot be part of a script.
+    ClusterError
+        All ranks are dead, or none are running.
     """
     path = Path(_named(options)).absolute()
     session, manager = context.manager.current(), context.manager

@@ -22,7 +22,9 @@ _HEAD = ("run", "ended", "cell", "state", "ranks", "seconds", "steps", "samples/
 
 
 def runs(context: Context, options: Options) -> None:
-    """Show the latest runs, one run, or two beside each other.
+    """Show the latest runs, one run, or two beside each other; seconds, samples per second and GB/s.
+
+    Example: ``%hvd runs 3 7``.
 
     Raises
     ------

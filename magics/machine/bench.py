@@ -11,7 +11,15 @@ _FEWEST = 2
 
 
 def bench(context: Context, options: Options) -> None:
-    """Measure in processes of its own, as many as there are ranks, while these are idle; show a table and a picture."""
+    """Measure in processes of its own, as many as there are ranks, while these are idle; show a table and a picture.
+
+    Example: ``%hvd bench -np 4``.
+
+    Raises
+    ------
+    ClusterError
+        A rank has failed, or has got wrong values.
+    """
     session, writer = context.manager.session, context.writer()
     ranks = max(_FEWEST, options.n or (session.n if session is not None else default_n()))
     writer.status()(f"measuring with {ranks} processes, about half a minute")

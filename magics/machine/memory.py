@@ -18,7 +18,15 @@ _ANSWER_S = 600.0
 
 
 def show(context: Context, options: Options) -> None:
-    """Show the largest variables."""
+    """Show what fills the ranks' memory, in bytes with a unit: kinds first, then the largest variables.
+
+    Example: ``%hvd memory --ranks 2``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running.
+    """
     session = context.manager.current()
     answers = session.ask("memory", resolve(options.ranks, session.n), timeout=_ANSWER_S)
     context.writer().say(page({rank: content for rank, (content, _) in answers.items()}))
@@ -60,7 +68,15 @@ def _where(sizes: Mapping[int, int]) -> str:
 
 
 def collect(context: Context, options: Options) -> None:
-    """Have the ranks let go of what nothing needs, and show what each has in memory before and after."""
+    """Have the ranks let go of what nothing needs, and show what each has in memory before and after.
+
+    Example: ``%hvd gc``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running.
+    """
     session = context.manager.current()
     answers = session.ask("gc", resolve(options.ranks, session.n), timeout=_ANSWER_S)
     rows: list[tuple[str, ...]] = [("rank", "before", "after")]

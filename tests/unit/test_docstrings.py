@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 
 import pytest
 from hvdtest.docstrings import MODULES, constants, example, lacking, public
+
+from hvd_kernel.magics.commands.index import MAGICS
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS, find
 
 
 def good(size: int, *more: int, op: str = "Sum") -> int:
@@ -114,3 +119,24 @@ def test_every_public_name_is_told(module: str) -> None:
 def test_a_module_tells_its_constants(module: str) -> None:
     doc = importlib.import_module(module).__doc__ or ""
     assert [name for name in constants(module) if f"``{name}``" not in doc] == []
+
+
+ROWS = {**MAGICS, **{f"%hvd {name}": row for name, row in SUBCOMMANDS.items()}}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_magic_calls_has_an_example_that_the_magic_takes(name: str) -> None:
+    doc = inspect.getdoc(inspect.unwrap(ROWS[name].act)) or ""
+    [line] = re.findall(r"^Example: ``(.+)``\.$", doc, re.MULTILINE)
+    magic, _, rest = line.partition(" ")
+    options = MAGICS[magic].parse(rest)
+    assert f"{line} ".startswith(f"{name} ")
+    assert name in MAGICS or find(options) is ROWS[name]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_magic_calls_tells_the_errors_that_it_raises(name: str) -> None:
+    act = inspect.unwrap(ROWS[name].act)
+    raised = set(re.findall(r"\braise (\w+)\(", inspect.getsource(act)))
+    told = re.findall(r"^(\w+)\n {4}\S", (inspect.getdoc(act) or "").partition("Raises\n------\n")[2], re.MULTILINE)
+    assert raised <= set(told)

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 
 def attach(context: Context, options: Options) -> None:
-    """Take over a detached cluster; a cell that its ranks still run becomes a job."""
+    """Take over a detached cluster; a cell that its ranks still run becomes a job.
+
+    Example: ``%hvd attach digits``.
+
+    Raises
+    ------
+    UsageError
+        This notebook has ranks already.
+    ClusterError
+        None has that name or is of this folder, several are, or another kernel has it.
+    """
     with context.manager.use():
         _check_alone(context)
         name = options.arguments[1] if len(options.arguments) > 1 else ""

@@ -28,7 +28,19 @@ _AT_MOST = 1 << 26
 
 
 def check(context: Context, options: Options) -> None:
-    """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error."""
+    """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error.
+
+    Example: ``%hvd check model opt seeds --strict``.
+
+    Raises
+    ------
+    UsageError
+        No rank has such a variable.
+    RanksDiffer
+        With ``--strict``: the first difference.
+    ClusterError
+        No ranks are running.
+    """
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
     names = [name for word in options.arguments[1:] for name in word.split(",") if name]

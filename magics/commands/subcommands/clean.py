@@ -22,7 +22,15 @@ OF_THE_DEAD = "of a cluster whose kernel is gone"
 
 
 def clean(context: Context, options: Options) -> None:
-    """End our own orphans and remove their folders, or only list them (--dry-run)."""
+    """End our own orphans and remove their folders, or only list them (--dry-run).
+
+    Example: ``%hvd clean --dry-run``.
+
+    Raises
+    ------
+    ClusterError
+        With ``--kept``: no detached cluster has that name.
+    """
     if options.kept and not options.dry_run:
         context.writer().say(_end_detached(options.kept))
         return
@@ -69,7 +77,7 @@ def running_on(strays: Sequence[Marked]) -> str:
 
 
 def detached_on(clusters: Sequence[DetachedCluster]) -> str:
-    """Write which clusters are kept; "" when there is none."""
+    """Write which clusters are detached; "" when there is none."""
     title = f"{_count(clusters, 'detached cluster', 's')}; `%hvd attach NAME` goes on, `%hvd clean --kept NAME` ends it"
     return _list(title, (each.sentence for each in clusters))
 

@@ -14,10 +14,14 @@ _NAME = "rc"
 def act(context: Context, options: Options) -> None:
     """Give the notebook a client under a name.
 
+    Example: ``%hvd client rc``.
+
     Raises
     ------
     UsageError
         The name is none of Python's.
+    ClusterError
+        No ranks are running.
     """
     name = (*options.arguments[1:], _NAME)[0]
     if not name.isidentifier():

@@ -10,7 +10,17 @@ from hvd_kernel.magics.options import Options
 
 
 def job(context: Context, options: Options) -> None:
-    """Show what the file says."""
+    """Show the tasks of a platform's file as a table; nothing is started.
+
+    Example: ``%hvd job plan polyaxonfile.yml``.
+
+    Raises
+    ------
+    UsageError
+        The line does not say ``plan`` and a file.
+    JobError
+        The file cannot be read; place and field are named.
+    """
     words = options.arguments[1:]
     if len(words) != 2 or words[0] != "plan":  # noqa: PLR2004 - a verb and a file
         raise UsageError("%hvd job: write %hvd job plan FILE; %%hvdrun --job FILE runs a cell as the file says")

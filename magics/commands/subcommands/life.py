@@ -13,7 +13,19 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 def start(context: Context, options: Options) -> None:
-    """Start ranks; those that live are kept if they are what is asked for."""
+    """Start ranks; those that live are kept if they are what is asked for.
+
+    Example: ``%hvd start -np 4 --gpus 0,1``.
+
+    Raises
+    ------
+    UsageError
+        Variables of living ranks would be lost; ``--force`` loses them.
+    ConfigError
+        A setting, a host or a GPU cannot be used.
+    ClusterError
+        The ranks have not started.
+    """
     context.manager.respawn = options.respawn or context.manager.respawn
     if context.manager.session is not None and context.manager.session.dead:
         restart(context, options)
@@ -27,7 +39,17 @@ def start(context: Context, options: Options) -> None:
 
 
 def restart(context: Context, options: Options) -> None:
-    """Start the same ranks again."""
+    """Start the same ranks again; their variables are lost.
+
+    Example: ``%hvd restart --force``.
+
+    Raises
+    ------
+    ConfigError
+        As ``start``.
+    ClusterError
+        As ``start``.
+    """
     context.manager.respawn = options.respawn or context.manager.respawn
     spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
     keep.check(context, options, spec)
@@ -38,14 +60,20 @@ def restart(context: Context, options: Options) -> None:
 
 
 def stop(context: Context, _options: Options) -> None:
-    """End the ranks."""
+    """End the ranks; where there are none, say so.
+
+    Example: ``%hvd stop``.
+    """
     was_there = context.manager.session is not None
     context.manager.stop()
     context.writer().say("the ranks are stopped\n" if was_there else "no ranks were running\n")
 
 
 def status(context: Context, _options: Options) -> None:
-    """Show one line per rank."""
+    """Show one line per rank: alive or dead and why, process, host and device.
+
+    Example: ``%hvd status``.
+    """
     session = context.manager.session
     if session is None:
         waiting = [each for each in detached.clusters() if each.note.place == context.manager.place]

@@ -9,7 +9,17 @@ from hvd_kernel.magics.options import Options, resolve
 
 
 def act(context: Context, options: Options) -> None:
-    """Have as many ranks as the line says, or all but those that it drops."""
+    """Have as many ranks as the line says, or all but those that it drops.
+
+    Example: ``%hvd resize 6``.
+
+    Raises
+    ------
+    UsageError
+        That is no number of ranks, or variables would be lost; ``--force`` loses them.
+    ClusterError
+        No ranks are running, or fresh ones do not come.
+    """
     manager, writer = context.manager, context.writer()
     session, running = manager.current(), manager.in_cell
     drop = resolve(options.drop, session.n) if options.drop else ()

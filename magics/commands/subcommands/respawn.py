@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 
 def act(context: Context, options: Options) -> None:
-    """Replace the ranks that the line names, else all that are dead."""
+    """Replace the ranks that the line names, else all that are dead.
+
+    Example: ``%hvd respawn 2 --restore model,opt``.
+
+    Raises
+    ------
+    UsageError
+        There is no such rank.
+    ClusterError
+        No ranks are running, all are dead, or a fresh one does not come.
+    """
     n = context.manager.current().n
     named = options.arguments[1] if len(options.arguments) > 1 else options.ranks
     ranks = None if named == "all" and not options.force else resolve(named, n)

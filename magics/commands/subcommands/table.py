@@ -57,10 +57,18 @@ class Subcommand:
 
 
 def _help(context: Context, _options: Options) -> None:
+    """Show one line for each sub-command.
+
+    Example: ``%hvd help``.
+    """
     context.writer().say(usage())
 
 
 def _doctor(context: Context, options: Options) -> None:
+    """Show what is missing on this machine, or with ``--on`` on an engine, and how to get it.
+
+    Example: ``%hvd doctor --on ray``.
+    """
     context.writer().say(report(examine_on(options.on) if options.on not in {"", HERE} else examine()))
 
 

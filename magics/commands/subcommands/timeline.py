@@ -24,7 +24,15 @@ TIMELINE = "hvd-timeline.json"
 
 
 def timeline(context: Context, options: Options) -> None:
-    """Start or stop the recording, or show one."""
+    """Show what each rank did at last, save it, or start, stop and show the recording; a trace counts microseconds.
+
+    Example: ``%hvd timeline save run.json``.
+
+    Raises
+    ------
+    UsageError
+        The action is none, no recording runs, or the file cannot be written or is another's.
+    """
     word, path, *_ = (*(options.arguments[1:] or ("",)), "")
     if word not in _ACTIONS:
         usage = "write %hvd timeline, save FILE, start [FILE], stop, or show [FILE]"

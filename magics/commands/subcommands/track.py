@@ -11,7 +11,17 @@ from hvd_kernel.magics.options import Options
 
 
 def track(context: Context, options: Options) -> None:
-    """Choose the tracking services, or list the runs."""
+    """Choose the tracking services, or list the runs.
+
+    Example: ``%hvd track jsonl tensorboard:runs``.
+
+    Raises
+    ------
+    ConfigError
+        A service is unknown, or cannot be used.
+    UsageError
+        The ranks are busy with a cell.
+    """
     words = options.arguments[1:]
     if not words or words[0] == "show":
         chosen = tracking.commanded(words[1:] or [os.environ.get(tracking.TRACK, "")], Path.cwd())

@@ -20,7 +20,15 @@ BUSY = "the ranks run a cell: what they hold is compared when it has ended\n"
 
 
 def show(context: Context, options: Options) -> None:
-    """Show one line per variable."""
+    """Show one line per variable: its type, shape and dtype, and which ranks agree on it.
+
+    Example: ``%hvd vars model lr``.
+
+    Raises
+    ------
+    ClusterError
+        No ranks are running.
+    """
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
     asked = {"names": list(options.arguments[1:]), "compare": EVERYTHING}
