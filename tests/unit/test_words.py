@@ -38,6 +38,7 @@ RETIRED = {  # as words of a name or a sentence, in any case -> the field's
     "household": "device context",
     "keeper": "reserved port, supervisor",
     "keepsake": "replicated variable",
+    "kept cluster": "detached cluster",
     "lenient": "error policy",
     "lent memory": "IPC buffer",
     "letter box": "messages",
@@ -92,9 +93,20 @@ CLASSES = {  # the same for Python
     "Meet": "Rendezvous",
     "Meeting": "Rendezvous",
     "Met": "CommunicatorReady",
+    "Neighbours": "OtherRanks",
     "Person": "prompt front end",
     "Verb": "request handler",
     "Voice": "output multiplexer",
+    "Words": "string table",
+}
+NAMES = {  # of Python that are, or contain, English words elsewhere -> the field's
+    "MEET_S": "RENDEZVOUS_S",
+    "has_met": "has_joined",
+    "kept_on": "detached_on",
+    "kept_ranks": "detached_ranks",
+    "meet_again": "reset_communicator",
+    "more_words": "max_arguments",
+    "tell_neighbours": "tell_other_ranks",
 }
 FILES = {  # names of files, with any suffix -> what they are about, by the field's name
     "again": "dispatch",
@@ -110,6 +122,7 @@ FILES = {  # names of files, with any suffix -> what they are about, by the fiel
     "leader": "coordinator",
     "mark": "event",
     "meeting": "rendezvous",
+    "neighbours": "other_ranks",
     "pace": "limiter",
     "party": "bootstrap_group",
     "plain": "user_error",
@@ -124,6 +137,8 @@ FILES = {  # names of files, with any suffix -> what they are about, by the fiel
     "turn": "progress_engine",
     "verbs": "handlers",
     "voice": "output multiplexer",
+    "word": "command",
+    "words": "shell_words, subcommands, describe",
 }
 DECLARED = {  # where declarations are -> how they begin, and what they are not called
     "native": (r"class|struct|enum class|using", TYPES),
@@ -181,6 +196,13 @@ def types() -> Iterator[str]:
 
 def test_no_retired_type_comes_back() -> None:
     assert not list(types())
+
+
+def test_no_retired_name_comes_back() -> None:
+    known = re.compile(rf"(?<![A-Za-z0-9])_?({'|'.join(NAMES)})\b")
+    python = {file: text for file, text in texts().items() if file.endswith(".py") and not file.startswith("tests/")}
+    found = sorted({(file, name) for file, text in python.items() for name in known.findall(text)})
+    assert not found, "\n".join(f"{name} in {file}: say {NAMES[name]}" for file, name in found)
 
 
 def test_no_file_has_a_retired_name() -> None:
