@@ -115,7 +115,7 @@ def _beside_others(choice: str) -> str:
     there = gpus.usable(choice, os.environ)
     if choice != "auto" or there < 2:  # noqa: PLR2004 - one is everybody's
         return choice
-    return gpus.behind(leftovers.neighbours(os.getpid()), there)
+    return gpus.behind(leftovers.other_ranks(os.getpid()), there)
 
 
 def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Post-mortem of a rank: from what it and the system left behind to a sentence and a stack. Pure; never a guess.
 
-Words.
+Terms.
   status     what waitpid gave the rank's parent (a signal or an exit code); None where nobody can tell
   note       the file in which the rank itself wrote last (worker/crash.py): stacks of a crash, or how it left
   native     Open MPI's stack of C functions, from its own handler; absent where the stack was beyond reading

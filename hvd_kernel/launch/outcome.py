@@ -1,6 +1,6 @@
 """Root cause of a job's failure: which rank failed first by itself. Pure.
 
-Words.
+Terms.
   failure      a rank's end with a status that is not 0, in the order in which they came
   consequence  a failure that only reports another rank's
   root cause   the first failure that is not a consequence

@@ -109,9 +109,6 @@ def other_ranks(supervisor: int) -> int:
     return sum(each.command.endswith(_RANKS) and each.holder not in idle for each in _marked())
 
 
-neighbours = other_ranks  # as cluster/launcher.py calls it
-
-
 def end(orphan: Marked) -> bool:
     """Kill a process if it still is the one that was found; return whether it is gone."""
     try:

@@ -5,7 +5,7 @@ channels; nothing is unpickled before. Tensors leave as plain CPU memory without
 GPU can read what a rank with one sends. That is why torch is known here by name, and not through its adapter: that
 stands on the core, which a notebook's process never imports.
 
-Words.
+Terms.
   parts          a pickle and its out-of-band buffers
   shared buffer  memory without a name (memfd) where one process puts large parts for another one of its host and user,
                  which opens it through /proc. On the wire they would be encrypted, and copied by the controller, twice

@@ -188,7 +188,7 @@ def test_a_second_notebook_begins_with_the_gpus_that_the_first_one_has_left(
 ) -> None:
     looks: list[int] = []
     started: list[dict[str, str]] = []
-    monkeypatch.setattr(leftovers, "neighbours", lambda own: looks.append(own) or others)
+    monkeypatch.setattr(leftovers, "other_ranks", lambda own: looks.append(own) or others)
     monkeypatch.setattr(launcher, "spawn", lambda *_, env, **__: (None, started.append(env)))
     monkeypatch.setattr(launcher, "shared_memory_folder", lambda _: Path(tempfile.mkdtemp()))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

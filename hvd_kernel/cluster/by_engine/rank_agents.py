@@ -184,8 +184,8 @@ class RankAgents:
             stays=True,
         )
         is_alone = all(card["machine"] == cards[0]["machine"] for card in cards)
-        meet = _LOOPBACK if is_alone else reached(agent.card, cards) or str(agent.card["name"])
-        where = {"interface": f"tcp://{agent.calls_at}", "location": agent.calls_at, "meet": meet}
+        address = _LOOPBACK if is_alone else reached(agent.card, cards) or str(agent.card["name"])
+        where = {"interface": f"tcp://{agent.calls_at}", "location": agent.calls_at, "rendezvous": address}
         agent.runs = True
         agent.channel.send(plan)
         agent.channel.send(m.Introduce(rank, self._np, self._connection | where))

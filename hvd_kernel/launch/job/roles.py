@@ -3,7 +3,7 @@
 A platform may have a master that calls ``mpirun --hostfile /generated/hostfile`` and workers that say ``sleep
 infinity``. Here ``mpirun`` is, for the master alone, a script that has hvdrun run the line.
 
-Words.
+Terms.
   stand-by  a replica's process that only holds its place
 """
 

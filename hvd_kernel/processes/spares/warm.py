@@ -1,6 +1,6 @@
 """Warm ranks, and how they are found: a whole cluster that has run no cell waits for the next notebook of its user.
 
-Words.
+Terms.
   warm      started in idle time, with all imports done; taken once, and from then on an ordinary cluster
   likeness  digest of all that a rank takes over from who starts it: only ranks of the same can stand for fresh ones
   note      what others may know: likeness, ranks, since when, how long they wait; a file of the private folder, 0600

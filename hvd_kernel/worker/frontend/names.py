@@ -5,7 +5,7 @@ where none is, that for NumPy's arrays. A framework takes longer to import than 
 would find no GPU, a rank is ready without it: a thread imports it beside (import_prefetch.py), and the first cell that
 mentions it waits for that.
 
-Words.
+Terms.
   placeholder  what ``hvd`` and ``device`` are until then; no cell that mentions them sees it
 """
 
