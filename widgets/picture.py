@@ -30,7 +30,7 @@ LIMIT_HEIGHT = 17
 LIMIT_WIDTH = 125  # characters of a line that says what limits the run
 SHORTEST_HEAD = 6  # characters: no column is narrower
 FEW = ("#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b")
-"""Told apart also by people who see red and green alike (tests/unit/test_colours.py)."""
+"""Told apart also by people who see red and green alike (tests/unit/widgets/test_colours.py)."""
 
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
 STATES = {"compute": "computing", "collective": "in collective", "prompt": "at a prompt"}

@@ -1,6 +1,6 @@
 """The import graph of the rooms as a Mermaid picture: what docs/architecture.md shows, drawn from the imports and includes.
 
-``PYTHONPATH=tests python -m hvdtest.rooms`` prints it; tests/unit/test_architecture_page.py compares.
+``PYTHONPATH=tests python -m hvdtest.rooms`` prints it; tests/unit/house/test_architecture_page.py compares.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 /** Colours of the ranks, the same as in the picture (widgets/picture.py), and of the front end's theme. */
 
-/** Told apart also by people who see red and green alike, and seen on light and dark backgrounds (tests/unit/test_colours.py). */
+/** Told apart also by people who see red and green alike, and seen on light and dark backgrounds (tests/unit/widgets/test_colours.py). */
 const FEW = ["#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b"];
 
 /**

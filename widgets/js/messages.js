@@ -1,7 +1,7 @@
 /**
  * Messages from the kernel, as widgets/board.py makes them: a snapshot is everything, an increment is what is new.
  *
- * A row is a list, to be short. tests/unit/test_page_modules.py holds these tables equal to those in Python.
+ * A row is a list, to be short. tests/unit/widgets/test_page_modules.py holds these tables equal to those in Python.
  */
 
 /** @import {TimelineMessage} from "./lanes/model.js" */

@@ -1,7 +1,7 @@
 """Membership of a cluster as a pure state machine: events in, actions out. No clock, no thread, no process, no file.
 
 ``step`` takes one event and returns what is to be done for it; whoever does that (executor.py) brings back what came
-of it as events. The same code runs in virtual time, with seeded faults: tests/unit/test_membership.py.
+of it as events. The same code runs in virtual time, with seeded faults: tests/unit/cluster/test_membership.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``step`` takes one event and returns what is to be done for it; whoever does that (job.py) brings back what came of it
 as events. An event only changes what the driver knows (state.py); what follows from that is looked up anew after each
 one (reset.py), so no order of events is a special case. The same code runs in virtual time, with seeded faults:
-tests/unit/test_elastic_schedules.py.
+tests/unit/elastic/test_elastic_schedules.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""Fuzzer of allocations: any environment ends in an allocation, in none or in a JobError, in no other exception."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_kernel.jobs import JobError
+from hvd_kernel.jobs.readers.allocation import Allocation, detect
+
+DATA = Path(__file__).parents[2] / "data"
+SLURMS = [
+    dict(line.split("=", 1) for line in path.read_text().splitlines() if not line.startswith("#"))
+    for path in sorted((DATA / "slurm").iterdir())
+]
+VARIABLES = sorted(
+    {name for env in SLURMS for name in env}
+    | {
+        "LSB_JOBID",
+        "LSB_MCPU_HOSTS",
+        "LSB_HOSTS",
+        "LSB_DJOB_HOSTFILE",
+        "CSM_ALLOCATION_ID",
+        "PBS_JOBID",
+        "PBS_NODEFILE",
+    }
+    | {"PBS_GPUFILE", "PE_HOSTFILE", "K_MPI_JOB_ROLE", "I_MPI_PERHOST", "JOB_COMPLETION_INDEX", "HVD_SWARM_SERVICE"}
+    | {"HVD_JOB_NAME", "HVD_JOB_SERVICE", "HVD_JOB_SIZE", "HVD_JOB_SLOTS", "HVD_JOB_PORT", "HVD_SWARM_SLOT"}
+)
+LIKELY = ["1", "2", "0", "n1", "n[1-2]", "4(x2)", "a 4 b 2", "launcher", "4294967290", "70000", "a100:2"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(VARIABLES), st.sampled_from(LIKELY) | st.text(max_size=20), max_size=20),
+    st.none() | st.text(max_size=40) | st.just("a 4 q@a -\n"),
+    st.lists(st.just("10.0.0.1")),
+)
+def test_any_environment(env: dict[str, str], text: str | None, addresses: list[str]) -> None:
+    with suppress(JobError):
+        found = detect(env, lambda _: text, lambda _: addresses, lambda _: text)
+        assert found is None or isinstance(found, Allocation)
+
+
+@given(st.data())
+def test_slurms_environments_with_other_values(data: st.DataObject) -> None:
+    env = data.draw(st.sampled_from(SLURMS))
+    changed = st.dictionaries(st.sampled_from(sorted(env)), st.sampled_from(LIKELY) | st.text(max_size=20), max_size=3)
+    with suppress(JobError):
+        detect(env | data.draw(changed), lambda _: None, lambda _: [])

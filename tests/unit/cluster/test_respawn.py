@@ -1,0 +1,97 @@
+"""What %hvd respawn says, which names are kept, and when there is room for a spare."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.core.session import Rendezvous
+from hvd_kernel.magics.commands.subcommands.respawn import told
+from hvd_kernel.processes.spares.spare import free_memory
+from hvd_kernel.protocol import replicated
+from hvd_kernel.settings import lookup
+
+
+@pytest.mark.parametrize(
+    ("done", "text"),
+    [
+        (Respawned((), 0), "no rank is dead\n"),
+        (
+            Respawned((), 0, silent=(2,)),
+            "no rank is dead, but rank 2 does not answer: `%hvd stacks` shows where, `%hvd respawn 2 --force` replaces it\n",
+        ),
+        (
+            Respawned((), 0, silent=(0, 2, 3)),
+            (
+                "no rank is dead, but ranks 0,2-3 do not answer: `%hvd stacks` shows where, "
+                "`%hvd respawn 0,2-3 --force` replaces them\n"
+            ),
+        ),
+        (
+            Respawned((2,), 0, ("model", "opt")),
+            "rank 2 is fresh: it has model, opt from rank 0; other variables are missing\n",
+        ),
+        (
+            Respawned((0, 1, 3), 2, ("a",), {"b": "is not defined there"}),
+            (
+                "ranks 0-1,3 are fresh: they have a from rank 2; other variables are missing\n"
+                "`b` could not be restored: is not defined there\n"
+            ),
+        ),
+    ],
+)
+def test_what_is_said(done: Respawned, text: str) -> None:
+    assert told(done) == text
+
+
+def test_nothing_kept_is_said_with_the_remedy() -> None:
+    assert told(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
+    assert told(Respawned((1, 2), 0)).startswith("ranks 1-2 are fresh: their variables are missing: run the cells")
+
+
+def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
+    replicated.keep("opt", "model")
+    replicated.keep("model")
+    assert replicated.names() == ["model", "opt"]
+    with pytest.raises(ValueError, match=r"keep\('a b'\) must be given names of variables"):
+        replicated.keep("a b")
+    replicated.keep()
+    assert replicated.names() == []
+
+
+def test_a_rendezvous_is_said_to_this_process_alone_and_hides_its_secret() -> None:
+    rendezvous = Rendezvous(1, 4, "127.0.0.1", 4321, "s3cret", {})
+    said = rendezvous.over({"HVD_BOOTSTRAP": "mpi", "OTHER": "kept"})
+    assert said["HVD_BOOTSTRAP"] == "tcp"
+    assert (said["HOROVOD_RANK"], said["HOROVOD_SIZE"], said["OTHER"]) == ("1", "4", "kept")
+    assert lookup.engine_options(said)["secret"] == "s3cret"
+    assert "s3cret" not in repr(rendezvous)
+    assert "s3cret" not in os.environ.values()
+
+
+def test_free_memory_is_what_the_machine_has_at_most() -> None:
+    assert 0 < free_memory() <= os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+NOBODY = """
+import socket, subprocess, sys
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+ours, theirs = socket.socketpair()
+spare = subprocess.Popen([sys.executable, "-P", "-m", "hvd_kernel.worker", "now", "1"], stdin=theirs.fileno())
+theirs.close()
+channel = ControlChannel(ours, ours)
+while not (said := channel.receive()):
+    pass
+print(said)
+channel.close()
+print(spare.wait())
+"""
+
+
+def test_a_rank_to_be_that_nobody_needs_ends_by_itself() -> None:
+    ended = subprocess.run([sys.executable, "-P", "-c", NOBODY], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[Preloaded()]\n0\n", ended.stderr

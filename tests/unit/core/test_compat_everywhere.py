@@ -1,0 +1,307 @@
+"""``import horovod`` in every Python of an environment, by a .pth file or by the wheel named horovod; undone without a trace."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.venvs import said, site_packages, venv_with_ours
+
+import hvd_kernel
+from hvd_kernel import compat
+from hvd_kernel.compat import pth, shim
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.launch.cli import horovodrun
+from hvd_kernel.launch.cli.main import main
+
+VERSION = "import horovod; print(horovod.__version__)"
+NOT_THERE = "ModuleNotFoundError: No module named 'horovod'"
+WHEEL = "horovod-0.28.1+hvd-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of an environment that has not opted in; a test that does opts out again."""
+    return venv_with_ours(tmp_path_factory.mktemp("plain") / "venv")
+
+
+@pytest.fixture
+def opted(plain: Path) -> Iterator[Path]:
+    folder = site_packages(plain)
+    assert horovodrun.install_import([folder]) == folder / pth.NAME
+    yield plain
+    assert horovodrun.uninstall_import([folder]) == folder / pth.NAME
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("__version__ = 'real'\n")
+    return tmp_path
+
+
+# The .pth file.
+
+
+def test_opted_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    python = venv_with_ours(tmp_path / "venv")
+    folder = site_packages(python)
+    before = sorted(folder.iterdir())
+    monkeypatch.setattr(pth, "folders", lambda: [folder])
+    assert main(["--install-horovod"]) == 0
+    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert main(["--install-horovod"]) == 0, "again"
+    assert said(python, "-c", VERSION) == "0.28.1"
+    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert main(["--uninstall-horovod"]) == 0
+    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert sorted(folder.iterdir()) == before
+    assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
+    assert main(["--uninstall-horovod"]) == 0
+    assert "not installed here: there is nothing to do" in capsys.readouterr().err
+
+
+def test_a_start_imports_nothing_more(plain: Path) -> None:
+    code = "import sys; print(sorted(sys.modules), 'Later' in [getattr(f, '__name__', '') for f in sys.meta_path])"
+    without = said(plain, "-c", code)
+    horovodrun.install_import([site_packages(plain)])
+    with_it = said(plain, "-c", code)
+    horovodrun.uninstall_import([site_packages(plain)])
+    assert without.endswith(" False")
+    assert with_it == without.replace(" False", " True")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-c", VERSION),
+        pytest.param(("-I", "-c", VERSION), marks=pytest.mark.nightly),
+        pytest.param(("-c", "import horovod.common.util, horovod; print(horovod.__version__)"), marks=pytest.mark.nightly),
+        pytest.param(("-c", "from horovod import __version__ as v; print(v)"), marks=pytest.mark.nightly),
+        pytest.param(("-c", f"import importlib.util as u; assert u.find_spec('horovod'); {VERSION}"), marks=pytest.mark.nightly),
+        pytest.param(("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {VERSION!r}])"), marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_every_python_of_the_environment_has_it(opted: Path, words: tuple[str, ...]) -> None:
+    assert said(opted, *words) == "0.28.1"
+
+
+@pytest.mark.nightly
+def test_a_module_of_horovods_runs_by_its_name(opted: Path) -> None:
+    assert said(opted, "-m", "horovod.runner.launch", "--version") == hvd_kernel.__version__
+
+
+def test_a_folder_of_that_name_hides_nothing(opted: Path, tmp_path: Path) -> None:
+    """A project's folder horovod/ without __init__.py is a module to Python, and its finders come first."""
+    (tmp_path / "horovod").mkdir()
+    for code in (
+        "import horovod.common.util as util, horovod; print(horovod.__version__, util.__name__)",
+        "from horovod.common import util; import horovod; print(horovod.__version__, util.__name__)",
+    ):
+        assert said(opted, "-c", code, cwd=tmp_path) == "0.28.1 hvd_kernel.compat.tree.common.util"
+
+
+@pytest.mark.parametrize(
+    ("told", "with_real", "version"),
+    [
+        ({}, True, "real"),
+        pytest.param({"HVD_COMPAT": "shadow"}, True, "0.28.1", marks=pytest.mark.nightly),
+        pytest.param({"HVD_COMPAT": "shadow"}, False, "0.28.1", marks=pytest.mark.nightly),
+        pytest.param({"HVD_COMPAT": "1"}, False, "0.28.1", marks=pytest.mark.nightly),
+        pytest.param({"HVD_COMPAT": "0"}, True, "real", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_real_one_that_comes_later_wins(
+    opted: Path, real: Path, told: dict[str, str], with_real: bool, version: str
+) -> None:
+    path = {"PYTHONPATH": str(real)} if with_real else {}
+    assert said(opted, "-c", VERSION, **told, **path) == version
+
+
+@pytest.mark.nightly
+def test_what_a_real_one_lacks_is_not_ours_to_give(opted: Path, real: Path) -> None:
+    code = "import horovod, sys\ntry: import horovod.torch\nexcept ImportError as e: print(e, [f for f in sys.meta_path if 'Horovod' in str(f)])"
+    assert said(opted, "-c", code, PYTHONPATH=str(real)) == "No module named 'horovod.torch' []"
+
+
+def test_switched_off_in_a_process(opted: Path) -> None:
+    assert said(opted, "-c", VERSION, status=1, HVD_COMPAT="0").endswith(NOT_THERE)
+
+
+def test_ranks_of_such_an_environment_are_ranks(opted: Path) -> None:
+    """Both finders are there; neither asks the other in a circle."""
+    assert said(opted, "-c", VERSION, **compat.rank_environment({})) == "0.28.1"
+
+
+@pytest.mark.parametrize("left", ["nothing", pytest.param("an empty folder", marks=pytest.mark.nightly)])
+def test_without_hvd_kernel_python_starts_in_silence(tmp_path: Path, left: str) -> None:
+    """pip knows nothing of the file: it stays where hvd_kernel is uninstalled."""
+    python = venv_with_ours(tmp_path / "venv")
+    folder = site_packages(python)
+    (folder / "ours.pth").unlink()
+    horovodrun.install_import([folder])
+    if left != "nothing":
+        (folder / "hvd_kernel").mkdir()
+    code = f"import sys; print('up', file=sys.stderr)\n{VERSION}"
+    lines = said(python, "-c", code, status=1).splitlines()
+    assert (lines[0], lines[-1]) == ("up", NOT_THERE)
+
+
+@pytest.mark.nightly
+def test_a_broken_hvd_kernel_says_what_it_lacks(tmp_path: Path) -> None:
+    python = venv_with_ours(tmp_path / "venv")
+    folder = site_packages(python)
+    (folder / "ours.pth").unlink()
+    horovodrun.install_import([folder])
+    (folder / "hvd_kernel").mkdir()
+    (folder / "hvd_kernel" / "__init__.py").write_text("import msgspec_that_is_gone\n")
+    assert said(python, "-c", VERSION, status=1).endswith("No module named 'msgspec_that_is_gone'")
+
+
+def test_never_where_a_real_one_is(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(real))
+    folder = tmp_path / "site"
+    folder.mkdir()
+    try:
+        for install in (lambda: horovodrun.install_import([folder]), lambda: horovodrun.install(folder)):
+            with pytest.raises(ConfigError, match="a real Horovod is installed here"):
+                install()
+    finally:
+        compat.uninstall()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none/hvd_kernel_horovod\.pth cannot be written: No such file"):
+        horovodrun.install_import([tmp_path / "none"])
+
+
+def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / pth.NAME).write_text("import sys; sys.older = 1\n")
+    horovodrun.install_import([tmp_path])
+    assert [path.name for path in tmp_path.iterdir()] == [pth.NAME]
+    assert (tmp_path / pth.NAME).read_text() == pth.text()
+
+
+# horovodrun.
+
+
+def test_horovodrun_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    assert horovodrun.uninstall(tmp_path) is None
+    path = horovodrun.install(tmp_path)
+    path.write_text(path.read_text().replace(sys.executable, "/elsewhere/python"))
+    assert horovodrun.install(tmp_path) == path
+    assert path.read_text().splitlines()[0] == f"#!{sys.executable}", "of an environment that was moved"
+    assert horovodrun.uninstall(tmp_path) == path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_horovodrun_of_somebody_else_stays(tmp_path: Path) -> None:
+    (tmp_path / "horovodrun").write_text("#!/bin/sh\n")
+    with pytest.raises(ConfigError, match="was not installed by hvdrun and is not removed"):
+        horovodrun.uninstall(tmp_path)
+    assert (tmp_path / "horovodrun").exists()
+
+
+@pytest.mark.nightly
+def test_both_may_be_asked_for(opted: Path) -> None:
+    """What import horovod finds then is no real one."""
+    path = said(opted, "-m", "hvd_kernel.launch", "--install-horovodrun")
+    assert path == str(opted.parent / "horovodrun")
+    assert said(path, "--version") == hvd_kernel.__version__
+    assert said(opted, "-m", "hvd_kernel.launch", "--uninstall-horovodrun") == path
+
+
+# The wheel.
+
+
+def test_the_wheel_is_what_its_record_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--build-horovod-shim", str(tmp_path / "new")]) == 0
+    path = tmp_path / "new" / WHEEL
+    assert capsys.readouterr().out == f"{path}\n"
+    with zipfile.ZipFile(path) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist()}
+    info = "horovod-0.28.1+hvd.dist-info"
+    rows = list(csv.reader(files[f"{info}/RECORD"].decode().splitlines()))
+    assert [row[0] for row in rows] == list(files), "every file, once"
+    assert rows.pop() == [f"{info}/RECORD", "", ""]
+    for name, digest, size in rows:
+        sha256 = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
+        assert (digest, size) == (f"sha256={sha256}", str(len(files[name])))
+    assert {name for name in files if not name.startswith(info)} == {shim.PTH}
+    first = path.read_bytes()
+    assert shim.build(path.parent).read_bytes() == first, "the same bytes each time"
+
+
+def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
+    with zipfile.ZipFile(shim.build(tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "site")
+    (found,) = importlib.metadata.distributions(path=[str(tmp_path / "site")])
+    ours = hvd_kernel.__version__
+    assert (found.name, found.version) == ("horovod", "0.28.1+hvd")
+    wanted = {
+        "torch": "torch",
+        "pytorch": "torch",
+        "tensorflow": "tensorflow",
+        "tensorflow-cpu": "tensorflow",
+        "tensorflow-gpu": "tensorflow",
+        "keras": "keras",
+        "mxnet": "mxnet",
+    }
+    assert found.metadata.get_all("Provides-Extra") == list(wanted), "what a project may write behind horovod"
+    assert found.requires == [
+        f"hvd-kernel=={ours}",
+        *(f'hvd-kernel[{own}]=={ours}; extra == "{extra}"' for extra, own in wanted.items()),
+    ]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert set(wanted.values()) <= set(project["optional-dependencies"]), "each is one that hvd-kernel has"
+    (command,) = found.entry_points
+    assert (command.group, command.name, command.load()) == ("console_scripts", "horovodrun", main)
+    code = f"import site, sys; site.addsitedir({str(tmp_path / 'site')!r})\n{VERSION}"
+    assert said(sys.executable, "-c", code) == "0.28.1"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"the wheel cannot be written to .*/file/x: Not a directory"):
+        horovodrun.build_shim(str(tmp_path / "file" / "x"))
+
+
+@pytest.mark.nightly
+def test_pip_installs_it_is_content_and_leaves_nothing(tmp_path: Path) -> None:
+    python = venv_with_ours(tmp_path / "venv")
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    before = sorted(path for path in (tmp_path / "venv").rglob("*") if path.suffix != ".pyc")
+    said(*pip, "install", "--no-index", f"{shim.build(tmp_path)}[torch]")
+    assert said(*pip, "check") == "No broken requirements found."
+    assert said(python, "-c", VERSION) == "0.28.1"
+    assert said(python, "-c", "import importlib.metadata as m; print(m.version('horovod'))") == "0.28.1+hvd"
+    assert said(python.parent / "horovodrun", "--version") == hvd_kernel.__version__
+    for wanted in ("horovod", "horovod==0.28.1", "horovod[pytorch]>=0.27,<0.29", "horovod[pytorch,torch]"):
+        assert "Would install" not in said(*pip, "install", "--no-index", "--dry-run", wanted)
+    file = str(site_packages(python) / shim.PTH)
+    hvdrun = (python, "-m", "hvd_kernel.launch")
+    assert said(*hvdrun, "--install-horovod") == file, "it is there already"
+    assert said(*hvdrun, "--install-horovodrun") == str(python.parent / "horovodrun")
+    for flag in ("--uninstall-horovod", "--uninstall-horovodrun"):
+        assert "-m pip uninstall horovod` takes away" in said(*hvdrun, flag, status=2)
+    said(*pip, "uninstall", "--yes", "horovod")
+    assert sorted(path for path in (tmp_path / "venv").rglob("*") if path.suffix != ".pyc") == before
+    assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
+
+
+def test_nothing_of_it_is_in_our_own_environment() -> None:
+    assert importlib.util.find_spec("horovod") is None
+    assert [
+        folder / name for folder in pth.folders() for name in (pth.NAME, shim.PTH) if (folder / name).exists()
+    ] == []

@@ -1,0 +1,164 @@
+"""What README, CONTRIBUTING and docs/ name is there: files, tests, links and their anchors, targets of make, magics.
+
+A source may name a page too, and that page is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
+
+from hvd_kernel.magics.commands.index import MAGICS
+from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
+
+Lines = Iterator[tuple[int, str]]
+
+PATH = re.compile(  # tests/unit/house/test_docs.py::test_links_lead_somewhere, native/engine/, tests/native/*/*.cc
+    r"(?<![\w./-])((?:hvd_kernel|native|magics|widgets|notebooks|tests|tools|docs|\.ci)/[\w./*-]*[\w*/])(?:::(\w+))?"
+)
+MODULE = re.compile(r"(?<![\w./-])((?:cluster|worker|torch|launch|kernel)/\w+)\b(?![./])")  # in the README's pictures
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+MAKE = re.compile(r"(?:`|^ *)make ([a-z][\w-]*)")
+ONE_TEST = re.compile(r"pytest \"?(tests/[\w/]+\.py)\"? .*?-k \"?(\w+)")
+MAGIC = re.compile(r"(?:`|^ *)(%%?hvd[a-z]*)(?: ([a-z]+))?")
+EXAMPLE = re.compile(r'^SUBCOMMANDS\["(\w+)"\] = ', re.MULTILINE)  # a sub-command that the page itself makes
+ROW = re.compile(r'^MAGICS\["(%+\w+)"\] = ', re.MULTILINE)  # the same of a magic
+PAGE = re.compile(r"(?<![\w/])docs/(?:decisions/\d{4}|[\w/-]+\.md)")  # a decision is known by its number
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sources("docs", suffixes={".md"})]
+
+
+def prose(page: Path) -> str:
+    """The page with its blocks of code left blank, line by line."""
+    return FENCE.sub(lambda block: "\n" * block[0].count("\n"), text(page))
+
+
+def missing_paths(page: Path) -> Lines:
+    for number, line in enumerate(text(page).splitlines(), 1):
+        for path, test in PATH.findall(line):
+            there = [*ROOT.glob(path), *ROOT.glob(f"{path}.py")]
+            if not there:
+                yield number, f"{path} is not there"
+            elif test and f"def {test}(" not in text(there[0]):
+                yield number, f"{path} has no {test}"
+        for module in MODULE.findall(line):
+            if not (ROOT / "hvd_kernel" / f"{module}.py").exists():
+                yield number, f"there is no hvd_kernel/{module}.py"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path) -> Lines:
+    for number, line in enumerate(prose(page).splitlines(), 1):
+        for target in LINK.findall(line):
+            file, _, anchor = target.partition("#")
+            there = page.parent / file if file else page
+            if re.match(r"[a-z]+:", target):
+                continue
+            if not there.exists():
+                yield number, f"the link to {target} leads nowhere"
+            elif anchor and anchor not in anchors(there):
+                yield number, f"{file or 'this page'} has no heading #{anchor}"
+
+
+def unknown_targets(page: Path) -> Lines:
+    rules = re.findall(r"^([\w -]+):", text(ROOT / "Makefile"), re.MULTILINE)
+    known = {target for rule in rules for target in rule.split()}
+    for number, line in enumerate(text(page).splitlines(), 1):
+        yield from ((number, f"there is no make {target}") for target in MAKE.findall(line) if target not in known)
+
+
+def unknown_magics(page: Path) -> Lines:
+    for number, line in enumerate(text(page).splitlines(), 1):
+        for magic, verb in MAGIC.findall(line):
+            if magic not in {*MAGICS, *ROW.findall(text(page))}:
+                yield number, f"there is no {magic}"
+            elif magic == "%hvd" and verb and verb not in {*SUBCOMMANDS, *EXAMPLE.findall(text(page))}:
+                yield number, f"there is no %hvd {verb}"
+
+
+def empty_selections(page: Path) -> Lines:
+    for number, line in enumerate(text(page).splitlines(), 1):
+        for file, word in ONE_TEST.findall(line):
+            if not re.search(rf"def test_\w*{word.removeprefix('test_')}", text(ROOT / file)):
+                yield number, f"-k {word} selects no test of {file}"
+
+
+def missing_pages(source: Path) -> Lines:
+    for number, line in enumerate(text(source).splitlines(), 1):
+        yield from ((number, f"{page} is not there") for page in PAGE.findall(line) if not any(ROOT.glob(f"{page}*")))
+
+
+def test_paths_named_in_the_docs_exist() -> None:
+    nobody("paths in the docs exist", pages(), missing_paths)
+
+
+def test_links_lead_somewhere() -> None:
+    nobody("links in the docs lead somewhere", pages(), broken_links)
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in LINK.findall(text(index))}
+    wanted = {page for page in sources("docs", suffixes={".md"}) if page.parent.name != "decisions"} - {index}
+    assert not wanted - listed
+
+
+def test_targets_of_make_exist() -> None:
+    nobody("targets of make in the docs exist", pages(), unknown_targets)
+
+
+def test_magics_exist() -> None:
+    nobody("magics in the docs exist", pages(), unknown_magics)
+
+
+def test_commands_for_one_test_select_one() -> None:
+    nobody("commands for one test select one", pages(), empty_selections)
+
+
+def test_pages_that_sources_name_exist() -> None:
+    files = sources(*PRODUCT, "native", "tests", "tools", suffixes={".py", ".js", ".sh", ".toml", *NATIVE_SUFFIXES})
+    ours = [path for path in files if ROOT / "tests" / "unit" not in path.parents]  # where pages are made up
+    nobody("pages that sources name exist", [*ours, ROOT / "Makefile"], missing_pages)
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        (missing_paths, "see `tools/nothing.py`"),
+        (missing_paths, "tests/native/nothing*"),
+        (missing_paths, "`tests/unit/house/test_docs.py::test_nothing`"),
+        (missing_paths, "cluster/nothing ── here"),
+        (broken_links, "[a page](nothing.md)"),
+        (broken_links, "[a heading](#nothing)"),
+        (unknown_targets, "`make nothing`"),
+        (unknown_magics, "`%%hvdnothing`"),
+        (unknown_magics, "`%hvd nothing`"),
+        (empty_selections, "pytest tests/unit/house/test_docs.py -k anything_but_this"),
+        (missing_pages, "// As in docs/nothing.md."),
+        (missing_pages, "// As in docs/decisions/9999."),
+    ],
+)
+def test_the_rules_see_what_they_forbid(*, broken, line: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# A heading\n\n{line}\n")
+    with pytest.raises(AssertionError, match=r"page\.md:3: .*(nothing|9999|selects no)"):
+        nobody("a rule", [page], broken)
+
+
+def test_a_heading_is_an_anchor_and_code_is_no_link(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# The `%hvd` magic, again\n\n```\n# no heading\nx[0](1)\n```\n[up](#the-hvd-magic-again)\n")
+    assert anchors(page) == {"the-hvd-magic-again"}
+    assert not list(broken_links(page))

@@ -1,0 +1,72 @@
+"""The page's modules (widgets/js) under Node.js: their own tests, and the tables that they share with Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hvdtest.node import MODULES, evaluate, needs_node, node
+
+from hvd_kernel.protocol.messages import GPU_FIGURES
+from hvd_kernel.protocol.operations import Operation
+from hvd_kernel.widgets import board, log_tail, marks, picture, series
+
+TESTS = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
+MAX_LINES = 200
+
+
+@needs_node
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
+def test_modules_pass_their_own_tests(path: Path) -> None:
+    node("--test", str(path))
+
+
+def test_no_module_is_longer_than_200_lines() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in MODULES.rglob("*.js")}
+    assert lines
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+@needs_node
+def test_messages_are_the_same_in_python_and_in_the_page() -> None:
+    tables = "return {ROW, GPU, MARK, RATES, OPERATION, FEW, MAX_LINES, MAX_LOGGED, STATES, ENDED_BADLY: [...ENDED_BADLY].sort()};"
+    names = ("ROW", "GPU", "MARK", "RATES", "FEW", "MAX_LINES", "MAX_LOGGED", "STATES", "ENDED_BADLY")
+    page = evaluate(tables, OPERATION="lanes/model", **dict.fromkeys(names, "messages"))
+    renamed = {"samples_per_s": "speed"}
+    assert page == {
+        "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
+        "GPU": {camel(name): i for i, name in enumerate(GPU_FIGURES)},
+        "MARK": {name: i for i, name in enumerate(marks.Mark._fields)},
+        "OPERATION": {name: i for i, name in enumerate((*Operation._fields, "late", "waited"))},
+        "FEW": series.FEW,
+        "RATES": [board.SAMPLES, board.GBPS, board.COMM],
+        "MAX_LINES": log_tail.MAX_LINES,
+        "MAX_LOGGED": picture.MAX_LOGGED,
+        "STATES": picture.STATES,
+        "ENDED_BADLY": sorted(picture.ENDED_BADLY),
+    }
+
+
+@needs_node
+def test_a_rank_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+    counts = [1, 8, 9, 64, 300]
+    page = evaluate(
+        "return data.map(n => Array.from({length: n}, (_, i) => rankColour(i, n)))", counts, rankColour="colours"
+    )
+    drawn = [[picture.colour(i, count).replace(",", " ") for i in range(count)] for count in counts]
+    assert page == drawn
+
+
+@needs_node
+def test_a_mark_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+    kinds = list(get_args(marks.Kind))
+    assert evaluate("return data.map(markColour)", kinds, markColour="colours") == [
+        picture.MARKS[kind] for kind in kinds
+    ]
+
+
+def camel(name: str) -> str:
+    """samples_per_s -> samplesPerS"""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
