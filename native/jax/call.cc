@@ -1,13 +1,12 @@
 #include "jax/call.h"
 
 #include <array>
-#include <condition_variable>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <utility>
 
+#include "base/mutex.h"
 #include "jax/completers.h"
 #include "jax/device.h"
 #include "jax/read.h"
@@ -26,8 +25,8 @@ using plugin::core;
 
 // Never destroyed: calls may end while the process exits.
 struct UnderWay {
-  std::mutex lock;
-  std::set<std::pair<std::int32_t, std::string>> names;
+  Mutex lock;
+  std::set<std::pair<std::int32_t, std::string>> names GUARDED_BY(lock);
 };
 UnderWay& under_way() {
   static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -36,7 +35,7 @@ UnderWay& under_way() {
 
 bool begin(Call* call) {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   call->is_under_way = all.names.insert({call->set, call->name}).second;
   return call->is_under_way;
 }
@@ -45,7 +44,7 @@ void end(Call* call) {
   count(&counters.ended);
   if (!call->is_under_way) return;
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   all.names.erase({call->set, call->name});
   call->is_under_way = false;
 }
@@ -109,8 +108,8 @@ void wait_in_stream(Call* call, hvd_event* event) {
 
 // Who waits in run_on_device(). They share one lock: a rank's program has one operation at a time.
 struct Waiting {
-  std::mutex lock;
-  std::condition_variable ended;
+  Mutex lock;
+  ConditionVariable ended;
 };
 Waiting& waiting() {
   static auto* const all = new Waiting;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -119,7 +118,7 @@ Waiting& waiting() {
 
 void wake(Call* call) {
   Waiting& all = waiting();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   call->phase = Call::kEnded;  // under the lock: with it the call may be gone
   all.ended.notify_all();
 }
@@ -210,7 +209,7 @@ void complete(Call* call) {
 
 bool any_under_way() {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   return !all.names.empty();
 }
 
@@ -265,9 +264,10 @@ Error* run_on_device(Frame* frame) {
   }
   if (!hand_over(call.get())) return ended(call);
   Waiting& all = waiting();
-  std::unique_lock<std::mutex> locked(all.lock);
-  all.ended.wait(locked, [&call] { return call->phase == Call::kEnded; });
-  locked.unlock();
+  {
+    MutexLock locked(all.lock);
+    while (call->phase != Call::kEnded) all.ended.wait(locked);
+  }
   return ended(call);
 }
 

@@ -2,14 +2,13 @@
 
 #include <pthread.h>
 
-#include <condition_variable>
 #include <csignal>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "base/mutex.h"
 #include "jax/call.h"
 
 namespace hvd::jax {
@@ -22,7 +21,7 @@ class Completers {
   void add(Call* call) {
     bool is_alone = false;
     {
-      const std::lock_guard<std::mutex> locked(lock_);
+      const MutexLock locked(lock_);
       waiting_.push_back(call);
       if (waiting_.size() > idle_ && threads_ < kMost) is_alone = !start() && threads_ == 0;
     }
@@ -31,7 +30,7 @@ class Completers {
   }
 
  private:
-  bool start() {
+  bool start() REQUIRES(lock_) {
     sigset_t all{}, before{};
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for Python's thread
@@ -46,9 +45,9 @@ class Completers {
     return started;
   }
   Call* take() {
-    std::unique_lock<std::mutex> locked(lock_);
+    MutexLock locked(lock_);
     ++idle_;
-    added_.wait(locked, [this] { return !waiting_.empty(); });
+    while (waiting_.empty()) added_.wait(locked);
     --idle_;
     Call* const call = waiting_.front();
     waiting_.pop_front();
@@ -59,10 +58,10 @@ class Completers {
     for (;;) complete(take());
   }
 
-  std::mutex lock_;
-  std::condition_variable added_;
-  std::deque<Call*> waiting_;
-  std::size_t idle_ = 0, threads_ = 0;
+  Mutex lock_;
+  ConditionVariable added_;
+  std::deque<Call*> waiting_ GUARDED_BY(lock_);
+  std::size_t idle_ GUARDED_BY(lock_) = 0, threads_ GUARDED_BY(lock_) = 0;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 #include "jax/foreign.h"
 
 #include <atomic>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace hvd::jax {
 namespace {
@@ -55,9 +56,9 @@ std::string stream_of(const Frame& frame, void** stream) {
 const Futures* futures(const Api* api) {
   static std::atomic<const Futures*> found{nullptr};
   if (const Futures* const known = found) return known;
-  static std::mutex lock;
+  static Mutex lock;
   static Futures here{};
-  const std::lock_guard<std::mutex> locked(lock);
+  const MutexLock locked(lock);
   if (found == nullptr) {
     for (const std::size_t place : {1U, 0U}) {
       if (!makes_futures(api, place)) continue;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "mxnet/call.h"
 
 namespace hvd::mxnet {
@@ -14,8 +14,9 @@ namespace {
 
 // Never destroyed: the core's threads may end calls while the process exits.
 struct Order {
-  std::mutex lock;
-  std::map<std::pair<std::int32_t, std::string>, std::deque<Call*>> queues;  // of a set and a name
+  Mutex lock;
+  // Of a set and a name.
+  std::map<std::pair<std::int32_t, std::string>, std::deque<Call*>> queues GUARDED_BY(lock);
 };
 Order& order() {
   static auto* const all = new Order;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -25,7 +26,7 @@ Order& order() {
 // Takes the call out of its queue; the one whose turn has come by that and which is ready.
 Call* leave(Call* call) {
   Order& all = order();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   if (!call->queued) return nullptr;
   call->queued = false;
   const auto entry = all.queues.find({call->set, call->name});
@@ -41,7 +42,7 @@ Call* leave(Call* call) {
 
 void take_turn(Call* call) {
   Order& all = order();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   all.queues[{call->set, call->name}].push_back(call);
   call->queued = true;
 }
@@ -49,7 +50,7 @@ void take_turn(Call* call) {
 void hand_over_in_turn(Call* call) {
   Order& all = order();
   {
-    const std::lock_guard<std::mutex> locked(all.lock);
+    const MutexLock locked(all.lock);
     call->is_ready = true;
     if (all.queues.at({call->set, call->name}).front() != call) return;
   }

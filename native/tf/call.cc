@@ -3,9 +3,9 @@
 #include <array>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "tf/collectives.h"
 
 namespace hvd::tf {
@@ -27,8 +27,8 @@ struct Turns {
 // Which calls are under way. Never destroyed: the core's threads may end calls while the process
 // exits.
 struct UnderWay {
-  std::mutex lock;
-  std::map<std::pair<std::int32_t, std::string>, Turns> turns;
+  Mutex lock;
+  std::map<std::pair<std::int32_t, std::string>, Turns> turns GUARDED_BY(lock);
 };
 UnderWay& under_way() {
   static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -37,7 +37,7 @@ UnderWay& under_way() {
 
 bool is_first(Call* call) {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   const auto [entry, is_new] =
       all.turns.try_emplace({call->set, call->name}, Turns{call->step, {}});
   if (!is_new) entry->second.waiting.push_back(call);
@@ -46,7 +46,7 @@ bool is_first(Call* call) {
 
 Call* after(const Call& call) {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   const auto entry = all.turns.find({call.set, call.name});
   Turns& turns = entry->second;
   if (turns.waiting.empty()) {
@@ -116,13 +116,13 @@ void begin(Call* call) {
 
 bool any_under_way() {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   return !all.turns.empty();
 }
 
 std::set<std::int64_t> steps_under_way() {
   UnderWay& all = under_way();
-  const std::lock_guard<std::mutex> locked(all.lock);
+  const MutexLock locked(all.lock);
   std::set<std::int64_t> steps;
   for (const auto& [name, turns] : all.turns) {
     steps.insert(turns.step);

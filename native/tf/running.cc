@@ -1,8 +1,8 @@
 #include "tf/running.h"
 
-#include <mutex>
 #include <set>
 
+#include "base/mutex.h"
 #include "tf/call.h"
 
 namespace hvd::tf {
@@ -10,8 +10,8 @@ namespace {
 
 // Never destroyed: TensorFlow deletes kernels while the process exits.
 struct Nodes {
-  std::mutex lock;
-  std::set<const Node*> all;
+  Mutex lock;
+  std::set<const Node*> all GUARDED_BY(lock);
 };
 Nodes& nodes() {
   static auto* const made = new Nodes;  // NOLINT(cppcoreguidelines-owning-memory): for ever
@@ -21,20 +21,23 @@ Nodes& nodes() {
 }  // namespace
 
 Node::Node(const std::string* name) : name_(name) {
-  const std::lock_guard<std::mutex> locked(nodes().lock);
-  nodes().all.insert(this);
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
+  there.all.insert(this);
 }
 
 Node::~Node() {
-  const std::lock_guard<std::mutex> locked(nodes().lock);
-  nodes().all.erase(this);
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
+  there.all.erase(this);
 }
 
 std::string begun() {
   const std::set<std::int64_t> steps = steps_under_way();
-  const std::lock_guard<std::mutex> locked(nodes().lock);
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
   std::string names;
-  for (const Node* node : nodes().all) {
+  for (const Node* node : there.all) {
     if (steps.count(node->step()) > 0) names += node->name() + "\n";
   }
   return names;

@@ -36,9 +36,9 @@ NATIVE = {  # room -> the rooms it may include, itself aside
     "engine": {"base", "tensor", "transport", "collective"},
     "c_api": {"base", "tensor", "transport", "collective", "engine"},
     "python": {"base", "tensor", "transport", "collective", "engine", "c_api"},
-    "tf": {"c_api"},
-    "mxnet": {"c_api"},
-    "jax": {"c_api"},
+    "tf": {"base", "c_api"},  # of base what is in headers alone: a plugin is not linked against the core
+    "mxnet": {"base", "c_api"},
+    "jax": {"base", "c_api"},
     "bench": {"base", "tensor", "transport", "collective", "engine"},
     "mpi": {"base", "transport"},
     "cuda": {"base", "tensor", "transport", "collective"},
@@ -145,6 +145,7 @@ PYTHON_FILES = sources(*PRODUCT)
 NATIVE_FILES = sources("native", suffixes=NATIVE_SUFFIXES)
 
 
+@cache
 def room(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return room_of(parts) if parts[0] == "hvd_kernel" else parts[0]
@@ -221,14 +222,16 @@ def private_uses(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str]]
 
     What is reached through somebody else's module is somebody else's, as are the names of every named tuple.
     """
+    nodes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
+    private = [node for node in nodes if PRIVATE.match(node.attr) and not is_own(node)]
+    if not private:
+        return
     modules = {target[0]: target[0] == "hvd_kernel" for target, _ in imports(path)}
     modules |= {target[-1]: target[0] == "hvd_kernel" for target, _ in imports(path)}
     modules |= {alias: target[0] == "hvd_kernel" for target, alias in aliases(path)}
     nearby = [other for other in files if other != path and room(other) == room(path)]
     theirs = frozenset().union(*map(private_names, nearby)) - private_names(path) - NAMED_TUPLES
-    for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.Attribute) or not PRIVATE.match(node.attr) or is_own(node):
-            continue
+    for node in private:
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value
