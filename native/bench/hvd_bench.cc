@@ -1,13 +1,13 @@
 // Benchmark of the collectives, without Python:
-//   hvd_bench [--np 2] [--threads] [--transport auto] [--sizes 4096,1048576] [--ways auto,slices]
-//             [--dtype float32] [--slot-bytes N] [--slots N] [--rounds 7]
-//             [--engine] [--json]
-// A way is an algorithm of allreduce (auto direct slices ring hierarchical), maybe with the bytes
-// of a segment (slices:65536), or "shared" (tensors in the shared heap). Beside them run "memcpy"
-// (every rank copies so many bytes), "staged" (staged.h: what the machine allows) and, with
-// --engine, "engine" (an engine with links of its own, asked and waited for: engine_way.h). All of
-// them take turns within every round; the figures are medians over the rounds of rank 0's time.
-// busbw = 2 (n - 1) / n * bytes / time.
+//   hvd_bench [--np 2] [--threads] [--transport auto] [--sizes 4096,1048576]
+//             [--contenders auto,slices] [--dtype float32] [--slot-bytes N] [--slots N]
+//             [--rounds 7] [--engine] [--json]
+// A contender is an algorithm of allreduce (auto direct slices ring hierarchical), maybe with the
+// bytes of a segment (slices:65536), or "shared" (tensors in the shared heap). Beside them run
+// "memcpy" (every rank copies so many bytes), "staged" (staged.h: what the machine allows) and,
+// with --engine, "engine" (an engine with links of its own, asked and waited for:
+// engine_allreduce.h). All of them take turns within every round; the figures are medians over the
+// rounds of rank 0's time. busbw = 2 (n - 1) / n * bytes / time.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@
 #include "base/cores.h"
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "bench/engine_way.h"
+#include "bench/engine_allreduce.h"
 #include "bench/staged.h"
 #include "collective/cpu_backend.h"
 #include "transport/bootstrap/tcp_bootstrap.h"
@@ -48,7 +48,7 @@ struct Settings {
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::size_t> sizes{4096,    16384,    65536,    262144,   1048576,
                                  4194304, 16777216, 67108864, 268435456};
-  std::vector<std::string> ways{"auto"};
+  std::vector<std::string> contenders{"auto"};
   AlgorithmOptions algorithms;
   MeshOptions mesh;
   std::map<std::string, std::string> for_engine;  // what it is told; the rest is its own choice
@@ -84,7 +84,7 @@ Group everybody(const Topology& topology) {
   return group;
 }
 
-// One rank: its mesh, its memory, its ways.
+// One rank: its mesh, its memory, its contenders.
 class Bench {
  public:
   // engine: null where it is not measured.
@@ -97,7 +97,7 @@ class Bench {
         values_(most_),
         other_(most_),
         staged_(memory, group_.group_rank, group_.size(), group_.size() <= settings.cores) {
-    for (const std::string& name : settings.ways) add(name);
+    for (const std::string& name : settings.contenders) add(name);
     if (engine != nullptr) add_engine(*engine);
     candidates_.push_back({"memcpy", [this](std::size_t bytes) {
                              std::memcpy(other_.data(), values_.data(), bytes);
@@ -210,7 +210,7 @@ class Bench {
     for (const Figure& figure : figures) {
       const double algbw = static_cast<double>(bytes) / figure.seconds / 1e9;
       std::printf(
-          settings_.json ? "{\"np\": %d, \"bytes\": %zu, \"way\": \"%s\", \"us\": %.3f, "
+          settings_.json ? "{\"np\": %d, \"bytes\": %zu, \"contender\": \"%s\", \"us\": %.3f, "
                            "\"best_us\": %.3f, \"algbw\": "
                            "%.3f, \"busbw\": %.3f, \"to_memcpy\": %.3f, \"to_staged\": %.3f}\n"
                          : "np %d  %10zu B  %-13s %11.2f us (best %11.2f)  algbw %7.2f GB/s  busbw "
@@ -374,7 +374,7 @@ constexpr Option kOptions[] = {
     {"--transport",
      [](Settings& s, const std::string& v) { s.for_engine["transport"] = s.mesh.transport = v; }},
     {"--dtype", [](Settings& s, const std::string& v) { s.dtype = dtype_of(v); }},
-    {"--ways", [](Settings& s, const std::string& v) { s.ways = split(v); }},
+    {"--contenders", [](Settings& s, const std::string& v) { s.contenders = split(v); }},
     {"--slot-bytes",
      [](Settings& s, const std::string& v) {
        s.mesh.slot_bytes = number_of(v);

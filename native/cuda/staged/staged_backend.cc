@@ -30,8 +30,8 @@ struct Staging {
   }
 };
 
-// A strip in its buffer, by row.
-struct StagedStrip {
+// A part of a chunk in its buffer, by row.
+struct StagedPart {
   std::size_t tensor = 0;
   std::vector<std::byte*> at;
   std::vector<std::size_t> counts;
@@ -44,7 +44,7 @@ struct StagedStrip {
 };
 
 // What the ranks do with a chunk that lies in host memory.
-using Work = std::function<Status(const std::vector<StagedStrip>& strips)>;
+using Work = std::function<Status(const std::vector<StagedPart>& strips)>;
 
 class StagedBackend : public DeviceBackend {
  public:
@@ -82,7 +82,7 @@ class StagedBackend : public DeviceBackend {
   Status pass(const Passage& passage, const Work& work);
   Status load(const Passage& passage, std::size_t number, Device::Event& loaded);
   Status store(const Passage& passage, std::size_t number);
-  std::vector<StagedStrip> stage(const Passage& passage, std::size_t number) const;
+  std::vector<StagedPart> stage(const Passage& passage, std::size_t number) const;
 
   std::shared_ptr<Device> device_;
   Mesh& mesh_;
@@ -139,11 +139,11 @@ Status StagedBackend::pass(const Passage& passage, const Work& work) {
   return Status::ok();
 }
 
-std::vector<StagedStrip> StagedBackend::stage(const Passage& passage, std::size_t number) const {
+std::vector<StagedPart> StagedBackend::stage(const Passage& passage, std::size_t number) const {
   std::byte* const half = pinned_.half(number);
-  std::vector<StagedStrip> strips;
+  std::vector<StagedPart> strips;
   for (const ChunkPart& strip : passage.plan_chunks.chunks[number]) {
-    StagedStrip staged;
+    StagedPart staged;
     staged.tensor = strip.tensor;
     each_part(passage.tensors[strip.tensor].rows, strip, passage.width,
               [&](std::size_t /*row*/, std::size_t part, std::size_t offset) {
@@ -207,10 +207,10 @@ Status StagedBackend::allreduce(const Group& group, const std::vector<Operand>& 
     tensors.push_back(std::move(tensor));
   }
   return run(tensors, width, whole ? kUncut : chunk_bytes_,
-             [&](const std::vector<StagedStrip>& strips) {
+             [&](const std::vector<StagedPart>& strips) {
                std::vector<Operand> in_place;
                in_place.reserve(strips.size());
-               for (const StagedStrip& strip : strips)
+               for (const StagedPart& strip : strips)
                  in_place.push_back({strip.at.front(), strip.at.front(), strip.count()});
                return cpu_.allreduce(group, in_place, reduction);
              });
@@ -233,10 +233,10 @@ Status StagedBackend::broadcast(const Group& group, const std::vector<Operand>& 
     tensors.push_back(std::move(tensor));
   }
   if (group.size() == 1) return Status::ok();
-  return run(tensors, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
+  return run(tensors, 1, chunk_bytes_, [&](const std::vector<StagedPart>& strips) {
     std::vector<Operand> in_place;
     in_place.reserve(strips.size());
-    for (const StagedStrip& strip : strips)
+    for (const StagedPart& strip : strips)
       in_place.push_back({strip.at[0], strip.at[0], strip.counts[0]});
     return cpu_.broadcast(group, in_place, group_root);
   });
@@ -256,10 +256,10 @@ Status StagedBackend::allgather(const Group& group, const std::vector<Gather>& t
     stagings.push_back(std::move(staging));
   }
   if (group.size() == 1) return Status::ok();
-  return run(stagings, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
+  return run(stagings, 1, chunk_bytes_, [&](const std::vector<StagedPart>& strips) {
     std::vector<Gather> gathers;
     gathers.reserve(strips.size());
-    for (const StagedStrip& strip : strips)
+    for (const StagedPart& strip : strips)
       gathers.push_back({strip.at[own], strip.at, strip.counts});
     return cpu_.allgather(group, gathers);
   });
@@ -285,8 +285,8 @@ Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
       bootstrap_allgather(cpu_, group, &staging.rows.columns, longest.data(), sizeof(std::size_t));
   if (!status) return status;
   staging.rows.columns = *std::max_element(longest.begin(), longest.end());
-  return run({staging}, 1, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
-    const StagedStrip& strip = strips.front();
+  return run({staging}, 1, chunk_bytes_, [&](const std::vector<StagedPart>& strips) {
+    const StagedPart& strip = strips.front();
     const auto middle = static_cast<std::ptrdiff_t>(n);
     Exchange part;
     part.in.assign(strip.at.begin(), strip.at.begin() + middle);
@@ -322,9 +322,9 @@ Status StagedBackend::reducescatter(const Group& group, const std::vector<Scatte
     stagings.push_back(std::move(staging));
   }
   if (n == 1) return scale_on(*device_, alone, reduction);
-  return run(stagings, width, chunk_bytes_, [&](const std::vector<StagedStrip>& strips) {
+  return run(stagings, width, chunk_bytes_, [&](const std::vector<StagedPart>& strips) {
     std::vector<Scatter> scatters;
-    for (const StagedStrip& strip : strips) {
+    for (const StagedPart& strip : strips) {
       std::vector<std::size_t> begins{0};
       for (std::size_t group_rank = 0; group_rank < n; ++group_rank)
         begins.push_back(begins.back() + strip.counts[group_rank]);

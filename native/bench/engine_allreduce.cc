@@ -1,4 +1,4 @@
-#include "bench/engine_way.h"
+#include "bench/engine_allreduce.h"
 
 namespace hvd::bench {
 namespace {
