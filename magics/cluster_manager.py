@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.engines.choice import refuse_change
+from hvd_kernel.magics.engines.engine_option import refuse_change
 from hvd_kernel.magics.engines.sources import source
 from hvd_kernel.magics.history.store import History
 from hvd_kernel.magics.interrupts import Interrupted
@@ -24,8 +24,8 @@ from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.cell_rejoin import CellRejoin
     from hvd_kernel.magics.export.ran_cell import RanCell
-    from hvd_kernel.magics.rejoin import CellRejoin
     from hvd_kernel.magics.shell.prompts import RunPrompts
     from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample

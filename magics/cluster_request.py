@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.magics.engines import choice
+from hvd_kernel.magics.engines import engine_option
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import gpus, lookup
@@ -88,10 +88,10 @@ def wanted(options: Options, base: ClusterSpec) -> ClusterSpec:
     Raises
     ------
     UsageError
-        ``-H`` and ``--hostfile`` are both there, or one of them cannot be read; or that of ``choice.wanted``.
+        ``-H`` and ``--hostfile`` are both there, or one of them cannot be read; or that of ``engine_option.wanted``.
     """
-    if choice.place(options, base):
-        return choice.wanted(options, base)
+    if engine_option.place(options, base):
+        return engine_option.wanted(options, base)
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
     if options.job or options.line:

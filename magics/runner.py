@@ -12,9 +12,9 @@ from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
-from hvd_kernel.magics.rejoin import CellRejoin
 from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import (
     Event,

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from hvd_kernel.magics.cell_driver import drive, origin_of, remember
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_panel import job_panel
 from hvd_kernel.magics.display.rank_failures import RankError
-from hvd_kernel.magics.driver import drive, origin_of, remember
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.protocol.notebook import Performed

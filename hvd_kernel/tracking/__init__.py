@@ -7,7 +7,6 @@ rank 0 write, ``%hvd track`` chooses and lists. HVD_TRACK's syntax is in ``choic
 
 from __future__ import annotations
 
-from hvd_kernel.tracking.choice import Choice, absolute, parse
 from hvd_kernel.tracking.command import commanded, sentence, tell, tell_fresh
 from hvd_kernel.tracking.listing import page
 from hvd_kernel.tracking.process import (
@@ -25,6 +24,7 @@ from hvd_kernel.tracking.process import (
 )
 from hvd_kernel.tracking.sink import Item, Point
 from hvd_kernel.tracking.sinks import Tracker, check
+from hvd_kernel.tracking.syntax import Choice, absolute, parse
 
 __all__ = [
     "TRACK",

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.tracking.choice import Choice, absolute, parse
 from hvd_kernel.tracking.sinks import check
+from hvd_kernel.tracking.syntax import Choice, absolute, parse
 
 NAME = "%hvd track"
 Ask = Callable[[str, Sequence[int] | None, dict[str, Any]], Any]

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 
 from hvd_kernel.tracking import mlflow, tfevents
-from hvd_kernel.tracking.choice import Choice, Target
 from hvd_kernel.tracking.jsonlines import file_of
 from hvd_kernel.tracking.polyaxon import folder_of
 from hvd_kernel.tracking.sink import moment
+from hvd_kernel.tracking.syntax import Choice, Target
 from hvd_kernel.tracking.tensorboard import PATTERN
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.tracking import choice as choices
-from hvd_kernel.tracking.choice import Choice, Target
+from hvd_kernel.tracking import syntax
 from hvd_kernel.tracking.polyaxon import folder_of, managed
 from hvd_kernel.tracking.sink import Run
 from hvd_kernel.tracking.sinks import Tracker, check
+from hvd_kernel.tracking.syntax import Choice, Target
 
 Env = Mapping[str, str]
 TRACK, RUN = "HVD_TRACK", "HVD_TRACK_RUN"
@@ -49,7 +49,7 @@ def rank_environment(env: Env) -> dict[str, str]:
     ConfigError
         HVD_TRACK is not understood.
     """
-    choices.parse(env.get(TRACK, ""))
+    syntax.parse(env.get(TRACK, ""))
     return {} if env.get(RUN) else {RUN: uuid.uuid4().hex}
 
 
@@ -101,7 +101,7 @@ def choose(text: str, run_id: str = "") -> None:
     ConfigError
         The text cannot be used: nothing has changed.
     """
-    _use(choices.parse(text), run_id)
+    _use(syntax.parse(text), run_id)
 
 
 def with_polyaxon() -> Tracker:
@@ -110,7 +110,7 @@ def with_polyaxon() -> Tracker:
     It is the one that ``tracker`` returns, or another: a program may call this on one rank, and ``hvd.log`` reduces
     where ``tracker`` is there, on all.
     """
-    more = Target(_POLYAXON, choices.PLACES[_POLYAXON])
+    more = Target(_POLYAXON, syntax.PLACES[_POLYAXON])
     found = tracker() or _state.theirs
     if found is None or found.ended:
         found = _state.theirs = _opened(Choice((more,)))

@@ -12,11 +12,11 @@ from typing import Any
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.tracking import traceml
-from hvd_kernel.tracking.choice import Choice, Target
 from hvd_kernel.tracking.jsonlines import JsonLines
 from hvd_kernel.tracking.mlflow import MLflow
 from hvd_kernel.tracking.polyaxon import Polyaxon
 from hvd_kernel.tracking.sink import Item, Point, Run, Sink
+from hvd_kernel.tracking.syntax import Choice, Target
 from hvd_kernel.tracking.tensorboard import TensorBoard
 
 _OURS = __name__.partition(".")[0] + "."

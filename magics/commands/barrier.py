@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.options import Options
 from hvd_kernel.magics.shell.escalation import replace_stuck
 

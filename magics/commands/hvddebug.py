@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.display.user_error import user_errors
-from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.options import Options, resolve
 
 POST_MORTEM = "%debug"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
 from hvd_kernel.magics.commands.hvdpull import gathered, pulled
 from hvd_kernel.magics.commands.hvdpush import local_values
@@ -16,7 +17,6 @@ from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.results import CellResult
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.export.ran_cell import Given, RanCell, literals
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options, resolve

@@ -68,7 +68,7 @@ def job_panel(
 
 
 def _board(ranks: tuple[int, ...], title: str) -> Dashboard:
-    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - as in driver.py: ipywidgets only where it is wanted
+    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - as in cell_driver.py: ipywidgets only where it is wanted
 
     return Dashboard(ranks, title)
 

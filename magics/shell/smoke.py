@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
-from hvd_kernel.magics.driver import drive
 from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.magics.shell.escalation import replace_stuck
 

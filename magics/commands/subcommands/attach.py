@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.magics.cell_driver import watched
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.user_error import user_errors
-from hvd_kernel.magics.driver import watched
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options
 from hvd_kernel.magics.shell.escalation import replace_stuck

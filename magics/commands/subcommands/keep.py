@@ -6,7 +6,7 @@ import os
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.engines.choice import NAMES
+from hvd_kernel.magics.engines.engine_option import NAMES
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec

@@ -19,8 +19,8 @@ from hvd_kernel.magics.commands.subcommands.job_plan import job
 from hvd_kernel.magics.commands.subcommands.timeline import timeline
 from hvd_kernel.magics.commands.subcommands.track import track
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.engines.choice import HERE
 from hvd_kernel.magics.engines.doctor import examine_on
+from hvd_kernel.magics.engines.engine_option import HERE
 from hvd_kernel.magics.export.command import export
 from hvd_kernel.magics.history.runs import runs
 from hvd_kernel.magics.machine import memory

@@ -12,7 +12,7 @@ from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.magics.rejoin import CellRejoin
+from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
 
 
@@ -218,7 +218,7 @@ def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch
         asked.append((n, restore))
         say("rank 0 stays")
 
-    monkeypatch.setattr("hvd_kernel.magics.rejoin.cluster_size.resize", resize)
+    monkeypatch.setattr("hvd_kernel.magics.cell_rejoin.cluster_size.resize", resize)
     run, session, _, rejoin = begun(None)
     told = rejoin.resize(1)
     rejoin.tick()
@@ -239,7 +239,7 @@ def test_nobody_waits_for_what_a_cell_that_was_cut_short_does_not_do(monkeypatch
     def interrupted(*_: Any, **_more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hvd_kernel.magics.rejoin.cluster_size.resize", interrupted)
+    monkeypatch.setattr("hvd_kernel.magics.cell_rejoin.cluster_size.resize", interrupted)
     run, _, _, rejoin = begun(None)
     told = rejoin.resize(1)
     run.over.set_result(None)

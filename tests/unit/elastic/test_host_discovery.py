@@ -12,9 +12,9 @@ import pytest
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.elastic.discovery.answers import checked, read
-from hvd_kernel.launch.elastic.discovery.choice import named
 from hvd_kernel.launch.elastic.discovery.hosts_file import HostsFile
 from hvd_kernel.launch.elastic.discovery.kubernetes import KubernetesDns, KubernetesEndpoints, addresses, pods
+from hvd_kernel.launch.elastic.discovery.named_source import named
 from hvd_kernel.launch.elastic.discovery.polled import PolledHosts
 from hvd_kernel.launch.elastic.discovery.slurm import SlurmHosts, output
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound

@@ -17,11 +17,11 @@ from hvd_kernel import tracking
 from hvd_kernel.core import metrics
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.tracking import listing, process, reduced, tfevents
-from hvd_kernel.tracking.choice import Choice, Target, parse
 from hvd_kernel.tracking.jsonlines import JsonLines
 from hvd_kernel.tracking.polyaxon import Polyaxon
 from hvd_kernel.tracking.sink import Item, Point, Run
 from hvd_kernel.tracking.sinks import NEEDS, SINKS, Tracker
+from hvd_kernel.tracking.syntax import Choice, Target, parse
 from hvd_kernel.tracking.tensorboard import TensorBoard
 from hvd_kernel.tracking.tfevents import Scalar
 

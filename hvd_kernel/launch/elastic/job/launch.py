@@ -18,7 +18,7 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.elastic import events
-from hvd_kernel.launch.elastic.discovery.choice import source
+from hvd_kernel.launch.elastic.discovery.named_source import source
 from hvd_kernel.launch.elastic.discovery.source import Feed, HostSource, StaticHosts
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
