@@ -2,7 +2,7 @@
 // The core knows it by this header and its file's name alone; libhvd_cuda.so is loaded with the
 // first device tensor.
 //
-// Words.
+// Terms.
 //   stream   a device's queue of work, as the frontend has it (a CUstream); null: the default one
 //   event     a point in a stream: what was given to the stream before has been done when the event
 //            is reached (an event)

@@ -1,6 +1,6 @@
 // Progress lock: which thread of this process steps the engine.
 //
-// Words.
+// Terms.
 //   lock         the right to use links, control channel, doorbell, controller and executor
 //   background   the thread "hvd-progress"; it has the progress lock whenever there is work that no
 //                caller does, and sleeps on the doorbell otherwise

@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   core    the first 2^k members of the group, as many as there are; the others are the surplus
 //   chunk   one of as many shares as the core has members: the c-th slices of all vectors, padded
 //           with zeros to the same length, one after the other

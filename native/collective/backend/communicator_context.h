@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   context  a group as one of its members sees it: a link to and from every other member, and on
 //            which host each member is
 //   host     here: the number of a machine within the group, by its lowest group rank

@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   group       the ranks that carry an operation out together: those of one process set, in order
 //   group rank  a rank's number within its group
 //   registry    what a backend keeps for each group that it has met, built once: its context, its

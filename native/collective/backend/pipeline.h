@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   batch   what is done in one go: one segment of every chunk
 //   stage   one step of an algorithm, done for every batch: send, fold, copy out ...
 //   lag     by how many batches a stage runs behind the first: so much time has a peer to do its

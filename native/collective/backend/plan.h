@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   operand   one tensor of an operation: where its elements are read and where the result goes
 //             (the same place: in place)
 //   chunk     the share of an operation that belongs to one member: of a reduction the list of its

@@ -1,7 +1,7 @@
 // NCCL, found at run time as the driver is: nothing here links it, and its header is not needed to
 // build. The declarations are those of its public C interface (nccl.h), which only ever grows.
 //
-// Words.
+// Terms.
 //   communicator   NCCL's group: one rank per device, with a number (here: the group rank)
 //   id             what group rank 0 makes and all members need to build one
 #pragma once

@@ -1,6 +1,6 @@
 // Chunk plan of an operation that goes over host memory.
 //
-// Words.
+// Terms.
 //   row      what belongs to one member: of a reduction its slice or share of a tensor, of a
 //            gather its block, of an exchange what goes there or comes from there
 //   column   element number c of every row that is so long

@@ -3,7 +3,7 @@
 // do next, come out. It knows no thread, no channel and no tensor, so the code that ships runs as
 // it is in tests and in the simulator with thousands of ranks.
 //
-// Words.
+// Terms.
 //   tree     rank 0 decides; other ranks hand what their subtree asks for up to their parent
 //            (transport/mesh/tree.h), and what rank 0 decided down to their children
 //   cache    what was agreed on before has a number; a rank that asks for it again sends one bit, a

@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   task      one request of this rank with its memory, from the call that made it until its handle
 //             is waited for
 //   handle    the number under which the user waits for a task; counted from 0 by every call, also

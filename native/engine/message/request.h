@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   request    what one rank asks for: "I have tensor x of this shape, to be summed over set 0".
 //   response   what rank 0 tells every rank of the set to do next, once all of them have asked:
 //   carry

@@ -19,7 +19,7 @@
 namespace hvd {
 namespace {
 
-// Words.
+// Terms.
 //   knob   one dimension of the Bayesian search, mapped to [0, 1]
 //   switch one categorical choice: on or off
 //   trial  the tunables that are being measured

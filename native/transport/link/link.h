@@ -1,4 +1,4 @@
-// Words.
+// Terms.
 //   link   a one-way first-in-first-out ring of slots from one rank to another. No tags: the
 //   coordinator orders everything. slot   a fixed-size piece of memory that the sender fills and
 //   the receiver reads. Shared memory: the slot *is* the memory.
