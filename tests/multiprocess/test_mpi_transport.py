@@ -33,7 +33,7 @@ with_plugin = pytest.mark.skipif(bool(missing()), reason=missing() or "none")
 whole_matrix = pytest.mark.timeout(LONGEST_S + 20)  # the first test of each number of ranks runs all of it
 
 RANKS = (2, *(pytest.param(np, marks=pytest.mark.nightly) for np in (1, 3, 4, 5, 8)))
-MATRIX = Path(__file__).with_name("test_matrix.py")
+MATRIX = Path(__file__).parent / "collectives" / "test_matrix.py"
 CHECKS = ("reductions", "movements", "shares", "groups", "scaled", "adasums", "every_size", "random_sums")
 WANTED = [*(f"mpi:{check}" for check in CHECKS), "shm:random_sums"]
 
