@@ -24,7 +24,7 @@ SETUP = ROOT / "build" / "setup.seconds"
 SILENT_S = 420
 """pytest's own limit for a test is 300 s, or what the test says, and fails it: only where that cannot act is a process silent for longer."""
 STARTING_S = 300
-"""A pytest that has begun no test yet: it imports and collects."""
+"""A pytest in which no test is at work: it imports and collects, or has run all and ends."""
 LONGEST_S = 3600
 """A phase that is no pytest."""
 
@@ -62,8 +62,8 @@ def run(
     """Run them all, whatever fails; folders in order, those of the same name as one.
 
     Those that leave cores idle run two at a time after the others; each one's output is shown when it has ended, and is
-    in ``results`` meanwhile. A pytest in which no test begins or ends for ``silent`` seconds, or as long as a test at
-    work may take by its own limit, is ended, and its rest runs without that test.
+    in ``results`` meanwhile. A pytest in which a test is at work and none begins or ends for ``silent`` seconds, or for
+    as long as that test may take by its own limit, is ended, and its rest runs without that test.
     """
     results.mkdir(parents=True, exist_ok=True)
     named = [(phase, results / f"{number:02}-{phase.name.replace('/', '-')}") for number, phase in enumerate(phases)]
@@ -216,7 +216,9 @@ def _watch(process: subprocess.Popen[bytes], way: _Way) -> str:
             now = way.lines.stat().st_size if way.lines.exists() else 0
             if now != size:
                 size, moved = now, time.monotonic()
-                patience = record.patience(record.lines(way.lines), way.silent) if size else max(way.silent, STARTING_S)
+                found = record.lines(way.lines) if size else []
+                at_work = record.begun_not_ended(found)
+                patience = record.patience(found, way.silent) if at_work else max(way.silent, STARTING_S)
             elif time.monotonic() - moved > patience:
                 return _ended(process, way, patience)
             continue
