@@ -42,9 +42,9 @@ class _Held:
         """
         return [self._ranks.get(identity, -1) for _, (_, _, identity) in sorted(ranks.items())]
 
-    def remember(self, identities: Mapping[int, int]) -> None:
-        """Take note of who is in the communicator that there is now: rank -> identity."""
-        self._ranks = {identity: rank for rank, identity in identities.items()}
+    def remember(self, ranks: dict[int, int]) -> None:
+        """Take note of who is in the communicator that there is now: identity -> rank."""
+        self._ranks = ranks
 
     def look_at(self, others: Mapping[int, int]) -> dict[int, int]:
         """Return handles of the others' processes, by rank, so that nobody waits for one that has ended.
@@ -106,7 +106,7 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
     session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
     fresh = control.rank in content["fresh"]
     communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
-    _held.remember({rank: identity for rank, (_, _, identity) in ranks.items()})
+    _held.remember({identity: rank for rank, (_, _, identity) in ranks.items()})
     if fresh:
         control.names.update(frontend.ready(control.rank, size))
     _rename(control)
