@@ -195,7 +195,7 @@ def upward_imports(path: Path) -> Iterator[tuple[int, str]]:
 
 def private_imports(path: Path) -> Iterator[tuple[int, str]]:
     for target, line in imports(path):
-        if target[0] == "hvd_kernel" and re.match("_(?!_)", target[-1]) and target[-1] not in {"_native", *HOROVODS}:
+        if target[0] == "hvd_kernel" and PRIVATE.match(target[-1]) and target[-1] not in {"_native", *HOROVODS}:
             yield line, f"imports {'.'.join(target)}: a private name is its own file's; say it without the underscore"
 
 
@@ -226,9 +226,9 @@ def private_uses(path: Path, files: Sequence[Path]) -> Iterator[tuple[int, str]]
     private = [node for node in nodes if PRIVATE.match(node.attr) and not is_own(node)]
     if not private:
         return
-    modules = {target[0]: target[0] == "hvd_kernel" for target, _ in imports(path)}
-    modules |= {target[-1]: target[0] == "hvd_kernel" for target, _ in imports(path)}
-    modules |= {alias: target[0] == "hvd_kernel" for target, alias in aliases(path)}
+    named = [(target, target[0]) for target, _ in imports(path)]
+    named += [(target, target[-1]) for target, _ in imports(path)]
+    modules = {known_as: target[0] == "hvd_kernel" for target, known_as in [*named, *aliases(path)]}
     nearby = [other for other in files if other != path and room(other) == room(path)]
     theirs = frozenset().union(*map(private_names, nearby)) - private_names(path) - NAMED_TUPLES
     for node in private:
