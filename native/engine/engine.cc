@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "engine/controller/stall.h"
 #include "engine/execution/outputs.h"
+#include "engine/execution/waits.h"
 #include "engine/forked.h"
 #include "engine/message/validate.h"
 
@@ -18,8 +19,8 @@ namespace {
 // so long. Both cost less than to wake another thread.
 constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
-// A wait in the trace: a shorter one is not seen there, and noting it would cost a small call more.
-constexpr std::int64_t kSeenWaitNs = 20'000;
+
+std::atomic<std::uint64_t> serials{0};
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -93,6 +94,7 @@ Result<std::unique_ptr<Engine>> Engine::start(int rank, int size, Bootstrap& boo
 
 Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
     : forks_(forks()),
+      serial_(++serials),
       topology_(mesh->topology()),
       transports_(transports_of(*mesh)),
       caller_runs_bytes_(options.caller_runs_bytes),
@@ -157,6 +159,53 @@ Result<TaskPtr> Engine::give(Request request, std::vector<Operand> operands, Nex
   return take(std::move(request), std::move(operands), nullptr, next, stream);
 }
 
+std::shared_ptr<PersistentRequest> Engine::persistent(const Request& request) const {
+  const RundownScope scope(rundown_guard_);
+  const bool may_meet =
+      scope && !forked() && (topology_.size == 1 || mesh_->fast_path_data().base != nullptr);
+  return may_meet ? make_persistent(request, groups_.find(0)) : nullptr;
+}
+
+// Everything is in private memory, and nothing of this rank is under way.
+bool Engine::may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const {
+  if (forked() || !handles_.none_in_flight()) return false;
+  const std::size_t width = size_of(request.reduction.dtype);
+  return std::all_of(operands.begin(), operands.end(), [&](const Operand& one) {
+    const auto bytes = static_cast<std::int64_t>(one.count * width);
+    if (one.in == nullptr) return bytes == 0;
+    return one.in != one.out || regions_->place_of(one.in, bytes) == kPrivate;
+  });
+}
+
+bool Engine::run(PersistentRequest& request, const std::vector<Operand>& operands) {
+  const std::int64_t since = now_ns();
+  const RundownScope scope(rundown_guard_);
+  if (!scope || !may_run(request, operands)) return false;
+  if (!progress_engine_->run(request, operands, since, ProgressEngine::Try::kMeets)) return false;
+  handles_.next();  // as every call
+  return true;
+}
+
+Result<TaskPtr> Engine::begin(PersistentRequest& request, const std::vector<Operand>& operands) {
+  const std::int64_t since = now_ns();
+  const RundownScope scope(rundown_guard_);
+  if (!scope || !may_run(request, operands) || !may_begin(request.bytes, false)) return TaskPtr();
+  try {
+    may_lack_memory();
+    auto task = std::make_shared<Task>();
+    task->request.name = request.request.name;
+    const bool done = progress_engine_->run(request, operands, since, ProgressEngine::Try::kPasses);
+    brief_help_.report(!done);
+    if (!done) return TaskPtr();
+    task->handle = handles_.next();
+    task->keeps_name = true;
+    handles_.add_done(task);
+    return task;
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+}
+
 Result<TaskPtr> Engine::take(Request request, std::vector<Operand> operands,
                              std::unique_ptr<Completion> completion, Next next, void* stream) {
   if (request.on_device()) {
@@ -201,7 +250,9 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   }
   task->small = is_small(request, caller_runs_bytes_);
   const bool held =
-      task->small && (next == Next::kWaits || (next == Next::kBegins && may_begin(request, *task)));
+      task->small &&
+      (next == Next::kWaits ||
+       (next == Next::kBegins && may_begin(request.bytes(), task->completion != nullptr)));
   task->held = held;
   task->keeps_name = next != Next::kWaits && task->completion == nullptr;
   task->request = std::move(request);
@@ -217,9 +268,9 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
 
 // Where other operations are under way, this one joins them. Whoever tells a completion may have
 // the progress lock already.
-bool Engine::may_begin(const Request& request, const Task& task) {
-  if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
-  return (task.completion != nullptr || may_pass_by()) && brief_help_.due();
+bool Engine::may_begin(std::int64_t bytes, bool is_told) {
+  if (bytes > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
+  return (is_told || may_pass_by()) && brief_help_.due();
 }
 
 // Whoever goes on with other work stays no longer than others need. Without cores to spare they do
@@ -315,9 +366,7 @@ bool Engine::help(const TaskPtr& task, std::chrono::nanoseconds longest) {
   const DeviceWait on_device(handles_.device_waits(), *task);
   if (const RundownScope scope(rundown_guard_); scope) progress_engine_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
-  const std::int64_t waited = now_ns() - begin;
-  counters_.wait_ns.fetch_add(waited, std::memory_order_relaxed);
-  if (waited >= kSeenWaitNs) trace_.add(begin, waited, "WAIT", task->request.name, 0);
+  note_wait(counters_, trace_, task->request.name, begin, now_ns());
   return done;
 }
 

@@ -88,6 +88,15 @@ class HVD_VISIBLE Engine {
   // The same for callers that keep the task, and need no look at the table for it.
   Result<TaskPtr> give(Request request, std::vector<Operand> operands, Next next,
                        void* stream = nullptr);
+  // A request that is called again and again, for this engine alone; null: it is none that run()
+  // could take.
+  std::shared_ptr<PersistentRequest> persistent(const Request& request) const;
+  // What give() and help() do for it, in one step, if nothing else of this rank is under way and
+  // all ranks call it within some microseconds. False: nothing has happened.
+  bool run(PersistentRequest& request, const std::vector<Operand>& operands);
+  // What give() and begin() do for it: the task, which is done. Null: nothing has happened.
+  Result<TaskPtr> begin(PersistentRequest& request, const std::vector<Operand>& operands);
+  std::uint64_t serial() const { return serial_; }  // of all engines of this process
   // After Next::kBegins. A small operation that is the only one under way is worked at here, for a
   // few microseconds at most where it waits for other ranks; what has not ended then is carried out
   // by others. So who waits for it soon finds it done, and nobody has been woken.
@@ -146,7 +155,8 @@ class HVD_VISIBLE Engine {
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, Next next,
                 void* stream);
   Status ask(const TaskPtr& task);
-  bool may_begin(const Request& request, const Task& task);
+  bool may_begin(std::int64_t bytes, bool is_told);
+  bool may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const;
   bool may_pass_by() const;
   void leave_in_time();
   void settle_devices();
@@ -156,6 +166,7 @@ class HVD_VISIBLE Engine {
   bool forked() const;
 
   const unsigned forks_;  // when it was made
+  const std::uint64_t serial_;
   const Topology topology_;
   const std::vector<std::string> transports_;
   const std::int64_t caller_runs_bytes_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/failpoint.h"
@@ -29,8 +30,9 @@ class FastPathNegotiation {
   // This rank has carried it out.
   void passed(const Response& response) {
     const bool everybodys = response.set == 0 && response.kind != Kind::kLeave;
-    if (everybodys && response.status) ++position_;
+    if (everybodys && response.status) passed();
   }
+  void passed() { ++position_; }  // it was everybody's
 
   // This rank asks negotiation by messages: nobody need wait for it here.
   void decline() {
@@ -53,16 +55,35 @@ class FastPathNegotiation {
     append_request(text_, request);
     if (text_.size() < kFastPathTextBytes) response = agreed_by_all(request, size_);
     const bool with_data = response && how == Try::kMeets && !response->shared && put_data(half_);
-    if (with_data) text_.push_back(kWithData);  // ranks that differ in it do not agree
+    if (with_data) text_.push_back(kWithData);
     if (!response) {
       decline();
-    } else if (!all_agree(how, patient)) {
+    } else if (!all_agree(text_, how, patient)) {
       response.reset();
     } else if (with_data) {
-      response->fast_path_half = half_;
-      half_ = 1 - half_;
+      response->fast_path_half = next_half();
     }
     return response;
+  }
+
+  // The same where all give their data beforehand, of a request that was encoded before: the half
+  // that they lie in.
+  template <class Patient, class PutData>
+  std::optional<int> agree(std::string_view text_with_data, Try how, const Patient& patient,
+                           const PutData& put_data) {
+    if (fast_path_ == nullptr || rests()) return std::nullopt;
+    put_data(half_);
+    if (!all_agree(text_with_data, how, patient)) return std::nullopt;
+    return next_half();
+  }
+
+  // Ranks that differ in whether they give their data beforehand do not agree. Empty: too long.
+  static std::string text_with_data(const Request& request) {
+    std::string text;
+    append_request(text, request);
+    if (text.size() >= kFastPathTextBytes) return {};
+    text.push_back(kWithData);
+    return text;
   }
 
  private:
@@ -77,9 +98,12 @@ class FastPathNegotiation {
     return true;
   }
 
+  int next_half() { return std::exchange(half_, 1 - half_); }
+
   template <class Patient>
-  bool all_agree(Try how, const Patient& patient) {
-    FastPath::Stand stand = fast_path_->enter(position_, text_);
+  bool all_agree(std::string_view text, Try how, const Patient& patient) {
+    if (missed_ == position_) return false;  // this rank has tried here
+    FastPath::Stand stand = fast_path_->enter(position_, text);
     failpoint("engine.fast_path_entered");
     while (stand == FastPath::Stand::kCounted) {
       stand = patient() ? fast_path_->look() : fast_path_->leave();
@@ -88,8 +112,9 @@ class FastPathNegotiation {
     failpoint("engine.fast_path_left");
     if (all) {
       misses_ = 0;
-    } else if (how == Try::kMeets) {
-      misses_ = std::min(misses_ + 1, kMostMisses);
+    } else {
+      missed_ = position_;
+      if (how == Try::kMeets) misses_ = std::min(misses_ + 1, kMostMisses);
     }
     return all;
   }
@@ -98,8 +123,9 @@ class FastPathNegotiation {
   const int size_;
   std::uint32_t position_;
   std::string text_;
-  unsigned misses_ = 0;  // in a row
-  int half_ = 0;         // for the next data, the same on all ranks at one position
+  unsigned misses_ = 0;                  // in a row
+  std::optional<std::uint32_t> missed_;  // the last position where it was tried in vain
+  int half_ = 0;                         // for the next data, the same on all ranks at one position
 };
 
 }  // namespace hvd

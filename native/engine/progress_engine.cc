@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "engine/affinity.h"
 #include "engine/execution/eager.h"
+#include "engine/execution/waits.h"
 
 namespace hvd {
 namespace {
@@ -130,10 +131,13 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
     return ask_by_message(task);
   }
   if (fast == Try::kMeets && ask_eagerly(*task)) return;
-  const auto nothing_else = [&] {
-    return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_ && spin.again();
+  const auto nothing_else = [&] { return nothing_has_come() && spin.again(); };
+  const auto put_data = [&](int half) {
+    const Request& request = task->request;
+    if (!may_be_put_beside(parts_, request)) return false;
+    put_beside(parts_, task->operands, request.tensors.front().dtype, half, beside_);
+    return true;
   };
-  const auto put_data = [&](int half) { return put_beside(parts_, *task, half, beside_); };
   std::optional<Response> response = fast_path_.agree(task->request, fast, nothing_else, put_data);
   if (!response) {
     spin.restart();  // the answer to the message comes as soon
@@ -142,6 +146,53 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
   parts_.counters.fast_paths.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
   carry_out({std::move(*response), {task}});
+}
+
+bool ProgressEngine::nothing_has_come() const {
+  return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_;
+}
+
+bool ProgressEngine::run(PersistentRequest& request, const std::vector<Operand>& operands,
+                         std::int64_t since_ns, Try how) {
+  Spin spin = how == Try::kMeets ? Spin::before_sleep(may_spin_) : Spin::in_passing();
+  while (!progress_lock_.try_take()) {
+    if (!spin.again()) return false;
+  }
+  const std::uint32_t looked_at = looked_at_;
+  bool done = false, given = false;
+  guarded([&] { done = run_with_all(request, operands, since_ns, spin, how); });
+  // What has not been rung for is not there.
+  const bool nothing = done && looked_at == looked_at_ && nothing_has_come();
+  given = nothing && progress_lock_.give_back(looked_at_);
+  if (!given) guarded([&] { given = hand_back(); });
+  if (!given) progress_lock_.pass_on();
+  return done;
+}
+
+bool ProgressEngine::run_with_all(PersistentRequest& request, const std::vector<Operand>& operands,
+                                  std::int64_t since_ns, Spin& spin, Try how) {
+  if (!may_use_fast_path() || !fits(parts_, request)) return false;
+  int half = -1;
+  if (mesh_.topology().size > 1) {
+    const auto patient = [&] { return nothing_has_come() && spin.again(); };
+    const auto put_data = [&](int to) {
+      put_beside(parts_, operands, request.reduction.dtype, to, beside_);
+    };
+    const std::optional<int> agreed = fast_path_.agree(request.text, how, patient, put_data);
+    if (!agreed) return false;
+    parts_.counters.fast_paths.fetch_add(1, std::memory_order_relaxed);
+    half = *agreed;
+  }
+  const Result<std::int64_t> ended = perform(parts_, request, operands, half, since_ns);
+  if (!ended) {
+    fail_everywhere(ended.status());
+    return false;
+  }
+  if (how == Try::kMeets) {
+    note_wait(parts_.counters, parts_.trace, request.request.name, since_ns, ended.value());
+  }
+  fast_path_.passed();
+  return true;
 }
 
 // The data first: the others wait for them.
@@ -420,45 +471,6 @@ std::chrono::nanoseconds ProgressEngine::longest_sleep() const {
   if (due_ns_ < 0) return kForEver;
   return std::clamp(std::chrono::nanoseconds(due_ns_ - now_ns()), std::chrono::nanoseconds(0),
                     kForEver);
-}
-
-void ProgressEngine::end(Status status) noexcept {
-  Ending ending;
-  try {
-    ending = std::make_shared<const Status>(std::move(status));
-  } catch (const std::bad_alloc&) {
-    ending = no_memory_;  // then without its words
-  }
-  close(ending);
-}
-
-// A device that works for other ranks is let go before the user learns that the memory is his own.
-void ProgressEngine::close(const Ending& ending) noexcept {
-  if (mesh_.abort().raised()) parts_.devices.abandon(ending);
-  parts_.handles.close(ending);
-  ended_ = true;
-}
-
-void ProgressEngine::fail_everywhere(const Status& status) {
-  mesh_.raise_everywhere(status);
-  end(mesh_.abort().cause());
-}
-
-void ProgressEngine::raise_after_exception(const char* what) noexcept {
-  tried([&] {  // else without telling the others
-    if (mesh_.abort().raised()) return;
-    mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/progress_engine", rank_));
-  });
-}
-
-void ProgressEngine::fail_after_exception(const char* what) noexcept {
-  agenda_.clear();  // its memory may be what is missing
-  raise_after_exception(what);
-  try {
-    if (mesh_.abort().raised()) end(mesh_.abort().cause());
-  } catch (...) {  // NOLINT(bugprone-empty-catch): then without its words
-  }
-  close(no_memory_);
 }
 
 }  // namespace hvd

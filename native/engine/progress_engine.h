@@ -25,6 +25,7 @@
 #include "engine/execution/executor.h"
 #include "engine/fast_path_negotiation.h"
 #include "engine/options.h"
+#include "engine/persistent_request.h"
 #include "engine/progress_lock.h"
 #include "engine/queue.h"
 #include "tensor/slot_store.h"
@@ -47,6 +48,11 @@ class ProgressEngine {
   // The same for who has other work: it never sleeps, and waits for others for a few microseconds
   // at most. What they are late for is left to the background thread.
   void begin(const TaskPtr& task);
+  // A small sum, called at since_ns, if all ranks stand in a call for it soon. False: nothing has
+  // happened, and it is to be asked for as a task.
+  using Try = FastPathNegotiation::Try;
+  bool run(PersistentRequest& request, const std::vector<Operand>& operands, std::int64_t since_ns,
+           Try how);
   std::vector<Waiting> waiting() const;
   // While somebody writes a timeline, it shows who asks when: so everything is asked negotiation by
   // messages.
@@ -54,7 +60,6 @@ class ProgressEngine {
 
  private:
   // Progress-lock owner only, from here on. None of them waits for anybody, work() excepted.
-  using Try = FastPathNegotiation::Try;
   template <typename Body>
   void guarded(const Body& body) noexcept;
   void help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast);
@@ -67,6 +72,9 @@ class ProgressEngine {
   void ask_by_message(const TaskPtr& task);
   void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_use_fast_path();
+  bool nothing_has_come() const;
+  bool run_with_all(PersistentRequest& request, const std::vector<Operand>& operands,
+                    std::int64_t since_ns, Spin& spin, Try how);
   void sleep(std::uint32_t seen, std::chrono::nanoseconds longest);
 
   void ring();

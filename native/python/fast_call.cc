@@ -50,7 +50,11 @@ struct Asked {
   std::vector<Operand> operands;
 
   // Looked for last: another call may take its place as soon as Python runs.
-  const Request* request() const { return frontend.requests.find(name, how, in); }
+  KeptRequest* kept() const { return frontend.requests.find(name, how, in); }
+  const Request* request() const {
+    const KeptRequest* const found = kept();
+    return found == nullptr ? nullptr : &found->request;
+  }
 };
 
 using Current = std::unique_ptr<hvd_engine, void (*)(hvd_engine*)>;
@@ -121,9 +125,23 @@ PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, bool
                     std::move(operands)});
 }
 
+// Alone there is nobody to wait for.
+template <typename Step>
+auto without_gil(const Engine& engine, const Step& step) {
+  if (engine.topology().size == 1) return step();
+  const py::gil_scoped_release unlocked;
+  return step();
+}
+
 // An interrupt ends the wait, not the operation: the handle can be waited for again.
 PyObject* run(Asked asked) {
   Engine& engine = asked.engine;
+  KeptRequest* const kept = asked.kept();
+  if (kept == nullptr) return nullptr;
+  if (const auto known = kept->persistent(engine);
+      known && without_gil(engine, [&] { return engine.run(*known, asked.operands); })) {
+    return Py_NewRef(asked.out.ptr());
+  }
   const Request* const request = asked.request();
   if (request == nullptr) return nullptr;
   const TaskPtr task =
@@ -144,12 +162,21 @@ PyObject* begin(Asked asked) {
   Engine& engine = asked.engine;
   FastHandles& handles = asked.frontend.handles;
   const py::object owner = handles.owner_of(engine);
-  const Request* const request = owner ? asked.request() : nullptr;
-  if (request == nullptr) return nullptr;
-  const TaskPtr task =
-      value_or_raise(engine.give(*request, std::move(asked.operands), Next::kBegins));
+  KeptRequest* const kept = owner ? asked.kept() : nullptr;
+  if (kept == nullptr) return nullptr;
+  TaskPtr task;
+  if (const auto known = kept->persistent(engine)) {
+    task =
+        value_or_raise(without_gil(engine, [&] { return engine.begin(*known, asked.operands); }));
+  }
+  const bool done = task != nullptr;
+  if (!done) {
+    const Request* const request = asked.request();
+    if (request == nullptr) return nullptr;
+    task = value_or_raise(engine.give(*request, std::move(asked.operands), Next::kBegins));
+  }
   handles.hold(owner, engine, task, asked.tensors.ptr(), asked.out.ptr());
-  begin_here(engine, task);
+  if (!done) begin_here(engine, task);
   return PyLong_FromLongLong(task->handle);
 }
 

@@ -61,24 +61,35 @@ bool is_usual(Dtype dtype, int op) {
   return !adasum && std::find(kUsual.begin(), kUsual.end(), dtype) != kUsual.end();
 }
 
-bool FastRequests::same(const Kept& kept, PyObject* name, const Signature& how,
+std::shared_ptr<PersistentRequest> KeptRequest::persistent(const Engine& engine) {
+  if (engine_ != engine.serial()) {
+    engine_ = engine.serial();
+    persistent_ = engine.persistent(request);
+  }
+  return persistent_;
+}
+
+bool FastRequests::same(const KeptRequest& kept, PyObject* name, const Signature& how,
                         const Views& tensors) {
   return kept.name && same_name(kept.name.ptr(), name) && kept.how == how &&
          std::equal(tensors.begin(), tensors.end(), kept.request.tensors.begin(),
                     kept.request.tensors.end(), same_tensor);
 }
 
-const Request* FastRequests::find(PyObject* name, const Signature& how, const Views& tensors) {
+KeptRequest* FastRequests::find(PyObject* name, const Signature& how, const Views& tensors) {
   const auto hash = static_cast<std::size_t>(name == Py_None ? 0 : PyObject_Hash(name));
-  Kept& kept = kept_[(hash + tensors.size() - 1) % kMost];
-  if (same(kept, name, how, tensors)) return &kept.request;
+  KeptRequest& kept = kept_[(hash + tensors.size() - 1) % kMost];
+  if (same(kept, name, how, tensors)) return &kept;
   auto request = made(name, how, tensors);
   if (!request) {
     declined();
     return nullptr;
   }
-  kept = {py::reinterpret_borrow<py::object>(name), how, std::move(*request)};
-  return &kept.request;
+  kept = {};
+  kept.name = py::reinterpret_borrow<py::object>(name);
+  kept.how = how;
+  kept.request = std::move(*request);
+  return &kept;
 }
 
 }  // namespace hvd::python

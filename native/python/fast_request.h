@@ -6,7 +6,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 
+#include "engine/engine.h"
 #include "engine/message/request.h"
 #include "python/fast_tensor.h"
 
@@ -28,21 +31,30 @@ bool read_how(PyObject* average, PyObject* op, PyObject* before, PyObject* after
 // Nothing that the ordinary way would refuse.
 bool is_usual(Dtype dtype, int op);
 
+struct KeptRequest {
+  pybind11::object name;
+  Signature how;
+  Request request;
+
+  // What the engine can run at once; null: nothing.
+  std::shared_ptr<PersistentRequest> persistent(const Engine& engine);
+
+ private:
+  std::uint64_t engine_ = 0;  // its serial, whose this is
+  std::shared_ptr<PersistentRequest> persistent_;
+};
+
 class FastRequests {
  public:
   // name: a str or None. Null, without an error: a name that is no text.
-  const Request* find(PyObject* name, const Signature& how, const Views& tensors);
+  KeptRequest* find(PyObject* name, const Signature& how, const Views& tensors);
 
  private:
-  struct Kept {
-    pybind11::object name;
-    Signature how;
-    Request request;
-  };
-  static bool same(const Kept& kept, PyObject* name, const Signature& how, const Views& tensors);
+  static bool same(const KeptRequest& kept, PyObject* name, const Signature& how,
+                   const Views& tensors);
 
   static constexpr std::size_t kMost = 1024;  // a newer takes an older one's place
-  std::array<Kept, kMost> kept_{};
+  std::array<KeptRequest, kMost> kept_{};
 };
 
 }  // namespace hvd::python

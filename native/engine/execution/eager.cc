@@ -18,9 +18,10 @@ bool every_peer(const Mesh& mesh, const Visit& visit) {
 }
 
 template <typename Copy>
-void copy_inputs(const Task& task, std::byte* to, const Copy& copy) {
-  const std::size_t width = size_of(task.request.tensors.front().dtype);
-  for (const Operand& operand : task.operands) {
+void copy_inputs(const std::vector<Operand>& operands, Dtype dtype, std::byte* to,
+                 const Copy& copy) {
+  const std::size_t width = size_of(dtype);
+  for (const Operand& operand : operands) {
     if (operand.count > 0) copy(to, operand.in, operand.count * width);
     to += operand.count * width;
   }
@@ -28,8 +29,7 @@ void copy_inputs(const Task& task, std::byte* to, const Copy& copy) {
 
 }  // namespace
 
-bool may_be_given(const Parts& parts, const Task& task, std::size_t most_bytes) {
-  const Request& request = task.request;
+bool may_be_given(const Parts& parts, const Request& request, std::size_t most_bytes) {
   if (request.kind != Kind::kAllreduce || request.set != 0) return false;
   if (request.on_device() || request.prescale != 1.0 || request.op == ReduceOp::kAdasum)
     return false;
@@ -45,15 +45,16 @@ bool may_be_given(const Parts& parts, const Task& task, std::size_t most_bytes) 
 
 bool may_send_eagerly(const Parts& parts, const Task& task) {
   EagerLinks* const links = parts.mesh.eager();
-  if (links == nullptr || !may_be_given(parts, task, links->most_bytes())) return false;
+  if (links == nullptr || !may_be_given(parts, task.request, links->most_bytes())) return false;
   return every_peer(parts.mesh, [&](int peer) { return links->acquire(peer) != nullptr; });
 }
 
 void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag) {
   EagerLinks& links = *parts.mesh.eager();
   const auto bytes = static_cast<std::size_t>(task.request.bytes());
+  const Dtype dtype = task.request.tensors.front().dtype;
   every_peer(parts.mesh, [&](int peer) {
-    copy_inputs(task, links.acquire(peer), std::memcpy);
+    copy_inputs(task.operands, dtype, links.acquire(peer), std::memcpy);
     links.publish(peer, tag, bytes);
     return true;
   });
@@ -70,13 +71,16 @@ Status allreduce_eagerly(const Parts& parts, const Group& group,
   return parts.backends.host().allreduce_sent(group, operands, reduction);
 }
 
-bool put_beside(const Parts& parts, const Task& task, int half, SlotStore& store) {
+bool may_be_put_beside(const Parts& parts, const Request& request) {
   const FastPathData data = parts.mesh.fast_path_data();
-  if (data.base == nullptr || !may_be_given(parts, task, data.bytes)) return false;
+  return data.base != nullptr && may_be_given(parts, request, data.bytes);
+}
+
+void put_beside(const Parts& parts, const std::vector<Operand>& operands, Dtype dtype, int half,
+                SlotStore& store) {
   copy_inputs(
-      task, data.half(parts.mesh.topology().rank, half),
+      operands, dtype, parts.mesh.fast_path_data().half(parts.mesh.topology().rank, half),
       [&](std::byte* to, const void* from, std::size_t bytes) { store.copy(to, from, bytes); });
-  return true;
 }
 
 Status allreduce_beside(const Parts& parts, const Group& group,

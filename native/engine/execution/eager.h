@@ -16,7 +16,7 @@ namespace hvd {
 // Host memory of one type, small enough that everybody sends everything to everybody, with nothing
 // to scale before the sum: what has been written by then is written there only, so the operation
 // can begin anew. The same on all ranks that ask for the same.
-bool may_be_given(const Parts& parts, const Task& task, std::size_t most_bytes);
+bool may_be_given(const Parts& parts, const Request& request, std::size_t most_bytes);
 // And there is room on every link.
 bool may_send_eagerly(const Parts& parts, const Task& task);
 void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag);
@@ -24,8 +24,10 @@ void send_eagerly(const Parts& parts, const Task& task, const EagerTag& tag);
 Status allreduce_eagerly(const Parts& parts, const Group& group,
                          const std::vector<Operand>& operands, const Reduction& reduction);
 
-// False: it may not, or there is no such memory. `store`: for what is written there.
-bool put_beside(const Parts& parts, const Task& task, int half, SlotStore& store);
+bool may_be_put_beside(const Parts& parts, const Request& request);
+// `store`: for what is written there.
+void put_beside(const Parts& parts, const std::vector<Operand>& operands, Dtype dtype, int half,
+                SlotStore& store);
 // All have put theirs there.
 Status allreduce_beside(const Parts& parts, const Group& group,
                         const std::vector<Operand>& operands, const Reduction& reduction, int half);

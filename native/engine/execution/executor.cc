@@ -66,15 +66,6 @@ std::int64_t bytes_moved(const Work& work, const Group* group) {
   return spreads && group != nullptr ? bytes * group->size() : bytes;
 }
 
-Reduction reduction_of(const Request& request, const Group& group) {
-  Reduction reduction;
-  reduction.op = request.op;
-  reduction.scaling.before = request.prescale;
-  reduction.scaling.after = request.postscale;
-  if (request.op == ReduceOp::kAverage) reduction.scaling.divisor = group.size();
-  return reduction;
-}
-
 TraceTensor tensor_of(const Work& work, const Task& task) {
   TraceTensor tensor;
   tensor.since_ns = task.enqueued_ns;

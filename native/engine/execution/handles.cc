@@ -88,6 +88,19 @@ Status Handles::add(const TaskPtr& task) {
   return Status::ok();
 }
 
+void Handles::add_done(const TaskPtr& task) {
+  task->state.store(Task::kDone, std::memory_order_release);
+  const MutexLock lock(mutex_);
+  task->finished = true;
+  by_handle_.emplace(task->handle, task);
+  try {
+    if (closed_ == nullptr) by_name_.emplace(Key{task->request.set, task->request.name}, task);
+  } catch (...) {  // no memory
+    by_handle_.erase(task->handle);
+    throw;
+  }
+}
+
 TaskPtr Handles::find(std::int64_t handle) const {
   const MutexLock lock(mutex_);
   const auto found = by_handle_.find(handle);

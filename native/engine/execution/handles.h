@@ -87,6 +87,8 @@ class Handles {
   // Refuses a name that is taken. After close() the task is taken and finished at once with the
   // closing status.
   Status add(const TaskPtr& task);
+  // It has ended well already, and no other has its name.
+  void add_done(const TaskPtr& task);
 
   // Null for a handle that was never given out or whose outcome has been given.
   TaskPtr find(std::int64_t handle) const;

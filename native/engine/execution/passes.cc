@@ -49,6 +49,15 @@ Status no_room(const Work& work, const Buffer& scratch, const Status& why) {
 
 }  // namespace
 
+Reduction reduction_of(const Request& request, const Group& group) {
+  Reduction reduction;
+  reduction.op = request.op;
+  reduction.scaling.before = request.prescale;
+  reduction.scaling.after = request.postscale;
+  if (request.op == ReduceOp::kAverage) reduction.scaling.divisor = group.size();
+  return reduction;
+}
+
 int Work::device() const {
   for (const TaskPtr& task : tasks) {
     if (task != nullptr) return task->request.on_device() ? task->request.tensors[0].device : kCpu;

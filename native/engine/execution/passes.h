@@ -40,6 +40,9 @@ struct Pass {
   std::vector<bool> stands_in;  // by operand; empty: none does
 };
 
+// Without its dtype.
+Reduction reduction_of(const Request& request, const Group& group);
+
 // In the order in which types and regions appear. The stand-ins lie in `scratch`, by `placement`.
 // kUnavailable: no memory for them.
 Result<std::vector<Pass>> passes_of(const Work& work, bool shared, const Placement& placement,

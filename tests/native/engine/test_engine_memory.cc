@@ -18,6 +18,7 @@ std::atomic<long> countdown{-1};  // requests until one fails; negative: none do
 std::atomic<bool> for_good{false};
 std::atomic<long> failed{0};
 std::atomic<const char*> victim{"hvd-progress"};  // the name of the threads that have none
+thread_local long asked = 0;                      // requests of this thread
 
 bool on_victim() {
   char name[16] = {};
@@ -38,6 +39,7 @@ bool shall_fail() {
 }  // namespace hvd::test
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++hvd::test::asked;
   if (hvd::test::shall_fail()) throw std::bad_alloc();
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;  // NOLINT
   throw std::bad_alloc();
@@ -115,6 +117,28 @@ TEST_CASE("engine: A15: any single request for memory of the coordinator may fai
 
 TEST_CASE("engine: A15: from any request on there is no memory any more") {
   for (long nth = 0; failures_when(nth, true, local_engines) > 0; nth += 7) {
+  }
+}
+
+TEST_CASE("engine: a persistent request asks for no memory") {
+  for (const int size : {1, 2}) {
+    Engines engines = engines_of(size);
+    std::atomic<int> at_once{0};
+    on_every_rank(engines, [&](Engine& engine, int) {
+      const Request request = request_for<float>("x", 1024);
+      const auto persistent = engine.persistent(request);
+      std::vector<float> values(1024, 1.0F);
+      const std::vector<Operand> operands{in_place(values)};
+      for (int i = 0; i < 200; ++i) {
+        const long before = asked;
+        if (!engine.run(*persistent, operands)) {
+          CHECK(run(engine, request, operands).status.message == "");
+        } else if (at_once.fetch_add(1) >= size) {  // at first what is kept is found out
+          CHECK(asked == before);
+        }
+      }
+    });
+    CHECK(at_once.load() > size);
   }
 }
 
