@@ -17,16 +17,20 @@ std::string own_folder() {
   return slash == std::string::npos ? "./" : file.substr(0, slash + 1);
 }
 
-Library::Library(const std::string& file, int mode) : handle_(::dlopen(file.c_str(), mode)) {
+Library::Library(const char* file, int mode) : handle_(::dlopen(file, mode)) {
   if (handle_ != nullptr) return;
   const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): thread-local in glibc
-  why_not_ = why == nullptr ? file : why;
+  why_not_ = why != nullptr ? why : file != nullptr ? file : "";
 }
 
-Library Library::open(const std::string& file) { return {file, RTLD_NOW | RTLD_LOCAL}; }
+Library Library::open(const std::string& file) { return {file.c_str(), RTLD_NOW | RTLD_LOCAL}; }
 
-Library Library::loaded(const std::string& file) { return {file, RTLD_NOW | RTLD_NOLOAD}; }
+Library Library::loaded(const std::string& file) { return {file.c_str(), RTLD_LAZY | RTLD_NOLOAD}; }
 
-void* Library::address_of(const char* symbol) const { return ::dlsym(handle_, symbol); }
+Library Library::of_process() { return {nullptr, RTLD_LAZY | RTLD_NOLOAD}; }
+
+void* Library::address_of(const char* symbol) const {
+  return handle_ == nullptr ? nullptr : ::dlsym(handle_, symbol);
+}
 
 }  // namespace hvd

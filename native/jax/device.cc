@@ -1,8 +1,8 @@
 #include "jax/device.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
+
+#include "base/library.h"
 
 namespace hvd::jax {
 namespace {
@@ -17,9 +17,9 @@ std::atomic<PointerAttribute>& instead() {
 // XLA has loaded the driver by now.
 PointerAttribute attribute_of_driver() {
   static const auto found = [] {
-    void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    void* const symbol = driver == nullptr ? nullptr : dlsym(driver, "cuPointerGetAttribute");
-    return reinterpret_cast<PointerAttribute>(symbol);
+    PointerAttribute attribute = nullptr;
+    Library::loaded("libcuda.so.1").find("cuPointerGetAttribute", attribute);
+    return attribute;
   }();
   return found;
 }

@@ -1,8 +1,8 @@
 #include "tf/foreign.h"
 
-#include <dlfcn.h>
-
 #include <functional>
+
+#include "base/library.h"
 
 namespace hvd::tf {
 namespace {
@@ -14,15 +14,9 @@ Foreign found;
 
 // Python imports TensorFlow with private symbols up to 2.20: its library must be asked by name
 // then.
-void* tensorflow() {
-  if (dlsym(RTLD_DEFAULT, kAnyKernel) != nullptr) return RTLD_DEFAULT;
-  return dlopen(kFramework, RTLD_NOLOAD | RTLD_LAZY);
-}
-
-template <typename Function>
-void find(void* library, const char* name, Function** function, std::string* missing) {
-  *function = reinterpret_cast<Function*>(dlsym(library, name));
-  if (*function == nullptr) *missing += (missing->empty() ? "" : ", ") + std::string(name);
+Library tensorflow() {
+  const Library process = Library::of_process();
+  return process.has(kAnyKernel) ? process : Library::loaded(kFramework);
 }
 
 // TensorFlow hands `done` to a kernel as the address of a std::function of its own that ends with
@@ -39,13 +33,13 @@ bool same_std_function() {
 const Foreign* tf() { return &found; }
 
 std::string find_tensorflow() {
-  void* const library = tensorflow();
-  if (library == nullptr && dlsym(RTLD_DEFAULT, kAnyKernel) == nullptr) {
+  const Library library = tensorflow();
+  if (!library) {
     return std::string("no TensorFlow is loaded in this process (") + kFramework +
            "): import tensorflow first";
   }
   std::string missing;
-#define HVD_TF_FIND(type, name, arguments) find(library, "TF_" #name, &found.name, &missing);
+#define HVD_TF_FIND(type, name, arguments) library.find("TF_" #name, found.name, missing);
   HVD_TF_FUNCTIONS(HVD_TF_FIND)
 #undef HVD_TF_FIND
   if (!missing.empty()) {
