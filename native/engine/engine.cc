@@ -168,7 +168,7 @@ std::shared_ptr<PersistentRequest> Engine::persistent(const Request& request) co
 
 // Everything is in private memory, and nothing of this rank is under way.
 bool Engine::may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const {
-  if (forked() || !handles_.none_in_flight()) return false;
+  if (forked() || !handles_.may_begin_at_once(0, request.request.name)) return false;
   const std::size_t width = size_of(request.reduction.dtype);
   return std::all_of(operands.begin(), operands.end(), [&](const Operand& one) {
     const auto bytes = static_cast<std::int64_t>(one.count * width);
@@ -189,13 +189,12 @@ bool Engine::run(PersistentRequest& request, const std::vector<Operand>& operand
 Result<TaskPtr> Engine::begin(PersistentRequest& request, const std::vector<Operand>& operands) {
   const std::int64_t since = now_ns();
   const RundownScope scope(rundown_guard_);
-  if (!scope || !may_run(request, operands) || !may_begin(request.bytes, false)) return TaskPtr();
+  if (!scope || telling() || !may_pass_by() || !may_run(request, operands)) return TaskPtr();
   try {
     may_lack_memory();
     auto task = std::make_shared<Task>();
     task->request.name = request.request.name;
     const bool done = progress_engine_->run(request, operands, since, ProgressEngine::Try::kPasses);
-    brief_help_.report(!done);
     if (!done) return TaskPtr();
     task->handle = handles_.next();
     task->keeps_name = true;
@@ -250,9 +249,7 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   }
   task->small = is_small(request, caller_runs_bytes_);
   const bool held =
-      task->small &&
-      (next == Next::kWaits ||
-       (next == Next::kBegins && may_begin(request.bytes(), task->completion != nullptr)));
+      task->small && (next == Next::kWaits || (next == Next::kBegins && may_begin(request, *task)));
   task->held = held;
   task->keeps_name = next != Next::kWaits && task->completion == nullptr;
   task->request = std::move(request);
@@ -268,9 +265,9 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
 
 // Where other operations are under way, this one joins them. Whoever tells a completion may have
 // the progress lock already.
-bool Engine::may_begin(std::int64_t bytes, bool is_told) {
-  if (bytes > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
-  return (is_told || may_pass_by()) && brief_help_.due();
+bool Engine::may_begin(const Request& request, const Task& task) {
+  if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
+  return task.completion != nullptr ? brief_help_.due() : may_pass_by();
 }
 
 // Whoever goes on with other work stays no longer than others need. Without cores to spare they do
@@ -286,10 +283,10 @@ void Engine::begin(const TaskPtr& task) {
   if (!scope) return;
   if (task->completion != nullptr) {
     progress_engine_->help(task, Deadline(kBriefly));
+    brief_help_.report(!task->done());
   } else {
     progress_engine_->begin(task);
   }
-  brief_help_.report(!task->done());
 }
 
 bool Engine::is_quick(const Task& task) const {

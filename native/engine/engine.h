@@ -155,7 +155,7 @@ class HVD_VISIBLE Engine {
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, Next next,
                 void* stream);
   Status ask(const TaskPtr& task);
-  bool may_begin(std::int64_t bytes, bool is_told);
+  bool may_begin(const Request& request, const Task& task);
   bool may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const;
   bool may_pass_by() const;
   void leave_in_time();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,8 +40,8 @@ class FastPathNegotiation {
     if (fast_path_ != nullptr) fast_path_->close(position_);
   }
 
-  // How often a rank that misses the others tries again: who stands in its call waits in vain, and
-  // next time not so soon; who only passes by loses nothing.
+  // Who stands in its call waits for the others; who only passes by, hardly. Each tries less often
+  // after misses of its own.
   enum class Try : std::uint8_t { kMeets, kPasses };
 
   // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
@@ -50,7 +51,7 @@ class FastPathNegotiation {
   std::optional<Response> agree(const Request& request, Try how, const Patient& patient,
                                 const PutData& put_data) {
     std::optional<Response> response;
-    if (fast_path_ == nullptr || rests()) return response;
+    if (fast_path_ == nullptr || rests(how)) return response;
     text_.clear();
     append_request(text_, request);
     if (text_.size() < kFastPathTextBytes) response = agreed_by_all(request, size_);
@@ -71,7 +72,7 @@ class FastPathNegotiation {
   template <class Patient, class PutData>
   std::optional<int> agree(std::string_view text_with_data, Try how, const Patient& patient,
                            const PutData& put_data) {
-    if (fast_path_ == nullptr || rests()) return std::nullopt;
+    if (fast_path_ == nullptr || rests(how)) return std::nullopt;
     put_data(half_);
     if (!all_agree(text_with_data, how, patient)) return std::nullopt;
     return next_half();
@@ -92,11 +93,12 @@ class FastPathNegotiation {
   static constexpr unsigned kMostMisses = 6;
   static constexpr char kWithData = 'd';
 
-  bool rests() {
-    if ((position_ & ((1U << misses_) - 1)) == 0) return false;
+  bool rests(Try how) {
+    if ((position_ & ((1U << misses(how)) - 1)) == 0) return false;
     decline();
     return true;
   }
+  unsigned& misses(Try how) { return misses_[how == Try::kMeets ? 0 : 1]; }
 
   int next_half() { return std::exchange(half_, 1 - half_); }
 
@@ -110,12 +112,8 @@ class FastPathNegotiation {
     }
     const bool all = stand == FastPath::Stand::kComplete;
     failpoint("engine.fast_path_left");
-    if (all) {
-      misses_ = 0;
-    } else {
-      missed_ = position_;
-      if (how == Try::kMeets) misses_ = std::min(misses_ + 1, kMostMisses);
-    }
+    misses(how) = all ? 0 : std::min(misses(how) + 1, kMostMisses);
+    if (!all) missed_ = position_;
     return all;
   }
 
@@ -123,7 +121,7 @@ class FastPathNegotiation {
   const int size_;
   std::uint32_t position_;
   std::string text_;
-  unsigned misses_ = 0;                  // in a row
+  std::array<unsigned, 2> misses_{};     // in a row, of those who wait, and of those who pass by
   std::optional<std::uint32_t> missed_;  // the last position where it was tried in vain
   int half_ = 0;                         // for the next data, the same on all ranks at one position
 };

@@ -83,6 +83,7 @@ Status Handles::add(const TaskPtr& task) {
       throw;
     }
     task->finished = closed != nullptr;
+    if (!task->finished) ++unfinished_;
   }
   if (closed != nullptr) complete(task, closed);
   return Status::ok();
@@ -147,11 +148,17 @@ bool Handles::none_in_flight() const {
   return by_name_.empty();
 }
 
+bool Handles::may_begin_at_once(int set, std::string_view name) const {
+  const MutexLock lock(mutex_);
+  return unfinished_ == 0 && (by_name_.empty() || by_name_.count(Key{set, name}) == 0);
+}
+
 void Handles::finish(const TaskPtr& task, const Ending& ending) {
   {
     const MutexLock lock(mutex_);
     if (task->finished) return;  // closed meanwhile
     task->finished = true;
+    --unfinished_;
     if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);
   }
   complete(task, ending);
@@ -160,6 +167,7 @@ void Handles::finish(const TaskPtr& task, const Ending& ending) {
 bool Handles::withdraw(const Task& task) {
   const MutexLock lock(mutex_);
   if (task.finished) return false;
+  --unfinished_;
   erase_name(task);
   by_handle_.erase(task.handle);
   return true;
@@ -181,6 +189,7 @@ void Handles::close(const Ending& ending) noexcept {
     const MutexLock lock(mutex_);
     if (closed_ != nullptr) return;
     closed_ = ending;
+    unfinished_ = 0;
     rest.swap(by_name_);
     for (auto& [key, task] : rest) {
       if (std::exchange(task->finished, true)) task = nullptr;

@@ -100,6 +100,8 @@ class Handles {
   TaskPtr in_flight(Kind kind) const;  // the first of this kind that is found
   std::vector<TaskPtr> all_in_flight() const;
   bool none_in_flight() const;  // nor any name taken
+  // Everything has finished, and nobody who may not have heard so has this name.
+  bool may_begin_at_once(int set, std::string_view name) const;
 
   void finish(const TaskPtr& task, const Ending& ending);
   // It was never asked for: nobody is told of it. False: it has ended meanwhile.
@@ -130,6 +132,7 @@ class Handles {
   Ending closed_ GUARDED_BY(mutex_);
   std::unordered_map<std::int64_t, TaskPtr> by_handle_ GUARDED_BY(mutex_);
   std::unordered_map<Key, TaskPtr, Hash> by_name_ GUARDED_BY(mutex_);
+  std::size_t unfinished_ GUARDED_BY(mutex_) = 0;  // of those by name
 };
 
 // User threads that wait for operations on devices to be given to them; one of them while it lives.

@@ -258,6 +258,10 @@ TEST_CASE("persistent request: begun, it keeps its name until somebody has waite
     CHECK(task->done());
     CHECK(engine.pending().empty());
     CHECK_FALSE(engine.run(*request, {in_place(values)}));
+    const auto other = sum_of(engine, "y", 3);  // beside what has finished there may be more
+    TaskPtr second_task;
+    while (second_task == nullptr) second_task = engine.begin(*other, {in_place(values)}).value();
+    CHECK(engine.end(second_task).message == "");
     const auto second = engine.enqueue(request->request, {in_place(values)});
     CHECK(second.status().code == Code::kInvalidArgument);
     CHECK(engine.poll(task->handle).value());
