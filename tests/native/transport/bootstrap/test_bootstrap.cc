@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/deadline.h"
+#include "base/failpoint.h"
 #include "ranks.h"
 #include "transport/bootstrap/tcp_bootstrap.h"
 #include "transport/socket/socket.h"
@@ -93,6 +94,26 @@ TEST_CASE("bootstrap: whoever waits alone comes back as soon as there is news") 
         TcpBootstrap::connect(rank, 2, kHost, free_port(), kAlways, "", {{rank, news.get()}})
             .status();
     later.join();
+    CHECK(status.code == Code::kRankDied);
+  }
+}
+
+TEST_CASE("bootstrap: news are told as what they are also just after a look at the time") {
+  constexpr const char* kSeen = "bootstrap.deadline_seen";
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    arm_failpoints((std::string(kSeen) + ":delay=50").c_str());
+    const long before = failpoint_passages(kSeen);
+    const Fd news(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    std::thread later([&] {
+      while (failpoint_passages(kSeen) == before) std::this_thread::yield();
+      REQUIRE(::eventfd_write(news.get(), 1) == 0);
+    });
+    const Status status =
+        TcpBootstrap::connect(rank, 2, kHost, free_port(), kAlways, "", {{rank, news.get()}})
+            .status();
+    later.join();
+    arm_failpoints("");
     CHECK(status.code == Code::kRankDied);
   }
 }
