@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "base/deadline.h"
 #include "engine/engines.h"
+#include "engine/parts/meeting.h"
 
 namespace hvd::test {
 namespace {
@@ -27,20 +27,9 @@ std::vector<float> waited_sum(Engine& engine, const std::string& name, std::size
   return values;
 }
 
-// Ranks whose cores are busy elsewhere miss each other: each stays where it is counted until the
-// others have had a core, and they try until they meet. The last one that they agree on ends it for
-// all of them.
 void meet_in_short(Engine& engine) {
-  const Armed staying("engine.fast_path_entered:delay=500");
   const auto before = fast_paths(engine);
-  const Deadline deadline = Deadline::after_seconds(120);
-  std::vector<float> again{1.0F};
-  while (again.front() > 0) {
-    again.front() = fast_paths(engine) == before && !deadline.expired() ? 1.0F : 0.0F;
-    Request request = request_for<float>("", 1);
-    request.op = ReduceOp::kMin;
-    CHECK(run(engine, request, {in_place(again)}).status.message == "");
-  }
+  meet(engine, [&] { return fast_paths(engine) != before; });
   CHECK(fast_paths(engine) > before);
 }
 

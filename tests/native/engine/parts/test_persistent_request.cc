@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "base/deadline.h"
 #include "engine/engines.h"
+#include "engine/parts/meeting.h"
 
 namespace hvd::test {
 namespace {
@@ -39,23 +39,14 @@ bool call(Engine& engine, PersistentRequest& request, std::vector<float>& values
   return false;
 }
 
-// Whether all met at once, for once: ranks whose cores are busy elsewhere miss each other, so each
-// stays where it is counted until the others have had a core.
+// Whether all met at once, for once.
 bool meets(Engine& engine, const Persistent& request, std::size_t count, ReduceOp op) {
-  const Armed staying("engine.fast_path_entered:delay=500");
-  const Deadline deadline = Deadline::after_seconds(120);
-  bool met = false;
-  std::vector<float> again{1.0F};
-  while (again.front() > 0) {
+  return meet(engine, [&] {
     auto values = small_numbers<float>(engine.topology().rank, count);
-    met = call(engine, *request, values) || met;
+    const bool met = call(engine, *request, values);
     check_sum(engine, values, op);
-    again.front() = met || deadline.expired() ? 0.0F : 1.0F;
-    Request any = request_for<float>("again", 1);
-    any.op = ReduceOp::kMin;  // the last one that they agree on ends it for all of them
-    CHECK(run(engine, any, {in_place(again)}).status.message == "");
-  }
-  return met;
+    return met;
+  });
 }
 
 }  // namespace
