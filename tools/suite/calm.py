@@ -1,8 +1,9 @@
-"""The shard calm: the default tier again and again beside processes that spin, and how many tests failed.
+"""The shard calm: the default tier again and again beside other work, and how many tests failed.
 
-RUNS (10) and LOAD (6) are environment variables; LOAD=0 where the machine has other work. Each run adds a line to
-build/calm.jsonl with the load averages that it met, so that runs may be spread over days; the rate that is printed at the end
-is that of all lines of the present commit.
+RUNS (10), LOAD (6) and AT_ONCE (1) are environment variables. LOAD processes spin; with AT_ONCE above 1 so many runs are made
+at the same time, each in namespaces of its own (root only), and are each other's load: LOAD is 0 then unless it is given. Each
+run adds a line to build/calm.jsonl with the load averages that it met, so that runs may be spread over days; the rate that is
+printed at the end is that of all lines of the present commit.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
-from suite import changes, phases, run
+from suite import changes, namespaces, phases, run
 from suite.budget import ROOT
 
 LINES = ROOT / "build" / "calm.jsonl"
+LOGS = ROOT / "build" / "calm"
 SPIN = "while True: pass"
 
 
@@ -54,16 +58,26 @@ def met() -> Iterator[list[float]]:
         thread.join()
 
 
-def main() -> int:
-    """Run; the exit status is 1 where a test failed in any of the runs."""
-    commit = changes.head()
+def _add(line: dict[str, Any]) -> None:
+    with LINES.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _of(commit: str) -> list[dict[str, Any]]:
+    """Return the lines of a commit."""
+    lines = LINES.read_text().splitlines() if LINES.exists() else []
+    return [each for each in map(json.loads, lines) if each["commit"] == commit]
+
+
+def here(commit: str, number: int) -> None:
+    """One run in this process's tree."""
     tier = [phase for phase in phases.default_tier() if phase.name != "lint"]
-    for number in range(1, int(os.environ.get("RUNS", "10")) + 1):
-        began = time.monotonic()
-        with load(int(os.environ.get("LOAD", "6"))), met() as samples:
-            folders = run.run(tier, run.RESULTS / "calm")
-        run.finish(folders, None)
-        line = {
+    began = time.monotonic()
+    with met() as samples:
+        folders = run.run(tier, run.RESULTS / "calm")
+    run.finish(folders, None)
+    _add(
+        {
             "commit": commit,
             "run": number,
             "seconds": round(time.monotonic() - began),
@@ -71,9 +85,35 @@ def main() -> int:
             "tests": sum(folder.tests for folder in folders),
             "failed": sum(folder.failed for folder in folders),
         }
-        with LINES.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    runs = [each for each in map(json.loads, LINES.read_text().splitlines()) if each["commit"] == commit]
+    )
+
+
+def apart(commit: str, number: int) -> None:
+    """One run in namespaces of its own; its output is in build/calm/NUMBER.log."""
+    log = LOGS / f"{number}.log"
+    source = f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); from suite import calm; calm.here({commit!r}, {number})"
+    with namespaces.copies() as written, log.open("w") as out:
+        status = namespaces.run((sys.executable, "-P", "-c", source), written, out)
+        lines = namespaces.file_of(written, LINES.relative_to(ROOT))
+        if status or not lines.exists():
+            run.say(f"calm: run {number} ended with status {status} before it was whole: {log}")
+            return
+        line = json.loads(lines.read_text().splitlines()[-1])
+    _add(line)
+    run.say(f"calm: {json.dumps(line)}; {log}")
+
+
+def main() -> int:
+    """Run; the exit status is 1 where a test failed in any of the runs, or a run was not whole."""
+    commit = changes.head()
+    wanted, at_once = (int(os.environ.get(name, default)) for name, default in (("RUNS", "10"), ("AT_ONCE", "1")))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    before = len(_of(commit))
+    with load(int(os.environ.get("LOAD", "6" if at_once == 1 else "0"))), ThreadPoolExecutor(at_once) as pool:
+        one = here if at_once == 1 else apart
+        for each in [pool.submit(one, commit, before + number) for number in range(1, wanted + 1)]:
+            each.result()
+    runs = _of(commit)
     failed, tests = sum(each["failed"] for each in runs), sum(each["tests"] for each in runs)
     run.say(f"calm: {len(runs)} runs beside a load, {failed} of {tests} tests failed")
-    return int(failed > 0)
+    return int(failed > 0 or len(runs) < before + wanted)
