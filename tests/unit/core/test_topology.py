@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,13 +200,18 @@ def test_a_rank_of_horovods_elastic_launcher_says_who_starts_ranks_here(
 
 
 def test_a_store_without_rank_0s_address_is_named(
-    asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]]
+    asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env, kept = stored
-    with pytest.raises(
-        HvdTimeout, match=r"the store at 127.0.0.1:\d+ .* its last answer was 404 Not Found. Check whether"
-    ):
-        who(env | {"HOROVOD_GLOO_TIMEOUT_SECONDS": "0.01"})
+    with monkeypatch.context() as virtual:
+        clock = SimpleNamespace(monotonic=itertools.count(0, 20).__next__, sleep=lambda _: None)
+        virtual.setattr(topology, "time", clock)
+        with pytest.raises(
+            HvdTimeout,
+            match=r"the store at 127.0.0.1:\d+ .* within 60 s; its last answer was 404 Not Found. Check whether",
+        ):
+            who(env | {"HOROVOD_GLOO_TIMEOUT_SECONDS": "60"})
+        assert clock.monotonic() == 100, "asked four times: at 20, 40, 60 and 80 s"
     kept["/hvd_kernel/1"] = b"elsewhere"
     with pytest.raises(ConfigError, match="has 'elsewhere' where rank 0's address is wanted"):
         who(env)
