@@ -111,8 +111,12 @@ def main() -> int:
     before = len(_of(commit))
     with load(int(os.environ.get("LOAD", "6" if at_once == 1 else "0"))), ThreadPoolExecutor(at_once) as pool:
         one = here if at_once == 1 else apart
-        for each in [pool.submit(one, commit, before + number) for number in range(1, wanted + 1)]:
-            each.result()
+        try:
+            for each in [pool.submit(one, commit, before + number) for number in range(1, wanted + 1)]:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     runs = _of(commit)
     failed, tests = sum(each["failed"] for each in runs), sum(each["tests"] for each in runs)
     run.say(f"calm: {len(runs)} runs beside a load, {failed} of {tests} tests failed")
