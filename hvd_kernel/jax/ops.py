@@ -23,7 +23,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import library, names, outside
+from hvd_kernel.jax import library, names
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -34,6 +34,7 @@ from hvd_kernel.jax.operation import (
     REDUCESCATTER,
     OperationParams,
 )
+from hvd_kernel.jax.outside import collectives
 from hvd_kernel.jax.primitive import bind
 from hvd_kernel.jax.rules import register
 
@@ -292,7 +293,7 @@ def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) ->
     for each in arrays:
         _dtype(each)
     if names.is_plain() and not _in_program(arrays):
-        return outside.run(operation.but(name=name) if name else operation, arrays)
+        return collectives.run(operation.but(name=name) if name else operation, arrays)
     return bind(operation.but(name=names.of_call(name)), arrays)
 
 

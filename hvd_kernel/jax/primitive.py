@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from packaging.version import Version
 
-from hvd_kernel.jax import library, outside
+from hvd_kernel.jax import library
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -28,6 +28,7 @@ from hvd_kernel.jax.operation import (
     REDUCESCATTER,
     OperationParams,
 )
+from hvd_kernel.jax.outside import collectives
 
 _TAKES_ATTRIBUTES_FOR_ITS_OWN = Version(version("jaxlib")) < Version("0.7.2")
 """XLA for the CPU aborts where a program with a matrix product ends in a handler: it reads the handler's attributes as
@@ -64,7 +65,7 @@ def _abstract(*operands: Any, **parameters: Any) -> list[Any]:
 
 
 def _carry_out(*operands: Any, **parameters: Any) -> list[Any]:
-    return outside.run(OperationParams(**parameters), operands)
+    return collectives.run(OperationParams(**parameters), operands)
 
 
 def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
@@ -85,7 +86,7 @@ def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in ctx.avals_out]
 
     def host(*arrays: Any) -> list[Any]:
-        return outside.on_host(operation, arrays)
+        return collectives.on_host(operation, arrays)
 
     def call(*arrays: Any) -> Any:
         return io_callback(host, shapes, *arrays, ordered=False)

@@ -24,7 +24,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import SCATTERED, Array, Average, Place, check_reducible, device_trouble
 
 CUDA = 2  # DLPack's number
-_DEFAULT = 1  # DLPack's number of the default stream, which the core knows as 0
+DEFAULT_STREAM = 1  # DLPack's number of it; the core's is 0
 _ORDERED = -1  # DLPack: the consumer has seen to the order
 _IMMUTABLE = {"jax", "jaxlib"}
 
@@ -51,7 +51,7 @@ class Lent:
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         """Return the capsule; the stream goes on behind the operation."""
         if stream != _ORDERED:
-            self._event.stream_wait(0 if stream in {None, _DEFAULT} else stream)
+            self._event.stream_wait(0 if stream in {None, DEFAULT_STREAM} else stream)
         return self._capsule()
 
 
@@ -225,7 +225,7 @@ def _plain(array: Any) -> Any:
 def _operand(array: Any) -> DeviceOperand:
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
-    capsule = array.__dlpack__(stream=_DEFAULT)
+    capsule = array.__dlpack__(stream=DEFAULT_STREAM)
     return DeviceOperand(*_native.dlpack_place(capsule), capsule)
 
 

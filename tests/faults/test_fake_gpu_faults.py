@@ -8,11 +8,11 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver
 from hvdtest.gpu import gpu_ranks
 from hvdtest.launch import RankPool
 
-pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not())]
+pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not())]
 NP, VICTIM = 3, 1
 ILLEGAL_ADDRESS, LAUNCH_FAILED = 700, 719  # CUresult
 # The way, when the device fails, and the call that says so.
@@ -26,7 +26,7 @@ NAMES = {LAUNCH_FAILED: "CUDA_ERROR_LAUNCH_FAILED", ILLEGAL_ADDRESS: "CUDA_ERROR
 
 
 def ranks_for(way: str) -> RankPool:
-    ranks = gpu_ranks(NP, way, HVD_CUDA_DRIVER=str(fake_gpu.driver()))
+    ranks = gpu_ranks(NP, way, HVD_CUDA_DRIVER=str(fake_cuda_driver.driver()))
     ranks.broken = True  # no engine outlives its fault
     return ranks
 

@@ -11,16 +11,16 @@ import sys
 from typing import Any
 
 import numpy as np
-from hvdtest.fake_gpu import FakeDriver
+from hvdtest.fake_cuda_driver import FakeCudaDriver
 
 CPU, CUDA = 1, 2
 _PLACE = 8  # in a capsule's tensor, behind the pointer: type and number of the device
-_driver: list[FakeDriver] = []
+_driver: list[FakeCudaDriver] = []
 asked: list[int | None] = []  # streams that consumers have named
 
 
 def install() -> None:
-    _driver.append(FakeDriver(os.environ["HVD_CUDA_DRIVER"]))
+    _driver.append(FakeCudaDriver(os.environ["HVD_CUDA_DRIVER"]))
 
 
 class Array:
@@ -63,8 +63,12 @@ def ascontiguousarray(value: Array) -> Array:
     return value if value._memory.flags.c_contiguous else Array(value._memory.copy())
 
 
-def empty_like(like: Array) -> Array:
-    return Array(np.empty_like(like._memory))
+def empty_like(like: Array, shape: tuple[int, ...] | None = None) -> Array:
+    return Array(np.empty_like(like._memory, shape=shape))
+
+
+def zeros_like(like: Array) -> Array:
+    return Array(np.zeros_like(like._memory))
 
 
 def from_dlpack(lent: Any) -> Array:

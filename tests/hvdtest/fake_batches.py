@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import numpy as np
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver
 
 from hvd_kernel._native import SUM
 from hvd_kernel.core.tensor import DTYPES
@@ -38,7 +38,7 @@ def most_in_turns(seconds: float) -> int:
 
 def reduce_behind_gate(engine: Any, rank: int, size: int, driver: str) -> tuple[int, float]:
     """Sum the gradients; return how many operations that were, and how many seconds it took, the gate included."""
-    device = fake_gpu.FakeDriver(driver)
+    device = fake_cuda_driver.FakeCudaDriver(driver)
     stream, calls = device.stream.cuda_stream, ctypes.CDLL(driver)
     gradients = [np.arange(1 + number, dtype=np.float32) + rank for number in range(GRADIENTS)]
     device.keep(gradients)

@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-
-class FakeStream:
-    """As torch.cuda.Stream, as far as the frontend looks."""
-
-    def __init__(self, pointer: int) -> None:
-        self.cuda_stream = pointer
+from hvdtest.fake_cuda_driver import FakeStream
 
 
 class FakeDeviceTensor(torch.Tensor):

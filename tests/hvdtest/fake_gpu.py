@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from hvdtest.fake_device import FakeDeviceTensor, FakeStream
+from hvdtest.fake_cuda_driver import FakeCudaDriver
+from hvdtest.fake_device import FakeDeviceTensor
 
-ROOT = Path(__file__).resolve().parents[2]
-_ANY_STREAM = 1  # CU_STREAM_NON_BLOCKING
-_installed: list[FakeDriver] = []
+_installed: list[FakeCudaDriver] = []
 
 
 class FakeGpuTensor(FakeDeviceTensor):
@@ -35,56 +34,12 @@ class FakeGpuTensor(FakeDeviceTensor):
         return 0
 
 
-class FakeDriver:
-    """One stream, on the fake driver that the plugin loads too."""
-
-    def __init__(self, file: str) -> None:
-        self._calls = ctypes.CDLL(file)
-        self._stream, context, device = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
-        self._call("cuInit", 0)
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._context = context
-        self._call("cuCtxPushCurrent_v2", context)
-        self._call("cuStreamCreateWithPriority", ctypes.byref(self._stream), _ANY_STREAM, 0)
-        self.stream = FakeStream(int(self._stream.value or 0))
-        self._used: list[Any] = []
-
-    def _call(self, name: str, *args: Any) -> None:
-        status = getattr(self._calls, name)(*args)
-        assert status == 0, f"{name} of the fake driver gives {status}"
-
-    def wait(self) -> None:
-        """Until the stream has done all that it was given."""
-        self._call("cuCtxPushCurrent_v2", self._context)  # of whatever thread this is
-        self._call("cuStreamSynchronize", self._stream)
-        self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-        self._used.clear()
-
-    def keep(self, used: Any) -> None:
-        """Have memory until the stream is behind what uses it, as torch's allocator on a device does."""
-        self._used.extend(used)
-
-
 class _Held:
     """Device memory of the core, as NumPy sees memory; whoever sees it keeps the core's buffer alive."""
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
         self.__array_interface__ = {**buffer.__cuda_array_interface__, "strides": None}
-
-
-def why_not() -> str:
-    """What is missing for it; "": nothing."""
-    from hvd_kernel.core import build_info
-
-    if not driver().exists():
-        return f"{driver()} is not there: `.ci/native plain` builds it where nvcc is"
-    return "" if build_info.cuda_built() else "the core was built without its CUDA plugin"
-
-
-def driver() -> Path:
-    return Path(os.environ.get("HVDTEST_FAKE_CUDA") or ROOT / "build" / "editable" / "libfake_cuda.so")
 
 
 def wanted() -> bool:
@@ -120,7 +75,7 @@ def install() -> None:
     """Give this process's torch the fake GPU."""
     from hvd_kernel.torch import devices, dispatch
 
-    _installed.append(FakeDriver(os.environ["HVD_CUDA_DRIVER"]))
+    _installed.append(FakeCudaDriver(os.environ["HVD_CUDA_DRIVER"]))
     stream, empty, as_tensor = _installed[0].stream, torch.empty, torch.as_tensor
 
     def made(*shape: Any, device: Any = None, pin_memory: bool = False, **how: Any) -> torch.Tensor:

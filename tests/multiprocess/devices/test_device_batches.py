@@ -8,13 +8,13 @@ import threading
 from collections.abc import Mapping
 
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver
 from hvdtest.fake_batches import most_in_turns, most_operations, reduce_behind_gate
 from hvdtest.launch import RankPool, horovod_variables
 
 pytestmark = [
     pytest.mark.mp,
-    pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not()),
+    pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not()),
     *([] if shutil.which("nvcc", path="/usr/local/cuda/bin:" + os.environ["PATH"]) else [pytest.mark.gpu]),
 ]
 
@@ -42,7 +42,7 @@ def _in_turns(rank: int, np: int, port: int) -> Mapping[str, str]:
 def test_gradients_of_processes_become_a_handful_of_operations(np: int, slices: bool) -> None:
     """With time slices of the device, as without MPS, and without."""
     variables = _in_turns if slices else horovod_variables
-    with RankPool(np, "auto", variables, HVD_GPU="core", HVD_CUDA_DRIVER=str(fake_gpu.driver())) as ranks:
+    with RankPool(np, "auto", variables, HVD_GPU="core", HVD_CUDA_DRIVER=str(fake_cuda_driver.driver())) as ranks:
         for _ in range(2):
             told = ranks.run(_gradients, timeout=120.0)
             assert len({operations for operations, _ in told}) == 1
@@ -55,7 +55,7 @@ def test_gradients_of_threads_become_a_handful_of_operations(size: int) -> None:
     from hvd_kernel._native import Engine, LocalHub
 
     hub, together = LocalHub(size), threading.Barrier(size, timeout=120)
-    driver, told, errors = str(fake_gpu.driver()), {}, []
+    driver, told, errors = str(fake_cuda_driver.driver()), {}, []
 
     def rank(number: int) -> None:
         try:

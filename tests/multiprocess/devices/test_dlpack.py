@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver
 from hvdtest.launch import RankPool
 
 pytestmark = [
     pytest.mark.mp,
-    pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not()),
+    pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not()),
     pytest.mark.nightly,
 ]
 
@@ -55,7 +55,7 @@ def collectives() -> dict[str, Any]:
 
 
 def test_every_collective_on_arrays_of_a_library_that_has_dlpack() -> None:
-    ranks = RankPool(2, "auto", HVD_CUDA_DRIVER=str(fake_gpu.driver()))
+    ranks = RankPool(2, "auto", HVD_CUDA_DRIVER=str(fake_cuda_driver.driver()))
     try:
         found = ranks.run(collectives)
     finally:

@@ -10,14 +10,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver, fake_gpu
 from hvdtest.gpu import gpu_ranks
 from hvdtest.launch import TESTS, RankPool
 from hvdtest.pools import layouts
 
 pytestmark = [
     pytest.mark.mp,
-    pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not()),
+    pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not()),
     *([] if shutil.which("nvcc", path="/usr/local/cuda/bin:" + os.environ["PATH"]) else [pytest.mark.gpu]),
 ]
 
@@ -39,7 +39,7 @@ layout = layouts((2, "core"), nightly=((1, "ring"), (2, "ring"), (3, "ring")))
 
 @pytest.fixture
 def ranks(layout: tuple[int, str]) -> RankPool:
-    return gpu_ranks(*layout, HVD_CUDA_DRIVER=str(fake_gpu.driver()))
+    return gpu_ranks(*layout, HVD_CUDA_DRIVER=str(fake_cuda_driver.driver()))
 
 
 @pytest.mark.parametrize("op", ["Average", "Sum", "Min", "Max", "Product"])
@@ -67,7 +67,7 @@ class _FakeRank:
     """A rank's stream on the fake driver, and memory of the host that stands for the device's."""
 
     def __init__(self) -> None:
-        self._driver = fake_gpu.FakeDriver(str(fake_gpu.driver()))
+        self._driver = fake_cuda_driver.FakeCudaDriver(str(fake_cuda_driver.driver()))
         self.stream = self._driver.stream.cuda_stream
 
     def floats(self, count: int) -> np.ndarray:
@@ -84,7 +84,7 @@ class _FakeRank:
 @pytest.mark.parametrize("n", [2, 4])
 def test_what_measures_ranks_that_are_threads(n: int) -> None:
     took = _module(TESTS.parent / "tools" / "gpu" / "threads.py").took(
-        n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_gpu.driver())}
+        n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_cuda_driver.driver())}
     )
     assert set(took) == {(way, size) for way in ("slices", "persistent", "shared") for size in (4096, 100_000)}
     assert all(seconds > 0 for seconds in took.values())

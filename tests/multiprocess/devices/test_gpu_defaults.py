@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver
 from hvdtest.launch import RankPool
 
-pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not())]
+pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not())]
 NO_BINARY = 209  # CUDA_ERROR_NO_BINARY_FOR_GPU: of a device below compute capability 7.5
 REFUSED = "HVD_GPU_RING=persistent is not possible among these ranks: "
 REMEDY = "(give each rank a GPU of its own); use auto or slices"
@@ -53,7 +53,7 @@ def summed(sets: list[list[int]], op: str) -> list[str]:
 
 
 def told(np: int, sets: list[list[int]], op: str = "Sum", **env: str) -> list[list[str]]:
-    ranks = RankPool(np, "auto", HVD_CUDA_DRIVER=str(fake_gpu.driver()), HVD_DYNAMIC_PROCESS_SETS="1", **env)
+    ranks = RankPool(np, "auto", HVD_CUDA_DRIVER=str(fake_cuda_driver.driver()), HVD_DYNAMIC_PROCESS_SETS="1", **env)
     try:
         found: list[list[str]] = ranks.run(summed, sets, op)
     finally:

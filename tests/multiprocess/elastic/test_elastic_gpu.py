@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 import pytest
-from hvdtest import fake_gpu
+from hvdtest import fake_cuda_driver, fake_gpu
 from hvdtest.elastic_plans import Plan, generations, serve, workers
 from hvdtest.fake_driver import FakeDriver
 from hvdtest.gpu import WAYS
@@ -19,7 +19,7 @@ from hvdtest.launch import RankPool
 pytestmark = [
     pytest.mark.mp,
     pytest.mark.nightly,
-    pytest.mark.skipif(bool(fake_gpu.why_not()), reason=fake_gpu.why_not()),
+    pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not()),
 ]
 
 PLAN: Plan = [{0: 0, 1: 1, 2: 2}, {2: 0, 1: 1}, {1: 0, 2: 1, 3: 2}, {3: 0}]
@@ -27,7 +27,7 @@ WARM_AFTER = 5
 
 
 def on_devices(driver: FakeDriver, count: int, way: str) -> RankPool:
-    return workers(driver, count, "auto", **WAYS[way], HVD_CUDA_DRIVER=str(fake_gpu.driver()))
+    return workers(driver, count, "auto", **WAYS[way], HVD_CUDA_DRIVER=str(fake_cuda_driver.driver()))
 
 
 def follows(plan: list[dict[str, int]]) -> list[int]:

@@ -1,0 +1,86 @@
+"""Collectives outside of programs on arrays of a GPU (HVD_JAX=stream): read and written where they are, on a fake GPU.
+
+JAX for the CPU has no such arrays: a library of arrays that knows DLPack stands for jax.numpy, and the driver is the fake.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvdtest import fake_cuda_driver
+from hvdtest.environments import Ranks, environment
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.mp,
+    pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not()),
+]
+
+
+def collectives() -> dict[str, Any]:
+    """What each kind gave, what the operand was then, and for whom the library was asked."""
+    import numpy as np
+    from hvdtest import fake_array as xp
+
+    import hvd_kernel.jax as hvd
+    from hvd_kernel.jax import operation as kinds
+    from hvd_kernel.jax.operation import OperationParams
+    from hvd_kernel.jax.outside.collectives import carried_out
+    from hvd_kernel.jax.outside.device_memory import DeviceMemory
+
+    xp.install()
+    hvd.init()
+    rank, where = hvd.rank(), DeviceMemory(xp)
+
+    def done(kind: int, *values: Any, **how: Any) -> list[Any]:
+        arrays = [xp.array(np.array(value, np.float32)) for value in values]
+        results = carried_out(OperationParams(kind, f"of_{kind}_{how}", **how), arrays, where)
+        assert {type(each) for each in results} == {xp.Array}
+        assert not {each.address for each in results} & {each.address for each in arrays}
+        assert [each.on_host().tolist() for each in arrays] == [np.array(value, float).tolist() for value in values]
+        return [each.on_host().tolist() for each in results]
+
+    return {
+        "sum": done(kinds.ALLREDUCE, [1.0 + rank, 2.0], [[10.0 * rank]], op=hvd.Sum, grouped=True),
+        "scaled": done(kinds.ALLREDUCE, [4.0], op=hvd.Average, prescale=0.5),
+        "for one": done(kinds.ALLREDUCE, [3.0], op=hvd.Sum, only=1),
+        "broadcast": done(kinds.BROADCAST, [rank, rank], root=1),
+        "scattered": done(kinds.REDUCESCATTER, [[1.0], [2.0], [3.0]], op=hvd.Sum),
+        "gathered": done(kinds.ALLGATHER, [[rank]] * (rank + 1)),
+        "exchanged": done(kinds.ALLTOALL, [10.0 * rank, 10.0 * rank + 1]),
+        "asked": sorted(set(map(str, xp.asked))),
+    }
+
+
+def test_every_kind_where_the_arrays_are() -> None:
+    driver = str(fake_cuda_driver.driver())
+    with Ranks(environment("jaxnew"), 2, HVD_JAX="stream", HVD_CUDA_DRIVER=driver, CUDA_VISIBLE_DEVICES="0") as ranks:
+        found = ranks.run(collectives)
+    shared = {
+        "sum": [[3.0, 4.0], [[10.0]]],
+        "scaled": [[2.0]],
+        "broadcast": [[1.0, 1.0]],
+        "gathered": [[[0.0], [1.0], [1.0]]],
+        "asked": ["1"],  # DLPack's number of the default stream
+    }
+    own = [
+        {"for one": [[0.0]], "scattered": [[[2.0], [4.0]]], "exchanged": [[0.0, 10.0]]},
+        {"for one": [[6.0]], "scattered": [[[6.0]]], "exchanged": [[1.0, 11.0]]},
+    ]
+    assert found == [shared | each for each in own]
+
+
+def taken() -> list[bool]:
+    """Whether arrays on the host, and none at all, are for the device."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    from hvd_kernel.jax.outside import device_memory
+
+    return [device_memory.are_taken(values) for values in ([jnp.ones(2)], [np.ones(2)], [1.0])]
+
+
+def test_arrays_on_the_host_stay_there() -> None:
+    with Ranks(environment("jaxnew"), 2, HVD_JAX="stream") as ranks:
+        assert ranks.run(taken) == [[False] * 3] * 2
