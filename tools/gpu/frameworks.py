@@ -70,6 +70,7 @@ def _jax(*, jitted: bool) -> Way:
 WAYS: dict[str, tuple[Callable[[], Way], dict[str, str]]] = {
     "CuPy": (_cupy, {}),
     "JAX": (lambda: _jax(jitted=False), {}),
+    "JAX, HVD_JAX=stream": (lambda: _jax(jitted=False), {"HVD_JAX": "stream"}),
     "JAX, jitted": (lambda: _jax(jitted=True), {}),
     "JAX, jitted, HVD_JAX=stream": (lambda: _jax(jitted=True), {"HVD_JAX": "stream"}),
 }
