@@ -256,11 +256,12 @@ def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell
     mpiexec.up()
     hellos = [agent.hello for agent in placed]
     told = _placements(job, hellos) if plan.needs_placement else [plan.settle(hellos)] * job.np
+    mps = _mps_by_hosts(hellos) if far else [{}] * job.np
     for rank, agent in enumerate(placed):
         ranks = [_one(job, rank, rank, told[rank])]
         # MPI has carried the environment.
-        beside = agent.hello["beside"]
-        agent.send(_order(job, ranks, env={}, inherit_env=True, is_step=plan.needs_placement, ranks_on_host=beside))
+        more = {"is_step": plan.needs_placement, "ranks_on_host": agent.hello["beside"], **mps[rank]}
+        agent.send(_order(job, ranks, env={}, inherit_env=True, **more))
     return [*placed]
 
 
@@ -284,6 +285,7 @@ def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, las
     run.up()
     hellos = [agent.hello for agent in placed]
     hosts = [hello["host"] for hello in hellos]
+    mps = _mps_by_hosts(hellos)
     for rank, (agent, env) in enumerate(zip(placed, _placements(job, hellos), strict=True)):
         slot = hosts[:rank].count(hosts[rank])
         command = [agent.hello["python"], *job.command[1:]] if not job.command[0] else job.command
@@ -296,9 +298,16 @@ def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, las
                 env={"PYTHONFAULTHANDLER": "1"},
                 inherit_env=True,
                 ranks_on_host=hosts.count(hosts[rank]),
+                **mps[rank],
             )
         )
     return placed
+
+
+def _mps_by_hosts(hellos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each agent is told of MPS, where each holds one rank: how many share its devices, and their run."""
+    run = secrets.token_hex(16)
+    return [{"mps_ranks": decision.sharing(hello, hellos), "mps_run": run} for hello in hellos]
 
 
 def _one(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:

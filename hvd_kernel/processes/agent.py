@@ -26,6 +26,7 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.mps.host_daemon import HostDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
@@ -52,6 +53,7 @@ class Agent(ProcessSupervisor):
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
+        self._host_mps = HostDaemon(self.mps, self.say)
         self._spares = HostSpares(self)
         self._channels = RankChannels(
             self.loop,
@@ -111,6 +113,7 @@ class Agent(ProcessSupervisor):
 
     def close(self) -> None:
         """End everything."""
+        self._host_mps.close()
         super().close()
         self._channels.close()
 
@@ -130,8 +133,7 @@ class Agent(ProcessSupervisor):
         except ConfigError as error:
             self._refuse(plan.ranks[0].rank, str(error).removesuffix("."))
             return
-        if plan.mps_ranks:
-            base |= self.mps.variables(plan.mps_ranks, base)
+        base |= self._mps_variables(plan, base)
         self._spares.plan(plan.spares, plan.command, plan.cwd, base)
         for one in plan.ranks:
             try:
@@ -143,6 +145,14 @@ class Agent(ProcessSupervisor):
             except ClusterError as error:
                 self._refuse(one.rank, str(error).removesuffix("."))
                 return
+
+    def _mps_variables(self, plan: m.StartRanks, env: Mapping[str, str]) -> dict[str, str]:
+        """Return what ranks find their MPS daemon by."""
+        if not plan.mps_ranks:
+            return {}
+        if plan.mps_run:
+            return self._host_mps.variables(plan.mps_run, plan.mps_ranks, env)
+        return self.mps.variables(plan.mps_ranks, env)
 
     def _start_one(self, plan: m.StartRanks, one: m.RankPlan, env: dict[str, str]) -> None:
         command = [*plan.command, *self._call(one.rank, plan.call)]
@@ -301,6 +311,7 @@ def card(port: int) -> dict[str, Any]:
         "host": os.environ.get("HVD_HOST") or f"{here}/{os.geteuid()}",
         "port": port,
         "name": socket.gethostname(),
+        "devices": gpus.visible(os.environ),
         "networks": networks(),
         "ssh": os.environ.get("SSH_CONNECTION", "").split(),  # client's address and port, ours
     }

@@ -38,7 +38,7 @@ class ProcessSupervisor:
             m.Stop: lambda stop: self.stop(stop.grace),
             m.ChannelClosed: lambda _: self.lose_controller(),
         }
-        self.mps = PrivateDaemon(lambda text: self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text))))
+        self.mps = PrivateDaemon(self.say)
         self._children: list[ChildProcess] = []
         self._limited: dict[int, tuple[Confinement, Callable[[str], None]]] = {}
         self._look: Timer | None = None
@@ -112,6 +112,10 @@ class ProcessSupervisor:
         if self.controller is not None:
             self.controller.channel.post(message)
             self._flush()
+
+    def say(self, text: str) -> None:
+        """Tell the user, from any thread."""
+        self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text)))
 
     def on_unsent(self, waiting: int) -> None:
         """Take note of how many bytes wait to be sent."""

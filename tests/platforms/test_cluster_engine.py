@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import numpy as np
 import pytest
+from hvdtest import fake_mps
 from hvdtest.hvdrun import gone, lines_of, processes_with
 from hvdtest.pretend_engine import Processes
 
@@ -25,6 +27,7 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
+from hvd_kernel.processes.mps import watchdog
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 pytestmark = pytest.mark.mp
@@ -33,7 +36,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see 
 EVERYWHERE = pytest.mark.parametrize("addresses", [[], pytest.param(["127.0.0.1"], marks=pytest.mark.nightly)])
 
 
-def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[object]:
+def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[Any]:
     """What a function returns on the ranks of an engine."""
     job = Job(command=[""], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
     return in_engine(pack_call(function, args, {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
@@ -70,6 +73,29 @@ def environment() -> dict[str, object]:
     agent = environment_of(os.getppid())
     names = ("DRIVERS_OWN", "ENGINE_TOKEN", "GIVEN", "INDEX")
     return {name: os.environ.get(name) for name in names} | {"agent": [n for n in agent if "SECRET" in n]}
+
+
+def daemon() -> tuple[str | None, bool]:
+    from hvd_kernel.processes.mps import decision
+
+    pipes = os.environ.get(decision.PIPES)
+    return pipes, pipes is not None and decision.answers(Path(pipes))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("given", "is_there"), [({}, True), ({"HVD_MPS": "0"}, False)], ids=["usual", "none"])
+def test_ranks_that_share_a_device_find_one_mps_daemon_that_ends_with_them(
+    tmp_path: Path, given: dict[str, str], is_there: bool
+) -> None:
+    device = {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5"}
+    found = called(daemon, Processes(["a", "a", "a"]), **device, **given)
+    assert len({*found}) == 1
+    [(pipes, answers), *_] = found
+    assert answers is is_there
+    assert (pipes is not None) is is_there
+    if pipes is not None:
+        assert watchdog.members(Path(pipes)) == []
+        assert not Path(pipes).parent.exists()
 
 
 @pytest.mark.nightly

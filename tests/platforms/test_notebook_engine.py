@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hvdtest.cluster import drain, execute, wait_until_all_speak
+from hvdtest import fake_mps
+from hvdtest.cluster import drain, execute, until, wait_until_all_speak
 from hvdtest.pretend_engine import Processes
 
 from hvd_kernel.cluster import Session
@@ -16,15 +17,16 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
+from hvd_kernel.processes.mps import watchdog
 
 pytestmark = pytest.mark.mp
 
 
 @contextmanager
-def ranks_on(engine: Processes, **how: float) -> Iterator[Session]:
+def ranks_on(engine: Processes, env: dict[str, str] | None = None, **how: float) -> Iterator[Session]:
     """Ranks that this engine has started; afterwards none of its processes is left."""
     spec = ClusterSpec(len(engine._hosts), on="ray", **how)
-    session = Session.start(spec, engine=NotebookEngine(engine, {"GIVEN": "2"}))
+    session = Session.start(spec, engine=NotebookEngine(engine, {"GIVEN": "2"} | (env or {})))
     try:
         yield session
     finally:
@@ -58,6 +60,23 @@ def test_ranks_of_other_hosts_reach_the_notebook_by_its_address_and_no_key_is_in
                 assert key not in Path(f"/proc/{pid}/cmdline").read_text()
         session.push({"y": [1, 2]})
         assert session.pull(["y"]) == {rank: {"y": [1, 2]} for rank in range(3)}
+
+
+@pytest.mark.nightly
+def test_ranks_that_share_a_device_find_one_mps_daemon_over_a_respawn_and_to_the_end(tmp_path: Path) -> None:
+    device = {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5"}
+    seen = "import os\nos.environ.get('CUDA_MPS_PIPE_DIRECTORY')"
+    with ranks_on(Processes(["a", "a"]), device) as session:
+        found = execute(session, seen).run.values()
+        pipes = Path(found[0])
+        assert found == dict.fromkeys((0, 1), str(pipes))
+        [daemon] = watchdog.members(pipes)
+        assert execute(session, "os._exit(3) if rank == 0 else hvd.barrier()").failures
+        assert session.respawn().ranks == (0,)
+        assert execute(session, seen).run.values() == found
+        assert watchdog.members(pipes) == [daemon], "it is the agent's, which outlives its rank"
+    until(lambda: not pipes.parent.exists(), "daemon and folder are gone")
+    assert watchdog.members(pipes) == []
 
 
 @pytest.mark.nightly

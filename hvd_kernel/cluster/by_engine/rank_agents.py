@@ -13,6 +13,7 @@ Terms.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.authentication import ProvenChannel
 from hvd_kernel.processes.channel.listening import Listening
 from hvd_kernel.processes.event_loop import EventLoop
+from hvd_kernel.processes.mps.decision import sharing
 from hvd_kernel.settings.network import reached
 from hvd_kernel.version import __version__
 
@@ -73,6 +75,7 @@ class RankAgents:
         self._rank_of: dict[int, int] = {}  # index -> rank, once all are there
         self._wanted: set[int] = set()  # ranks whose agent is waited for
         self._over = ""  # why no more agents will come
+        self._run = secrets.token_hex(16)  # by which the agents of a host share an MPS daemon
         at = str(plan["address"])
         self._listening = Listening(loop, at or None, self._accept)
         self.address = self._listening.address(at)
@@ -140,7 +143,7 @@ class RankAgents:
                 case m.RankExited():
                     agent.runs = False
                     self._tell(message)
-                case m.RankKilled() | m.StartFailed():
+                case m.RankKilled() | m.StartFailed() | m.Notice():
                     self._tell(message)
                 case m.Output(data=data):
                     os.write(sys.stderr.fileno(), data)  # the cluster's log
@@ -181,6 +184,8 @@ class RankAgents:
             ranks=[m.RankPlan(rank, reads_stdin=True)],
             inherit_env=True,
             ranks_on_host=sum(card["machine"] == agent.card["machine"] for card in cards),
+            mps_ranks=sharing(agent.card, cards),
+            mps_run=self._run,
             stays=True,
         )
         is_alone = all(card["machine"] == cards[0]["machine"] for card in cards)

@@ -15,10 +15,10 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hvd_kernel.settings import gpus
 
@@ -77,6 +77,20 @@ def decide(  # noqa: PLR0911 - a table, read from above
     if control is None:
         return Mps("none", f"{CONTROL} is not installed")
     return Mps("private", f"{ranks} ranks share {devices} device{'s' * (devices != 1)}")
+
+
+def sharing(own: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many ranks may use a device of this one's, itself among them, where each has an agent. Pure.
+
+    Parameters
+    ----------
+    own, cards
+        What the rank's agent has said of itself (``agent.card``), and what all agents have: "machine", and "devices",
+        which CUDA_VISIBLE_DEVICES names; None: it names none, so it may use every device.
+    """
+    mine = own["devices"]
+    beside = [card["devices"] for card in cards if card["machine"] == own["machine"]]
+    return sum(mine is None or each is None or not set(mine).isdisjoint(each) for each in beside)
 
 
 def look(ranks: int, env: Mapping[str, str]) -> Mps:

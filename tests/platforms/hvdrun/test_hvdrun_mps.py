@@ -12,6 +12,7 @@ import pytest
 from hvdtest import fake_mps
 from hvdtest.cluster import until
 from hvdtest.elastic_job import ElasticJob
+from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
@@ -131,6 +132,21 @@ def test_the_daemon_of_an_agent_outlives_a_rank_and_is_started_anew_if_it_has_di
         assert watchdog.members(pipes) != [daemon]
     finally:
         agents.end()
+    assert not pipes.parent.exists()
+
+
+@NIGHTLY
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_ranks_that_mpi_starts_on_other_hosts_find_one_by_the_agent_that_comes_first(tmp_path: Path) -> None:
+    with Hosts(2) as hosts, hosts.inside(0):
+        far = hosts.ssh(tmp_path)
+        fake_mps.installed(tmp_path / "mps")
+        device = {"PATH": f"{tmp_path / 'mps'}:{far['PATH']}", "CUDA_VISIBLE_DEVICES": "5"}
+        text = good(hvdrun("--mpi", "-H", "10.77.0.1:2,10.77.0.2:1", script=SEEN, **far | device))
+    seen = [lines_of(text, rank) for rank in range(3)]
+    pipes = Path(seen[0][0].split()[0])
+    assert seen == [[f"{pipes} True 5"], [f"{pipes} True 5"], ["None False 5"]], "who is alone on its host needs none"
+    assert watchdog.members(pipes) == []
     assert not pipes.parent.exists()
 
 
