@@ -32,10 +32,15 @@ constexpr std::array<Named, 4> kActions{{{"kill", Action::kKill},
                                          {"throw", Action::kThrow},
                                          {"fail", Action::kFail}}};
 
-struct Armed {
-  std::string name;
+// What a passage does. Without a name, as memory for it may be what is short.
+struct Effect {
   Action action = Action::kFail;
   long milliseconds = 0;
+};
+
+struct Armed {
+  std::string name;
+  Effect effect;
   long at = 0;  // 0: at every passage
   long passed = 0;
 };
@@ -57,17 +62,17 @@ long number(std::string_view text) {
   return value;
 }
 
-bool read_action(std::string_view text, Armed& armed) {
+bool read_effect(std::string_view text, Effect& effect) {
   constexpr std::string_view kDelay = "delay=";
   if (text.substr(0, kDelay.size()) == kDelay) {
-    armed.action = Action::kDelay;
-    armed.milliseconds = number(text.substr(kDelay.size()));
-    return armed.milliseconds >= 0;
+    effect.action = Action::kDelay;
+    effect.milliseconds = number(text.substr(kDelay.size()));
+    return effect.milliseconds >= 0;
   }
   const auto* const found = std::find_if(kActions.begin(), kActions.end(),
                                          [&](const Named& named) { return named.text == text; });
   if (found == kActions.end()) return false;
-  armed.action = found->action;
+  effect.action = found->action;
   return true;
 }
 
@@ -83,17 +88,17 @@ bool read_one(std::string_view text, Armed& armed) {
     if (armed.at < 1) return false;
     action = action.substr(0, times);
   }
-  return read_action(action, armed);
+  return read_effect(action, armed.effect);
 }
 
 // Whether this passage is the one. Several threads may pass; each passage has its own number.
-bool due(const char* name, Armed& found) {
+bool due(const char* name, Effect& found) {
   const MutexLock lock(mutex);
   for (Armed& armed : table()) {
     if (armed.name != name) continue;
     ++armed.passed;
     if (armed.at != 0 && armed.passed != armed.at) continue;
-    found = armed;
+    found = armed.effect;
     return true;
   }
   return false;
@@ -116,9 +121,9 @@ long failpoint_passages(const char* name) {
 }
 
 bool failpoint_reached(const char* name) {
-  Armed armed;
-  if (!due(name, armed)) return false;
-  switch (armed.action) {
+  Effect effect;
+  if (!due(name, effect)) return false;
+  switch (effect.action) {
     case Action::kKill:
       ::kill(::getpid(), SIGKILL);
       return false;
@@ -126,9 +131,9 @@ bool failpoint_reached(const char* name) {
       ::kill(::getpid(), SIGSTOP);
       return false;
     case Action::kThrow:
-      throw std::runtime_error("failpoint " + armed.name);
+      throw std::runtime_error("failpoint " + std::string(name));
     case Action::kDelay:
-      std::this_thread::sleep_for(std::chrono::milliseconds(armed.milliseconds));
+      std::this_thread::sleep_for(std::chrono::milliseconds(effect.milliseconds));
       return false;
     case Action::kFail:
       break;
