@@ -14,6 +14,7 @@ import numpy as np
 from hvdtest.fake_cuda_driver import FakeCudaDriver
 
 CPU, CUDA = 1, 2
+DEVICE = "fake:0"
 _PLACE = 8  # in a capsule's tensor, behind the pointer: type and number of the device
 _driver: list[FakeCudaDriver] = []
 asked: list[int | None] = []  # streams that consumers have named
@@ -43,6 +44,10 @@ class Array:
         return _on(CUDA, self._memory.__dlpack__())
 
     @property
+    def device(self) -> str:
+        return DEVICE
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self._memory.shape)
 
@@ -63,7 +68,8 @@ def ascontiguousarray(value: Array) -> Array:
     return value if value._memory.flags.c_contiguous else Array(value._memory.copy())
 
 
-def empty_like(like: Array, shape: tuple[int, ...] | None = None) -> Array:
+def empty_like(like: Array, shape: tuple[int, ...] | None = None, device: str = DEVICE) -> Array:
+    assert device == DEVICE
     return Array(np.empty_like(like._memory, shape=shape))
 
 

@@ -50,8 +50,8 @@ class DeviceMemory:
         return GpuArray(value, *_native.dlpack_place(capsule), capsule)
 
     def empty(self, shape: tuple[int, ...], like: GpuArray) -> GpuArray:
-        """Return memory of an array that nobody else has."""
-        return self.operand(self.library.empty_like(like.array, shape=shape))
+        """Return memory of an array that nobody else has, on the operand's device."""
+        return self.operand(self.library.empty_like(like.array, shape=shape, device=like.array.device))
 
     def written(self, outputs: Sequence[GpuArray], outcome: Any) -> list[Any]:
         """Return arrays of the same memory that are ready when the operation is over; it holds the outputs' own."""

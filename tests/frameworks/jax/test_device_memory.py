@@ -71,6 +71,38 @@ def test_every_kind_where_the_arrays_are() -> None:
     assert found == [shared | each for each in own]
 
 
+def names() -> list[object]:
+    """Whether JAX's own library does what the stand-in does, on the CPU: a place of its own, taken over, in order."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.arange(6.0).reshape(2, 3)
+    made = jnp.empty_like(x, shape=(1, 3), device=x.device)
+
+    class Memory:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **_: object) -> object:
+            return made.__dlpack__()
+
+    kept, result = made.__dlpack__(), jnp.from_dlpack(Memory())
+    is_own = made.unsafe_buffer_pointer() != x.unsafe_buffer_pointer() and made.shape == (1, 3)
+    is_taken = result.unsafe_buffer_pointer() == made.unsafe_buffer_pointer()
+    del kept
+    try:
+        x.__dlpack__(stream=1)
+    except jax.errors.JaxRuntimeError as error:
+        return [is_own, is_taken, str(error)]
+    return [is_own, is_taken, ""]
+
+
+def test_jax_has_the_names_that_the_stand_in_has(version: str) -> None:
+    ordered = "UNIMPLEMENTED: WaitUntilBufferReadyOnStream is only implemented for GPU."
+    with Ranks(environment(version), 1) as ranks:
+        assert ranks.run(names) == [[True, True, ordered]]
+
+
 def taken() -> list[bool]:
     """Whether arrays on the host, and none at all, are for the device."""
     import jax.numpy as jnp
