@@ -6,7 +6,7 @@ are copied to the host and back, or with HVD_JAX=stream are read and written whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_kernel.core import handles
@@ -43,13 +43,7 @@ def carried_out(operation: OperationParams, values: Sequence[Any], where: Memory
 
 def _reduce(operation: OperationParams, operands: Sequence[Operand], where: Memory) -> list[Any]:
     outputs = [where.empty(each.place[1], each) for each in operands]
-    scales = operation.prescale, operation.postscale
-    return _done(
-        handles.allreduce_places(
-            operation.wire_name, _in_and_out(operands, outputs), operation.op, scales, _keep(outputs, operands, where),
-            operation.set, waits=True,
-        )
-    )  # fmt: skip
+    return _summed(handles.allreduce_places, operation, operands, outputs, where)
 
 
 def _broadcast(operation: OperationParams, operands: Sequence[Operand], where: Memory) -> list[Any]:
@@ -69,13 +63,19 @@ def _scatter(operation: OperationParams, operands: Sequence[Operand], where: Mem
     shapes = [each.place[1] for each in operands]
     shares = [(shape[0] // size + (rank < shape[0] % size), *shape[1:]) for shape in shapes]
     outputs = [where.empty(share, each) for share, each in zip(shares, operands, strict=True)]
-    scales = operation.prescale, operation.postscale
-    return _done(
-        handles.reducescatter_places(
-            operation.wire_name, _in_and_out(operands, outputs), operation.op, scales, _keep(outputs, operands, where),
-            operation.set, waits=True,
-        )
-    )  # fmt: skip
+    return _summed(handles.reducescatter_places, operation, operands, outputs, where)
+
+
+def _summed(
+    enqueue: Callable[..., int],
+    operation: OperationParams,
+    operands: Sequence[Operand],
+    outputs: Sequence[Operand],
+    where: Memory,
+) -> list[Any]:
+    scales, finish = (operation.prescale, operation.postscale), _keep(outputs, operands, where)
+    places = _in_and_out(operands, outputs)
+    return _done(enqueue(operation.wire_name, places, operation.op, scales, finish, operation.set, waits=True))
 
 
 def _gather(operation: OperationParams, operands: Sequence[Operand], where: Memory) -> list[Any]:
