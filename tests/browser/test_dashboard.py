@@ -114,8 +114,7 @@ def test_numbers_move_in_every_view_and_survive_a_reload(lab: Lab, place: Path) 
         assert "slow" not in "".join(row[0] for row in (first["rows"][0], *first["rows"][2:]))
         assert first["lines"][-1] == "[3]rank 3 round 59"
         notebook.save()
-        notebook.page.wait_for_selector(".jp-mod-dirty", state="detached")
-        browser.page.reload()
+        notebook.reload()
         notebook.wait(f"{PANELS}.length === 2 && [...{PANELS}].every(v => v.dataset.kind === 'bad')")
         assert numbers(notebook) == [first, second]
         notebook.page.click(".hvd-rank >> nth=2")

@@ -33,6 +33,7 @@ import psutil
 from hvdtest.launch import free_port
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 CHROMIUM = os.environ.get("HVD_TEST_CHROMIUM", "/usr/bin/chromium")
 FLAGS = [
@@ -52,6 +53,7 @@ KNOWS_ITS_KERNEL = """() => {
 }"""
 LOOK_EVERY_MS = 100
 ROOT = Path(__file__).resolve().parents[2]
+OVERDUE = ROOT / "build" / "browser_overdue.png"
 
 
 class Lab:
@@ -272,13 +274,30 @@ class Notebook:
     def save(self) -> None:
         self.page.keyboard.press("Control+s")
 
+    def reload(self) -> None:
+        """Load the page again once the notebook is saved; return when the kernel, which has nothing to do, is known.
+
+        Lab restores widgets behind that, and does not ask again for what it has missed.
+        """
+        self.page.wait_for_selector(".jp-mod-dirty", state="detached")
+        self.page.reload()
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.await_kernel()
+
     def menu(self, bar: str, entry: str) -> None:
         self.page.click(f".lm-MenuBar-itemLabel:text-is('{bar}')")
         self.page.click(f".lm-Menu-itemLabel:text-is('{entry}')")
 
     def wait(self, condition: str, timeout_s: float = START_S) -> object:
-        """Wait until a JavaScript expression is truthy; its value."""
-        return self.page.wait_for_function(condition, timeout=1000 * timeout_s).json_value()
+        """Wait until a JavaScript expression is truthy; its value. Who waits in vain is told what the page shows."""
+        try:
+            return self.page.wait_for_function(condition, timeout=1000 * timeout_s).json_value()
+        except PlaywrightTimeout:
+            self.shoot(OVERDUE)
+            shown = self.page.evaluate("document.body.innerText")
+            errors = "\n".join(self.browser.errors) or "none"
+            said = f"{condition} is not so after {timeout_s} s. Errors of the page: {errors}. It shows ({OVERDUE}):\n{shown}"
+        raise AssertionError(said)
 
     def text(self, selector: str) -> str:
         return (self.page.text_content(selector) or "").strip()
