@@ -27,7 +27,7 @@ def given_to_the_core(call: Any) -> tuple[Any, list[tuple[int, int]]]:
 
     before, given = handles.allreduce_places, []
     # The core's function takes an array as it is, and is not looked into.
-    declines = mock.patch.object(ops._fast, "allreduce", return_value=False)
+    declines = mock.patch.object(ops._fast, "allreduce", return_value=None)
 
     def enqueue(name: str, places: Any, *how: Any, **more: Any) -> int:
         given.extend((place[0], place[1]) for place in places)
