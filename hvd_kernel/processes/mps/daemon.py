@@ -36,6 +36,7 @@ except OSError:
     raise SystemExit
 print(driver.cuInit(0))
 """
+WITHOUT = "no MPS, so ranks take turns on the device"
 _SAID = "said"  # what the program has written besides
 
 
@@ -111,7 +112,7 @@ class PrivateDaemon:
         return ""
 
     def _tell(self, why: str) -> None:
-        self._say(f"no MPS, so ranks take turns on the device: {decision.CONTROL} did not start: {why}")
+        self._say(f"{WITHOUT}: {decision.CONTROL} did not start: {why}")
 
 
 def _too_long(pipes: Path) -> str:

@@ -23,7 +23,7 @@ from typing import BinaryIO
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.mps.daemon import PrivateDaemon
+from hvd_kernel.processes.mps.daemon import WITHOUT, PrivateDaemon
 from hvd_kernel.processes.mps.watchdog import lives
 from hvd_kernel.processes.private_dir import is_own
 
@@ -61,7 +61,7 @@ class HostDaemon:
                     _write(note, told)
                 return told
         except (OSError, ClusterError) as error:
-            self._say(f"no MPS, so ranks take turns on the device: {str(error).removesuffix('.')}")
+            self._say(f"{WITHOUT}: {str(error).removesuffix('.')}")
             return {}
 
     def close(self) -> None:
