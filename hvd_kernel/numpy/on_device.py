@@ -103,11 +103,11 @@ def reduced(
     """Return the sums; ``over``: they are written over the arrays."""
     group = set_id(process_set, "Allreduce")
     arrays = arrays if over else _contiguous(arrays)
-    inputs = [_operand(array) for array in arrays]
+    inputs = [operand(array) for array in arrays]
     for each in inputs:
         check_reducible(each.dtype, op)
-    results = arrays if over else [_library(array).empty_like(array) for array in arrays]
-    outputs = inputs if over else [_operand(result) for result in results]
+    results = arrays if over else [library(array).empty_like(array) for array in arrays]
+    outputs = inputs if over else [operand(result) for result in results]
     finish = _behind(results, inputs, outputs)
     handle = handles.allreduce_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
@@ -117,13 +117,13 @@ def reduced(
 def broadcast(array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """As on the host."""
     (array,) = _contiguous([array])
-    return sent(array, _library(array).empty_like(array), root_rank, named("broadcast", name), process_set)
+    return sent(array, library(array).empty_like(array), root_rank, named("broadcast", name), process_set)
 
 
 def sent(array: Any, result: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
     """Return the result, over which the root's array is written."""
     group = set_id(process_set, "Broadcast")
-    inputs, outputs = [_operand(array)], [_operand(result)]
+    inputs, outputs = [operand(array)], [operand(result)]
     finish = _behind([result], inputs, outputs)
     handle = handles.broadcast_places(name, _in_out(inputs, outputs), root_rank, finish, group, waits=True)
     return handles.synchronize(handle)[0]
@@ -143,12 +143,12 @@ def grouped_allgather(
 
 def _gathered(arrays: Sequence[Any], name: str, process_set: ProcessSet) -> list[Any]:
     group = set_id(process_set, "Allgather")
-    inputs = [_operand(array) for array in _contiguous(arrays)]
+    inputs = [operand(array) for array in _contiguous(arrays)]
 
     def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
-        return [_of_core(buffer, outcome.event, like) for buffer, like in zip(outcome.buffers, arrays, strict=True)]
+        return [of_core(buffer, outcome.event, like) for buffer, like in zip(outcome.buffers, arrays, strict=True)]
 
-    handle = handles.allgather_places(name, [_place(each) for each in inputs], finish, group, waits=True)
+    handle = handles.allgather_places(name, [place(each) for each in inputs], finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
     return done
 
@@ -161,13 +161,13 @@ def alltoall(
 ) -> tuple[Any, Array]:
     """As on the host; how many rows came is told on the host."""
     group = set_id(process_set, "Alltoall")
-    (source,) = map(_operand, _contiguous([array]))
+    (source,) = map(operand, _contiguous([array]))
     rows = None if splits is None else [int(count) for count in splits]
 
     def finish(outcome: Any, _held: Any = source) -> tuple[Any, Array]:
-        return _of_core(outcome.buffers[0], outcome.event, array), np.array(outcome.sizes, np.int32)
+        return of_core(outcome.buffers[0], outcome.event, array), np.array(outcome.sizes, np.int32)
 
-    handle = handles.alltoall_place(named("alltoall", name), _place(source), rows, finish, group, waits=True)
+    handle = handles.alltoall_place(named("alltoall", name), place(source), rows, finish, group, waits=True)
     done: tuple[Any, Array] = handles.synchronize(handle)
     return done
 
@@ -200,12 +200,12 @@ def grouped_reducescatter(  # noqa: PLR0917 - as the host's
 def _scattered(arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Any]:
     group = set_id(process_set, "Reducescatter")
     arrays = _contiguous(arrays)
-    inputs = [_operand(array) for array in arrays]
+    inputs = [operand(array) for array in arrays]
     for each in inputs if op in SCATTERED else ():
         check_reducible(each.dtype, op)
     rows = [share_of(each.shape, process_set)[0] for each in inputs]
-    results = [_library(array).empty_like(array[:count]) for array, count in zip(arrays, rows, strict=True)]
-    outputs = [_operand(result) for result in results]
+    results = [library(array).empty_like(array[:count]) for array, count in zip(arrays, rows, strict=True)]
+    outputs = [operand(result) for result in results]
     finish = _behind(results, inputs, outputs)
     handle = handles.reducescatter_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
@@ -218,18 +218,20 @@ def _contiguous(arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 def _plain(array: Any) -> Any:
-    copy = getattr(_library(array), "ascontiguousarray", None)
+    copy = getattr(library(array), "ascontiguousarray", None)
     return array if copy is None else copy(array)
 
 
-def _operand(array: Any) -> DeviceOperand:
+def operand(array: Any) -> DeviceOperand:
+    """Return an array's memory, which is written before what the default stream does from here on."""
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
     capsule = array.__dlpack__(stream=DEFAULT_STREAM)
     return DeviceOperand(*_native.dlpack_place(capsule), capsule)
 
 
-def _place(each: DeviceOperand) -> Place:
+def place(each: DeviceOperand) -> Place:
+    """Return what the core is told of it: address, shape, type, device, and the default stream."""
     return each.pointer, each.shape, each.dtype, each.device, 0
 
 
@@ -248,19 +250,20 @@ def _behind(
     def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
         for result, output in zip(results, outputs, strict=True):
             ordered = Lent(output.device, outcome.event, functools.partial(result.__dlpack__, stream=_ORDERED))
-            _library(result).from_dlpack(ordered)
+            library(result).from_dlpack(ordered)
         return list(results)
 
     return finish
 
 
-def _of_core(buffer: Any, event: Any, like: Any) -> Any:
+def of_core(buffer: Any, event: Any, like: Any) -> Any:
+    """Return the core's memory as an array of the library that another array is of, behind an operation."""
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
-    return _library(like).from_dlpack(Lent(buffer.device, event, lambda: _native.dlpack_capsule(buffer)))
+    return library(like).from_dlpack(Lent(buffer.device, event, lambda: _native.dlpack_capsule(buffer)))
 
 
-def _library(array: Any) -> Any:
+def library(array: Any) -> Any:
     """Return the module that an array is of: its ``empty_like`` and ``from_dlpack``."""
     space = getattr(array, "__array_namespace__", None)
     return space() if space is not None else sys.modules[_module(array)]

@@ -6,6 +6,7 @@ are copied to the host and back, or with HVD_JAX=stream are read and written whe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,19 +80,14 @@ def _summed(
 
 
 def _gather(operation: OperationParams, operands: Sequence[Operand], where: Memory) -> list[Any]:
-    def finish(outcome: Any) -> list[Any]:
-        return where.received(outcome, operands)
-
+    finish = functools.partial(where.received, operands=operands)
     places = [each.place for each in operands]
     return _done(handles.allgather_places(operation.wire_name, places, finish, operation.set, waits=True))
 
 
 def _exchange(operation: OperationParams, operands: Sequence[Operand], where: Memory) -> list[Any]:
     (one,) = operands
-
-    def finish(outcome: Any) -> list[Any]:
-        return where.received(outcome, operands)
-
+    finish = functools.partial(where.received, operands=operands)
     return _done(handles.alltoall_place(operation.wire_name, one.place, None, finish, operation.set, waits=True))
 
 

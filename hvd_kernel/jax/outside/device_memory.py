@@ -13,64 +13,62 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from hvd_kernel import _native
 from hvd_kernel.core.tensor import Place, device_trouble
 from hvd_kernel.jax.library import CHOICE, STREAM
-from hvd_kernel.numpy.on_device import CUDA, DEFAULT_STREAM, Lent
+from hvd_kernel.numpy import on_device
+from hvd_kernel.numpy.on_device import CUDA, DEFAULT_STREAM, DeviceOperand, Lent
 
 
 @dataclass(frozen=True)
 class GpuArray:
-    """An array as the core is told of it; ``kept``: what holds its memory, a DLPack capsule."""
+    """An array, and its memory as the core is told of it."""
 
     array: Any
-    pointer: int
-    shape: tuple[int, ...]
-    number: int  # the core's, of its type
-    device: int
-    kept: Any
+    memory: DeviceOperand
+
+    @property
+    def pointer(self) -> int:
+        """Where it lies on the device."""
+        return self.memory.pointer
 
     @property
     def place(self) -> Place:
         """Address, shape, type, device, and the default stream."""
-        return self.pointer, self.shape, self.number, self.device, 0
+        return on_device.place(self.memory)
 
 
-@dataclass(frozen=True)
 class DeviceMemory:
-    """A GPU's. ``library``: whose arrays they are, by the names of Python's array API."""
-
-    library: Any = jnp
+    """A GPU's."""
 
     def operand(self, value: Any) -> GpuArray:
         """Return an array's memory, which is written before what the default stream does from here on."""
-        capsule = _capsule(value)
-        return GpuArray(value, *_native.dlpack_place(capsule), capsule)
+        return GpuArray(value, on_device.operand(value))
 
     def empty(self, shape: tuple[int, ...], like: GpuArray) -> GpuArray:
         """Return memory of an array that nobody else has, on the operand's device."""
-        return self.operand(self.library.empty_like(like.array, shape=shape, device=like.array.device))
+        made = on_device.library(like.array).empty_like(like.array, shape=shape, device=like.array.device)
+        return self.operand(made)
 
     def written(self, outputs: Sequence[GpuArray], outcome: Any) -> list[Any]:
         """Return arrays of the same memory that are ready when the operation is over; it holds the outputs' own."""
         return [
-            self.library.from_dlpack(Lent(each.device, outcome.event, functools.partial(_capsule, each.array)))
+            on_device.library(each.array).from_dlpack(
+                Lent(each.memory.device, outcome.event, functools.partial(each.array.__dlpack__, stream=DEFAULT_STREAM))
+            )
             for each in outputs
         ]
 
     def received(self, outcome: Any, operands: Sequence[GpuArray]) -> list[Any]:
         """Return arrays of the core's memory."""
-        del operands
         return [
-            self.library.from_dlpack(Lent(each.device, outcome.event, functools.partial(_native.dlpack_capsule, each)))
-            for each in outcome.buffers
+            on_device.of_core(buffer, outcome.event, each.array)
+            for buffer, each in zip(outcome.buffers, operands, strict=True)
         ]
 
     def zeros(self, results: Sequence[Any]) -> list[Any]:
         """Return zeros."""
-        return [self.library.zeros_like(each) for each in results]
+        return [on_device.library(each).zeros_like(each) for each in results]
 
 
 def are_taken(values: Sequence[Any]) -> bool:
@@ -83,7 +81,3 @@ def _is_taken(value: Any) -> bool:
         return False
     kind, device = value.__dlpack_device__()
     return int(kind) == CUDA and not device_trouble(int(device))
-
-
-def _capsule(array: Any) -> Any:
-    return array.__dlpack__(stream=DEFAULT_STREAM)

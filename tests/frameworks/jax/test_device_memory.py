@@ -31,7 +31,7 @@ def collectives() -> dict[str, Any]:
 
     xp.install()
     hvd.init()
-    rank, where = hvd.rank(), DeviceMemory(xp)
+    rank, where = hvd.rank(), DeviceMemory()
 
     def done(kind: int, *values: Any, **how: Any) -> list[Any]:
         arrays = [xp.array(np.array(value, np.float32)) for value in values]
