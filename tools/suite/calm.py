@@ -3,11 +3,12 @@
 RUNS (10), LOAD (6) and AT_ONCE (1) are environment variables. LOAD processes spin; with AT_ONCE above 1 so many runs are made
 at the same time, each in namespaces of its own (root only), and are each other's load: LOAD is 0 then unless it is given. Each
 run adds a line to build/calm.jsonl with the load averages that it met, so that runs may be spread over days; the rate that is
-printed at the end is that of all lines of the present commit.
+printed at the end is that of all lines of the present commit, and how many runs in a row, up to the last, had no failure.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -69,6 +70,11 @@ def _of(commit: str) -> list[dict[str, Any]]:
     return [each for each in map(json.loads, lines) if each["commit"] == commit]
 
 
+def in_a_row(runs: Sequence[dict[str, Any]]) -> int:
+    """Count the runs since the last one in which a test failed; ``runs``: a line of each, in the order in which they ended."""
+    return len(list(itertools.takewhile(lambda run: run["failed"] == 0, reversed(runs))))
+
+
 def here(commit: str, number: int) -> None:
     """One run in this process's tree."""
     tier = [phase for phase in phases.default_tier() if phase.name != "lint"]
@@ -119,5 +125,7 @@ def main() -> int:
             raise
     runs = _of(commit)
     failed, tests = sum(each["failed"] for each in runs), sum(each["tests"] for each in runs)
-    run.say(f"calm: {len(runs)} runs beside a load, {failed} of {tests} tests failed")
+    run.say(
+        f"calm: {len(runs)} runs beside a load, {failed} of {tests} tests failed; the last {in_a_row(runs)} runs without"
+    )
     return int(failed > 0 or len(runs) < before + wanted)
