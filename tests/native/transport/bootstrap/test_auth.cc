@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "ranks.h"
 #include "transport/auth/auth.h"
 #include "transport/auth/handshake_acceptor.h"
