@@ -1,9 +1,10 @@
 """The shard calm: the default tier again and again beside other work, and how many tests failed.
 
 RUNS (10), LOAD (6) and AT_ONCE (1) are environment variables. LOAD processes spin; with AT_ONCE above 1 so many runs are made
-at the same time, each in namespaces of its own (root only), and are each other's load: LOAD is 0 then unless it is given. Each
-run adds a line to build/calm.jsonl with the load averages that it met, so that runs may be spread over days; the rate that is
-printed at the end is that of all lines of the present commit, and how many runs in a row, up to the last, had no failure.
+at the same time, each in namespaces of its own (root only), and are each other's load: LOAD is 0 then unless it is given. The
+native tests of all of them are built once before. Each run adds a line to build/calm.jsonl with the load averages that it met,
+so that runs may be spread over days; the rate that is printed at the end is that of all lines of the present commit, and how
+many runs in a row, up to the last, had no failure.
 """
 
 from __future__ import annotations
@@ -94,6 +95,13 @@ def here(commit: str, number: int) -> None:
     )
 
 
+def build() -> None:
+    """Build what the native tests of each run would build again in its own copy of the tree."""
+    for kind in phases.NATIVE:
+        command = phases.native(kind, "default").command
+        subprocess.run(command, cwd=ROOT, env=os.environ | {"HVDTEST_BUILD_ONLY": "1"}, check=True)
+
+
 def apart(commit: str, number: int) -> None:
     """One run in namespaces of its own; its output is in build/calm/NUMBER.log."""
     log = LOGS / f"{number}.log"
@@ -115,6 +123,8 @@ def main() -> int:
     wanted, at_once = (int(os.environ.get(name, default)) for name, default in (("RUNS", "10"), ("AT_ONCE", "1")))
     LOGS.mkdir(parents=True, exist_ok=True)
     before = len(_of(commit))
+    if at_once > 1:
+        build()
     with load(int(os.environ.get("LOAD", "6" if at_once == 1 else "0"))), ThreadPoolExecutor(at_once) as pool:
         one = here if at_once == 1 else apart
         try:
