@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.launch.launchers import mpi_command
+from hvd_kernel.launch.launchers.started_processes import below
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Output, RankExited, StartFailed
 
@@ -66,7 +69,8 @@ class Mpiexec:
         """Explain that the ranks have not come in time."""
         return ClusterError(
             f"{self._name} has brought up {there} of {np} ranks within {seconds:g} s: look at what it says with "
-            f"--verbose, or raise --start-timeout.{self._quoted()}"
+            f"--verbose, or raise --start-timeout.{self._quoted()}\n"
+            f"What it has started on this host: {below(os.getpid()) or 'nothing'}."
         )
 
     def ended(self) -> ClusterError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -170,11 +171,11 @@ def test_proofs_belong_to_a_role_and_a_conversation() -> None:
 
 
 def test_ranks_that_do_not_come(agents: Agents) -> None:
-    with (
-        AgentListener(agents, SECRET, []) as listener,
-        pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout"),
-    ):
-        listener.wait(mpiexec(), 2, 0.05)
+    with subprocess.Popen(["sleep", "100"]) as silent, AgentListener(agents, SECRET, []) as listener:
+        with pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout") as late:
+            listener.wait(mpiexec(), 2, 0.05)
+        silent.kill()
+    assert re.search(rf"started on this host: .*\bsleep \({silent.pid}\), \w+", str(late.value))
 
 
 def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(
