@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from traceback import format_exception
 from types import FrameType
 from typing import Any
@@ -29,13 +30,13 @@ from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.inspect.origins import Origins
 from hvd_kernel.worker.output.capture import encoded
 from hvd_kernel.worker.shell.prompt import RankPrompts
+from hvd_kernel.worker.shell.repeated_signal import RepeatedSignal
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
 _COHERENT_S = 1.0  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
 _UNWATCHED_S = 10.0  # how long, after an error of all, where no notebook sees them wait
 _INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
-_INSIST_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Control:
         self._unwanted_run = 0  # the latest that an interrupt has named
         self._tasks = 0  # of ipyparallel's clients; their numbers as runs are negative
         self._operations = 0  # of this rank's before the task that runs
-        self._seen = threading.Event()  # the main thread has noticed the latest interrupt
+        self._signal = RepeatedSignal()  # of the latest interrupt
         self._raised_at = 0.0
         self._interrupted = False
         self._left = False  # this rank has left the cell, and its peers are not released yet
@@ -216,25 +217,20 @@ class Control:
     def interrupt(self, run: int) -> None:
         """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
         self._unwanted_run = run
-        if self._running and run == self._run_number:
-            self._seen.clear()
-            threading.Thread(target=self._insist, args=(run,), name="hvd-interrupt", daemon=True).start()
+        if self._runs(run):
+            self._signal = RepeatedSignal()
+            threading.Thread(target=self._insist, args=(self._signal, run), name="hvd-interrupt", daemon=True).start()
 
-    def _insist(self, run: int) -> None:
-        """Signal until the main thread has noticed: a signal just before it enters a sleep would not end the sleep.
+    def _runs(self, run: int) -> bool:
+        return self._running and run == self._run_number
+
+    def _insist(self, interrupt: RepeatedSignal, run: int) -> None:
+        """Signal until the main thread has noticed.
 
         MXNet waits for operations in code of its own that no signal ends: where some are under way then, the ranks are
         released from them, and the main thread notices when the wait returns.
         """
-        main = threading.main_thread().ident
-        assert main is not None
-        for pause in _INSIST_S:
-            if not self._running or run != self._run_number:
-                return
-            signal.pthread_kill(main, signal.SIGINT)  # that thread, so that its sleep or poll ends
-            if self._seen.wait(pause):
-                return
-        if self._running and run == self._run_number and communication.pending():
+        if not interrupt.insist(partial(self._runs, run)) and communication.pending():
             communication.abort(_INTERRUPTED)
 
     # Running.
@@ -277,7 +273,8 @@ class Control:
         loop = asyncio.get_running_loop()
 
         def on_sigint(_number: int, _frame: FrameType | None) -> None:
-            self._seen.set()
+            if not self._signal.notice():
+                return
             task = self._task
             if self._inside and (task is None or asyncio.current_task(loop) is task):
                 raise KeyboardInterrupt
