@@ -15,14 +15,12 @@ from hvd_kernel.protocol.messages import STACK_PIPE
 WRITER = """
 import os, signal, sys, time
 pipe = os.open(sys.argv[1], os.O_RDWR | os.O_NONBLOCK)
-def write(*_):
-    for pause, piece in enumerate(sys.argv[2:]):
-        time.sleep(0.1 * pause)
-        os.write(pipe, piece.encode())
-    os._exit(0)
-signal.signal(signal.SIGURG, write)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})  # a handler's would be lost just before a sleep
 print("ready", flush=True)
-while True: signal.pause()
+signal.sigwait({signal.SIGURG})
+for pause, piece in enumerate(sys.argv[2:]):
+    time.sleep(0.1 * pause)
+    os.write(pipe, piece.encode())
 """
 WRITTEN = [
     'Stack (most recent call first):\n  File "/tmp/ipykernel_0/1.py", li',
