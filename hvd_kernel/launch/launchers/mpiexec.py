@@ -70,7 +70,7 @@ class Mpiexec:
         return ClusterError(
             f"{self._name} has brought up {there} of {np} ranks within {seconds:g} s: look at what it says with "
             f"--verbose, or raise --start-timeout.{self._quoted()}\n"
-            f"What it has started on this host: {below(os.getpid()) or 'nothing'}."
+            f"What was started on this host: {below(os.getpid()) or 'nothing'}."
         )
 
     def ended(self) -> ClusterError:
