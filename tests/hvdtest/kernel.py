@@ -4,6 +4,8 @@ Terms.
   outcome   everything one cell caused: reply and iopub messages, in order
   tag       a random word in the kernel's environment, which all its descendants inherit: by it leftovers are found
   figures   how long the kernel waits for what: tests have it wait longer, because the machine may be busy
+  ipc       ZeroMQ over Unix sockets, in a folder of the kernel's own: of TCP ports jupyter_client finds free ones, lets
+            go of them and names them to the kernel, and by the time it binds them another test may have one
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -113,7 +116,10 @@ class Kernel:
         self._stacks = home / "stacks"
         self._env = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", **traced(self._stacks), **own, **(env or {})}
         self.ended = False  # by the test's own hand or because it hung
-        self.manager = KernelManager(kernel_name=name) if python is None else _of_another(python, home, name)
+        self._sockets = tempfile.TemporaryDirectory(prefix="hvd-zmq-", dir="/tmp")  # a socket's path must be short
+        ipc: dict[str, Any] = {"transport": "ipc", "ip": f"{self._sockets.name}/kernel"}
+        specs = {} if python is None else {"kernel_spec_manager": _specs_of_another(python, home, name)}
+        self.manager = KernelManager(kernel_name=name, **ipc, **specs)
         self.client: Any = None
 
     def __enter__(self) -> Self:
@@ -133,6 +139,7 @@ class Kernel:
             self.hung(error)
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=kind is not None)
+        self._sockets.cleanup()
         if kind is None:
             self.assert_nothing_left()
 
@@ -244,14 +251,13 @@ class Kernel:
         await_tagged(self.tag, 0)
 
 
-def _of_another(python: Path, home: Path, name: str) -> KernelManager:
+def _specs_of_another(python: Path, home: Path, name: str) -> KernelSpecManager:
     spec = json.loads((Path(hvd_kernel.kernel.__file__).parent / "spec" / "kernel.json").read_text())
     spec["argv"][0] = str(python)
     folder = home / "kernels" / name
     folder.mkdir(parents=True)
     (folder / "kernel.json").write_text(json.dumps(spec))
-    specs = KernelSpecManager(kernel_dirs=[str(folder.parent)], ensure_native_kernel=False)
-    return KernelManager(kernel_name=name, kernel_spec_manager=specs)
+    return KernelSpecManager(kernel_dirs=[str(folder.parent)], ensure_native_kernel=False)
 
 
 def check(messages: list[dict[str, Any]], reply: dict[str, Any]) -> None:

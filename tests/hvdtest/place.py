@@ -67,11 +67,12 @@ del _json, _engine, _app, _file
 
 
 class PlacedKernel(Kernel):
-    """A kernel that Jupyter starts in the notebook's folder, as it does, with an encrypted connection."""
+    """A kernel that Jupyter starts in the notebook's folder, as it does, with an encrypted connection by TCP."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         super().__init__(home, env={"HVD_SPARES": "0"})  # what it opens would look like a stranger's doing
         self.folder = folder
+        self.manager.transport, self.manager.ip = "tcp", "127.0.0.1"
         self.manager.transport_encryption = "required"
 
     def __enter__(self) -> Self:
