@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -138,8 +137,7 @@ PLATFORM = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(PLATFORMS))})(?![a-z])", 
 PRIVATE = re.compile("_(?!_)")
 NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
 
-MAX_LINES = 500
-MAX_FILES = 15
+MAX_LINES = 1000
 
 PYTHON_FILES = sources(*PRODUCT)
 NATIVE_FILES = sources("native", suffixes=NATIVE_SUFFIXES)
@@ -327,7 +325,7 @@ def test_a_circle_is_seen() -> None:
     assert circles(edges) == {frozenset("bc"), frozenset("de")}
 
 
-def test_no_file_over_500_lines() -> None:
+def test_no_file_over_1000_lines() -> None:
     files = sources(*PRODUCT, "native", "tests", "tools", suffixes={".py", ".js", ".sh", *NATIVE_SUFFIXES})
     ours = [path for path in files if "static" not in path.parts]
 
@@ -337,16 +335,6 @@ def test_no_file_over_500_lines() -> None:
             yield lines, "split it: a file has one reason to exist"
 
     nobody(f"no file has more than {MAX_LINES} lines", ours, too_long)
-
-
-def test_no_folder_with_more_than_15_files() -> None:
-    """``tests/hvdtest`` alone is flat: what tests and their ranks import from it they name by one word."""
-    stems = defaultdict(set)
-    for path in sources(*PRODUCT, "native", "tests", "tools", suffixes={".py", ".js", *NATIVE_SUFFIXES}):
-        stems[name(path.parent)].add(path.stem)
-    del stems["tests/hvdtest"]
-    full = {folder: len(files) for folder, files in stems.items() if len(files) > MAX_FILES}
-    assert not full, f"at most {MAX_FILES} files, a header and its source count once: make a folder, or merge two files"
 
 
 @pytest.mark.parametrize(
