@@ -44,6 +44,26 @@ from hvd_kernel.settings.network import addresses
 _LET_GO_S = 10.0  # that an engine may take to notice that the ranks have ended
 
 
+NO_FOLDER = (
+    "the current directory does not exist any more: it was deleted or replaced. Change to an existing one and run the "
+    "command again: cd DIRECTORY"
+)
+
+
+def current_folder() -> str:
+    """Return the current directory, in which ranks start.
+
+    Raises
+    ------
+    ConfigError
+        It was deleted.
+    """
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise ConfigError(NO_FOLDER) from None
+
+
 @dataclass(frozen=True)
 class Job:
     """What is to run, and where."""
@@ -85,6 +105,13 @@ class Job:
             raise ConfigError(f"limits are for {len(self.limits)} rank(s), but np={self.np}.")
         if not self.use_mpi and self.mpi_args:
             raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
+        if not self.cwd and self.engine is None:
+            current_folder()  # before anything is started
+
+    @property
+    def folder(self) -> str:
+        """The directory in which ranks start, unless their engine has one of its own."""
+        return self.cwd or current_folder()
 
     @property
     def mpi_launcher(self) -> str:
@@ -325,7 +352,7 @@ def _reachable(holder: AgentHandle, interface: str) -> list[str]:
 
 def _order(job: Job, ranks: list[RankPlan], **rest: Any) -> StartRanks:
     """Return what an agent is told to start."""
-    usual: dict[str, Any] = {"command": job.command, "cwd": job.cwd or str(Path.cwd()), "call": job.call}
+    usual: dict[str, Any] = {"command": job.command, "cwd": job.folder, "call": job.call}
     return StartRanks(ranks=ranks, **usual | rest)
 
 

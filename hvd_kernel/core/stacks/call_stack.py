@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -101,8 +102,9 @@ def _text(file: str, line: int) -> str:
 def _short(path: str, *, own: bool) -> str:
     """Name a library's file from its package on, the user's own as it is seen from here."""
     if own:
-        here = Path.cwd()
-        return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
+        with suppress(OSError, ValueError):  # the current directory was deleted, or the file is not in it
+            return str(Path(path).relative_to(Path.cwd()))
+        return Path(path).name
     return _in_package(path)
 
 

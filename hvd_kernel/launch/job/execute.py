@@ -15,7 +15,7 @@ from hvd_kernel.jobs.place import Placed, place
 from hvd_kernel.jobs.readers.mpirun import still_true
 from hvd_kernel.launch.job import roles, steps
 from hvd_kernel.launch.job.size import agents_by
-from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.job_run import Job, current_folder
 from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.processes.resources.limits import means
 from hvd_kernel.settings import gpus
@@ -84,7 +84,7 @@ def _environment(spec: JobSpec, placed: Placed, choice: str) -> dict[str, str]:
 def _folder(workdir: str) -> str | None:
     """Return where steps run: the job's folder, where it is here too."""
     if workdir and not Path(workdir).is_dir():
-        _say(f"hvdrun: warning: there is no {workdir} here: the job runs in {Path.cwd()}\n")
+        _say(f"hvdrun: warning: there is no {workdir} here: the job runs in {current_folder()}\n")
         return None
     return workdir or None
 

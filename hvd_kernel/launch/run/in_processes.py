@@ -13,7 +13,7 @@ from typing import IO, Any
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.job_run import Job, Outcome, launch
+from hvd_kernel.launch.job_run import Job, Outcome, current_folder, launch
 from hvd_kernel.launch.outcome import told
 from hvd_kernel.launch.run.call import Answer
 from hvd_kernel.processes.lifetime import claim
@@ -44,7 +44,7 @@ def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | 
     RankDied
         A rank ended before its function returned.
     """
-    prefix, place = (".hvd-run-", Path.cwd()) if far else ("hvd-run-", None)
+    prefix, place = (".hvd-run-", Path(current_folder())) if far else ("hvd-run-", None)
     with TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:  # 0700
         folder = Path(name)
         claim(folder)

@@ -11,6 +11,7 @@ from hvdtest.hvdrun import RANK, good, hvdrun, ran
 from hvdtest.launch import clean_environment
 
 from hvd_kernel.compat import rank_environment
+from hvd_kernel.launch.job_run import NO_FOLDER
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 
@@ -52,6 +53,18 @@ def test_a_script_that_is_no_program_is_told_with_what_to_write(
     done = hvdrun("-np", "2", "train.py")
     assert done.returncode == 1
     assert "train.py (it is a script: did you mean `python train.py`?)" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--min-np", "1")], ids=["fixed", "elastic"])
+def test_a_deleted_directory_is_refused_by_name(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = hvdrun("-np", "2", *flags, sys.executable, "-c", "print('never')")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"hvdrun: {NO_FOLDER}\n")
 
 
 def test_horovods_own_module_is_the_command() -> None:

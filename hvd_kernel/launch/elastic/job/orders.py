@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch import environment
@@ -50,7 +49,7 @@ class Orders:
         beside = self._slots.get(worker.host.name, worker.slot + 1)
         return StartRanks(
             command=self._job.command,
-            cwd=self._job.cwd or str(Path.cwd()),
+            cwd=self._job.folder,
             env=self._environment(far=far),
             ranks=[RankPlan(worker.number, worker.slot, own, reads_stdin=reads_stdin)],
             inherit_env=far,
