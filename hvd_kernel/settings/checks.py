@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,31 +54,36 @@ def _anything(text: str) -> str:
     return text
 
 
-def whole(low: int, high: int | None = None) -> Check:
+MOST_COUNT = 2**31 - 1  # the core's limits (native/engine/options.cc)
+MOST_BYTES = 2**63 - 1
+MOST_SECONDS = 1e9
+MOST_CORE = 1023  # of Linux's sched_setaffinity
+
+
+def whole(low: int, high: int = MOST_COUNT) -> Check:
     """Accept a whole number from ``low`` to ``high``."""
-    wanted = f"a whole number, at least {low}" if high is None else f"a whole number from {low} to {high}"
+    expected = f"a whole number from {low} to {high}"
 
     def check(text: str) -> str:
-        if not text.strip().isdecimal() or int(text) < low or (high is not None and int(text) > high):
-            raise ValueError(wanted)
+        if not text.strip().isdecimal() or not low <= int(text) <= high:
+            raise ValueError(expected)
         return str(int(text))
 
     return Check(check, "Int")
 
 
-def number(low: float, high: float = math.inf, *, open_end: bool = False) -> Check:
+def number(low: float, high: float = MOST_SECONDS, *, open_end: bool = False) -> Check:
     """Accept a number from ``low`` to ``high``; ``open_end``: ``low`` itself is too little."""
-    wanted = f"a number {'above' if open_end else 'not below'} {low:g}"
-    if high < math.inf:
-        wanted = f"a number from {low:g} to {high:g}"
+    least, most = (f"{limit:.10g}" for limit in (low, high))
+    expected = f"a number above {least}, at most {most}" if open_end else f"a number from {least} to {most}"
 
     def check(text: str) -> str:
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(wanted) from None
-        if not math.isfinite(value) or value < low or value > high or (open_end and value == low):
-            raise ValueError(wanted)
+            raise ValueError(expected) from None
+        if not low <= value <= high or (open_end and value == low):  # NaN is neither
+            raise ValueError(expected)
         return repr(value)
 
     return Check(check, "Float")
@@ -128,8 +132,10 @@ def _cluster_name(text: str) -> str:
 def _cores(text: str) -> str:
     """Accept numbers of cores with commas between them."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError("numbers of cores with commas between them, one for each rank of the host")
+    if not all(part.isdecimal() and int(part) <= MOST_CORE for part in parts):
+        raise ValueError(
+            f"numbers of cores from 0 to {MOST_CORE} with commas between them, one for each rank of the host"
+        )
     return ",".join(str(int(part)) for part in parts)
 
 

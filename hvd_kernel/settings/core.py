@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hvd_kernel.settings.checks import (
+    MOST_BYTES,
     Check,
     anything,
     cores,
@@ -70,7 +71,7 @@ _MESH = (
     _row(
         "heap_bytes",
         "HVD_HEAP_BYTES",
-        whole(0),
+        whole(0, MOST_BYTES),
         "0",
         "address space for the shared memory of a host's ranks; 0: as much as the machine's memory",
     ),
@@ -125,7 +126,7 @@ _NEGOTIATION = (
     _row(
         "fusion_threshold",
         "FUSION_THRESHOLD",
-        whole(0),
+        whole(0, MOST_BYTES),
         "134217728",
         "most bytes in one fused operation; 0: never fuse",
     ),
@@ -190,7 +191,9 @@ _AUTOTUNE = (
         "0.8",
         "noise of one sample, as a share of the spread of all",
     ),
-    _row("autotune_seed", "HVD_AUTOTUNE_SEED", whole(0), "1", "the same seed and times give the same search"),
+    _row(
+        "autotune_seed", "HVD_AUTOTUNE_SEED", whole(0, MOST_BYTES), "1", "the same seed and times give the same search"
+    ),
 )
 
 _OBSERVATION = (
@@ -219,7 +222,7 @@ _OBSERVATION = (
     _row(
         "caller_runs_bytes",
         "HVD_CALLER_RUNS_BYTES",
-        whole(0),
+        whole(0, MOST_BYTES),
         "4194304",
         "largest operation that a waiting thread carries out itself instead of waking the background thread",
     ),
@@ -253,7 +256,13 @@ _DEVICES = (
         "seconds that an operation may take on a GPU, with its inputs, before all ranks get RankStalled; 0: never (a "
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS that is in force and shorter counts instead)",
     ),
-    _row("gpu_arena_bytes", "HVD_GPU_ARENA_BYTES", whole(65536), "67108864", "GPU memory that each rank's peers map"),
+    _row(
+        "gpu_arena_bytes",
+        "HVD_GPU_ARENA_BYTES",
+        whole(65536, MOST_BYTES),
+        "67108864",
+        "GPU memory that each rank's peers map",
+    ),
     _row("cuda_driver", "HVD_CUDA_DRIVER", anything, "", "for tests: file of the CUDA driver; empty: the system's"),
 )
 

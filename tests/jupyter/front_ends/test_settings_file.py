@@ -38,6 +38,6 @@ def test_a_kernel_starts_with_a_wrong_file_and_tells_it_where_ranks_are_needed(t
         refused = kernel.run("%%hvdrun\nsize", allow_error=True)
         assert refused.reply["ename"] == "ConfigError"
         assert refused.reply["evalue"].startswith(
-            f"c.HvdKernel.ranks = 'four' in {file} cannot be used: it must be a whole number, at least 1 ("
+            f"c.HvdKernel.ranks = 'four' in {file} cannot be used: it must be a whole number from 1 to 2147483647 ("
         )
         assert kernel.run("2 + 2").shown == ["4"]

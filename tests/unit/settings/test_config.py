@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from hvd_kernel._native import Engine
+from hvd_kernel._native import Engine, LocalHub
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import CORE_SETTINGS, horovod
 from hvd_kernel.settings.lookup import engine_options, start_timeout, tell
 from hvd_kernel.settings.lookup import value as value_of
+from hvd_kernel.settings.setting import Setting
 
 
 def test_nothing_set_leaves_the_choice_to_the_core() -> None:
@@ -131,6 +132,7 @@ def test_values(env: dict[str, str], options: dict[str, str]) -> None:
         ("HVD_AUTOTUNE", "maybe"),
         ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5"),
         ("HOROVOD_THREAD_AFFINITY", "0,,1"),
+        ("HOROVOD_THREAD_AFFINITY", "0,1024"),
         ("HVD_STALL_CHECK_DISABLE", "2"),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"),
         ("HVD_ALLREDUCE_ALGORITHM", "tree"),
@@ -142,6 +144,48 @@ def test_values(env: dict[str, str], options: dict[str, str]) -> None:
 def test_bad_values_name_the_variable(variable: str, value: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{variable}={value!r} cannot be used: it must be ")):
         engine_options({variable: value})
+
+
+LIMITS = (
+    "-1",
+    "0",
+    "1",
+    "65",
+    "60001",
+    "2147483647",
+    "2147483648",
+    str(2**63 - 1),
+    str(2**63),
+    "9" * 30,
+    "1e9",
+    "1e10",
+)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in CORE_SETTINGS if row.check.type in {"Int", "Float"}], ids=lambda row: row.key
+)
+def test_a_number_that_the_core_refuses_is_refused_by_variable(row: Setting) -> None:
+    """The core names its own key, which nobody has set."""
+    variable, refused = row.variables[-1], 0
+    for text in LIMITS:
+        try:
+            options = engine_options({variable: text})
+        except ConfigError as error:
+            assert f"{variable}={text!r} cannot be used: it must be " in str(error)  # noqa: PT017 - not each is refused
+            refused += 1
+        else:
+            LocalHub(1, options)
+    assert refused
+
+
+def test_the_range_of_a_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"HOROVOD_CACHE_CAPACITY='2147483648' .* number from 0 to 2147483647 \("):
+        engine_options({"HOROVOD_CACHE_CAPACITY": "2147483648"})
+    with pytest.raises(ConfigError, match=r"HVD_STOP_ABORT='1e10' .* must be a number from 0 to 1000000000 \("):
+        engine_options({"HVD_STOP_ABORT": "1e10"})
+    with pytest.raises(ConfigError, match=r"HVD_START_TIMEOUT='0' .* must be a number above 0, at most 1000000000 \("):
+        engine_options({"HVD_START_TIMEOUT": "0"})
 
 
 @pytest.mark.parametrize(

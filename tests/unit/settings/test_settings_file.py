@@ -71,8 +71,16 @@ def test_values_of_a_file_are_those_of_variables() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("ranks", 0, "c.HvdKernel.ranks = 0 in {file} cannot be used: it must be a whole number, at least 1 ("),
-        ("ranks", "four", "c.HvdKernel.ranks = 'four' in {file} cannot be used: it must be a whole number, at least 1"),
+        (
+            "ranks",
+            0,
+            "c.HvdKernel.ranks = 0 in {file} cannot be used: it must be a whole number from 1 to 2147483647 (",
+        ),
+        (
+            "ranks",
+            "four",
+            "c.HvdKernel.ranks = 'four' in {file} cannot be used: it must be a whole number from 1 to 2147483647",
+        ),
         ("respawn", "always", "c.HvdKernel.respawn = 'always' in {file} cannot be used: it must be one of auto, off ("),
         ("gpus", "one", "c.HvdKernel.gpus = 'one' in {file} cannot be used: it must be auto, all, none or numbers"),
         ("keep", "all", "c.HvdKernel.keep = 'all' in {file} cannot be used: it must be 0, 1 or a name"),
