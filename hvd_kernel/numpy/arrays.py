@@ -8,7 +8,7 @@ Terms.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -26,11 +26,13 @@ def view(value: Any) -> Array:
     Raises
     ------
     ValueError
-        It is on a device, and its library does not copy it to the host.
+        It is on a device, and its library does not copy it to the host; or it has more than elements, which would be
+        lost: a mask, labels, units.
     """
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         return value
-    if hasattr(value, "__array_interface__"):
+    refuse_losses(value)
+    if hasattr(value, "__array_interface__"):  # NumPy's own subclasses too
         return np.asarray(value)
     if hasattr(value, "__dlpack__") and _is_on_host(value):
         with suppress(BufferError, TypeError, ValueError, RuntimeError):  # types that DLPack has not, as bfloat16
@@ -49,22 +51,41 @@ def writable(value: Any, doing: str) -> Array:
     ValueError
         It cannot: a list, an array of JAX's or PyArrow's, or one on a device.
     """
+    refuse_losses(value)
     found = view(value) if _is_array(value) and _is_on_host(value) else None
     if found is not None and not found.flags.writeable and hasattr(value, "__array__"):
         again = np.asarray(value)  # an older DLPack does not say that one may write
         found = again if again.ctypes.data == found.ctypes.data else found
     if found is None or not found.flags.writeable:
+        kind = f"a {_name(value)}" if found is None else f"this {_name(value)} is read-only and"
         raise ValueError(
-            f"{doing} overwrites an array, and a {_name(value)} cannot be overwritten from here: use the form that "
-            "returns a new one"
+            f"{doing} overwrites an array, and {kind} cannot be overwritten from here: use the form that returns a new "
+            "one"
         )
     return found
 
 
+def refuse_losses(value: Any) -> None:
+    """Refuse what has more than elements.
+
+    Raises
+    ------
+    ValueError
+        The message names the type, what would be lost, and what to send instead.
+    """
+    if type(value) in _PLAIN:
+        return
+    for is_one, loss in _LOSSES:
+        if is_one(value):
+            raise ValueError(f"A {_name(value)} cannot be sent as an array: {loss}.")
+
+
 def back(result: Array, like: Any) -> Any:
     """Return a result as the operand's kind, of the same memory where that can take it over."""
-    if not _is_array(like) or isinstance(like, np.ndarray):
+    if type(like) is np.ndarray or not _is_array(like):
         return result
+    if isinstance(like, np.ndarray):
+        return result if isinstance(like, np.memmap) else result.view(type(like))
     for make in _makers(like):
         with suppress(BufferError, TypeError, ValueError, RuntimeError):
             return make(result)
@@ -96,6 +117,45 @@ def _makers(like: Any) -> Iterator[Any]:
     modules = [space() if space is not None else None, sys.modules.get(root), sys.modules.get(f"{root}.cuda")]
     for module in modules:
         yield from (make for name in _MAKERS if (make := getattr(module, name, None)) is not None)
+
+
+def _libraries(value: Any) -> set[str]:
+    return {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+
+
+def _has_labels(value: Any) -> bool:
+    return not _libraries(value).isdisjoint(_LABELLED)
+
+
+def _is_sparse(value: Any) -> bool:
+    if "torch" in _libraries(value):
+        return str(getattr(value, "layout", "torch.strided")) != "torch.strided"
+    return hasattr(value, "todense") or hasattr(value, "toarray")
+
+
+def _has_nulls(value: Any) -> bool:
+    count = getattr(value, "null_count", 0)
+    return isinstance(count, int) and count > 0
+
+
+def _has_state(value: Any) -> bool:
+    """Tell whether a subclass of NumPy's array gives new arrays something of the old one, as units."""
+    finalize: Any = getattr(type(value), "__array_finalize__", None)
+    return isinstance(value, np.ndarray) and finalize is not np.ndarray.__array_finalize__
+
+
+_PLAIN = {np.ndarray, np.memmap, np.matrix, np.recarray, list, tuple, int, float, complex, bool}
+_LABELLED = {"pandas", "polars", "xarray"}
+_LOSSES: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (
+        lambda value: isinstance(value, np.ma.MaskedArray),
+        "its mask would be lost; send array.filled(...), or both array.data and numpy.ma.getmaskarray(array)",
+    ),
+    (_has_labels, "its labels would be lost; send what its to_numpy() returns"),
+    (_is_sparse, "it is sparse; send a dense copy (toarray(), todense() or to_dense()), or the arrays it is made of"),
+    (_has_nulls, "its nulls would be lost; send what its fill_null(...) returns"),
+    (_has_state, "what this subclass has besides elements, as units, would be lost; send numpy.asarray(array)"),
+)
 
 
 def _name(value: Any) -> str:

@@ -34,8 +34,9 @@ def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
     def collective(array: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is None and on_device.is_taken(array):
             return there(array, *args, **kwargs)
+        target = None if out is None else writable(out, f"{verb.__name__}(out=...)")
         result = verb(view(array), *args, **kwargs)
-        return back(result, array) if out is None else _written(result, out, verb.__name__)
+        return back(result, array) if target is None else _written(result, target, out, verb.__name__)
 
     signature = inspect.signature(verb)
     more = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
@@ -260,8 +261,7 @@ def _copy_back(memory: Array, target: Array) -> None:
         target[...] = memory
 
 
-def _written(result: Array, out: Any, doing: str) -> Any:
-    target = writable(out, f"{doing}(out=...)")
+def _written(result: Array, target: Array, out: Any, doing: str) -> Any:
     if (target.shape, target.dtype) != (result.shape, result.dtype):
         raise ValueError(
             f"{doing}: out is {target.dtype} {target.shape}, and the result is {result.dtype} {result.shape}: give one "

@@ -95,7 +95,7 @@ def in_place() -> None:
     )
     frozen = np.ones(2)
     frozen.flags.writeable = False
-    for wrong in ([1.0], frozen, 1.0):
+    for wrong in ([1.0], frozen, 1.0, bytearray(8), range(3)):
         raises(ValueError, "cannot be overwritten from here", hvd.allreduce_, wrong)
 
 
@@ -141,3 +141,111 @@ def addresses() -> None:
 
 def test_nothing_is_copied_where_the_memory_allows(ranks: RankPool) -> None:
     ranks.run(addresses)
+
+
+class Labelled:
+    """A stand-in for a Series."""
+
+    __module__ = "pandas.core.series"
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.ones(2)
+
+
+class Sparse:
+    """A stand-in for a sparse matrix."""
+
+    def toarray(self) -> np.ndarray:
+        return np.ones(2)
+
+
+class Nulls(Interface):
+    null_count = 1
+
+
+class Meters(np.ndarray):
+    """An array with a unit, which new arrays get from the old one."""
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self.unit = getattr(obj, "unit", "m")
+
+
+class Named(np.ndarray):
+    """A subclass with nothing but another name."""
+
+
+def losses() -> None:
+    import torch
+
+    import hvd_kernel.numpy as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    masked = np.ma.array([1.0, 2.0], mask=[False, rank == 0])
+    lossy = {
+        "numpy.ma.MaskedArray cannot be sent as an array: its mask would be lost": masked,
+        "Labelled cannot be sent as an array: its labels would be lost": Labelled(),
+        "Sparse cannot be sent as an array: it is sparse": Sparse(),
+        "torch.Tensor cannot be sent as an array: it is sparse": torch.eye(2).to_sparse(),
+        "Nulls cannot be sent as an array: its nulls would be lost": Nulls(np.ones(2)),
+        "Meters cannot be sent as an array: what this subclass has besides elements": np.ones(2).view(Meters),
+    }
+    for text, value in lossy.items():
+        for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter, hvd.allreduce_):
+            raises(ValueError, text, call, value)
+        raises(ValueError, text, hvd.broadcast, value, 0)
+        raises(ValueError, text, hvd.broadcast_, value, 0)
+        raises(ValueError, text, hvd.grouped_allreduce, [np.ones(2), value])
+        raises(ValueError, text, hvd.allreduce, np.ones(2), out=value)
+    assert masked.tolist() == [1.0, None if rank == 0 else 2.0]
+    for kind in (np.matrix, Named):
+        whole = hvd.allreduce(np.full((1, 2), float(rank)).view(kind), op=hvd.Sum)
+        assert (type(whole), whole.tolist()) == (kind, [[size * (size - 1) / 2] * 2])
+        mine = np.full((1, 2), float(rank)).view(kind)
+        assert hvd.broadcast_(mine, size - 1) is mine
+        assert mine.tolist() == [[size - 1.0] * 2]
+    assert hvd.allgather(bytearray([rank])).tolist() == list(range(size))
+    assert hvd.allgather(range(rank, rank + 1)).tolist() == list(range(size))
+
+
+def test_values_with_more_than_elements_are_refused(ranks: RankPool) -> None:
+    ranks.run(losses)
+
+
+def read_only() -> None:
+    import tempfile
+    from pathlib import Path
+
+    import torch
+
+    import hvd_kernel.numpy as hvd
+    import hvd_kernel.torch as hvd_torch
+
+    rank, size = hvd.rank(), hvd.size()
+    total = float(size * (size - 1) // 2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        np.save(path, np.full(4, float(rank)))
+        mapped = np.load(path, mmap_mode="r")
+        frozen = np.full(4, float(rank))
+        frozen.flags.writeable = False
+        for array in (mapped, frozen, np.broadcast_to(float(rank), 4), np.frombuffer(frozen.tobytes())):
+            assert hvd.allreduce(array, op=hvd.Sum, prescale_factor=2.0).tolist() == [2 * total] * 4
+            assert type(hvd.broadcast(array, size - 1)) is np.ndarray
+            assert hvd.allgather(array).tolist() == [float(r) for r in range(size) for _ in range(4)]
+            for call in (
+                hvd.allreduce_,
+                lambda each: hvd.broadcast_(each, 0),
+                lambda each: hvd.grouped_allreduce_([each]),
+            ):
+                raises(ValueError, "is read-only and cannot be overwritten", call, array)
+            raises(ValueError, "is read-only and cannot be overwritten", hvd.allreduce, np.ones(4), out=array)
+            assert array.tolist() == [float(rank)] * 4
+        with np.testing.suppress_warnings() as quiet:
+            quiet.filter(UserWarning)
+            tensor = torch.from_numpy(mapped)  # torch does not know that the memory is read-only
+        assert hvd_torch.allreduce(tensor, op=hvd.Sum, prescale_factor=2.0).tolist() == [2 * total] * 4
+        assert hvd_torch.broadcast(tensor, size - 1).tolist() == [size - 1.0] * 4
+
+
+def test_read_only_arrays_are_read_and_never_written(ranks: RankPool) -> None:
+    ranks.run(read_only)
