@@ -77,8 +77,9 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     Parameters
     ----------
     array
-        Also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers (towards zero),
-        floats and complex; Sum and Product: bool too; Min and Max: all but complex; Adasum: floats.
+        Also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers, floats and complex;
+        Sum and Product: bool too; Min and Max: all but complex; Adasum: floats. The average of integers is exact and
+        rounded toward zero; their sum and product wrap around, unless a postscale follows the sum.
     name
         By which ranks match operations; without it, by how many calls each rank has made, failed ones too.
     op

@@ -33,14 +33,24 @@ DTYPES = {
     "bfloat16": 10,
     "complex64": 11,
     "complex128": 12,
-    "float8_e4m3fn": 13,  # these two are moved, never reduced
+    # Moved, never reduced, from here on: broadcast, allgather and alltoall need no arithmetic.
+    "float8_e4m3fn": 13,
     "float8_e5m2": 14,
+    "uint32": 15,
+    "uint64": 16,
+    "complex32": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2fnuz": 19,
+    "float8_e8m0fnu": 20,
+    "float8_e3m4": 21,
+    "float8_e4m3": 22,
+    "float8_e4m3b11fnuz": 23,
 }
 NAMES = {number: name for name, number in DTYPES.items()}
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
-_SUMMED = [name for name in DTYPES if not name.startswith("float8")]
+_SUMMED = [name for name, number in DTYPES.items() if number < DTYPES["float8_e4m3fn"]]
 _ORDERED = [name for name in _SUMMED if not name.startswith("complex")]
 REDUCIBLE = {  # op -> the dtypes it is defined for
     op: frozenset(DTYPES[name] for name in names)
@@ -79,8 +89,33 @@ def number_of(dtype: np.dtype[Any]) -> int:
     """Return the core's number for a type: kept, since NumPy takes microseconds to name one. Raises as ``dtype_of``."""
     number = DTYPES.get(dtype.name)
     if number is None or not dtype.isnative:
-        raise ValueError(f"Tensor type {dtype} is not supported. Supported are: {', '.join(DTYPES)}.")
+        raise ValueError(not_moved(str(dtype), _remedy(dtype)))
     return number
+
+
+def not_moved(dtype: str, remedy: str) -> str:
+    """Return the message for a type that the core does not carry."""
+    return f"Tensor type {dtype} is not supported: {remedy}. Supported are: {', '.join(DTYPES)}."
+
+
+_REMEDIES = {  # by NumPy's kind of type
+    "M": "send array.view('int64') and view the result as {0}",
+    "m": "send array.view('int64') and view the result as {0}",
+    "S": "use broadcast_object or allgather_object",
+    "U": "use broadcast_object or allgather_object",
+    "O": "use broadcast_object or allgather_object",
+    "T": "use broadcast_object or allgather_object",
+    "f": "cast it to float64",
+    "c": "cast it to complex128",
+}
+
+
+def _remedy(dtype: np.dtype[Any]) -> str:
+    if dtype.fields is not None:
+        return "send its fields one by one, as in array['name'].copy()"
+    if not dtype.isnative:
+        return "use array.astype(array.dtype.newbyteorder('='))"
+    return _REMEDIES.get(dtype.kind, "cast it to one of them").format(dtype)
 
 
 def check_op(op: int) -> None:
@@ -115,11 +150,35 @@ def reduction_of(op: int | None, average: bool | None, *, warns: bool = True) ->
 
 
 def check_reducible(dtype: int, op: int) -> None:
-    """Refuse to reduce what has no such reduction in the core."""
+    """Refuse to reduce what has no such reduction in the core.
+
+    Raises
+    ------
+    ValueError
+        The message names the type, the reduction and the remedy.
+    """
     check_op(op)
     if dtype not in REDUCIBLE[op]:
-        accepted = ", ".join(NAMES[number] for number in sorted(REDUCIBLE[op]))
-        raise ValueError(f"Tensor type {NAMES[dtype]} is not supported by {OPS[op]}. Supported are: {accepted}.")
+        raise ValueError(not_reduced(NAMES[dtype], op))
+
+
+def not_reduced(dtype: str, op: int) -> str:
+    """Return the message for a type that has no such reduction."""
+    accepted = ", ".join(NAMES[number] for number in sorted(REDUCIBLE[op]))
+    remedy = cast_for(dtype, op)
+    return f"Tensor type {dtype} is not supported by {OPS[op]}: {remedy}. Supported are: {accepted}."
+
+
+_CASTS = {"uint32": "int64", "uint64": "int64", "complex32": "complex64"}
+
+
+def cast_for(dtype: str, op: int) -> str:
+    """Return what to do instead of a reduction; native/tensor/dtype.cc has the same for the C table's frontends."""
+    if dtype == "bool" and op == Average:
+        return "cast it to float32 for the share of true, or use Sum (or) and Product (and)"
+    if dtype in {"complex64", "complex128"}:
+        return "reduce its real and imaginary parts"
+    return f"cast it to {'float32' if op == Adasum else _CASTS.get(dtype, 'float32')}"
 
 
 def place_of(array: Array) -> Place:

@@ -20,7 +20,7 @@ from hvd_kernel.core import handles
 from hvd_kernel.core import ops as _host
 from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, join
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible
+from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible, not_moved
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
 from hvd_kernel.jax import library, names
@@ -59,6 +59,8 @@ __all__ = [
 ]
 
 register()
+
+_KEYS_ARE_MOVED = "random keys are moved and never reduced, so use broadcast, allgather or alltoall"
 
 
 def allreduce(
@@ -158,8 +160,10 @@ def alltoall(x: Any, splits: Any = None, name: str | None = None, process_set: P
             raise ValueError(
                 "alltoall with splits has a result of unknown shape: use it outside of jit, or equal shares."
             )
-        rows, counts = _host.alltoall(np.asarray(array), np.asarray(splits), name, process_set)
-        return jax.device_put(rows), jax.device_put(counts)
+        data = _without_keys(array)
+        _dtype(data)
+        rows, counts = _host.alltoall(np.asarray(data), np.asarray(splits), name, process_set)
+        return _with_keys(jax.device_put(rows), array), jax.device_put(counts)
     number, size = set_id(process_set, "Alltoall"), _size(process_set)
     _rows_divide(array, size, "alltoall")
     return _run(OperationParams(ALLTOALL, "", number, size=size), [array], name)[0]
@@ -290,11 +294,28 @@ def _scattered(
 
 
 def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) -> list[Any]:
-    for each in arrays:
-        _dtype(each)
-    if names.is_plain() and not _in_program(arrays):
-        return collectives.run(operation.but(name=name) if name else operation, arrays)
-    return bind(operation.but(name=names.of_call(name)), arrays)
+    sent = [_without_keys(array) for array in arrays]
+    for array in sent:
+        _dtype(array)
+    if names.is_plain() and not _in_program(sent):
+        results = collectives.run(operation.but(name=name) if name else operation, sent)
+    else:
+        results = bind(operation.but(name=names.of_call(name)), sent)
+    return [_with_keys(result, array) for result, array in zip(results, arrays, strict=True)]
+
+
+def _has_keys(array: Any) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
+
+
+def _without_keys(array: Any) -> Any:
+    """Return the data of random keys (``jax.random.key``), and other arrays themselves."""
+    return jax.random.key_data(array) if _has_keys(array) else array
+
+
+def _with_keys(result: Any, array: Any) -> Any:
+    """Return a result as random keys of the operand's kind where that had keys."""
+    return jax.random.wrap_key_data(result, impl=jax.random.key_impl(array)) if _has_keys(array) else result
 
 
 def _over(tree: Any, function: Any) -> Any:
@@ -322,7 +343,8 @@ def _dtype(array: Any) -> int:
 def _number_of(dtype: Any) -> int:
     number = DTYPES.get(str(dtype))
     if number is None:
-        raise ValueError(f"Tensor type {dtype} is not supported: use astype(...). Supported: {', '.join(DTYPES)}.")
+        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        raise ValueError(not_moved(str(dtype), _KEYS_ARE_MOVED if is_key else "use astype(...)"))
     return number
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from hvd_kernel.core import ops
 from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
@@ -71,8 +69,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str = "b
         The ranks' variables do not fit together: on every rank, with the first that differs.
     """
     check_alike(variables, name)
-    values = [ops.broadcast(_carried(array_of(each)), root_rank, f"{name}.{n}") for n, each in enumerate(variables)]
-    assign(variables, [_restored(value, each) for value, each in zip(values, variables, strict=True)])
+    arrays = map(array_of, variables)
+    assign(variables, [ops.broadcast(array, root_rank, f"{name}.{n}") for n, array in enumerate(arrays)])
 
 
 def broadcast_global_variables(root_rank: int) -> None:
@@ -108,15 +106,3 @@ def check_alike(variables: Sequence[Any], name: str) -> None:
             (f"{a[2]} is {a[:2]}, and {b[2]} is {b[:2]}" for a, b in pairs if a[:2] != b[:2]), "some are missing"
         )
         raise ValueError(f"Rank 0 has {len(first)} variables and rank {rank} has {len(theirs)}: {what}. {_REBUILD}")
-
-
-def _carried(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return unsigned numbers, which the core does not know in all sizes, as signed ones."""
-    kinds = {"uint32": "int32", "uint64": "int64"}
-    carried: np.ndarray[Any, Any] = np.ascontiguousarray(array).view(kinds.get(array.dtype.name, array.dtype))
-    return carried.reshape(array.shape)
-
-
-def _restored(value: np.ndarray[Any, Any], variable: Any) -> np.ndarray[Any, Any]:
-    restored: np.ndarray[Any, Any] = value.view(array_of(variable).dtype)
-    return restored

@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from hvd_kernel.core.tensor import DTYPES, Place, check_reducible, from_buffer
+from hvd_kernel.core.tensor import DTYPES, Place, check_reducible, from_buffer, not_moved
 
 _COPIED = {"int8"}  # MXNet takes no memory of this type over
 
@@ -31,7 +31,7 @@ def checked(tensors: Sequence[Any], op: int | None = None) -> None:
             raise ValueError(f"Tensors of storage type {tensor.stype} are not supported: use tostype('default').")
         number = DTYPES.get(_name(tensor))
         if number is None:
-            raise ValueError(f"Tensor type {_name(tensor)} is not supported: use astype(...).")
+            raise ValueError(not_moved(_name(tensor), "use astype(...)"))
         if op is not None:
             check_reducible(number, op)
 

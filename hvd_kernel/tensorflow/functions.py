@@ -15,7 +15,6 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broad
 
 _NAME = "broadcast_variables"
 _COUNTS = "Ranks give different numbers of variables to broadcast_variables, between"
-_CARRIED = {tf.uint32: tf.int32, tf.uint64: tf.int64}  # types that the core does not know, as others of their size
 
 
 @tf.autograph.experimental.do_not_convert
@@ -64,7 +63,7 @@ def _as_many(variables: list[Any], process_set: ProcessSet) -> Any:
 def _given_to_all(given: list[Any], root_rank: int, process_set: ProcessSet, *, inplace: bool) -> Any:
     if not given:
         return None if tf.executing_eagerly() else tf.no_op()
-    if inplace and not any(tf.as_dtype(each.dtype) in _CARRIED for each in given):
+    if inplace:
         done = broadcast_(given, root_rank, name=_NAME, process_set=process_set)
         return None if tf.executing_eagerly() else tf.group(*done)
     if not tf.executing_eagerly():
@@ -85,10 +84,7 @@ def _given_to_all(given: list[Any], root_rank: int, process_set: ProcessSet, *, 
 
 def _assigned(variable: Any, name: str, root_rank: int, process_set: ProcessSet, **how: Any) -> Any:
     value = tf.convert_to_tensor(variable)
-    carried = _CARRIED.get(value.dtype)
-    sent = value if carried is None else tf.bitcast(value, carried)
-    received = broadcast(sent, root_rank, name=name, process_set=process_set, **how)
-    return variable.assign(received if carried is None else tf.bitcast(received, value.dtype))
+    return variable.assign(broadcast(value, root_rank, name=name, process_set=process_set, **how))
 
 
 def broadcast_object(

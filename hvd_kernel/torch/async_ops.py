@@ -184,8 +184,13 @@ def sparse_allreduce_async(
     def finish() -> Tensor:
         rows: Tensor = synchronize(values)
         where: Tensor = synchronize(indices)
-        total = torch.sparse_coo_tensor(where.t(), rows, own.shape, check_invariants=False).coalesce()
-        return total / (process_set.size() or 1) if op == Average else total
+        whole = op == Average and not (rows.is_floating_point() or rows.is_complex())
+        elements = rows.double() if whole else rows  # a sum of integers need not fit in their type
+        total = torch.sparse_coo_tensor(where.t(), elements, own.shape, check_invariants=False).coalesce()
+        if op != Average:
+            return total
+        mean = total / (process_set.size() or 1)
+        return mean.to(torch.get_default_dtype()) if whole else mean  # as torch divides integers
 
     return finish
 

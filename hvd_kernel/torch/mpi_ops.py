@@ -101,7 +101,8 @@ def allreduce(
     ----------
     tensor
         Any dense tensor, also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers
-        (towards zero), floats and complex; Sum and Product: bool too; Min and Max: all but complex; Adasum: floats.
+        (exact, rounded toward zero), floats and complex; Sum and Product: bool too; Min and Max: all but complex;
+        Adasum: floats.
     average
         Horovod's old form, with a DeprecationWarning: True is ``op=Average``, False is ``op=Sum``.
     name

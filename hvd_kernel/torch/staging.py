@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from hvd_kernel.core.tensor import DTYPES, REDUCIBLE, Place
+from hvd_kernel.core.tensor import DTYPES, NAMES, OPS, REDUCIBLE, Place, cast_for
 from hvd_kernel.torch import devices
 
 Table = dict[torch.dtype, int]
 
-NUMBERS: Table = {getattr(torch, name): number for name, number in DTYPES.items()}
+NUMBERS: Table = {  # all that torch has; older versions lack some
+    kind: number for name, number in DTYPES.items() if (kind := getattr(torch, name, None)) is not None
+}
 REDUCED: dict[int, Table] = {
     op: {kind: number for kind, number in NUMBERS.items() if number in accepted} for op, accepted in REDUCIBLE.items()
 }
@@ -47,7 +49,18 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
 
 def _not_taken(tensor: torch.Tensor, table: Table) -> str:
     accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
-    return f"Tensor type {tensor.type()} is not supported. Supported are dense tensors of: {accepted}."
+    remedy = f": {_remedy(tensor, table)}" if tensor.layout is _DENSE else ""
+    return f"Tensor type {tensor.type()} is not supported{remedy}. Supported are dense tensors of: {accepted}."
+
+
+def _remedy(tensor: torch.Tensor, table: Table) -> str:
+    number = NUMBERS.get(tensor.dtype)
+    if number is not None:
+        op = next(op for op, reduced in REDUCED.items() if reduced is table)
+        return f"{cast_for(NAMES[number], op)}, or use another reduction than {OPS[op]}"
+    if tensor.is_quantized:
+        return "send tensor.int_repr(), its scale and its zero point"
+    return "send tensor.view(torch.uint8) and view the result back" if tensor.element_size() == 1 else "cast it"
 
 
 def stage(tensor: torch.Tensor) -> torch.Tensor:

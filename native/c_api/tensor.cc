@@ -27,6 +27,15 @@ constexpr std::array<Row, kDtypeCount> kTypes{{
     {kDLComplex, 128},      // kComplex128
     {kDLFloat8_e4m3fn, 8},  // kFloat8E4m3
     {kDLFloat8_e5m2, 8},    // kFloat8E5m2
+    {kDLUInt, 32},          // kUint32
+    {kDLUInt, 64},          // kUint64
+    {kDLComplex, 32},       // kComplex32
+    {kDLFloat8_e4m3fnuz, 8},
+    {kDLFloat8_e5m2fnuz, 8},
+    {kDLFloat8_e8m0fnu, 8},
+    {kDLFloat8_e3m4, 8},
+    {kDLFloat8_e4m3, 8},
+    {kDLFloat8_e4m3b11fnuz, 8},
 }};
 
 Status refuse(const std::string& sentence) {

@@ -127,7 +127,8 @@ Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& ope
   Known& with = known(group);
   CommunicatorContext& context = with.context;
   const std::size_t width = size_of(reduction.dtype);
-  const Pattern pattern = pattern_of(context, count * width, width);
+  Pattern pattern = pattern_of(context, count * width, width);
+  if (pattern != kDirect && folds_exactly(reduction)) pattern = kSlices;  // no partial sums
   used(with, pattern);
   if (pattern == kDirect) return direct(context, with.order, operands, reduction);
   const std::size_t segment = segment_bytes(context);

@@ -8,7 +8,7 @@ namespace hvd::jax {
 namespace {
 
 // XLA's numbers (PrimitiveType).
-constexpr std::array<plugin::Type, 15> kTypes{{{1, {kDLBool, 8, 1}},
+constexpr std::array<plugin::Type, 23> kTypes{{{1, {kDLBool, 8, 1}},
                                                {2, {kDLInt, 8, 1}},
                                                {3, {kDLInt, 16, 1}},
                                                {4, {kDLInt, 32, 1}},
@@ -22,7 +22,15 @@ constexpr std::array<plugin::Type, 15> kTypes{{{1, {kDLBool, 8, 1}},
                                                {16, {kDLBfloat, 16, 1}},
                                                {18, {kDLComplex, 128, 1}},
                                                {19, {kDLFloat8_e5m2, 8, 1}},
-                                               {20, {kDLFloat8_e4m3fn, 8, 1}}}};
+                                               {20, {kDLFloat8_e4m3fn, 8, 1}},
+                                               {8, {kDLUInt, 32, 1}},
+                                               {9, {kDLUInt, 64, 1}},
+                                               {23, {kDLFloat8_e4m3b11fnuz, 8, 1}},
+                                               {24, {kDLFloat8_e5m2fnuz, 8, 1}},
+                                               {25, {kDLFloat8_e4m3fnuz, 8, 1}},
+                                               {28, {kDLFloat8_e4m3, 8, 1}},
+                                               {29, {kDLFloat8_e3m4, 8, 1}},
+                                               {33, {kDLFloat8_e8m0fnu, 8, 1}}}};
 constexpr std::int32_t kInt32 = 4, kFloat64 = 12;
 
 struct Numbers {

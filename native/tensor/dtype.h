@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tensor/op.h"
 
@@ -23,17 +24,31 @@ enum class Dtype : std::uint8_t {
   kBfloat16 = 10,
   kComplex64 = 11,
   kComplex128 = 12,
-  kFloat8E4m3 = 13,  // torch.float8_e4m3fn: moved, never reduced
-  kFloat8E5m2 = 14,  // torch.float8_e5m2: moved, never reduced
+  // Moved, never reduced, from here on.
+  kFloat8E4m3 = 13,  // torch.float8_e4m3fn
+  kFloat8E5m2 = 14,  // torch.float8_e5m2
+  kUint32 = 15,
+  kUint64 = 16,
+  kComplex32 = 17,  // two float16
+  kFloat8E4m3fnuz = 18,
+  kFloat8E5m2fnuz = 19,
+  kFloat8E8m0fnu = 20,
+  kFloat8E3m4 = 21,
+  kFloat8E4m3Ieee = 22,  // ml_dtypes.float8_e4m3: with infinities
+  kFloat8E4m3b11fnuz = 23,
 };
-constexpr int kDtypeCount = 15;
+constexpr int kDtypeCount = 24;
 
 std::size_t size_of(Dtype dtype);  // bytes per element
 const char* name_of(Dtype dtype);  // Horovod's names: "uint8", "float16", ..., "bfloat16"
 
-// Sum, Min, Max, Product: every type but float8; complex has no order, so no Min and Max. Average:
-// the same as Sum, without bool. Adasum: float16, bfloat16, float32, float64. bool: Sum and Max are
-// "or", Product and Min are "and".
+// Sum, Min, Max, Product: every type that is reduced; complex has no order, so no Min and Max.
+// Average: the same as Sum, without bool. Adasum: float16, bfloat16, float32, float64. bool: Sum
+// and Max are "or", Product and Min are "and".
 bool can_reduce(Dtype dtype, ReduceOp op);
+// What to do instead of a reduction that the dtype lacks, for a message: "cast it to int64".
+std::string remedy_of(Dtype dtype, ReduceOp op);
+// The integers that are reduced: neither bool nor those that are only moved.
+bool is_integer(Dtype dtype);
 
 }  // namespace hvd

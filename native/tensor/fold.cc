@@ -74,6 +74,18 @@ void fold_lanes(const Work& work, void* out, void* copy, const void* const* inpu
   if (copy != nullptr) copy_memory(copy, out, n * lane_bytes);
 }
 
+// A block at a time: what is copied comes from the first-level cache.
+void fold_exactly(const Row& row, const Factors& factors, void* out, void* const* copies,
+                  std::size_t n_copies, const void* const* inputs, std::size_t n_inputs,
+                  std::size_t lanes) {
+  in_blocks(row.lane_bytes, lanes, [&](std::size_t at, std::size_t n) {
+    void* const to = lane_at(out, at, row.lane_bytes);
+    row.exact_sum(to, inputs, n_inputs, at, n, factors);
+    for (std::size_t k = 0; k < n_copies; ++k)
+      copy_memory(lane_at(copies[k], at, row.lane_bytes), to, n * row.lane_bytes);
+  });
+}
+
 }  // namespace
 
 void fold(const Reduction& reduction, void* out, void* const* copies, std::size_t n_copies,
@@ -81,6 +93,8 @@ void fold(const Reduction& reduction, void* out, void* const* copies, std::size_
   const Work work(reduction);
   const std::size_t lanes = count * work.row.lanes, lane_bytes = work.row.lane_bytes;
   if (work.op.whole == nullptr || lanes == 0) return;
+  if (folds_exactly(reduction))
+    return fold_exactly(work.row, work.afterwards, out, copies, n_copies, inputs, n_inputs, lanes);
   void* const copy = n_copies > 0 ? copies[0] : nullptr;
   const bool at_once = n_copies <= 1 && n_inputs > 1 && n_inputs <= kInputsAtOnce;
   if (at_once && work.afterwards.none())

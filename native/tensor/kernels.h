@@ -27,6 +27,10 @@ struct Factors {
 constexpr std::size_t kInputsAtOnce = 4;
 using Fold = void (*)(void* out, void* copy, const void* const* inputs, std::size_t n_inputs,
                       std::size_t count, const Factors& factors);
+// out[i] = factors of (inputs[0][at + i] + inputs[1][at + i] + ...), summed in a type that holds
+// every sum.
+using ExactSum = void (*)(void* out, const void* const* inputs, std::size_t n_inputs,
+                          std::size_t at, std::size_t count, const Factors& factors);
 // out = in, in the type of out.
 using Move = void (*)(void* out, const void* in, std::size_t count, const Factors& factors);
 
@@ -48,6 +52,7 @@ struct Row {
   Move scale = nullptr;                     // stored -> stored
   Move widen = nullptr;                     // stored -> wire; null where they are the same
   Move narrow = nullptr;                    // wire -> stored; null where they are the same
+  ExactSum exact_sum = nullptr;             // of integers alone (folds_exactly in reduce.h)
 };
 
 struct Kernels {

@@ -8,6 +8,11 @@
 
 namespace hvd {
 
+bool folds_exactly(const Reduction& reduction) {
+  const bool sums = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kAverage;
+  return sums && is_integer(reduction.dtype) && !factors_after(reduction).none();
+}
+
 Dtype wire_dtype(Dtype dtype) {
   return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype;
 }

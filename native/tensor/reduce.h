@@ -6,11 +6,13 @@
 //                 (Horovod's rule); 1 = none
 //   after         factor on the finished result (postscale); 1 = none
 //   divisor       the finished result is divided by it (Average: the number of ranks); 1 = none
-// Factors work in double for integers and float64, in float for the rest, integers truncate toward
-// zero and wrap around. Every step is rounded on its own, with no fused multiply-add: the same bits
-// on every machine, with every instruction set, whatever the length of the call and the alignment.
-// NaN: Min and Max give a NaN when any input is one. Outputs may be the same memory as an input (in
-// place); no other overlap. User memory is aligned to its elements, as frameworks align it.
+// Factors work in double for integers and float64, in float for the rest; integers truncate toward
+// zero and saturate. Sums and products of integers wrap around, but for sums that are scaled
+// afterwards: see folds_exactly. Every step is rounded on its own, with no fused multiply-add: the
+// same bits on every machine, with every instruction set, whatever the length of the call and the
+// alignment. NaN: Min and Max give a NaN when any input is one. Outputs may be the same memory as
+// an input (in place); no other overlap. User memory is aligned to its elements, as frameworks
+// align it.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +36,12 @@ struct Reduction {
 };
 
 Dtype wire_dtype(Dtype dtype);
+
+// A sum of integers with factors behind it: an Average, or a Sum with a postscale. The mean fits
+// where the sum need not, so fold() adds in a wider type, scales, and saturates only then. Partial
+// sums would wrap around: algorithms give fold() all inputs at once, in any order (the sum is
+// exact), and the steps of a ring are not for these.
+bool folds_exactly(const Reduction& reduction);
 
 // Memory, twice: out[i] = copy[i] = in[i]. Reads `in` once. copy may be null.
 void pass_on(void* out, void* copy, const void* in, std::size_t bytes);

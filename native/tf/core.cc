@@ -5,7 +5,7 @@
 namespace hvd::tf {
 namespace {
 
-constexpr std::array<plugin::Type, 13> kTypes{{{1, {kDLFloat, 32, 1}},
+constexpr std::array<plugin::Type, 15> kTypes{{{1, {kDLFloat, 32, 1}},
                                                {2, {kDLFloat, 64, 1}},
                                                {3, {kDLInt, 32, 1}},
                                                {4, {kDLUInt, 8, 1}},
@@ -17,7 +17,9 @@ constexpr std::array<plugin::Type, 13> kTypes{{{1, {kDLFloat, 32, 1}},
                                                {14, {kDLBfloat, 16, 1}},
                                                {17, {kDLUInt, 16, 1}},
                                                {18, {kDLComplex, 128, 1}},
-                                               {19, {kDLFloat, 16, 1}}}};
+                                               {19, {kDLFloat, 16, 1}},
+                                               {22, {kDLUInt, 32, 1}},
+                                               {23, {kDLUInt, 64, 1}}}};
 
 // The code of a failure, by the core's.
 constexpr std::array<Code, 11> kCodes{

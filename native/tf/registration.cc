@@ -97,7 +97,7 @@ void add_fact(const char* type, std::vector<std::string> attributes,
 
 #define HVD_TF_TYPES                                                                            \
   "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool, complex64, " \
-  "complex128}"
+  "complex128, uint32, uint64}"
 constexpr const char* kOne = "T: " HVD_TF_TYPES;
 constexpr const char* kSeveral = "T: list(" HVD_TF_TYPES ") >= 1";
 #undef HVD_TF_TYPES

@@ -22,7 +22,10 @@ OPS = ("Average", "Sum", "Min", "Max", "Product")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 WHOLE = ("uint8", "int8", "uint16", "int16", "int32", "int64")
-MOVED = ("float8_e4m3fn", "float8_e5m2")
+MOVED = (
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("uint32", "uint64", "complex32"),
+)
 REDUCED = (*WHOLE, *FLOATS, *COMPLEX, "bool")
 
 
@@ -66,10 +69,12 @@ def compare(got: Any, want: Any, name: str) -> None:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """float8 cannot be compared by torch: its bytes can."""
+    """Types without arithmetic cannot be compared by torch: their bytes can."""
     import torch
 
-    return tensor.view(torch.uint8) if "float8" in str(tensor.dtype) else tensor
+    name = str(tensor.dtype).removeprefix("torch.")
+    kinds = {1: torch.uint8, 4: torch.int32, 8: torch.int64}
+    return tensor.view(kinds[tensor.element_size()]) if name in MOVED else tensor
 
 
 def raw(got: Any) -> bytes:
@@ -87,13 +92,19 @@ def reducible(dtype: str, op: str) -> bool:
 
 
 def numbers(shape: tuple[int, ...], rank: int, dtype: str, op: str = "Sum") -> np.ndarray:
-    """Whole numbers whose reduction over 8 ranks is exact in the type; different on every rank and at every place."""
+    """Numbers whose reduction over 8 ranks is exact in the type; different on every rank and at every place.
+
+    Whole ones for an average are near the ends of the type's range: sums of them do not fit.
+    """
     count = int(np.prod(shape, dtype=np.int64))
     base = np.arange(count, dtype=np.int64) * 7 + rank * 5 + 1
     if dtype == "bool":
         plain = base % 3 != 0 if op in {"Product", "Min"} else base % 5 == 0
     elif op == "Product":
         plain = np.array([1, 2, 1, 2, 1])[base % 5] if dtype.startswith("u") else np.array([1, 2, -1, 1, -2])[base % 5]
+    elif op == "Average" and dtype in WHOLE:
+        ends = np.iinfo(dtype)
+        plain = np.where(base % 3 == 0, ends.min + base % 16, ends.max - base % 16)
     elif dtype.startswith("u") or dtype in MOVED:
         plain = base % 16
     else:
@@ -108,11 +119,14 @@ def reduced(parts: list[np.ndarray], dtype: str, op: str) -> np.ndarray:
     stack, size = np.stack(parts), len(parts)
     if dtype == "bool":
         return np.asarray(stack.any(0) if op in {"Sum", "Max"} else stack.all(0))
+    if op == "Average" and dtype in WHOLE:  # exact, then toward zero
+        total = stack.astype(object).sum(0)
+        return np.asarray(np.abs(total) // size * np.sign(total)).astype(np.int64)
     if op == "Average":
         total = stack.sum(0)
         if dtype in COMPLEX:  # NumPy multiplies by the reciprocal there
             return np.asarray(total.real / size + 1j * (total.imag / size))
-        return np.asarray(np.trunc(total / size).astype(np.int64) if dtype in WHOLE else total / size)
+        return np.asarray(total / size)
     function: Any = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}[op]
     return np.asarray(function(stack, axis=0))
 

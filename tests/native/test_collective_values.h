@@ -22,6 +22,18 @@ struct KindOf<std::uint8_t> {
   static constexpr Dtype kDtype = Dtype::kUint8;
 };
 template <>
+struct KindOf<std::int8_t> {
+  static constexpr Dtype kDtype = Dtype::kInt8;
+};
+template <>
+struct KindOf<std::uint16_t> {
+  static constexpr Dtype kDtype = Dtype::kUint16;
+};
+template <>
+struct KindOf<std::int16_t> {
+  static constexpr Dtype kDtype = Dtype::kInt16;
+};
+template <>
 struct KindOf<std::int32_t> {
   static constexpr Dtype kDtype = Dtype::kInt32;
 };
@@ -95,10 +107,14 @@ T expected_sum(int size, std::size_t tensor, std::size_t index, std::size_t coun
     for (int step = 1; step < size; ++step) sum = sum + to_float(input(step));
     if (average) sum = sum / static_cast<float>(size);
     return of_real<T>(static_cast<double>(sum));
+  } else if constexpr (std::is_integral_v<T>) {
+    std::int64_t sum = input(0);
+    for (int step = 1; step < size; ++step) sum += input(step);
+    return static_cast<T>(average ? sum / size : sum);
   } else {
     T sum = input(0);
-    for (int step = 1; step < size; ++step) sum = static_cast<T>(sum + input(step));
-    return average ? static_cast<T>(sum / static_cast<T>(size)) : sum;
+    for (int step = 1; step < size; ++step) sum = sum + input(step);
+    return average ? sum / static_cast<T>(size) : sum;
   }
 }
 

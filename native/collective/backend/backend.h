@@ -12,6 +12,8 @@
 // form a grid (host_grid.h): then it is first over the hosts of each row, in the rotation that ends
 // at the owner's column, then over the rows, in the one that ends at the owner's (a row's part
 // rounded likewise). It depends on nothing else: not on algorithm, transport, fusion or timing.
+// Sums that are folded exactly (tensor/reduce.h) have no order, and no parts: they are folded over
+// all members at once.
 #pragma once
 
 #include <cstdint>

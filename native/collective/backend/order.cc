@@ -30,7 +30,7 @@ Order::Order(const CommunicatorContext& context, bool by_host, int grid_from)
 void Order::fold(const Reduction& reduction, int slice, void* out, void* const* copies,
                  std::size_t n_copies, const std::byte* const* inputs, std::size_t count) {
   const std::size_t n = row_.size();
-  if (groups_.empty()) {
+  if (groups_.empty() || folds_exactly(reduction)) {
     for (std::size_t i = 0; i < n; ++i) row_[i] = inputs[(index(slice) + 1 + i) % n];
     hvd::fold(reduction, out, copies, n_copies, row_.data(), n, count);
     return;

@@ -220,16 +220,45 @@ HVD_BOTH T truncated(double value) {
   return static_cast<T>(static_cast<std::int32_t>(value));
 }
 
-// An int64 above 2^53 keeps its last digits as long as nobody asks for a fractional factor.
-HVD_BOTH std::int64_t scaled_int64(std::int64_t in, const Ratio& ratio) {
-  constexpr double kEnd = 9223372036854775808.0;  // 2^63
-  if (ratio.by == 1.0 && ratio.over >= 1.0 && ratio.over < kEnd &&
-      ratio.over == static_cast<double>(static_cast<std::int64_t>(ratio.over)))
-    return in / static_cast<std::int64_t>(ratio.over);
-  const double value = static_cast<double>(in) * ratio.by / ratio.over;
-  if (value >= kEnd) return Ends<std::int64_t>::kHigh;
-  return value > -kEnd ? static_cast<std::int64_t>(value) : Ends<std::int64_t>::kLow;
+__extension__ typedef __int128 Int128;
+
+HVD_BOTH bool is_whole(double value, double most) {
+  return value > -most && value < most &&
+         value == static_cast<double>(static_cast<std::int64_t>(value));
 }
+
+// An int64, or a sum of up to 2^31 of them, scaled: it fits in an int64 then. Whole factors are
+// applied as whole numbers, so that the last digits stay.
+HVD_BOTH Int128 scaled(Int128 value, const Ratio& ratio) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  constexpr Int128 kLow = Ends<std::int64_t>::kLow, kHigh = Ends<std::int64_t>::kHigh;
+  if (is_whole(ratio.by, 2147483648.0) && is_whole(ratio.over, kEnd) && ratio.over >= 1.0) {
+    value *= static_cast<std::int64_t>(ratio.by);
+    value /= static_cast<std::int64_t>(ratio.over);
+    if (value > kHigh) return kHigh;
+    return value < kLow ? kLow : value;
+  }
+  const double product = static_cast<double>(value) * ratio.by / ratio.over;
+  if (product >= kEnd) return kHigh;
+  return product > -kEnd ? static_cast<std::int64_t>(product) : kLow;
+}
+
+// Formats of sums of integers that are scaled: added in a type that holds every sum
+// (folds_exactly in tensor/reduce.h).
+template <typename T>
+struct Exact {
+  using Stored = T;
+  using FastPath = double;
+  static HVD_BOTH double widen(T value) { return static_cast<double>(value); }
+  static HVD_BOTH T narrow(double value) { return truncated<T>(value); }
+};
+template <>
+struct Exact<std::int64_t> {
+  using Stored = std::int64_t;
+  using FastPath = Int128;
+  static HVD_BOTH Int128 widen(std::int64_t value) { return value; }
+  static HVD_BOTH std::int64_t narrow(Int128 value) { return static_cast<std::int64_t>(value); }
+};
 
 // A stored element, scaled and stored again: Row::scale of tensor/kernels.h.
 template <typename Format>
@@ -240,7 +269,7 @@ HVD_BOTH typename Format::Stored rescaled(typename Format::Stored value, const R
   } else if constexpr (std::is_same_v<Format, Truth>) {
     return value != 0 && ratio.by / ratio.over != 0.0 ? 1 : 0;
   } else if constexpr (sizeof(Stored) == 8) {
-    return static_cast<Stored>(scaled_int64(static_cast<std::int64_t>(value), ratio));
+    return static_cast<Stored>(scaled(Int128{static_cast<std::int64_t>(value)}, ratio));
   } else {
     return truncated<Stored>(static_cast<double>(value) * ratio.by / ratio.over);
   }

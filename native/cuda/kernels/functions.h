@@ -27,7 +27,8 @@ HVD_BOTH std::uint64_t tiles_of(const void* out, std::uint64_t lanes, unsigned l
 
 constexpr std::size_t kMostInputs = 64;
 
-// out = the inputs, folded from the left, then times after.by, divided by after.over (floats only).
+// out = the inputs, folded from the left, then times after.by, divided by after.over (floats, and
+// the means of integers).
 struct FoldCall {
   void* out;
   Ratio after;
@@ -104,6 +105,12 @@ static_assert(sizeof(FoldCall) <= 4096 && sizeof(MoveCall) <= 4096 && sizeof(Sha
   X(add_bf16, Brain, Add)                               \
   X(add_f32, Plain<float>, Add)                         \
   X(add_f64, Plain<double>, Add)                        \
+  X(mean_u8, Exact<std::uint8_t>, Add)                  \
+  X(mean_i8, Exact<std::int8_t>, Add)                   \
+  X(mean_u16, Exact<std::uint16_t>, Add)                \
+  X(mean_i16, Exact<std::int16_t>, Add)                 \
+  X(mean_i32, Exact<std::int32_t>, Add)                 \
+  X(mean_i64, Exact<std::int64_t>, Add)                 \
   X(multiply_u8, Plain<std::uint8_t>, Multiply)         \
   X(multiply_u16, Plain<std::uint16_t>, Multiply)       \
   X(multiply_u32, Plain<std::uint32_t>, Multiply)       \

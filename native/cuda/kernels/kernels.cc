@@ -45,20 +45,42 @@ constexpr std::array<Named, kFunctions> kNames{{
 
 // The functions of a dtype.
 struct Choice {
-  std::array<Function, kDistinctOps> folds;  // by op_index
-  Function scale;
-  Function copy;
-  bool scales_in_registers;  // the folds do; integers and bool are scaled afterwards
+  std::array<Function, kDistinctOps> folds{kNone, kNone, kNone, kNone};  // by op_index
+  Function scale = kNone;
+  Function copy = kNone;
+  bool scales_in_registers = false;  // the folds do; integers and bool are scaled afterwards
+  Function mean = kNone;             // a sum that is folded exactly, and scaled in registers
 };
 
-constexpr std::array<Function, kDistinctOps> kNoFolds{kNone, kNone, kNone, kNone};
+constexpr Choice moved(Function copy) {
+  Choice choice;
+  choice.copy = copy;
+  return choice;
+}
+
 constexpr std::array<Choice, kDtypeCount> kChoices{{
-    {{k_add_u8, k_least_u8, k_most_u8, k_multiply_u8}, k_scale_u8, k_copy_1, false},
-    {{k_add_u8, k_least_i8, k_most_i8, k_multiply_u8}, k_scale_i8, k_copy_1, false},
-    {{k_add_u16, k_least_u16, k_most_u16, k_multiply_u16}, k_scale_u16, k_copy_2, false},
-    {{k_add_u16, k_least_i16, k_most_i16, k_multiply_u16}, k_scale_i16, k_copy_2, false},
-    {{k_add_u32, k_least_i32, k_most_i32, k_multiply_u32}, k_scale_i32, k_copy_4, false},
-    {{k_add_u64, k_least_i64, k_most_i64, k_multiply_u64}, k_scale_i64, k_copy_8, false},
+    {{k_add_u8, k_least_u8, k_most_u8, k_multiply_u8}, k_scale_u8, k_copy_1, false, k_mean_u8},
+    {{k_add_u8, k_least_i8, k_most_i8, k_multiply_u8}, k_scale_i8, k_copy_1, false, k_mean_i8},
+    {{k_add_u16, k_least_u16, k_most_u16, k_multiply_u16},
+     k_scale_u16,
+     k_copy_2,
+     false,
+     k_mean_u16},
+    {{k_add_u16, k_least_i16, k_most_i16, k_multiply_u16},
+     k_scale_i16,
+     k_copy_2,
+     false,
+     k_mean_i16},
+    {{k_add_u32, k_least_i32, k_most_i32, k_multiply_u32},
+     k_scale_i32,
+     k_copy_4,
+     false,
+     k_mean_i32},
+    {{k_add_u64, k_least_i64, k_most_i64, k_multiply_u64},
+     k_scale_i64,
+     k_copy_8,
+     false,
+     k_mean_i64},
     {{k_add_f16, k_least_f16, k_most_f16, k_multiply_f16}, k_scale_f16, k_copy_2, true},
     {{k_add_f32, k_least_f32, k_most_f32, k_multiply_f32}, k_scale_f32, k_copy_4, true},
     {{k_add_f64, k_least_f64, k_most_f64, k_multiply_f64}, k_scale_f64, k_copy_8, true},
@@ -66,8 +88,17 @@ constexpr std::array<Choice, kDtypeCount> kChoices{{
     {{k_add_bf16, k_least_bf16, k_most_bf16, k_multiply_bf16}, k_scale_bf16, k_copy_2, true},
     {{k_add_f32, kNone, kNone, k_multiply_c64}, k_scale_f32, k_copy_4, true},
     {{k_add_f64, kNone, kNone, k_multiply_c128}, k_scale_f64, k_copy_8, true},
-    {kNoFolds, kNone, k_copy_1, false},
-    {kNoFolds, kNone, k_copy_1, false},
+    moved(k_copy_1),  // float8_e4m3fn
+    moved(k_copy_1),  // float8_e5m2
+    moved(k_copy_4),  // uint32
+    moved(k_copy_8),  // uint64
+    moved(k_copy_4),  // complex32
+    moved(k_copy_1),  // the other float8
+    moved(k_copy_1),
+    moved(k_copy_1),
+    moved(k_copy_1),
+    moved(k_copy_1),
+    moved(k_copy_1),
 }};
 
 const Choice& choice(Dtype dtype) { return kChoices[static_cast<std::size_t>(dtype)]; }
@@ -214,7 +245,10 @@ bool are_alike(const FoldCall& call, unsigned lane_bytes) {
 Status Loaded::fold(CUstream stream, const Reduction& reduction, void* out,
                     const std::vector<const void*>& inputs, std::size_t count) {
   const Choice& by_dtype = choice(reduction.dtype);
-  const Function function = by_dtype.folds[static_cast<std::size_t>(op_index(reduction.op))];
+  const bool exact = folds_exactly(reduction);
+  const Function function =
+      exact ? by_dtype.mean : by_dtype.folds[static_cast<std::size_t>(op_index(reduction.op))];
+  const bool in_registers = exact || by_dtype.scales_in_registers;
   if (function == kNone)
     return refused(std::string(name_of(reduction.dtype)) + " knows no " + name_of(reduction.op));
   if (inputs.empty() || inputs.size() > kMostFolded)
@@ -228,9 +262,9 @@ Status Loaded::fold(CUstream stream, const Reduction& reduction, void* out,
   call.inputs = static_cast<std::uint32_t>(inputs.size());
   std::copy(inputs.begin(), inputs.end(), call.input);
   call.alike = are_alike(call, lane_bytes) ? 1 : 0;
-  if (by_dtype.scales_in_registers) call.after = after(reduction);
+  if (in_registers) call.after = after(reduction);
   Status status = launch(stream, function, &call, tiles_of(out, call.lanes, lane_bytes));
-  if (!status || by_dtype.scales_in_registers || is_one(after(reduction))) return status;
+  if (!status || in_registers || is_one(after(reduction))) return status;
   return move(stream, reduction.dtype, after(reduction), {}, {{out, out, count}});
 }
 

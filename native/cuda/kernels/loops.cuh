@@ -125,9 +125,9 @@ struct Fold {
   using FastPath = typename Format::FastPath;
   const Memory memory;
 
-  // What it has reckoned so far takes 16 registers.
+  // What it has reckoned so far takes 16 registers, of the widest formats 32.
   static constexpr unsigned kRegisters = Wide<Stored>::kLanes * ((sizeof(FastPath) + 3) / 4);
-  static constexpr unsigned kStep = 16 / kRegisters;
+  static constexpr unsigned kStep = kRegisters < 16 ? 16 / kRegisters : 1;
 
   template <typename Access, unsigned kSteps>
   HVD_BOTH void step(std::uint64_t at, std::uint64_t end) const {

@@ -31,6 +31,11 @@ Reduction behind(const Reduction& reduction) {
   return rest;
 }
 
+// NCCL's sums of integers wrap around, which those that are folded exactly must not.
+std::optional<NcclKind> kind_of(const Reduction& reduction) {
+  return folds_exactly(reduction) ? std::nullopt : nccl_kind(reduction.dtype, reduction.op);
+}
+
 std::size_t share(const Scatter& tensor, std::size_t group_rank) {
   return tensor.begins[group_rank + 1] - tensor.begins[group_rank];
 }
@@ -93,7 +98,7 @@ Status NcclBackend::give(const std::string& what, const NcclCalls& calls) {
 Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& operands,
                               const Reduction& reduction) {
   last_ = "NCCL_ALLREDUCE";
-  const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
+  const std::optional<NcclKind> kind = kind_of(reduction);
   if (!kind) {
     tell_staged(group, "NCCL", reduction);
     const Status status = staged_->allreduce(group, operands, reduction);
@@ -253,7 +258,7 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
                                   const Reduction& reduction) {
   last_ = "NCCL_REDUCESCATTER";
   const auto own = static_cast<std::size_t>(group.group_rank);
-  const std::optional<NcclKind> kind = nccl_kind(reduction.dtype, reduction.op);
+  const std::optional<NcclKind> kind = kind_of(reduction);
   if (!kind) {
     tell_staged(group, "NCCL", reduction);
     const Status status = staged_->reducescatter(group, tensors, reduction);

@@ -70,7 +70,8 @@ Status check_dtypes(const Request& request) {
   for (const TensorMeta& tensor : request.tensors) {
     if (can_reduce(tensor.dtype, request.op)) continue;
     return refuse(std::string(lower_name_of(request.kind)) + " of " + name_of(tensor.dtype) +
-                  " with op " + name_of(request.op) + " is not available (" + request.name + ")");
+                  " with op " + name_of(request.op) + " is not available (" + request.name +
+                  "): " + remedy_of(tensor.dtype, request.op));
   }
   if (std::isfinite(request.prescale) && std::isfinite(request.postscale)) return Status::ok();
   return refuse("the prescale and postscale factors of " + request.name + " must be finite");

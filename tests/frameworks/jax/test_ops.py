@@ -171,6 +171,7 @@ def wrong() -> list[list[str]]:
         "uneven": lambda: jax.jit(hvd.reducescatter)(jnp.ones(3)),
         "root": lambda: hvd.broadcast(one, 2),
         "unsigned": lambda: hvd.allreduce(jnp.ones(2, "uint32")),
+        "keys": lambda: hvd.allreduce(jax.random.key(0)),
         "minimum of rows": lambda: hvd.reducescatter(one, hvd.Min),
         "gradient": lambda: jax.grad(lambda x: hvd.allreduce(x, hvd.Max).sum())(one),
         "tree": lambda: hvd.allreduce({"a": one}),
@@ -197,7 +198,8 @@ def test_wrong_calls(jax_ranks: RankPool) -> None:
         "splits": ("ValueError", "use it outside of jit"),
         "uneven": ("ValueError", "reducescatter of 3 rows among 2 ranks"),
         "root": ("ValueError", "invalid root rank 2"),
-        "unsigned": ("ValueError", "uint32 is not supported"),
+        "unsigned": ("ValueError", "uint32 is not supported by Average: cast it to int64"),
+        "keys": ("ValueError", "key<fry> is not supported: random keys are moved and never reduced"),
         "minimum of rows": ("HorovodInternalError", "only supports AVERAGE and SUM"),
         "gradient": ("NotImplementedError", "hvd.allreduce(op=Max) has no gradient"),
         "tree": ("TypeError", "grouped_allreduce"),
@@ -276,3 +278,40 @@ def test_nothing_works_before_init_and_all_after_a_second_one(jax_ranks: RankPoo
 def test_programs_that_call_python_give_the_same() -> None:
     with Ranks(environment("jaxnew"), 2) as ranks, Ranks(environment("jaxnew"), 2, HVD_JAX="callback") as called:
         assert called.run(everywhere, True) == ranks.run(everywhere, True)
+
+
+def keys() -> list[Any]:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    rank, found = hvd.rank(), []
+    for make in (jax.random.PRNGKey, jax.random.key):
+        mine, root = make(rank), make(1)
+        for call in (lambda f: f, jax.jit):
+            sent = call(lambda x: hvd.broadcast(x, 1))(mine)
+            assert (sent.dtype, sent.shape) == (root.dtype, root.shape)
+            found.append([plain(jax.random.uniform(sent, (2,))), plain(jax.random.uniform(root, (2,)))])
+        tree = hvd.broadcast_parameters({"key": mine, "step": jnp.uint32(rank)}, root_rank=1)
+        found.append([plain(jax.random.uniform(tree["key"], (2,))), plain(jax.random.uniform(root, (2,)))])
+        assert int(tree["step"]) == 1
+        rows = hvd.allgather(jax.random.split(mine, 2))
+        assert rows.dtype == root.dtype
+        assert np.array_equal(
+            *(np.asarray(jax.random.key_data(each)) for each in (rows[2:], jax.random.split(root, 2)))
+        )
+    for kind in ("uint8", "int8", "int32"):
+        most = jnp.full(3, jnp.iinfo(kind).max, kind)
+        assert plain(hvd.allreduce(most - jnp.arange(3, dtype=kind))) == [jnp.iinfo(kind).max - i for i in range(3)]
+        assert plain(jax.jit(hvd.allreduce)(most)) == [jnp.iinfo(kind).max] * 3
+    moved = jnp.asarray(np.arange(3) + rank, jnp.float8_e4m3fnuz)
+    assert plain(jax.jit(lambda x: hvd.broadcast(x, 1))(moved).astype("float32")) == [1.0, 2.0, 3.0]
+    return found
+
+
+def test_random_keys_are_moved_and_means_of_integers_exact(jax_ranks: RankPool) -> None:
+    for found in jax_ranks.run(keys):
+        assert all(got == want for got, want in found)

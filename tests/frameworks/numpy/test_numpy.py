@@ -23,7 +23,7 @@ SUMMED = (
     "complex64",
     "complex128",
 )
-CARRIED = (*SUMMED, "bool")
+CARRIED = (*SUMMED, "bool", "uint32", "uint64")
 
 
 def equal(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
@@ -52,6 +52,12 @@ def arrays() -> None:
     raises(ValueError, "bool is not supported by Average", ops.allreduce, np.ones(3, np.bool_))
     raises(ValueError, "datetime64[s] is not supported", ops.allreduce, np.ones(3, "M8[s]"))
     raises(ValueError, ">f4 is not supported", ops.allreduce, np.ones(3, ">f4"))
+    raises(ValueError, "uint32 is not supported by Sum: cast it to int64", ops.allreduce, np.ones(3, "u4"), op=ops.Sum)
+    raises(
+        ValueError, "send array.view('int64') and view the result as datetime64[s]", ops.allgather, np.ones(3, "M8[s]")
+    )
+    raises(ValueError, "send its fields one by one", ops.allgather, np.ones(3, [("a", "i4"), ("b", "f4")]))
+    raises(ValueError, "use broadcast_object or allgather_object", ops.allgather, np.array(["text"]))
 
 
 def more_arrays() -> None:

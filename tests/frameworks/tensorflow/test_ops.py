@@ -39,6 +39,7 @@ def reductions() -> dict[str, Any]:
             for name, op in (("sum", hvd.Sum), ("min", hvd.Min), ("max", hvd.Max), ("product", hvd.Product))
         },
         "integers": plain(_allreduce(tf.constant([1, -4]) + hvd.rank(), op=hvd.Average)),
+        "bytes": plain(_allreduce(tf.constant([[200, 250], [100, 250]][hvd.rank()], tf.uint8), op=hvd.Average)),
         "scaled": plain(_allreduce(mine, prescale_factor=2.0, postscale_factor=0.5, op=hvd.Average)),
         "in double": plain(_allreduce(third, prescale_factor=1 / 3, postscale_factor=0.5)),
         "group": plain(_grouped_allreduce([mine, tf.constant(2) * hvd.rank()], op=hvd.Sum)),
@@ -54,6 +55,7 @@ def test_reductions(tf_ranks: RankPool) -> None:
         "max": [2.0, 5.0],
         "product": [2.0, 20.0],
         "integers": [1, -3],
+        "bytes": [150, 250],
         "scaled": [1.5, 4.5],
         "in double": [1 / 3],
         "group": [[3.0, 9.0], 2],
@@ -89,6 +91,37 @@ def test_every_type(tf_ranks: RankPool, name: str) -> None:
         return [*moved, [three, 0.0], [[three], [0.0]][rank]]
 
     assert tf_ranks.run(every_type, name) == [ours(0), ours(1)]
+
+
+def moved_type(name: str) -> list[Any]:
+    import tensorflow as tf
+    from hvdtest.exact import raises
+
+    import hvd_kernel.tensorflow as hvd
+    from hvd_kernel.tensorflow.mpi_ops import _allreduce
+
+    hvd.init()
+    mine = tf.cast([2**31 + hvd.rank(), 0], name)
+    moved = [hvd.allgather(mine), hvd.broadcast(mine, 1), hvd.alltoall(mine)]
+    raises(
+        tf.errors.InvalidArgumentError,
+        f"allreduce of {name} with op Sum is not available",
+        _allreduce,
+        mine,
+        op=hvd.Sum,
+    )
+    variable = tf.Variable(mine)
+    hvd.broadcast_variables([variable], 1)
+    return plain([tf.cast(each, tf.float64) for each in (*moved, variable)])
+
+
+@pytest.mark.parametrize("name", ["uint32", "uint64"])
+def test_types_that_only_move(tf_ranks: RankPool, name: str) -> None:
+    def ours(rank: int) -> list[Any]:
+        one, two = 2.0**31, 2.0**31 + 1
+        return [[one, 0.0, two, 0.0], [two, 0.0], [[one, two], [0.0, 0.0]][rank], [two, 0.0]]
+
+    assert tf_ranks.run(moved_type, name) == [ours(0), ours(1)]
 
 
 def complex_numbers(name: str) -> list[str]:

@@ -59,6 +59,38 @@ def test_parameters(ranks: RankPool) -> None:
     ranks.run(parameters)
 
 
+def buffers_without_arithmetic() -> None:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    rank, root = hvd.rank(), hvd.size() - 1
+    model = torch.nn.Module()
+    for kind in (torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.float8_e4m3fn, torch.bool):
+        model.register_buffer(str(kind).removeprefix("torch."), torch.tensor([rank, 1]).to(kind))
+    hvd.broadcast_parameters(model.state_dict(), root_rank=root)
+    for name, buffer in model.named_buffers():
+        assert buffer.tolist() == torch.tensor([root, 1]).to(buffer.dtype).tolist(), name
+    strided = torch.arange(6).to(torch.uint32).view(3, 2)[:, 0] if rank == root else torch.zeros(3).to(torch.uint32)
+    assert hvd.broadcast(strided, root).tolist() == [0, 2, 4]
+    raises(ValueError, "is not supported: cast it to int64", hvd.allreduce, torch.zeros(2, dtype=torch.uint32))
+    raises(ValueError, "reduce its real and imaginary parts", hvd.allreduce, torch.zeros(2) + 0j, op=hvd.Max)
+    raises(
+        ValueError,
+        "send tensor.view(torch.uint8)",
+        hvd.broadcast,
+        torch.zeros(2, dtype=torch.uint8).view(torch.bits8),
+        0,
+    )
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.5, 3, torch.quint8)
+    raises(ValueError, "send tensor.int_repr(), its scale and its zero point", hvd.broadcast_, quantized, 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_buffers_of_types_without_arithmetic(ranks: RankPool) -> None:
+    ranks.run(buffers_without_arithmetic)
+
+
 def optimizers(model: object, rank: int) -> list[object]:
     from torch import optim
 

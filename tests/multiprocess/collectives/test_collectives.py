@@ -65,6 +65,50 @@ def test_average(ranks: RankPool) -> None:
     ranks.run(averages)
 
 
+WRAPPING = {  # values of even and of odd ranks, whose sums do not fit
+    "uint8": ([200, 250, 1], [100, 250, 0]),
+    "int8": ([-128, 127, -3], [-128, 126, 0]),
+    "int32": ([2_000_000_000, -(2**31)], [2_000_000_000, -(2**31)]),
+    "int64": ([2**63 - 1, -(2**63)], [2**63 - 3, -(2**63)]),
+}
+
+
+def integer_means() -> None:
+    import torch
+
+    import hvd_kernel.numpy as hvd_numpy
+    import hvd_kernel.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    for dtype, pair in WRAPPING.items():
+        parts = [pair[r % 2] for r in range(size)]
+        totals = [sum(column) for column in zip(*parts, strict=True)]
+        means = [abs(total) // size * (1 if total > 0 else -1) for total in totals]
+        for count in (1, 40_000):  # in one step, and in slices
+            mine = torch.tensor(parts[rank] * count, dtype=getattr(torch, dtype))
+            want, name = torch.tensor(means * count, dtype=mine.dtype), f"mean.{dtype}.{count}"
+            same(hvd.allreduce(mine, name=name), want, name)
+            same(hvd.synchronize(hvd.allreduce_async(mine, name=name)), want, name)
+            same(hvd.grouped_allreduce([mine, mine.float()], name=name)[0], want, name)
+            assert hvd_numpy.allreduce(mine.numpy(), name=name).tolist() == want.tolist()
+            same(hvd.reducescatter(mine.expand(size, -1), name=name)[0], want, name)
+            same(hvd.allreduce_(mine, name=name), want, name)
+    halves = torch.tensor([200 if rank == 0 else 100, 250], dtype=torch.uint8)
+    scaled = [min((200 + 100 * (size - 1)) // 2, 255), min(125 * size, 255)]
+    assert hvd.allreduce(halves, name="halves", op=hvd.Sum, postscale_factor=0.5).tolist() == scaled
+    assert hvd.allreduce(halves, name="halves", op=hvd.Sum).tolist() == [
+        (200 + 100 * (size - 1)) % 256,
+        250 * size % 256,
+    ]
+    rows = torch.sparse_coo_tensor([[rank, size]], halves, (size + 1,))
+    sparse = hvd.sparse_allreduce_async(rows, "rows", hvd.Average)().to_dense()
+    assert (sparse.dtype, sparse[size].item()) == (torch.float32, 250.0)
+
+
+def test_means_of_integers_are_exact_where_sums_wrap(ranks: RankPool) -> None:
+    ranks.run(integer_means)
+
+
 def scaled() -> None:
     import torch
 

@@ -44,6 +44,8 @@ def unequal() -> int:
             same(hvd.allreduce(x, name=f"p{name}", op=hvd.Product), present.prod(0).to(dtype), "product")
         mean = hvd.allreduce(torch.full((5,), rank + 1.0), name="mean")  # the same name again and again: cached
         same(mean, torch.full((5,), float(sum(r + 1 for r in here))) / size, "the mean is over all ranks")
+        whole = hvd.allreduce(torch.full((5,), 255, dtype=torch.uint8), name="whole")
+        same(whole, torch.full((5,), 255 * len(here) // size, dtype=torch.uint8), "exact, though the sum does not fit")
         group = hvd.grouped_allreduce([torch.ones(2), torch.full((3,), rank)], name="group", op=hvd.Sum)
         same(group[0], torch.full((2,), float(len(here))))
         same(group[1], torch.full((3,), sum(here)))

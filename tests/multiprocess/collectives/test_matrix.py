@@ -133,11 +133,11 @@ def shares() -> dict[str, object]:
         for dtype in c.REDUCED if set_name == "all" else ("float32",):
             for op in ("Sum", "Average") if dtype != "bool" else ("Sum",):
                 for shape in ((2 * size + 1, 3), (1,), (0, 2), (size * 40, 2)):
-                    parts = [c.numbers(shape, r, dtype) for r in ranks]
+                    parts = [c.numbers(shape, r, dtype, op) for r in ranks]
                     whole = c.torch_of(c.reduced(parts, dtype, op), dtype)
                     ends = np.cumsum([0, *(shape[0] // size + (p < shape[0] % size) for p in range(size))])
                     name, code = f"{set_name}.{dtype}.{op}.{shape}", getattr(hvd, op)
-                    mine = c.torch_of(c.numbers(shape, rank, dtype), dtype)
+                    mine = c.torch_of(c.numbers(shape, rank, dtype, op), dtype)
                     cases.append(
                         c.Case(
                             name,

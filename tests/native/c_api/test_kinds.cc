@@ -31,7 +31,16 @@ constexpr std::array<TypeRow, kDtypeCount> kTypes{{{{kDLUInt, 8, 1}, 1},
                                                    {{kDLComplex, 64, 1}, 8},
                                                    {{kDLComplex, 128, 1}, 16},
                                                    {{kDLFloat8_e4m3fn, 8, 1}, 1},
-                                                   {{kDLFloat8_e5m2, 8, 1}, 1}}};
+                                                   {{kDLFloat8_e5m2, 8, 1}, 1},
+                                                   {{kDLUInt, 32, 1}, 4},
+                                                   {{kDLUInt, 64, 1}, 8},
+                                                   {{kDLComplex, 32, 1}, 4},
+                                                   {{kDLFloat8_e4m3fnuz, 8, 1}, 1},
+                                                   {{kDLFloat8_e5m2fnuz, 8, 1}, 1},
+                                                   {{kDLFloat8_e8m0fnu, 8, 1}, 1},
+                                                   {{kDLFloat8_e3m4, 8, 1}, 1},
+                                                   {{kDLFloat8_e4m3, 8, 1}, 1},
+                                                   {{kDLFloat8_e4m3b11fnuz, 8, 1}, 1}}};
 
 // Of rank r: 1 + r + i mod 3.
 template <typename T>

@@ -42,7 +42,7 @@ inline Bytes reduced_element(const Reduction& reduction, const std::vector<Bytes
   const auto at = [](int number) { return static_cast<std::size_t>(number); };
   int most = 0;
   for (const int host : hosts) most = std::max(most, host);
-  if (most == 0) {
+  if (most == 0 || folds_exactly(reduction)) {
     std::vector<const Bytes*> rotation;
     for (int step = 1; step <= n; ++step) rotation.push_back(&inputs[at((owner + step) % n)]);
     return folded(reduction, rotation, element);

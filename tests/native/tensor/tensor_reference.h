@@ -19,6 +19,8 @@
 
 namespace hvd::test {
 
+__extension__ typedef __int128 Wide;
+
 struct Truth {  // a bool as a byte: anything but 0 is true
   std::uint8_t byte;
 };
@@ -112,6 +114,17 @@ T truncated(double value) {
   return static_cast<T>(value);
 }
 
+// As `factored`, of a sum of integers that need not fit in T.
+template <typename T>
+T mean_of(Wide sum, double by, double over) {
+  const bool whole = by == std::floor(by) && std::fabs(by) < 2147483648.0 && over >= 1 &&
+                     over == std::floor(over) && over < 1e18;
+  if (!whole) return truncated<T>(static_cast<double>(sum) * by / over);
+  const Wide quotient = sum * static_cast<std::int64_t>(by) / static_cast<std::int64_t>(over);
+  const Wide low = std::numeric_limits<T>::min(), high = std::numeric_limits<T>::max();
+  return static_cast<T>(quotient < low ? low : quotient > high ? high : quotient);
+}
+
 // value * by / over, each step rounded on its own.
 template <typename W>
 W factored(W value, double by, double over) {
@@ -121,9 +134,7 @@ W factored(W value, double by, double over) {
     using Part = typename W::value_type;
     return {factored<Part>(value.real(), by, over), factored<Part>(value.imag(), by, over)};
   } else if constexpr (std::is_integral_v<W>) {
-    if (by == 1.0 && over == std::floor(over) && std::fabs(over) < 1e18)
-      return static_cast<W>(value / static_cast<std::int64_t>(over));
-    return truncated<W>(static_cast<double>(value) * by / over);
+    return mean_of<W>(value, by, over);
   } else {
     const W product = value * static_cast<W>(by);
     return product / static_cast<W>(over);
@@ -139,6 +150,13 @@ T entering(T value, double before) {
 template <typename T>
 T expected_element(const Reduction& reduction, const std::vector<std::vector<T>>& inputs,
                    std::size_t i) {
+  if constexpr (std::is_integral_v<T>) {
+    if (folds_exactly(reduction)) {
+      Wide sum = 0;
+      for (const auto& input : inputs) sum += input[i];
+      return mean_of<T>(sum, reduction.scaling.after, reduction.scaling.divisor);
+    }
+  }
   WireOf<T> value = widened(inputs[0][i]);
   for (std::size_t k = 1; k < inputs.size(); ++k)
     value = combined(reduction.op, value, widened(inputs[k][i]));

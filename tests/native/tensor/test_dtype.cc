@@ -27,10 +27,18 @@ std::string reduced_by(ReduceOp op) {
 
 TEST_CASE("dtype: numbers, sizes and names are the wire's") {
   const std::vector<std::pair<std::string, std::size_t>> rows{
-      {"uint8", 1},       {"int8", 1},          {"uint16", 2},     {"int16", 2},
-      {"int32", 4},       {"int64", 8},         {"float16", 2},    {"float32", 4},
-      {"float64", 8},     {"bool", 1},          {"bfloat16", 2},   {"complex64", 8},
-      {"complex128", 16}, {"float8_e4m3fn", 1}, {"float8_e5m2", 1}};
+      {"uint8", 1},           {"int8", 1},
+      {"uint16", 2},          {"int16", 2},
+      {"int32", 4},           {"int64", 8},
+      {"float16", 2},         {"float32", 4},
+      {"float64", 8},         {"bool", 1},
+      {"bfloat16", 2},        {"complex64", 8},
+      {"complex128", 16},     {"float8_e4m3fn", 1},
+      {"float8_e5m2", 1},     {"uint32", 4},
+      {"uint64", 8},          {"complex32", 4},
+      {"float8_e4m3fnuz", 1}, {"float8_e5m2fnuz", 1},
+      {"float8_e8m0fnu", 1},  {"float8_e3m4", 1},
+      {"float8_e4m3", 1},     {"float8_e4m3b11fnuz", 1}};
   REQUIRE(rows.size() == kDtypeCount);
   for (int i = 0; i < kDtypeCount; ++i) {
     const auto dtype = static_cast<Dtype>(i);

@@ -84,6 +84,18 @@ TEST_CASE("validate: every operator with the dtypes it has") {
       CHECK(checked(request).is_ok() == can_reduce(static_cast<Dtype>(dtype), request.op));
     }
   }
+  const auto refusal = [](Dtype dtype, ReduceOp op) {
+    Request request = sum_of("x", {1}, dtype);
+    request.op = op;
+    return refused(request);
+  };
+  CHECK(refusal(Dtype::kUint32, ReduceOp::kSum) ==
+        "allreduce of uint32 with op Sum is not available (x): cast it to int64");
+  CHECK(refusal(Dtype::kComplex64, ReduceOp::kMax) ==
+        "allreduce of complex64 with op Max is not available (x): reduce its real and imaginary "
+        "parts");
+  CHECK(refusal(Dtype::kFloat8E4m3, ReduceOp::kAverage) ==
+        "allreduce of float8_e4m3fn with op Average is not available (x): cast it to float32");
   Request request = sum_of("x");
   request.postscale = std::numeric_limits<double>::infinity();
   CHECK(refused(request) == "the prescale and postscale factors of x must be finite");
