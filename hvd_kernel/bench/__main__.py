@@ -1,4 +1,4 @@
-"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: allreduce beside the peers that can be imported here."""
+"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: measure allreduce."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hvd_kernel.bench.start import run_ranks, variables
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import die_with_parent
 
+_DESCRIPTION = "Measure allreduce beside the peers that can be imported here."
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 OPS = ("sum", "min", "max", "product")
 
@@ -71,7 +72,7 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hvd_kernel.bench", description=__doc__.partition(": ")[2])
+    parser = argparse.ArgumentParser(prog="python -m hvd_kernel.bench", description=_DESCRIPTION)
     parser.add_argument("-np", type=_positive, default=2, help="ranks (default: 2)")
     parser.add_argument(
         "--sizes", type=_sizes, default="4K,64K,1M,16M,64M", help="bytes, with commas (default: %(default)s)"

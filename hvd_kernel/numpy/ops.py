@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,11 +20,12 @@ from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.arrays import back, view, writable
 
-_OUT = """    out
-        Where the result goes, and what is returned: an array of its shape and dtype. None: a new one of the operand's
-        kind, which may be whatever has ``__dlpack__`` or ``__array_interface__``; a list or number gives NumPy's.
+_OUT = """out
+    Where the result goes, and what is returned: an array of its shape and dtype. None: a new one of the operand's
+    kind, which may be whatever has ``__dlpack__`` or ``__array_interface__``; a list or number gives NumPy's.
 
 """
+_AFTER_PARAMETERS = re.compile(r"^(?:Returns|Raises)\n-", re.MULTILINE)
 
 
 def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,10 +44,18 @@ def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
     more = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
     parameters = [*signature.parameters.values(), more]
     collective.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    doc = verb.__doc__ or ""
-    end = min(place for part in ("    Returns\n", "    Raises\n") if (place := doc.find(part)) > 0)
-    collective.__doc__ = doc[:end] + _OUT + doc[end:]
+    collective.__doc__ = _with_out_described(verb.__doc__)
     return collective
+
+
+def _with_out_described(doc: str | None) -> str | None:
+    """Return a collective's docstring with ``out`` as its last parameter; None if Python removed it (-OO)."""
+    if doc is None:
+        return None
+    text = inspect.cleandoc(doc)  # Python 3.13 has dedented it already
+    section = _AFTER_PARAMETERS.search(text)
+    end = section.start() if section else len(text)
+    return f"{text[:end].rstrip()}\n{_OUT}{text[end:]}"
 
 
 def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ CHARACTERS = 128  # ASCII; what is beyond it is left out
 
 
 def arguments(given=None):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank and step")
     parser.add_argument("--length", type=int, default=64, help="characters of a sequence")

@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def arguments(given=None):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of one rank")

@@ -15,6 +15,7 @@ from typing import Any, Self
 import hvd_kernel.spark.installed  # isort: split # noqa: F401 - the others need what it looks for
 from hvd_kernel.spark.common.data.reader import BatchReader, Source
 
+NO_SHORT_NAME = '{} cannot be registered without a name: set its attribute short_name, e.g. short_name = "mine".'
 _known: dict[str, type[DataModule]] = {}
 
 
@@ -93,8 +94,15 @@ class DataModule(ABC):
 
     @classmethod
     def register(cls) -> None:
-        """Let ``datamodule_from_name`` find it by its short name."""
-        assert cls.short_name, f"{cls.__name__} has no short_name"
+        """Let ``datamodule_from_name`` find it by its short name.
+
+        Raises
+        ------
+        ValueError
+            It has none.
+        """
+        if not cls.short_name:
+            raise ValueError(NO_SHORT_NAME.format(cls.__name__))
         _known[cls.short_name] = cls
 
 

@@ -23,7 +23,8 @@ from hvd_kernel import elastic
 from hvd_kernel.elastic.checkpoint import checkpoint as checkpoints
 from hvd_kernel.elastic.checkpoint import files
 from hvd_kernel.elastic.checkpoint.folder import stored
-from hvd_kernel.elastic.checkpoint.values import Encoder, NotStorable, decode
+from hvd_kernel.elastic.checkpoint.shard import CODES
+from hvd_kernel.elastic.checkpoint.values import ITEM_BYTES, Encoder, NotStorable, decode
 from hvd_kernel.errors import StateLost
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -43,6 +44,10 @@ trees = st.recursive(
     ),
     max_leaves=12,
 )
+
+
+def test_every_dtype_with_a_size_has_a_code() -> None:
+    assert CODES.keys() == ITEM_BYTES.keys()
 
 
 def told(value: Any) -> Any:
