@@ -111,8 +111,9 @@ Status not_scaled(Dtype dtype) {
 }
 
 const char* const kNotForIt =
-    ": the core has kernels for devices of compute capability 7.5 and later; with HVD_GPU=staged "
-    "torch copies the tensors, and none are needed";
+    ": the core's kernels were compiled for other devices: install hvd-kernel with "
+    "-Ccmake.define.HVD_CUDA_TARGETS=ALL (compute capability 7.5 and later), or set "
+    "HVD_GPU=staged, with which torch copies the tensors and no kernels are needed";
 
 bool is_of_the_device(CUresult error) {
   return error == CUDA_ERROR_NO_BINARY_FOR_GPU || error == CUDA_ERROR_INVALID_IMAGE ||

@@ -2,14 +2,16 @@
 # lie in fatbin.cc as bytes; nothing of CUDA is linked. No fused multiply-add: every step is rounded
 # on its own (native/tensor/reduce.h).
 # HVD_CUDA_FATBIN: they are compiled already, by a build of the same sources, and lie there.
-set(HVD_CUDA_TARGETS 75 80 86 89 90 100 CACHE STRING "Kinds of devices to compile the kernels for (sm_NN)")
+include(${CMAKE_CURRENT_LIST_DIR}/targets.cmake)
+set(HVD_CUDA_TARGETS AUTO CACHE STRING "Kinds of devices (NN of sm_NN) to compile the kernels for, ALL, or AUTO: those of this machine")
 set(HVD_CUDA_FATBIN "" CACHE FILEPATH "Kernels that are compiled already; empty: compile them")
 set(HVD_FATBIN ${CMAKE_CURRENT_BINARY_DIR}/hvd_kernels.fatbin)
 if(HVD_CUDA_FATBIN)
   set(HVD_FATBIN ${HVD_CUDA_FATBIN})
 endif()
+hvd_cuda_targets(HVD_KERNEL_TARGETS "${HVD_CUDA_TARGETS}" ${HVD_NVCC})
 set(HVD_GENCODE "")
-foreach(target ${HVD_CUDA_TARGETS})
+foreach(target ${HVD_KERNEL_TARGETS})
   list(APPEND HVD_GENCODE -gencode arch=compute_${target},code=sm_${target})
   set(HVD_NEWEST ${target})
 endforeach()
@@ -27,7 +29,7 @@ if(NOT HVD_CUDA_FATBIN)
     DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels.cu ${CMAKE_CURRENT_LIST_DIR}/loops.cuh
             ${CMAKE_CURRENT_LIST_DIR}/ring.cuh ${CMAKE_CURRENT_LIST_DIR}/element.cuh
             ${CMAKE_CURRENT_LIST_DIR}/functions.h
-    COMMENT "CUDA kernels for sm_${HVD_CUDA_TARGETS} (nvcc)"
+    COMMENT "CUDA kernels for sm_${HVD_KERNEL_TARGETS} (nvcc)"
     VERBATIM)
 endif()
 set_source_files_properties(

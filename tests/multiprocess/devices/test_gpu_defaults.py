@@ -85,7 +85,7 @@ def test_a_gpu_that_the_core_has_no_kernels_for_is_said_once_and_torch_stages() 
     for result, said in told(2, [], FAKE_CUDA_FAIL=f"cuModuleLoadData:*:{NO_BINARY}"):
         assert result == "[3.0, 3.0]"
         assert said.startswith("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: rank ")
-        assert "the core has kernels for devices of compute capability 7.5 and later" in said
+        assert "-Ccmake.define.HVD_CUDA_TARGETS=ALL (compute capability 7.5 and later)" in said
         assert said.count("\n") == 1
 
 
