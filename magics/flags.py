@@ -17,6 +17,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.cluster_spec import ENGINES
 from hvd_kernel.processes.detached import NAME
 from hvd_kernel.settings import gpus
+from hvd_kernel.settings.lists import entries
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _cluster_to_keep(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(_name(part.strip()) for part in text.split(","))
+    return tuple(_name(entry) for entry in entries(text) or [text])
 
 
 def _count(text: str) -> int:

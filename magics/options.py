@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import spans
 from hvd_kernel.magics.flags import MPI_ARGS, MagicFlag
+from hvd_kernel.settings.lists import entries
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ def resolve(text: str, n: int) -> tuple[int, ...]:
         If a part is not understood, names a rank that is not there, or nothing is left.
     """
     chosen: set[int] = set()
-    for part in text.replace("[", "").replace("]", "").split(","):
-        chosen |= _part(part.strip(), n)
+    for part in entries(text.replace("[", "").replace("]", "")):
+        chosen |= _part(part, n)
     if outside := sorted(rank for rank in chosen if rank >= n):
         raise UsageError(f"--ranks {text}: there is no rank {spans(outside)}; the cluster has ranks {spans(range(n))}")
     if not chosen:
@@ -205,9 +206,9 @@ def names(options: Options, magic: str) -> Sequence[str]:
     UsageError
         If there are none or one is not a name.
     """
-    found = [name for word in options.arguments for name in word.split(",") if name]
-    if not found:
+    chosen = [name for word in options.arguments for name in entries(word)]
+    if not chosen:
         raise UsageError(f"{magic}: name the variables, as in {magic} a b")
-    if wrong := [name for name in found if not name.isidentifier()]:
+    if wrong := [name for name in chosen if not name.isidentifier()]:
         raise UsageError(f"{magic}: {wrong[0]!r} is not a variable's name")
-    return found
+    return chosen

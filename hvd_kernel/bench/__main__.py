@@ -17,6 +17,7 @@ from hvd_kernel.bench.report import OURS, Result, nbytes_of, table
 from hvd_kernel.bench.start import run_ranks, variables
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import die_with_parent
+from hvd_kernel.settings.lists import entries
 
 _DESCRIPTION = "Measure allreduce beside the peers that can be imported here."
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
@@ -96,7 +97,7 @@ def _positive(text: str) -> int:
 
 def _sizes(text: str) -> list[int]:
     try:
-        return [nbytes_of(part) for part in text.split(",")]
+        return [nbytes_of(part) for part in entries(text) or [text]]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hvd_kernel.settings.lists import entries
+
 
 def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | None, command: Any, **more: Any) -> None:
     """Start the command on every rank and wait for their end.
@@ -76,7 +78,7 @@ def _check(outcome: Any) -> None:
 
 def interface(nics: Iterable[str] | str | None) -> str:
     """Return the first of these network interfaces; of a host's own loopback alone none, for ranks find it anyway."""
-    names = nics.split(",") if isinstance(nics, str) else sorted(nics or ())
+    names = entries(nics) if isinstance(nics, str) else sorted(nics or ())
     return next((name for name in names if name != "lo"), "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.settings import gpus
+from hvd_kernel.settings.lists import entries
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _cluster_name(text: str) -> str:
 
 def _cores(text: str) -> str:
     """Accept numbers of cores with commas between them."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = entries(text) or [text]
     if not all(part.isdecimal() and int(part) <= MOST_CORE for part in parts):
         raise ValueError(
             f"numbers of cores from 0 to {MOST_CORE} with commas between them, one for each rank of the host"

@@ -19,6 +19,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.settings.lists import entries
 
 CHOICE = "HVD_GPUS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -37,7 +38,7 @@ def checked(text: str) -> str:
     ConfigError
         It is none; the message names what is wrong and what could be written.
     """
-    words = [word.strip() for word in text.split(",")]
+    words = entries(text) or [text]
     if words in (["auto"], ["all"], ["none"]):
         return words[0]
     if wrong := [word for word in words if not re.fullmatch(r"[0-9]{1,6}", word)]:

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from hvd_kernel.settings.checks import flag, not_flag, switches_off
+from hvd_kernel.settings.lists import entries
 from hvd_kernel.settings.table import SETTINGS
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]+")
@@ -55,7 +56,7 @@ def boolean(text: str) -> Reading:
 
 def interface(text: str) -> Reading:
     """Read one interface, or the first of several that is here."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = entries(text)
     if len(names) < 2:  # noqa: PLR2004 - several
         return Reading(names[0] if names else "")
     here = {name for _, name in socket.if_nameindex()}

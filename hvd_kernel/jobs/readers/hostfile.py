@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica
+from hvd_kernel.settings.lists import entries
 
 _HOST = re.compile(r"\s*(?P<user>\w[\w.-]*@)?(?:\[(?P<address>[^\]\s]*)\]|(?P<name>\w[\w.-]*))(?=[\s:]|$)")
 _COLON = re.compile(r"(?P<blank>\s*):(?P<after>\s*)(?P<count>\S*)")
@@ -94,14 +95,16 @@ def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
         Naming the entry that cannot be read.
     """
     found = []
-    for entry in text.split(","):
+    for entry in entries(text):
         try:
-            line = _line(entry.strip())
+            line = _line(entry)
         except _WrongError:
             raise JobError(
-                f"{name}: {entry.strip()!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
+                f"{name}: {entry!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
             ) from None
         found.append((line.host, slots if line.slots is None else line.slots))
+    if not found:
+        raise JobError(f"{name} names no host: write host:slots,other:slots.")
     return found
 
 

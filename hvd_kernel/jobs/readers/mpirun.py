@@ -18,6 +18,7 @@ from hvd_kernel.jobs.shell_words import ShellWord, bare, is_assigned, program, r
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
 from hvd_kernel.jobs.tables import programs
 from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MCA, MCA_NOTE, MPI, SLOTS_NOTE
+from hvd_kernel.settings.lists import entries
 
 File = Callable[[str], str | None]
 """Returns the text of a file that a line names; None: it is not to be had."""
@@ -216,20 +217,20 @@ def _per_host(given: Sequence[Given], name: str) -> int:
 
 def _variables(given: Sequence[Given], outside: dict[str, str], name: str) -> tuple[Variable, ...]:
     """Return the ranks' variables: those before the program, then those of flags; None: taken over."""
-    found: dict[str, str | None] = dict(outside)
+    named: dict[str, str | None] = dict(outside)
     for each in given:
         use, values = each.flag.use, each.values
         if use == "variable":
             variable, equals, value = values[0].partition("=")
-            found[variable] = value if equals else found.get(variable)
+            named[variable] = value if equals else named.get(variable)
         elif use == "pair":
-            found[values[0]] = values[1]
+            named[values[0]] = values[1]
         elif use == "names":
-            found |= {variable: found.get(variable) for variable in values[0].split(",") if variable}
+            named |= {variable: named.get(variable) for variable in entries(values[0])}
         elif use.isupper() or "=" in use:
             variable, equals, value = use.partition("=")
-            found[variable] = value if equals else _knob(each, name)
-    return tuple(Variable(variable, value) for variable, value in found.items())
+            named[variable] = value if equals else _knob(each, name)
+    return tuple(Variable(variable, value) for variable, value in named.items())
 
 
 def _knob(given: Given, name: str) -> str:
@@ -245,8 +246,8 @@ def _knob(given: Given, name: str) -> str:
 def _interfaces(given: Sequence[Given]) -> tuple[str, ...]:
     found = [each.values[0] for each in _used(given, "interfaces")]
     found += [each.values[1] for each in _used(given, "mca") if MCA.get(each.values[0]) == ""]
-    names = [part.strip() for text in found for part in text.split(",")]
-    return tuple(dict.fromkeys(each for each in names if each and not _PREFIXED.fullmatch(each)))
+    names = [name for text in found for name in entries(text)]
+    return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(name)))
 
 
 def _mca(given: Sequence[Given]) -> Iterator[tuple[str, str]]:

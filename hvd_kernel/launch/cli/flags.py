@@ -23,6 +23,7 @@ from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import named, spelled
 from hvd_kernel.settings import gpus
+from hvd_kernel.settings.lists import entries
 
 Table = dict[tuple[str, ...], dict[str, Any]]
 
@@ -47,10 +48,6 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} must be seconds, above 0")
     return value
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _gpus(text: str) -> str:
@@ -96,7 +93,7 @@ JOB: Table = {
     ("-i", "--ssh-identity-file"): {"dest": "ssh_identity_file", "metavar": "FILE", "help": "private key for ssh"},
     ("--network-interfaces", "--network-interface"): {
         "dest": "interfaces",
-        "type": _names,
+        "type": entries,
         "action": "extend",
         "metavar": "NAME",
         "help": "network interface of the ranks; of several names the first that exists",

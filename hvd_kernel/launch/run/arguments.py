@@ -15,6 +15,7 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import named, spelled
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mpi.network import is_far
+from hvd_kernel.settings.lists import entries
 from hvd_kernel.settings.network import addresses
 
 _COUNTS = {"slot_failures": 1, "host_failures": 1, "spares": 0}
@@ -177,7 +178,7 @@ def _count(name: str, value: Any, what: str) -> int:
 
 def one_interface(interfaces: str | Sequence[str]) -> str:
     """Return the interface that is named, of several the first that is here, with a warning; empty: none is named."""
-    names = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)
+    names = entries(interfaces) if isinstance(interfaces, str) else list(interfaces)
     if len(names) < 2:  # noqa: PLR2004 - several
         return names[0] if names else ""
     here = addresses()

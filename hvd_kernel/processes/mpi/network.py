@@ -13,6 +13,7 @@ from pathlib import Path
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import network as routes
+from hvd_kernel.settings.lists import entries
 from hvd_kernel.settings.network import Card
 
 CHOICES = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # either excludes the other
@@ -22,8 +23,8 @@ _FILE = ".openmpi/mca-params.conf"
 
 def far_names(spec: ClusterSpec) -> set[str]:
     """Return the names of other hosts on which ranks shall run."""
-    entries = spec.hosts.split(",") if spec.hosts else _lines(spec.hostfile)
-    names = {entry.split()[0].partition(":")[0] for entry in entries if entry.strip()}
+    lines = entries(spec.hosts) if spec.hosts else _lines(spec.hostfile)
+    names = {line.split()[0].partition(":")[0] for line in lines if line.strip()}
     return names - LOCAL - {socket.gethostname()}
 
 

@@ -58,7 +58,7 @@ def log_outputs(reset: bool = False, async_req: bool = True, **outputs: Any) -> 
 def log_tags(tags: str | Sequence[str], reset: bool = False, async_req: bool = True) -> None:
     """Add tags."""
     del reset, async_req
-    listed = [tag.strip() for tag in tags.split(",")] if isinstance(tags, str) else tags
+    listed = [tag for part in tags.split(",") if (tag := part.strip())] if isinstance(tags, str) else tags
     process.with_polyaxon().note("tags", dict.fromkeys(listed, True))
 
 

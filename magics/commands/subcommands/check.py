@@ -10,6 +10,7 @@ from hvd_kernel.errors import RanksDiffer, UsageError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
+from hvd_kernel.settings.lists import entries
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
@@ -43,7 +44,7 @@ def check(context: Context, options: Options) -> None:
     """
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
-    names = [name for word in options.arguments[1:] for name in word.split(",") if name]
+    names = [name for word in options.arguments[1:] for name in entries(word)]
     found = parts_of(session, ranks, names)
     if nowhere := [name for name, each in found.items() if not each]:
         raise UsageError(f"%hvd check: no rank has a variable `{nowhere[0]}`")

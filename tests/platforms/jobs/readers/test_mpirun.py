@@ -31,6 +31,7 @@ def refused(line: str) -> str:
     [
         "mpirun -np 4 -H a:2,b:2 python train.py",
         "$ mpirun --np 4 --host a:2,b:2 python train.py",
+        "mpirun -np 4 --host a:2,b:2, python train.py",
         "mpirun -n 4 -H a:2 -H b:2 python train.py",
         "mpirun -np 4 \\\n    -H a:2,b:2 \\\n    python train.py\n",
         "mpirun -np 4 \\\r\n    -H a:2,b:2 \\  \r\n    python train.py",
