@@ -15,7 +15,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers import ssh
 from hvd_kernel.launch.placement import Host, is_local
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
-from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Notice, Stop
+from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Notice, SignalRanks, Stop
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__
 
@@ -194,6 +194,12 @@ class Agents:
         for agent in self.every:
             if agent.holds_ranks:
                 agent.send(Stop(grace))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that runs."""
+        for agent in self.every:
+            if agent.holds_ranks and agent.hello and not agent.gone:
+                agent.send(SignalRanks(number))
 
     def end(self) -> None:
         """Leave nothing. What an agent still says is read, which cannot end while its pipe is full."""

@@ -53,10 +53,11 @@ def _own(rank: int, hosts: Sequence[str], name: str) -> Env:
     beside = [other for other, host in enumerate(hosts) if host == hosts[rank]]
     local = beside.index(rank)
     like_me = [r for r, host in enumerate(hosts) if hosts[:r].count(host) == local]
-    return _place(rank, name, (local, len(beside)), (like_me.index(rank), len(like_me)))
+    return place(rank, name, (local, len(beside)), (like_me.index(rank), len(like_me)))
 
 
-def _place(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int]) -> Env:
+def place(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int]) -> Env:
+    """Return the variables of one rank; ``local`` and ``cross`` are (rank, size)."""
     words = {"RANK": rank, "HOSTNAME": name, "LOCAL_RANK": local[0], "LOCAL_SIZE": local[1]}
     words |= {"CROSS_RANK": cross[0], "CROSS_SIZE": cross[1]}
     return {f"HOROVOD_{word}": str(value) for word, value in words.items()}
@@ -77,7 +78,7 @@ class Part:
     def own(self, slots: int, name: str) -> list[Env]:
         """Return what each rank of this part alone is told."""
         first, cross = self.index * slots, (self.index, self.parts)
-        return [_place(first + local, name, (local, slots), cross) for local in range(slots)]
+        return [place(first + local, name, (local, slots), cross) for local in range(slots)]
 
 
 def rendezvous(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:

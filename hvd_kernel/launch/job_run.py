@@ -31,6 +31,7 @@ from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefix
 from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, named, places
+from hvd_kernel.launch.signals import forwarded
 from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
@@ -181,7 +182,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         )
         left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
         try:
-            with on_sigquit(monitor.want):
+            with forwarded(agents), on_sigquit(monitor.want):
                 running.run(job.stdin, left)
         except KeyboardInterrupt:
             running.stop()

@@ -67,12 +67,19 @@ class Agent(ProcessSupervisor):
             m.Flush: lambda _: self._send_so_far(),
             m.AskRank: self._ask,
             m.TellRank: lambda told: self._channels.pass_on(told.rank, told.data),
+            m.SignalRanks: lambda sent: self._signal(sent.number),
             m.StopRank: self._stop_rank,
         }
         self.send(m.Hello(card))
 
+    def forward_signals(self) -> None:
+        """Forward signals for the ranks that are sent to this process, as Slurm does to each task of a step."""
+        for number in m.FORWARDED:
+            signal.signal(number, lambda sent, _: self.loop.call_soon_threadsafe(partial(self._signal, sent)))
+
     def dismiss_on_signals(self) -> None:
         """Have SIGTERM and SIGHUP dismiss it, SIGINT do nothing: by a handler, as ranks would inherit SIG_IGN."""
+        self.forward_signals()
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self.dismiss())
@@ -216,6 +223,10 @@ class Agent(ProcessSupervisor):
             child.terminate()
         self.loop.call_later(told.grace, lambda: child.signal(signal.SIGKILL))
 
+    def _signal(self, number: int) -> None:
+        for child in self._ranks.values():
+            child.signal(number)
+
     def _give(self, given: m.Input) -> None:
         if child := self._ranks.get(given.rank):
             self.give(child, given.data, lambda: self.send(m.InputTaken(given.rank)))
@@ -325,7 +336,9 @@ def main() -> None:
         signal.signal(number, lambda *_: sys.exit(1))
     with bound() as port:
         channel = ControlChannel(open(0, "rb", 0), open(1, "wb", 0), is_agent=True)  # noqa: SIM115
-        Agent(channel, card(port.getsockname()[1])).serve()
+        agent = Agent(channel, card(port.getsockname()[1]))
+        agent.forward_signals()
+        agent.serve()
 
 
 if __name__ == "__main__":

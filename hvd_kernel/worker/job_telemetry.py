@@ -61,7 +61,8 @@ class _Rank:
     """The rank of this process: of an elastic job, that of its generation, and none before the first."""
 
     def __init__(self) -> None:
-        self._last = int(os.environ.get("HOROVOD_RANK", _NONE))
+        planned = elastic.VARIABLE in os.environ  # the variable's rank may not be the one of the first generation
+        self._last = _NONE if planned else int(os.environ.get("HOROVOD_RANK", _NONE))
 
     def now(self) -> int:
         """Return it; between two generations the one that it has had."""

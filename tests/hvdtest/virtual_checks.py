@@ -58,10 +58,12 @@ class Checks:
             self._begins(places)
         for action in actions:
             match action:
-                case e.StartWorker(number, host, slot):
+                case e.StartWorker(number, host, slot, assigned, size):
                     assert number == self.started, "a worker's number is used again, or left out"
                     assert slot < self.listed.get(host, 0), f"slot {slot} of {host} was never named"
                     assert (host, slot) not in self.where.values(), f"slot {slot} of {host} is not empty"
+                    assert (assigned.host, assigned.slot) == (host, slot), "it is planned elsewhere"
+                    assert 0 <= assigned.rank < size, "its rank is outside of the planned generation"
                     assert not self.returned or self.ready, "one is started for a training that has returned"
                     self.started += 1
                     self.where[number] = (host, slot)

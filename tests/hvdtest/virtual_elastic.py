@@ -88,6 +88,7 @@ class VirtualJob:
         self.said: list[str] = []
         self.end: e.EndJob | None = None
         self.sent: list[tuple[int, p.ToWorker]] = []
+        self.starts: list[e.StartWorker] = []
         self.checks = Checks(settings)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -170,6 +171,7 @@ class VirtualJob:
     def _do(self, action: e.Action) -> None:
         match action:
             case e.StartWorker(number, host, slot):
+                self.starts.append(action)
                 self._start(VirtualWorker(number, host, slot))
             case e.SendTo(number, message):
                 self.sent.append((number, message))

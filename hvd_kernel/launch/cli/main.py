@@ -22,6 +22,7 @@ from hvd_kernel.launch.job import wrapper
 from hvd_kernel.launch.job.others import handed_on
 from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.signals import ignore_until_forwarded
 from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.settings.network import addresses
 
@@ -45,6 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's, or a shell's for its background
             signal.signal(number, _end)
+    ignore_until_forwarded()
     try:
         words = [*(sys.argv[1:] if words is None else words)]
         words = handed_on(words, split(words)[1]) or words

@@ -56,9 +56,9 @@ class Assignment(NamedTuple):
         return {each.worker for each in self.ranks if each.worker is not None}
 
     @property
-    def empty(self) -> list[Slot]:
-        """Slots in which a worker is to be started."""
-        return [(each.host, each.slot) for each in self.ranks if each.worker is None]
+    def empty(self) -> list[Assigned]:
+        """Return the ranks for which a worker is to be started."""
+        return [assigned for assigned in self.ranks if assigned.worker is None]
 
 
 def assign(

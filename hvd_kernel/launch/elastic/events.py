@@ -15,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from hvd_kernel.launch.elastic.assignment import Assigned
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.protocol.elastic import FromWorker, ToWorker
@@ -80,11 +81,17 @@ Event = (
 
 
 class StartWorker(Struct, frozen=True):
-    """Start a process in a slot of a host; a host without an agent gets one first."""
+    """Start a process in a slot of a host; a host without an agent gets one first.
+
+    ``assigned`` of ``size``: its rank in the generation that is planned. The process has it in its environment until it
+    gets its place; hosts may change before that.
+    """
 
     worker: int
     host: str
     slot: int
+    assigned: Assigned
+    size: int
 
 
 class SendTo(Struct, frozen=True):

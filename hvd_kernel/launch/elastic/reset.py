@@ -106,13 +106,13 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
     if job.stateless and job.failures and not job.proven:
         return
     occupied = {(each.host, each.slot) for each in job.workers.values()}  # by those who are still on their way out
-    for host, slot in plan.empty:
-        if (host, slot) not in occupied:
-            worker = WorkerState(job.started, host, slot)
+    for assigned in plan.empty:
+        if (assigned.host, assigned.slot) not in occupied:
+            worker = WorkerState(job.started, assigned.host, assigned.slot)
             job.started += 1
             job.workers[worker.number] = worker
-            job.in_use.add(host)
-            yield StartWorker(worker.number, host, slot)
+            job.in_use.add(worker.host)
+            yield StartWorker(worker.number, worker.host, worker.slot, assigned, len(plan.ranks))
             yield job.timers.set(For.START, job.settings.start_timeout_s, worker.number)
 
 

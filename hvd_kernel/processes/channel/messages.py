@@ -7,6 +7,7 @@ Terms.
 
 from __future__ import annotations
 
+import signal
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -15,6 +16,10 @@ from hvd_kernel.processes.resources.limits import Limits
 
 MPIEXEC = -1
 """Stands for mpiexec where a rank is named: an agent's process as the ranks are."""
+
+
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+"""Signals to hvdrun or to an agent that are for the ranks, as with Open MPI's mpirun."""
 
 
 class Message(Struct, frozen=True, tag=True):
@@ -35,6 +40,12 @@ class Stop(Message, frozen=True):
     """End the ranks: SIGTERM now, SIGKILL after ``grace`` seconds."""
 
     grace: float
+
+
+class SignalRanks(Message, frozen=True):
+    """Send a signal to the ranks and the processes that they have started: one of ``FORWARDED``."""
+
+    number: int
 
 
 class StopRank(Message, frozen=True):
@@ -340,7 +351,7 @@ class RunProgram(Message, frozen=True):
 
 
 ALL = (
-    *(RankExited, Stop, StopRank, ChannelClosed),
+    *(RankExited, Stop, SignalRanks, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
     *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed, Notice),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),

@@ -137,7 +137,7 @@ def test_when_a_host_fails_the_others_keep_their_local_ranks() -> None:
 def test_when_a_host_is_added_the_others_keep_their_ranks() -> None:
     found = assign(settled(assign([], TWO[:1])), TWO)
     assert [each.worker for each in found.ranks] == [0, 1, None, None]
-    assert found.empty == [("host-2", 0), ("host-2", 1)]
+    assert [(each.host, each.slot) for each in found.empty] == [("host-2", 0), ("host-2", 1)]
 
 
 def test_hosts_that_stay_come_first() -> None:

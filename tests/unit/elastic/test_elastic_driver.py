@@ -21,6 +21,14 @@ def test_where_nothing_happens_there_is_one_generation() -> None:
     assert not told(job, p.HostsUpdated)
 
 
+def test_workers_start_with_the_ranks_of_the_first_generation() -> None:
+    job = trains()
+    planned = {start.worker: (start.assigned.rank, start.assigned.local_rank, start.size) for start in job.starts}
+    places = {number: (place.rank, place.local_rank, place.size) for number, place in told(job, p.Place)}
+    assert planned == places
+    assert sorted(planned) == [0, 1, 2, 3]
+
+
 def test_hosts_are_added_and_those_of_the_start_are_removed() -> None:
     job = trains(replace(FOUR, np=2), {A: 2})
     assert sizes(job) == [(A, 0), (A, 1)]

@@ -33,6 +33,7 @@ from hvd_kernel.launch.elastic.settings import DriverSettings
 from hvd_kernel.launch.job_run import Job, Outcome
 from hvd_kernel.launch.line_output import standard, writer
 from hvd_kernel.launch.outcome import is_consequence
+from hvd_kernel.launch.signals import forwarded
 from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
@@ -84,7 +85,7 @@ def launch_elastic(
         env,
     )
     try:
-        with on_sigquit(running.stalls.want):
+        with forwarded(agents), on_sigquit(running.stalls.want):
             left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
             return running.run(left)
     except KeyboardInterrupt:
@@ -283,14 +284,14 @@ class ElasticJob:
         host = self._hosts.get(action.host)
         host.workers.add(action.worker)
         worker = self._workers.add(action.worker, host, action.slot)
-        host.send(partial(self._order, worker))
+        host.send(partial(self._order, worker, action))
 
-    def _order(self, worker: WorkerProcess) -> m.Message:
+    def _order(self, worker: WorkerProcess, action: events.StartWorker) -> m.Message:
         """Return what starts a worker; the first of all has what comes on stdin."""
         reads = self._stdin is None and self._job.stdin >= 0
         if reads:
             self._stdin = StdinForwarder(self._job.stdin, worker.host.handle, self._agents.loop, worker.number)
-        return self._orders.start(worker, reads_stdin=reads)
+        return self._orders.start(worker, action.assigned, action.size, reads_stdin=reads)
 
     def _send_to(self, action: events.SendTo) -> None:
         worker, message = self._workers[action.worker], action.message

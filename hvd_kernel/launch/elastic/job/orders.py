@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.launch import environment
+from hvd_kernel.launch.elastic.assignment import Assigned
 from hvd_kernel.launch.elastic.job.workers import WorkerProcess
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import Host
@@ -40,18 +41,22 @@ class Orders:
             of[host.machine or host.name] += host.slots
         self._slots = {host.name: of[host.machine or host.name] for host in hosts}
 
-    def start(self, worker: WorkerProcess, *, reads_stdin: bool) -> StartRanks:
-        """Return the order; the worker learns its rank from the driver."""
+    def start(self, worker: WorkerProcess, assigned: Assigned, size: int, *, reads_stdin: bool) -> StartRanks:
+        """Return the order.
+
+        The driver assigns the worker's rank at its init. Programs that read the variables before that get those of
+        the planned generation, as with Horovod.
+        """
+        variables = _own(worker, assigned, size)
         if self._job.engine is not None:
-            return self._by_engine(worker)
+            return self._by_engine(worker, variables)
         far = worker.host.handle.remote
-        own = _own(worker)
         beside = self._slots.get(worker.host.name, worker.slot + 1)
         return StartRanks(
             command=self._job.command,
             cwd=self._job.folder,
             env=self._environment(far=far),
-            ranks=[RankPlan(worker.number, worker.slot, own, reads_stdin=reads_stdin)],
+            ranks=[RankPlan(worker.number, worker.slot, variables, reads_stdin=reads_stdin)],
             inherit_env=far,
             ranks_on_host=beside,
             mps_ranks=beside,
@@ -59,14 +64,14 @@ class Orders:
             spares=self._spares,
         )
 
-    def _by_engine(self, worker: WorkerProcess) -> StartRanks:
+    def _by_engine(self, worker: WorkerProcess, variables: dict[str, str]) -> StartRanks:
         """Return the order for a process of an engine's, whose agent has the environment that its rank is to have."""
         card = worker.host.card
         return StartRanks(
             command=self._job.command if self._job.command[0] else [card["python"], *self._job.command[1:]],
             cwd=self._job.cwd or card["cwd"],
             env=_ALL,
-            ranks=[RankPlan(worker.number, worker.slot, _own(worker))],
+            ranks=[RankPlan(worker.number, worker.slot, variables)],
             inherit_env=True,
             ranks_on_host=self._slots.get(worker.host.name, 1),
             stays=True,
@@ -79,10 +84,11 @@ class Orders:
         return env | rank_environment(env) | {"HVD_SPARES": str(self._spares)}
 
 
-def _own(worker: WorkerProcess) -> dict[str, str]:
-    return {
+def _own(worker: WorkerProcess, assigned: Assigned, size: int) -> dict[str, str]:
+    local, cross = (assigned.local_rank, assigned.local_size), (assigned.cross_rank, assigned.cross_size)
+    return environment.place(assigned.rank, worker.host.name, local, cross) | {
+        "HOROVOD_SIZE": str(size),
         elastic.WORKER: str(worker.number),
         elastic.SLOT: str(worker.slot),
-        "HOROVOD_HOSTNAME": worker.host.name,
         "HVD_HOST": worker.host.machine,
     }
