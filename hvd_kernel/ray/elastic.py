@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
+from hvd_kernel.compat.tree.runner.elastic.discovery import HostDiscovery
 from hvd_kernel.compat.tree.runner.elastic.settings import ElasticSettings
 from hvd_kernel.ray.discovery import slots
 from hvd_kernel.ray.runner import RayExecutor
@@ -20,7 +21,7 @@ _LATE = (
 )
 
 
-class RayHostDiscovery:
+class RayHostDiscovery(HostDiscovery):
     """Ray's nodes, by their ids, with room for ranks of these resources."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
+from hvd_kernel.compat.tree.runner.elastic.discovery import HostDiscovery
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
@@ -22,7 +23,7 @@ _EPHEMERAL = "ObjectRefs cannot be returned from Elastic runs as the workers are
 _SINGLE = "Elastic mode does not support execute_single. Please use the execute method instead"
 
 
-class RayHostDiscovery:
+class RayHostDiscovery(HostDiscovery):
     """Ray's nodes, by their ids, with room for ranks of these resources."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1) -> None:

@@ -240,6 +240,12 @@ def test_hosts_that_a_script_or_a_program_names(tmp_path: Path) -> None:
     assert HostDiscoveryScript(str(script), 2).find_available_hosts_and_slots() == {"a": 2, "b": 3}
     with pytest.raises(RuntimeError, match=r"Failed to execute discovery script: false\. Exit code: 1"):
         HostDiscoveryScript("false", 2).find_available_hosts_and_slots()
+
+    class Listed(HostDiscoveryScript):
+        def _execute_discovery_script(self) -> str:
+            return f"{self._discovery_script}\n\nd:4\n"
+
+    assert Listed(discovery_script="c", slots=3).find_available_hosts_and_slots() == {"c": 3, "d": 4}
     fixed = FixedHosts({"a": 1})
     assert isinstance(fixed, HostDiscovery)
     fixed.set({"b": 2})
@@ -326,6 +332,15 @@ def test_an_elastic_job_by_gloo_run_elastic_and_by_a_command_line(
         return hvd.rank(), hvd.size(), os.environ["A"]
 
     assert gloo_run_elastic(settings, {"A": "a"}, place, None) == [(0, 2, "a")]
+    capfd.readouterr()
+
+    def variables() -> list[str]:
+        return [os.environ[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+
+    assert gloo_run_elastic(ElasticSettings(hosts, 2, 2, 60, None, num_proc=2), {}, variables, None) == [
+        ["0", "2", "0", "1"],
+        ["1", "2", "0", "1"],
+    ]
     capfd.readouterr()
     with pytest.raises(RuntimeError, match="Exit code: 4\n"):
         gloo_run_elastic(settings, {}, ["sh", "-c", "exit 4"], None)

@@ -17,38 +17,45 @@ class HostDiscovery:
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """A script that prints lines ``host`` or ``host:slots``."""
+    """A script that prints lines ``host`` or ``host:slots``; ``slots``: of a host without a number.
 
-    def __init__(self, discovery_script: str, default_slots: int) -> None:
-        self._script = discovery_script
-        self._slots = default_slots
+    Subclasses may override ``_execute_discovery_script``, which returns the lines.
+    """
+
+    def __init__(self, discovery_script: str, slots: int) -> None:
+        self._discovery_script = discovery_script
+        self._default_slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Run it.
+        """Run the script.
 
         Raises
         ------
         RuntimeError
             It fails.
         """
-        said = io.StringIO()
-        status = safe_shell_exec.execute(self._script, stdout=said)
+        lines = [line.strip() for line in self._execute_discovery_script().splitlines()]
+        parts = [line.partition(":") for line in lines if line]
+        return {host: int(slots) if slots else self._default_slots for host, _, slots in parts}
+
+    def _execute_discovery_script(self) -> str:
+        stdout = io.StringIO()
+        status = safe_shell_exec.execute(self._discovery_script, stdout=stdout)
         if status:
-            raise RuntimeError(f"Failed to execute discovery script: {self._script}. Exit code: {status}")
-        parts = [line.strip().partition(":") for line in said.getvalue().splitlines() if line.strip()]
-        return {host: int(slots) if slots else self._slots for host, _, slots in parts}
+            raise RuntimeError(f"Failed to execute discovery script: {self._discovery_script}. Exit code: {status}")
+        return stdout.getvalue()
 
 
 class FixedHosts(HostDiscovery):
     """Hosts that somebody sets."""
 
     def __init__(self, host_slots: Mapping[str, int]) -> None:
-        self._hosts = host_slots
+        self._host_slots = host_slots
 
     def find_available_hosts_and_slots(self) -> Mapping[str, int]:
         """Return them."""
-        return self._hosts
+        return self._host_slots
 
     def set(self, host_slots: Mapping[str, int]) -> None:
         """Replace them."""
-        self._hosts = host_slots
+        self._host_slots = host_slots
