@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from hvd_kernel.core.handles import (
@@ -39,6 +39,7 @@ from hvd_kernel.core.tensor import (
     place_of,
 )
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
+from hvd_kernel.protocol import main_objects
 
 __all__ = [
     "Adasum",
@@ -440,7 +441,9 @@ def broadcast_object(
     Parameters
     ----------
     obj
-        What cloudpickle takes: also functions and classes of a notebook. On the root it is returned itself.
+        What cloudpickle takes: also functions and classes of a notebook or script. A rank that has the same
+        definition of them uses its own, so that ``isinstance`` holds; another one gets a copy. On the root it is
+        returned itself.
     root_rank
         Whose object it is: a rank of all, also in a process set.
     name
@@ -462,10 +465,10 @@ def broadcast_object(
     """
     name = name or "broadcast_object"
     root = current_engine().rank == root_rank
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if root else np.empty(0, np.uint8)
+    data = np.frombuffer(main_objects.dumps(obj), np.uint8) if root else np.empty(0, np.uint8)
     length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)[0])
     received = broadcast(data if root else np.empty(length, np.uint8), root_rank, f"{name}.t", process_set)
-    return obj if root else cloudpickle.loads(received.data)
+    return obj if root else pickle.loads(received.data)  # noqa: S301 - from a rank of this job
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -491,7 +494,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ('rank', 0)
     """
     name = name or "allgather_object"
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    data = np.frombuffer(main_objects.dumps(obj), np.uint8)
     ends = np.cumsum(allgather(np.array([data.size], np.int64), f"{name}.sz", process_set))
     everything = allgather(data, f"{name}.t", process_set)
-    return [cloudpickle.loads(part.data) for part in np.split(everything, ends[:-1])]
+    return [pickle.loads(part.data) for part in np.split(everything, ends[:-1])]  # noqa: S301 - from ranks of this job

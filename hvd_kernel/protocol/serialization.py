@@ -47,9 +47,9 @@ def loaded(name: str) -> Any:
 
 def pack(value: Any) -> list[Any]:
     """Return the parts of a value; all of them support the buffer protocol."""
-    import cloudpickle  # noqa: PLC0415 - only when values travel
+    from hvd_kernel.protocol.main_objects import MainPickler  # noqa: PLC0415 - only when values travel
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class Pickler(MainPickler):
         def reducer_override(self, obj: Any) -> Any:
             torch = loaded("torch")
             if torch is not None and isinstance(obj, torch.Tensor):

@@ -20,9 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
-
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, said
+from hvd_kernel.protocol import main_objects
 
 _REASON_CHARS = 300
 
@@ -88,7 +87,7 @@ def pack_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     out = io.BytesIO()
     pickle.dump((list(path), _source_of(func)), out)
     try:
-        cloudpickle.dump((func, tuple(args), dict(kwargs)), out)
+        main_objects.MainPickler(out).dump((func, tuple(args), dict(kwargs)))
     except Exception as error:
         raise ClusterError(f"{_name(func)} with its arguments cannot be sent to the ranks: {error}") from error
     return out.getvalue()
@@ -116,7 +115,7 @@ def _is_connected() -> bool:
 
 def _packed_value(value: Any) -> bytes:
     try:
-        packed: bytes = cloudpickle.dumps(value)
+        packed = main_objects.dumps(value)
     except Exception as error:
         raise TypeError(f"the function's result, a {type(value).__name__}, cannot be sent back: {error}") from error
     return packed
@@ -136,7 +135,7 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
 
 def _packed_error(error: BaseException) -> bytes:
     try:
-        packed: bytes = cloudpickle.dumps(error)
+        packed = main_objects.dumps(error)
     except Exception:  # noqa: BLE001 - it holds something that cannot travel; its text does
         return b""
     return packed

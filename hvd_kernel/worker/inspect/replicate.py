@@ -20,6 +20,7 @@ from hvd_kernel.core import ops, session
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.frameworks import registry
 from hvd_kernel.protocol import replicated, serialization
+from hvd_kernel.protocol.main_objects import MainPickler
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.names import NAMES
 from hvd_kernel.worker.inspect.variable_summary import users
@@ -152,7 +153,7 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(MainPickler):
     """Has the frameworks take apart what belongs to this process, as a distributed optimizer."""
 
     def reducer_override(self, obj: Any) -> Any:

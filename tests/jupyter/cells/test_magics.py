@@ -142,6 +142,19 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     ]
 
 
+def test_classes_of_cells_are_the_receivers_own(kernel: Kernel) -> None:
+    define = "import enum\nclass Color(enum.Enum):\n    RED = 1\n"
+    cell = "red = hvd.broadcast_object(Color.RED, 0)\nred is Color.RED, isinstance(red, Color)"
+    assert kernel.run(f"%%hvdrun\n{define}{cell}").shown == ["[0-3] (True, True)"]
+    kernel.run(f"{define}mine = Color.RED\n%hvdpush mine")
+    assert kernel.run("%%hvdrun\nmine is Color.RED").shown == ["[0-3] True"]
+    kernel.run("%hvdpull red")
+    assert kernel.run("[each is Color.RED for each in red]").shown == ["[True, True, True, True]"]
+    changed = "%%hvdrun --ranks 1\nclass Color(enum.Enum):\n    RED = 2\n"
+    kernel.run(changed)
+    assert kernel.run("%%hvdrun\nhvd.broadcast_object(Color.RED, 0).value").shown == ["[0-3] 1"]
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
