@@ -53,6 +53,12 @@ def environment(name: str) -> Path:
     return _made(f"{name}-{_digest(lock, str(ours()), _LINKED)}", lambda python: _link_all(python, lock, downloaded))
 
 
+def made(name: str, lock: Path, base: Path) -> Path:
+    """The Python of an environment of another version of Python, ``base``, with a lock file's packages and none of ours."""
+    version = subprocess.run([base, "-VV"], capture_output=True, text=True, check=True).stdout
+    return _made(f"{name}-{_digest(lock, version, str(ours()))}", lambda python: _install(python, lock), base)
+
+
 class Ranks(RankPool):
     """A pool of ranks of another Python: ``Ranks(environment("tf221"), 2)``; ``interop``: TensorFlow's threads for operations."""
 
@@ -104,19 +110,19 @@ def _digest(lock: Path, *more: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _made(name: str, fill: Callable[[Path], None]) -> Path:
-    """The Python of the environment of this name; the first that asks fills it."""
+def _made(name: str, fill: Callable[[Path], None], base: Path | None = None) -> Path:
+    """The Python of the environment of this name; the first that asks fills it. ``base``: instead of pytest's Python."""
     folder = _home() / name
     python = folder / "bin" / "python"
     if not python.exists():
-        with _alone(folder):
+        with locked(folder):
             if not python.exists():
-                _make(folder, fill)
+                _make(folder, fill, base)
     return python
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """No other process makes this environment meanwhile; whose maker dies, leaves no lock."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as file:
@@ -124,15 +130,18 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, fill: Callable[[Path], None]) -> None:
+def _make(folder: Path, fill: Callable[[Path], None], base: Path | None) -> None:
     """Make it beside its place: what is there is whole. Scripts with its path in their first line are not used."""
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        venv.EnvBuilder(symlinks=True).create(made)
-        fill(made / "bin" / "python")
-        made.replace(folder)
+        if base is None:
+            venv.EnvBuilder(symlinks=True).create(new)
+        else:
+            subprocess.run([base, "-m", "venv", "--symlinks", "--without-pip", new], check=True)
+        fill(new / "bin" / "python")
+        new.replace(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _link_all(python: Path, lock: Path, downloaded: Path) -> None:

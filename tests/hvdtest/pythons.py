@@ -1,0 +1,84 @@
+"""Environments of other versions of Python than pytest's: our package, with an extension that is built for them.
+
+``python_of("3.13")`` is the Python of tests/frameworks/environments/python.txt under that version. The extension is built
+against the installed core, in build/python-3.13: half a minute on two cores, once, and what has changed after that.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hvdtest.environments import LOCKS, OURS, locked, made, ours
+from hvdtest.launch import TESTS
+from hvdtest.venvs import site_packages
+
+ROOT = TESTS.parent
+LOCK = LOCKS / "python.txt"
+_EXTENSION = "_native.*.so"
+_BUILD_S = 900
+
+
+@functools.cache
+def interpreter(version: str) -> Path | None:
+    """The Python of this version on the PATH or of pyenv; None if there is none."""
+    found = shutil.which(f"python{version}")
+    listed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    for candidate in [*([Path(found)] if found else []), *listed]:
+        script = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([candidate, "-c", script], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:  # pyenv's shims exist for versions that are not chosen
+            return candidate
+    return None
+
+
+def python_of(version: str) -> Path:
+    """The Python of the environment; a test is skipped where that version is not installed."""
+    base = interpreter(version)
+    if base is None:
+        pytest.skip(f"Python {version} is not installed")
+    python = made(f"python{version}", LOCK, base)
+    with locked(python.parents[1]):
+        _link_ours(site_packages(python), _extension(version, python))
+    return python
+
+
+def _extension(version: str, python: Path) -> Path:
+    """Build the extension for this Python; return its file."""
+    build = ROOT / "build" / f"python-{version}"
+    tools = Path(sys.executable).parent
+    core = ours() / "hvd_kernel" / "libhvd_core.so"
+    pybind11 = _output(sys.executable, "-m", "pybind11", "--cmakedir")
+    _output(
+        *(tools / "cmake", "-S", ROOT / "native", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug"),
+        *(f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", f"-DPython_EXECUTABLE={python}", f"-Dpybind11_DIR={pybind11}"),
+        *(f"-DHVD_CORE_LIBRARY={core}", "-DHVD_CUDA=OFF", "-DHVD_MPI=OFF", "-DSKBUILD_DATA_DIR="),
+    )
+    _output(tools / "cmake", "--build", build, "--target", "_native")
+    (built,) = build.glob(_EXTENSION)
+    return built
+
+
+def _output(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def _link_ours(folder: Path, extension: Path) -> None:
+    """Link the package file by file: only its extension is another one."""
+    package = folder / "hvd_kernel"
+    shutil.rmtree(package, ignore_errors=True)
+    package.mkdir()
+    sources = [path for path in (ROOT / "hvd_kernel").iterdir() if path.name != "__pycache__"]
+    libraries = [path for path in (ours() / "hvd_kernel").glob("*.so") if not path.match(_EXTENSION)]
+    for path in [*sources, *libraries, extension]:
+        (package / path.name).symlink_to(path)
+    for path in ours().glob(OURS[1]):
+        link = folder / path.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
