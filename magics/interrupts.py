@@ -8,12 +8,34 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from hvd_kernel.formatting.rank_labels import named
+
+_LAST = "ends only {them}, without {their} variables, and starts {fresh}"
+_NEXT = (f"another interrupt is sent to {{them}} again, the one after it {_LAST}", f"another interrupt {_LAST}")
+_ENDING = "ending {who}, without {their} variables, and starting {fresh}"
+_WORDS = (
+    {"them": "these", "their": "their", "fresh": "fresh ones"},
+    {"them": "this one", "their": "its", "fresh": "a fresh one"},
+)
+
 SAME_S = 0.5
 """Interrupts this close together are one: the third of them ends ranks, and impatient fingers press twice."""
+
+
+def not_responding(ranks: Collection[int], presses: int) -> str:
+    """Return what the first or second interrupt of a cell has done about these ranks, and what the next one does."""
+    again = " again" if presses > 1 else ""
+    text = _NEXT[min(presses, len(_NEXT)) - 1].format(**_WORDS[len(ranks) == 1])
+    return f"{named(ranks)} interrupted{again} and not responding yet: {text}"
+
+
+def ending(ranks: Collection[int]) -> str:
+    """Return what the third interrupt does."""
+    return _ENDING.format(who=named(ranks), **_WORDS[len(ranks) == 1])
 
 
 class InterruptCount:

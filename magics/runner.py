@@ -13,8 +13,8 @@ from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
-from hvd_kernel.magics.display.rank_failures import merged_error
-from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted
+from hvd_kernel.magics.display.rank_failures import is_own, merged_error, one_line_each, still_running, summary
+from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding
 from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import (
     Event,
@@ -24,10 +24,13 @@ from hvd_kernel.protocol.messages import (
     RankDone,
     RankJoined,
     RankLeft,
+    RankRaised,
     Whereabouts,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hvd_kernel.cluster import CellRun, Session
     from hvd_kernel.magics.display.render import Renderer
 
@@ -41,10 +44,9 @@ SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
 PATIENT_S = 2.0
 """After the first press, the stacks of ranks that do not obey are shown without a second one."""
 
-LAST_STEP = {
-    True: "ends only this one, without its variables, and starts a fresh one",
-    False: "ends only these, without their variables, and starts fresh ones",
-}
+RAISED_S = 1.0
+"""A rank's error is shown while others run if they still run after this time: as a rule they are released at once."""
+
 REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
@@ -77,9 +79,12 @@ class CellRunner:
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
+        self._reported = 0  # interrupts of which the report of ranks that do not respond has been shown
         self._released: set[int] = set()  # ranks that were told not to hold the others any more
         self.fate = ""  # what has become of them, if anything
         self._failures: dict[int, Failure] = {}
+        self._raised: dict[int, RankRaised] = {}
+        self._first: dict[int, float] = {}  # ranks that failed before any interrupt -> when that was known here
         self.prompts = prompts or RunPrompts(session, renderer, ranks)
         self._tick = tick  # what else is done between events
 
@@ -106,10 +111,15 @@ class CellRunner:
         match event:
             case MetricsSample():
                 self._stalls.observe(event)
+            case RankRaised(rank):
+                self._raised[rank] = event
+                self._note_failure(rank)
             case RankDone(rank, failure):
                 self._left.discard(rank)
                 if failure:
                     self._failures[rank] = failure
+                    if is_own(failure):
+                        self._note_failure(rank)
             case RankJoined(rank):
                 self._left.add(rank)
                 self._follow({*self._ranks, rank})
@@ -118,6 +128,10 @@ class CellRunner:
                 self._follow({*self._ranks} - {rank})
             case InElastic() if cluster_size.is_resizable(self._session):
                 self._renderer.show_size(self._session.n)
+
+    def _note_failure(self, rank: int) -> None:
+        if not self.stopped:
+            self._first.setdefault(rank, time.monotonic())
 
     def _follow(self, ranks: set[int]) -> None:
         """Have these ranks from here on."""
@@ -141,25 +155,54 @@ class CellRunner:
         return bool(self._left) and self._obeyed >= GIVE_UP_AT
 
     @property
+    def interrupted(self) -> bool:
+        """True where the user has interrupted the cell."""
+        return self._obeyed > 0
+
+    @property
+    def stopped(self) -> bool:
+        """True where an interrupt or the timeout has ended the cell."""
+        return self.interrupted or self._late
+
+    @property
     def failed(self) -> bool:
         """True where ``check`` raises."""
-        return bool(self._obeyed or self._late or self._failures)
+        return bool(self.stopped or self._failures)
 
     def word(self) -> str:
         """Return the final state of the ranks that did not fail."""
-        return "interrupted" if self._obeyed or self._late else "done"
+        return "interrupted" if self.stopped else "done"
 
     def check(self, is_local: Callable[[str], bool]) -> None:
-        """Raise what the cell has to fail with, if anything."""
-        if self._obeyed:
-            obedient = set(self._ranks) - self._left
-            kept = [f"{named(obedient)} interrupted, variables are kept"] if obedient else []
-            raise Interrupted("\n".join(kept + self._aftermath()))
-        if self._late:
-            text = f"the cell took longer than {self._timeout:g} s and was interrupted"
-            raise HvdTimeout("\n".join([text, *self._aftermath()]))
-        if self._failures:
-            raise merged_error(list(self._failures.values()), is_local)
+        """Raise what the cell has to fail with, if anything: first a rank's own error, then what stopped the cell."""
+        failures = self._known_failures()
+        first = [failure for failure in failures if failure.rank in self._first]
+        if not self.stopped:
+            if failures:
+                raise merged_error(failures, is_local)
+            return
+        later = one_line_each([each for each in failures if is_own(each) and each.rank not in self._first])
+        lines = [*self._stopped_by(self._first), *later, *self._aftermath()]
+        if first:
+            raise merged_error([*first, *(each for each in failures if each.secondary)], is_local, lines)
+        raise (Interrupted if self.interrupted else HvdTimeout)("\n".join(lines))
+
+    def _known_failures(self) -> list[Failure]:
+        """Return the failures of all ranks; of a rank that is given up while it formats its traceback, the error."""
+        cut_off = [
+            Failure(rank, each.ename, each.evalue, (summary(each.ename, each.evalue),), self._first.get(rank, 0.0))
+            for rank, each in self._raised.items()
+            if rank in self._left
+        ]
+        return [*self._failures.values(), *cut_off]
+
+    def _stopped_by(self, failed: Collection[int]) -> list[str]:
+        """Say what stopped the ranks that had not failed."""
+        if not self.interrupted:
+            return [f"the cell took longer than {self._timeout:g} s and was interrupted"]
+        secondary = {rank for rank, failure in self._failures.items() if failed and failure.secondary}
+        obedient = set(self._ranks) - self._left - set(failed) - secondary
+        return [f"{named(obedient)} interrupted, variables are kept"] if obedient else []
 
     def _aftermath(self) -> list[str]:
         """Say who did not respond, what became of it or what to do, and why ranks waited before."""
@@ -180,8 +223,9 @@ class CellRunner:
         if self._deadline is not None and not self._late and now > self._deadline + self.prompts.waited:
             self._late = True
             self._interrupt()
-        impatient = self._obeyed >= SHOW_STUCK_AT or now > self._pressed_at + PATIENT_S
-        if self._pressed_at and impatient and not self._where:
+        late = self._pressed_at > 0 and now > self._pressed_at + PATIENT_S
+        if self._reported < self._obeyed and (late or self._obeyed >= SHOW_STUCK_AT):
+            self._reported = self._obeyed
             self._show_stuck()
 
     def _interrupt(self) -> None:
@@ -190,18 +234,28 @@ class CellRunner:
         self._session.interrupt(self.left)
 
     def _show_stuck(self) -> None:
+        """Show where the ranks are that do not respond, what has been done, and what another interrupt does."""
         self._where = look(self._session, self.left)
-        words = LAST_STEP[len(self._left) == 1]
-        self._renderer.tell(f"{report(self._where)}{named(self._left)} not responding yet: another interrupt {words}\n")
+        self._renderer.tell(f"{report(self._where)}{not_responding(self.left, self._obeyed)}\n")
 
     def _explain(self) -> None:
         self._stalls.tick()
         if held := (self._run.holding & self._stalls.awaited) - self._released:
             self._released |= held
             self._session.post("release", sorted(held), urgent=True)
-        if self._stalls.sentence != self._explained:
-            self._explained = self._stalls.sentence
-            self._renderer.explain(self._explained)
+        sentence = "" if self.stopped else "; ".join(filter(None, [self._unnoticed(), self._stalls.sentence]))
+        if sentence != self._explained:
+            self._explained = sentence
+            self._renderer.explain(sentence)
+
+    def _unnoticed(self) -> str:
+        """Return the sentence for the first failure that ranks have not noticed which still run."""
+        running = self._left - self._first.keys()
+        rank = min(self._first, key=lambda each: self._first[each], default=None)
+        if rank is None or not running or time.monotonic() < self._first[rank] + RAISED_S:
+            return ""
+        error = self._failures.get(rank) or self._raised[rank]
+        return still_running(rank, error.ename, error.evalue, running)
 
     def _given_up(self, interrupts: InterruptCount) -> bool:
         """Whether a third press, or the time after a timeout, ends the wait for ranks that do not obey."""

@@ -30,6 +30,7 @@ _STATES = {
     "stopped": "{is} stopped (SIGSTOP or a debugger)",
     "dead": "{is} dead",
     "ended": "{has} ended",
+    "traceback": "{is} formatting the traceback of an error",
     "absent": "cannot be asked",
     "elsewhere": "another launcher has started",
 }
@@ -41,6 +42,7 @@ _DOING = {
     "prompt": "at a prompt",
     "silent": "in C code that keeps Python's lock",
     "ended": "has ended",
+    "traceback": "formatting the traceback of an error",
     "absent": "cannot be asked: it has not called hvd.init(), or not with the hvd_kernel of its launcher",
     "elsewhere": "started by another launcher",
 }

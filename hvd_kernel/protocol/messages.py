@@ -37,6 +37,9 @@ ELASTIC_TYPE = "hvd_elastic"
 UNDONE_TYPE = "hvd_undone"
 """msg_type under which rank 0 says on its iopub how many optimizer steps a failure has undone."""
 
+RAISED_TYPE = "hvd_raised"
+"""msg_type under which a rank publishes the error that ends its cell, before the traceback is formatted."""
+
 BROKEN_TYPE = "hvd_broken"
 """msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
 
@@ -125,8 +128,8 @@ class Whereabouts:
     """What one rank's main thread is doing at this moment."""
 
     rank: int
-    state: str  # "idle" | "compute" | "collective" | "prompt"; from outside: "stopped" | "silent" | "dead"; of a
-    # script "connected" | "absent" (processes/rank_channel.py) | "ended" | "elsewhere"
+    state: str  # "idle" | "compute" | "collective" | "prompt" | "traceback"; from outside: "stopped" | "silent" |
+    # "dead"; of a script "connected" | "absent" (processes/rank_channel.py) | "ended" | "elsewhere"
     waiting_for: str = ""  # name of the operation in which it waits
     frames: tuple[Frame, ...] = ()  # outermost first, without IPython's and ours
     pending: tuple[Pending, ...] = ()  # oldest first
@@ -230,6 +233,15 @@ class RankLeft:
 
 
 @dataclass(frozen=True)
+class RankRaised:
+    """The rank has raised an error of its own that ends the cell there; RankDone brings the traceback."""
+
+    rank: int
+    ename: str
+    evalue: str
+
+
+@dataclass(frozen=True)
 class RankDone:
     """The rank has finished the cell."""
 
@@ -237,7 +249,7 @@ class RankDone:
     failure: Failure | None = None
 
 
-MembershipChange = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | RankDone
+MembershipChange = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | RankRaised | RankDone
 Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | MembershipChange
 
 

@@ -135,7 +135,7 @@ class _Cell:
         try:
             watch.check(user_ns.__contains__)
         except error_policy.OF_THE_RANKS as error:
-            if options.raise_error:
+            if options.raise_error or watch.interrupted:
                 raise
             names = [*filter(None, [options.out]), *options.pull, *options.gather]
             user_ns.update(dict.fromkeys(names, error))  # lest they have an older cell's values

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from hvd_kernel.formatting.rank_labels import label, named
 from hvd_kernel.magics.display.merge import merge
 from hvd_kernel.protocol.messages import Failure
 
 MOMENT_S = 1.0
+
+MAX_TEXT = 200
+"""Characters of an error in a sentence."""
 
 MAX_OTHERS = 8
 """Lines about failures other than the root."""
@@ -57,7 +60,27 @@ def by_cause(failures: Sequence[Failure]) -> list[Failure]:
     return [root, *(f for f in ordered if f is not root)]
 
 
-def merged_error(failures: Sequence[Failure], is_local: Callable[[str], bool] = lambda _: False) -> RankError:
+def is_own(failure: Failure) -> bool:
+    """Return whether a rank failed for a reason of its own: no other rank and no interrupt caused it."""
+    return not failure.secondary and failure.ename != "KeyboardInterrupt"
+
+
+def still_running(rank: int, ename: str, evalue: str, running: Collection[int]) -> str:
+    """Return the sentence for a cell in which a rank has failed while others do not notice."""
+    text = summary(ename, evalue)[:MAX_TEXT]
+    cause = evalue.split("\n", maxsplit=1)[0] if ename == "RankDied" else f"rank {rank} raised {text}"
+    run, them = ("runs", "it") if len(running) == 1 else ("run", "them")
+    return f"{cause}; {named(running)} still {run}: interrupt the cell to end {them}"
+
+
+def summary(ename: str, evalue: str) -> str:
+    """Return an error in one line."""
+    return f"{ename}: {evalue}".rstrip(": ").split("\n")[0]
+
+
+def merged_error(
+    failures: Sequence[Failure], is_local: Callable[[str], bool] = lambda _: False, more: Sequence[str] = ()
+) -> RankError:
     """Make the exception with which the cell fails.
 
     Parameters
@@ -66,10 +89,12 @@ def merged_error(failures: Sequence[Failure], is_local: Callable[[str], bool] = 
         At least one.
     is_local
         Whether a variable exists in the notebook's own namespace: a NameError then says how to push it.
+    more
+        Lines after the failures.
     """
     ordered = by_cause(failures)
     root = ordered[0]
-    return _class_named(root.ename)(ordered, _traceback(ordered, is_local))
+    return _class_named(root.ename)(ordered, [*_traceback(ordered, is_local), *more])
 
 
 def _is_death(failure: Failure) -> bool:
@@ -84,7 +109,7 @@ def _traceback(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> l
         also, more = _in_full(by_cause(raised), is_local)
         lines += more
         others = [f for f in others if f.rank not in also]
-    lines += _others(others)
+    lines += one_line_each(others)
     if released := [f.rank for f in ordered[1:] if f.secondary and f.rank not in same]:
         lines.append(f"{label(released)} released, because rank {root.rank} failed")
     return lines
@@ -101,10 +126,10 @@ def _in_full(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> tup
     return same, lines
 
 
-def _others(failures: Sequence[Failure]) -> list[str]:
+def one_line_each(failures: Sequence[Failure]) -> list[str]:
+    """Return failures without their tracebacks, equal ones once."""
     lines = [
-        f"{label(ranks)} {text}"
-        for ranks, text in merge({f.rank: [f"{f.ename}: {f.evalue}".rstrip(": ").split("\n")[0]] for f in failures})
+        f"{label(ranks)} {text}" for ranks, text in merge({f.rank: [summary(f.ename, f.evalue)] for f in failures})
     ]
     if len(lines) > MAX_OTHERS:
         return [*lines[:MAX_OTHERS], f"… and {len(lines) - MAX_OTHERS} more"]

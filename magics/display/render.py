@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.diagnosis.stragglers import Slow
@@ -42,6 +43,9 @@ SHOW_AFTER_S = 1.0
 """A cell that runs this long gets its dashboard where the user looks on."""
 
 FLUSH_S = 0.1
+
+Bundle = dict[str, Any]
+"""MIME type to data, or to metadata."""
 
 
 class Renderer:
@@ -212,22 +216,30 @@ class Renderer:
         displays = {rank: [_key(o) for o in buffer.rich if not o.is_result] for rank, buffer in self._buffers.items()}
         left_out = {rank: [buffer.left_out] for rank, buffer in self._buffers.items() if buffer.left_out}
         for ranks, key in merge(displays):
-            data, metadata = json.loads(key)
-            if set(data) == {"text/plain"}:
-                self._writer.show({"text/plain": labelled(ranks, _plain(data))})
-            else:
-                self._writer.show({"text/plain": label(ranks)})
-                self._writer.show(data, metadata)
+            self._show_labelled(ranks, *json.loads(key))
         for ranks, count in merge(left_out):
             self._writer.show({"text/plain": f"{label(ranks)} … {count:,} displays more, which were too many to keep"})
         self._finish_results([(ranks, *json.loads(key)) for ranks, key in merge(results)])
 
-    def _finish_results(self, groups: list[tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]]) -> None:
-        text = "\n".join(labelled(ranks, _plain(data)) for ranks, data, _ in groups)
+    def _finish_results(self, groups: list[tuple[tuple[int, ...], Bundle, Bundle]]) -> None:
+        """Write results: one that all ranks agree on as it is, text in one piece, other forms for each group."""
         if len(groups) == 1:
-            self._writer.show({**groups[0][1], "text/plain": text}, groups[0][2])
-        elif groups:
-            self._writer.show({"text/plain": text})
+            ranks, data, metadata = groups[0]
+            self._writer.show({**data, "text/plain": labelled(ranks, _plain(data))}, metadata)
+            return
+        for is_text, run in groupby(groups, lambda group: self._writer.terminal or _is_text(group[1])):
+            if is_text:
+                self._writer.show({"text/plain": "\n".join(labelled(ranks, _plain(data)) for ranks, data, _ in run)})
+            else:
+                for group in run:
+                    self._show_labelled(*group)
+
+    def _show_labelled(self, ranks: tuple[int, ...], data: Bundle, metadata: Bundle) -> None:
+        if _is_text(data):
+            self._writer.show({"text/plain": labelled(ranks, _plain(data))})
+        else:
+            self._writer.show({"text/plain": label(ranks)})
+            self._writer.show(data, metadata)
 
 
 def steps_lost(steps: int) -> str:
@@ -237,6 +249,10 @@ def steps_lost(steps: int) -> str:
 
 def _key(output: RichOutput) -> str:
     return json.dumps([output.data, output.metadata], sort_keys=True, default=str)
+
+
+def _is_text(data: Mapping[str, Any]) -> bool:
+    return set(data) == {"text/plain"}
 
 
 def _plain(data: Mapping[str, Any]) -> str:

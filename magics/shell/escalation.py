@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.commands.subcommands.respawn import respawn
+from hvd_kernel.magics.interrupts import ending
 
 if TYPE_CHECKING:
     from hvd_kernel.magics.context import Context
@@ -18,6 +19,9 @@ def replace_stuck(context: Context, watch: CellRunner) -> None:
     if not watch.given_up:
         return
     who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"
+    writer = context.writer()
+    if writer.looked_at:
+        writer.say(f"{ending(watch.left)}\n", "stderr")
     session = context.manager.current()
     gone = {*watch.left, *session.dead}
     if len(gone) == session.n:  # nobody is left to go on from

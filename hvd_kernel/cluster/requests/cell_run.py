@@ -24,6 +24,7 @@ from hvd_kernel.protocol.messages import (
     LEFT_OUT_TYPE,
     METRICS_TYPE,
     PROMPT_TYPE,
+    RAISED_TYPE,
     UNDONE_TYPE,
     WAITING_TYPE,
     Cleared,
@@ -37,6 +38,7 @@ from hvd_kernel.protocol.messages import (
     RankJoined,
     RankLeft,
     RankLost,
+    RankRaised,
     RichOutput,
     StepsUndone,
     TextDelta,
@@ -71,6 +73,7 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
     LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
     ELASTIC_TYPE: lambda rank, _content: InElastic(rank),
     UNDONE_TYPE: lambda rank, content: StepsUndone(rank, content["steps"]),
+    RAISED_TYPE: lambda rank, content: RankRaised(rank, content["ename"], content["evalue"]),
 }
 
 

@@ -125,6 +125,10 @@ class OutputCapture:
         """Send something else to those who wait for the cell's answer."""
         self._publish(kind, content, self._parent)
 
+    def display_error(self, text: str) -> None:
+        """Write a traceback to this rank's stderr, whatever the user's code has put in its place."""
+        self._logs["stderr"].append(encoded(f"{text}\n"))
+
     def log(self, text: str) -> None:
         """Write to the log of stderr alone; between cells, for while one runs the notebook gets what is there."""
         self._logs["stderr"].append(encoded(text))

@@ -56,12 +56,15 @@ class Control:
     elastic: ElasticCell  # the same
     on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
     explain: Callable[[BaseException], str]  # what is to be said beside an error of a cell, the same
+    announce: Callable[[str, str], None]  # publishes name and text of the error that ends a cell, the same
     latest = Latest()
 
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
         self._shell = shell
         self.value: Any = None  # of the latest cell's last expression
+        self.traceback: list[str] = []  # of the error that ended it, as the notebook shows it
+        self.shows_error = False  # the main thread formats a traceback
         self.came = self.cell_begun = 0.0  # the first and the latest, by this host's monotonic clock
         self.origins = Origins()
         self._run_number = 0
@@ -92,7 +95,8 @@ class Control:
             self._shell.compile.count_anew()
         if asked["cell"]:
             self._shell.execution_count = asked["cell"]
-        with self._interruptible():
+            self._shell.history_manager.align(asked["cell"])
+        with self._interruptible(), self._shell.cell_error.cell():
             error = await self._run(code)
         return self._ended(None if error is None else self._failure(error))
 
@@ -112,7 +116,7 @@ class Control:
         self.came = self.came or self.cell_begun
         self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
         self._release = None
-        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        self.traceback = []
 
     def _ended(self, failure: Failure | None) -> dict[str, Any]:
         aborted = self._left or communication.aborted()
@@ -122,7 +126,8 @@ class Control:
 
     async def run_task(self, code: str, *, silent: bool) -> BaseException | None:
         """Run the code of a client of ipyparallel's, inside ``task``; return what it raised."""
-        error = await self._run(code, silent=silent)
+        with self._shell.cell_error.cell():
+            error = await self._run(code, silent=silent)
         if error is None:
             return None
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
@@ -157,13 +162,13 @@ class Control:
 
         IPython swallows a KeyboardInterrupt in some of its own places; one that comes there waits for the user's next.
         """
-        self._inside = True
+        nested, self._inside = self._inside, True  # nested: a statement that runs a cell itself
         try:
-            if self._unwanted_run == self._run_number:
+            if not nested and self._unwanted:
                 raise KeyboardInterrupt
             yield
         finally:
-            self._inside = False
+            self._inside = nested
 
     @property
     def names(self) -> dict[str, Any]:
@@ -195,7 +200,7 @@ class Control:
         if self.in_task and communication.operations() == self._operations:
             return  # a task that nobody waits for
         name = self._seen_as(error)
-        interrupted = name == "KeyboardInterrupt" and self._unwanted_run == self._run_number
+        interrupted = name == "KeyboardInterrupt" and self._unwanted
         self._left = interrupted or communication.is_of_all(error)
         if interrupted:
             communication.abort(_INTERRUPTED, after_s=_COHERENT_S)
@@ -203,6 +208,22 @@ class Control:
             self._release = communication.abort(_reason(name, error), after_s=_UNWATCHED_S)
         else:
             communication.abort(_reason(name, error))
+        if not (self.in_task or name == "KeyboardInterrupt" or communication.is_secondary(error)):
+            self.announce(name, said(error)[:_REASON_CHARS])
+
+    def is_interrupt(self, error: BaseException) -> bool:
+        """Return whether a cell ends by the user's interrupt, of which no traceback is shown."""
+        obeys = self._unwanted or not isinstance(error, KeyboardInterrupt)
+        return obeys and not self.in_task and self._seen_as(error) == "KeyboardInterrupt"
+
+    @contextmanager
+    def showing_error(self) -> Iterator[None]:
+        """Mark that the main thread formats a traceback until the block ends."""
+        self.shows_error = True
+        try:
+            yield
+        finally:
+            self.shows_error = False
 
     def release(self) -> None:
         """Release the peers that an error of all has not ended: they caught it, or were not in the operation."""
@@ -210,8 +231,9 @@ class Control:
             self._release()
 
     def forget(self) -> None:
-        """Let go of the latest cell's value and exception. Between cells."""
+        """Release the results of earlier cells and the latest exception. Between cells."""
         self.value = None
+        self._shell.displayhook.forget()
         self._shell.kernel.debugging.forget()
 
     def interrupt(self, run: int) -> None:
@@ -220,6 +242,10 @@ class Control:
         if self._runs(run):
             self._signal = RepeatedSignal()
             threading.Thread(target=self._insist, args=(self._signal, run), name="hvd-interrupt", daemon=True).start()
+
+    @property
+    def _unwanted(self) -> bool:
+        return self._unwanted_run == self._run_number
 
     def _runs(self, run: int) -> bool:
         return self._running and run == self._run_number
@@ -298,7 +324,7 @@ class Control:
     def _failure(self, error: BaseException) -> Failure:
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
         name = self._seen_as(error)
-        lines = self._shell._last_traceback or [f"{name}: {said(error)}"]  # noqa: SLF001 - ipykernel's own way
+        lines = self.traceback or [f"{name}: {said(error)}"]
         if explained := self.explain(error):
             lines = [*lines, explained]
         return self._told(error, lines)

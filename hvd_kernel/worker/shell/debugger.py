@@ -136,6 +136,16 @@ class Debugging:
         if self._traces():
             sys.settrace(None)
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Trace nothing until the block ends: what runs in it is not the user's code."""
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            yield
+        finally:
+            sys.settrace(trace)
+
     def check_left(self) -> None:
         """Raise where the user has left and nobody heard of it: a finalizer's exceptions go nowhere.
 

@@ -27,17 +27,19 @@ from hvd_kernel.core import metrics
 from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.errors import said
 from hvd_kernel.protocol import cell_ranks, rank_log
-from hvd_kernel.protocol.messages import HALF_OPEN_MS, REMEMBERED_MESSAGES
+from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import memory
 from hvd_kernel.worker.output import traceback_frames
-from hvd_kernel.worker.output.capture import OutputCapture
+from hvd_kernel.worker.output.capture import OutputCapture, encoded
 from hvd_kernel.worker.output.display_capture import RankDisplay
 from hvd_kernel.worker.output.packing import packing
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
+from hvd_kernel.worker.shell.cell_error import CellError
 from hvd_kernel.worker.shell.control import Control
+from hvd_kernel.worker.shell.recall import RankDisplayHook, RankHistory
 from hvd_kernel.worker.shell.tasks import TaskKernel, is_task
 
 _REGISTRATION_S = 60.0
@@ -48,6 +50,24 @@ class RankShell(ZMQInteractiveShell):
     """IPython's shell that releases the peers before it formats a traceback."""
 
     display_pub_class = Type(RankDisplay)
+    displayhook_class = Type(RankDisplayHook)
+
+    def init_history(self) -> None:
+        """Create a history whose numbers are those of the notebook."""
+        self.history_manager = RankHistory(shell=self, parent=self)
+        self.configurables.append(self.history_manager)
+
+    def init_events(self) -> None:
+        """Have errors of callbacks told apart from those of the cell."""
+        super().init_events()  # type: ignore[no-untyped-call]
+        self.cell_error = CellError()
+        trigger = self.events.trigger
+
+        def marked(*args: Any, **kwargs: Any) -> None:
+            with self.cell_error.callback():
+                trigger(*args, **kwargs)
+
+        vars(self.events)["trigger"] = marked
 
     def init_traceback_handlers(self, custom_exceptions: Any) -> None:
         """Have IPython's formatter note of which package each frame is."""
@@ -63,15 +83,36 @@ class RankShell(ZMQInteractiveShell):
         vars(self.InteractiveTB)["format_record"] = format_record
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
-        """Show a traceback without what libraries call inside; all of it goes to the log."""
-        cell = self.kernel.control.latest.cell
+        """Show a traceback without what libraries call inside; all of it goes to the log.
+
+        The traceback that ends the cell becomes the cell's failure; another one is displayed as text, in its place.
+        """
+        kernel = self.kernel
+        cell, in_task = kernel.control.latest.cell, kernel.control.in_task
         where = f"%hvdlogs{f' --cell {cell}' * bool(cell)} shows them"
-        whole = self.InteractiveTB.mode == "Verbose" or self.kernel.control.in_task
+        whole = self.InteractiveTB.mode == "Verbose" or in_task
         shown = stb if whole else traceback_frames.folded(stb, self.packages, where)
         self.packages.clear()
-        if shown != stb:
-            self.kernel.for_the_log = "\n".join(stb)
-        super()._showtraceback(etype, said(evalue), shown)  # type: ignore[no-untyped-call]
+        ends = self.cell_error.ends_cell(evalue)
+        if ends or shown != stb:
+            kernel.for_the_log.append("\n".join(stb))
+        if in_task:
+            super()._showtraceback(etype, said(evalue), shown)  # type: ignore[no-untyped-call]
+        elif ends:
+            kernel.control.traceback = shown
+        else:
+            kernel.output.display_error("\n".join(shown))
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        """Print the message of a magic, unless it ends the cell: the cell's failure has it then."""
+        if not self.cell_error.ends_cell(exc):
+            super().show_usage_error(exc)  # type: ignore[no-untyped-call]
+
+    async def run_ast_nodes(self, *args: Any, result: Any = None, **kwargs: Any) -> bool:
+        """Run statements; the first ones in a cell are the cell's own."""
+        self.cell_error.begin_statements(result)
+        failed: bool = await super().run_ast_nodes(*args, result=result, **kwargs)  # type: ignore[no-untyped-call]
+        return failed
 
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:
         """Run one statement of the user's, where an interrupt may raise."""
@@ -87,12 +128,31 @@ class RankShell(ZMQInteractiveShell):
         yield
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Tell the rank's control first."""
-        self.kernel.debugging.let_go()
-        error = (exc_tuple or sys.exc_info())[1]
-        if error is not None:
-            self.kernel.control.on_raise(error)
-        super().showtraceback(exc_tuple, *args, **kwargs)
+        """Show an error; one that ends the cell releases the peers first, and an interrupt's traceback is not made."""
+        control, error = self.kernel.control, (exc_tuple or sys.exc_info())[1]
+        if error is not None and self.cell_error.ends_cell(error):
+            control.on_raise(error)
+            if control.is_interrupt(error):
+                self._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call] # for %debug
+                return
+        with self.kernel.debugging.suspended(), control.showing_error():
+            super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        """Format nothing: IPython would format each traceback a second time, for a history that a rank has not."""
+        return {"ename": type(exception).__name__, "evalue": said(exception), "traceback": []}
+
+    def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:  # noqa: ARG002 - IPython's
+        """Print what IPython shows in a pager: %prun, ``model?``, %psource."""
+        data = strg if isinstance(strg, dict) else {"text/plain": strg}
+        if "text/plain" in data:
+            self.set_next_input("\n".join(data["text/plain"].splitlines()[max(0, start) :]))
+        else:
+            self.display_pub.publish(data)
+
+    def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: ARG002 - IPython's
+        """Print what IPython writes into a cell, which a rank cannot do: %load, %recall."""
+        sys.stdout.write(f"{text}\n")
 
     def ask_exit(self) -> None:
         """End the cell as sys.exit() does, which is what exit() and quit() mean here: a rank ends with its cluster."""
@@ -138,15 +198,17 @@ class RankKernel(TaskKernel):
     shell_class = Type(RankShell)
     compiler_class = Type(RankCompiler)
     engine_id: int
-    for_the_log = ""  # what of this cell is to be there only
+    for_the_log: list[str]  # tracebacks of this cell that are to be there only
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.for_the_log = []
         stack_report.open_pipe(self.engine_id)
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.RankPrompts(self.engine_id, self._publish, communication.park)
         self.control.on_rank = self._take_rank
         self.control.explain = partial(memory.explanation, self.control)
+        self.control.announce = self._announce_error
         cell_ranks.provide(self._membership)
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = debugger.Debugging(self.shell)
@@ -174,10 +236,10 @@ class RankKernel(TaskKernel):
         ):
             await super().execute_request(stream, ident, parent)
             self._answered = True
-        if self.for_the_log:
-            self.output.log(f"{self.for_the_log}\n")
-            self.for_the_log = ""
-        _forget(self.shell.history_manager)
+        for traceback in self.for_the_log:
+            self.output.log(f"{traceback}\n")
+        self.for_the_log.clear()
+        self.shell.history_manager.forget()
 
     @contextmanager
     def _answering(self, stream: Any, ident: Any, parent: dict[str, Any]) -> Iterator[None]:
@@ -213,6 +275,9 @@ class RankKernel(TaskKernel):
 
     def _publish_for_cell(self, kind: str, content: dict[str, Any]) -> None:
         self._publish(kind, content, self.get_parent("shell"))
+
+    def _announce_error(self, ename: str, evalue: str) -> None:
+        self._publish_for_cell(RAISED_TYPE, {"ename": ename, "evalue": encoded(evalue).decode()})
 
     def _take_rank(self, rank: int) -> None:
         self.engine_id = self.control.prompts.rank = self.telemetry.rank = rank
@@ -290,12 +355,6 @@ def _reply_of(ours: dict[str, Any], cell: int) -> dict[str, Any]:
     return reply | {"status": "error", "ename": failure["ename"], "evalue": failure["evalue"], "traceback": []}
 
 
-def _forget(history: Any) -> None:
-    """Drop what IPython keeps of every cell: results, their text, and inputs for a database that a rank has not."""
-    for kept in (history.outputs, history.exceptions, history.output_hist_reprs, history.db_input_cache):
-        kept.clear()
-
-
 def _spare_the_debugger() -> None:
     """Save each rank 0.1 s: ipykernel would import debugpy, which an engine's channels cannot serve anyway."""
     if "debugpy" not in sys.modules:
@@ -316,7 +375,6 @@ def serve(rank: int, connection: dict[str, Any], namespace: dict[str, Any]) -> N
     config.RankEngine.log_level = logging.ERROR
     config.Session.digest_history_size = REMEMBERED_MESSAGES
     config.HistoryManager.enabled = False  # the notebook keeps it; a rank would write every cell to a database
-    config.InteractiveShell.cache_size = 0  # no Out[]: it would keep every cell's tensors alive
     app = RankEngine.instance(config=config, id=rank, connection_info_env=json.dumps(connection), user_ns=namespace)
     app.initialize([])
     app.session.pack = packing(app.session.pack)

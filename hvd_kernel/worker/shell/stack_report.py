@@ -28,6 +28,8 @@ def whereabouts(control: Control) -> Whereabouts:
     pending = tuple(communication.pending()[:MAX_PENDING])  # rank 0 knows the others' too, also between its cells
     if not control.busy:
         return Whereabouts(control.rank, "idle", pending=pending)
+    if control.shows_error:  # the calls are IPython's, and of what it formats with
+        return Whereabouts(control.rank, "traceback", pending=pending)
     calls = list(_running()) or list(_suspended(control.coroutine))
     parked = control.prompts.parked
     waits_for = "" if parked else communication.waiting_for()

@@ -56,7 +56,7 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
     def do_apply(self, content: Any, bufs: Any, msg_id: str, reply_metadata: Any) -> tuple[dict[str, Any], list[Any]]:
         """Call it where an interrupt may raise."""
         try:
-            with self.control.users_code():
+            with self.control.users_code(), self.shell.cell_error.call(IPythonParallelKernel.do_apply.__code__):
                 reply: tuple[dict[str, Any], list[Any]] = super().do_apply(content, bufs, msg_id, reply_metadata)
                 return reply
         except KeyboardInterrupt as error:  # between the function and ipyparallel's own

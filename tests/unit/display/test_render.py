@@ -92,9 +92,30 @@ def test_arrival_between_ranks_does_not_matter(random: object, n: int) -> None:
     assert output(shuffled, n=n) == expected
 
 
-def test_results_that_differ_are_one_text() -> None:
-    assert output([result(1, "b\nb"), result(0, "a", **{"text/html": "<b>"})]) == [
-        ("display", {"text/plain": "[0] a\n[1] b\n    b"})
+def test_text_results_that_differ_are_one_text() -> None:
+    assert output([result(1, "b\nb"), result(0, "a")]) == [("display", {"text/plain": "[0] a\n[1] b\n    b"})]
+
+
+def test_rich_results_that_differ_are_shown_for_each_rank() -> None:
+    """Figures, tables and pictures that differ were text only."""
+    tables = [{"text/html": f"<table>{rank}</table>"} for rank in range(3)]
+    events = [result(0, "t0", **tables[0]), result(1, "t1", **tables[1]), result(2, "t0", **tables[0])]
+    assert output(events, n=3) == [
+        ("display", {"text/plain": "[0,2]"}),
+        ("display", {"text/plain": "t0", **tables[0]}),
+        ("display", {"text/plain": "[1]"}),
+        ("display", {"text/plain": "t1", **tables[1]}),
+    ]
+    assert output(events, FakeWriter(terminal=True), n=3) == [("display", {"text/plain": "[0,2] t0\n[1] t1"})]
+
+
+def test_text_results_beside_rich_ones_keep_their_place() -> None:
+    table = {"text/html": "<table>"}
+    assert output([result(0, "a"), result(1, "b"), result(2, "t", **table), result(3, "c")], n=4) == [
+        ("display", {"text/plain": "[0] a\n[1] b"}),
+        ("display", {"text/plain": "[2]"}),
+        ("display", {"text/plain": "t", **table}),
+        ("display", {"text/plain": "[3] c"}),
     ]
 
 

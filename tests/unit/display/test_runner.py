@@ -16,7 +16,7 @@ from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.magics import interrupts, runner
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.magics.runner import CellRunner
-from hvd_kernel.protocol.messages import Failure, RankDone, TextDelta
+from hvd_kernel.protocol.messages import Failure, RankDone, RankRaised, TextDelta
 
 
 def press() -> None:
@@ -105,11 +105,27 @@ def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(writer: str, 
     seen = FakeWriter(interactive=writer == "interactive", terminal=writer == "terminal")
     driven([press, None, press, None, RankDone(0), RankDone(1)], writer=seen)
     said = [text for stream, text in seen.written if stream == "stderr" and "not responding" in text]
-    expected = (
-        "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
-        "ranks 0-1 not responding yet: another interrupt ends only these, without their variables, and starts fresh ones\n"
-    )
-    assert said == ([expected] if shown else [])
+    assert said == ([f"{STACKS}{AGAIN}\n"] if shown else [])
+
+
+STACKS = "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
+ENDS = "ends only these, without their variables, and starts fresh ones"
+ONCE = (
+    "ranks 0-1 interrupted and not responding yet: another interrupt is sent to these again, the one after it " + ENDS
+)
+AGAIN = f"ranks 0-1 interrupted again and not responding yet: another interrupt {ENDS}"
+
+
+@pytest.mark.usefixtures("presses_count_each")
+def test_b3_every_press_says_what_it_did_and_the_next_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first report promised what the next press did not do, and the second press said nothing."""
+    monkeypatch.setattr(runner, "PATIENT_S", 0.0)
+    seen = FakeWriter(terminal=True)
+    watch, session, _ = driven([press, None, None, press, None, None, press, None], writer=seen)
+    assert [text for _, text in seen.written] == [f"{STACKS}{ONCE}\n", f"{STACKS}{AGAIN}\n"]
+    assert session.interrupted == [[0, 1], [0, 1]]
+    assert watch.given_up
+    assert interrupts.ending(watch.left) == "ending ranks 0-1, without their variables, and starting fresh ones"
 
 
 def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +133,75 @@ def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: py
     seen = FakeWriter(terminal=True)
     driven([press, None, None, RankDone(0), None, None, RankDone(1)], writer=seen)
     assert len([text for stream, text in seen.written if "not responding yet" in text]) == 1
+
+
+OWN = Failure(1, "ValueError", "the real reason", ("Traceback", "ValueError: the real reason"), 1.0)
+OBEYED = Failure(0, "KeyboardInterrupt", "", ("KeyboardInterrupt",), 2.0)
+
+
+def shown(error: BaseException) -> list[str]:
+    return [re.sub(r"\x1b\[\d+m", "", line) for line in error._render_traceback_()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("event", [RankRaised(1, "ValueError", "the real reason"), RankDone(1, OWN)])
+def test_a9_error_before_an_interrupt_is_the_cells_error(event: object) -> None:
+    """It was lost: the cell said only that its ranks were interrupted."""
+    watch, _, _ = driven([event, None, press, None, RankDone(1, OWN), RankDone(0, OBEYED)])
+    with pytest.raises(ValueError, match=r"^the real reason$") as caught:
+        check(watch)
+    assert shown(caught.value) == [
+        "ValueError on rank 1",
+        "Traceback",
+        "ValueError: the real reason",
+        "rank 0 interrupted, variables are kept",
+    ]
+    assert watch.interrupted
+
+
+def test_a9_error_before_the_timeout_is_the_cells_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    late = lambda: now.append(now.pop() + 4.1)  # noqa: E731
+    watch, session, _ = driven([RankDone(1, OWN), late, None, RankDone(0, OBEYED)], timeout=4.0)
+    with pytest.raises(ValueError, match=r"^the real reason$") as caught:
+        check(watch)
+    assert shown(caught.value)[-1] == "the cell took longer than 4 s and was interrupted"
+    assert session.interrupted == [[0]]
+
+
+def test_a9_error_of_a_rank_that_is_given_up_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "GRACE_S", 0.0)
+    watch, _, _ = driven([RankRaised(1, "ValueError", "the real reason"), None, RankDone(0, OBEYED)], timeout=1e-9)
+    with pytest.raises(
+        HvdTimeout, match=r"was interrupted\n\[1\] ValueError: the real reason\nnot responding: rank 1 "
+    ):
+        check(watch)
+
+
+def test_errors_after_an_interrupt_are_named_below_it() -> None:
+    watch, _, _ = driven([press, None, RankDone(1, OWN), RankDone(0, OBEYED)])
+    with pytest.raises(KeyboardInterrupt) as caught:
+        check(watch)
+    assert str(caught.value) == "ranks 0-1 interrupted, variables are kept\n[1] ValueError: the real reason"
+
+
+@pytest.mark.parametrize("event", [RankRaised(1, "ValueError", "the real reason"), RankDone(1, OWN)])
+def test_a9_error_is_shown_while_the_other_ranks_run(event: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    session, board = FakeSession(), FakeBoard()
+    script = [event, None, lambda: now.append(now.pop() + runner.RAISED_S), None, RankDone(1, OWN), RankDone(0)]
+    watch = CellRunner(session, ScriptedRun(script, [0, 1]), Renderer(FakeWriter(), board, [0, 1]), [0, 1], None)
+    watch.drive()
+    sentence = "rank 1 raised ValueError: the real reason; rank 0 still runs: interrupt the cell to end it"
+    assert board.explained == [sentence, ""]
+
+
+def test_a9_error_of_which_the_others_hear_is_not_announced() -> None:
+    board = FakeBoard()
+    script = [RankRaised(1, "ValueError", "v"), RankDone(1, OWN), None, RankDone(0)]
+    CellRunner(FakeSession(), ScriptedRun(script, [0, 1]), Renderer(FakeWriter(), board, [0, 1]), [0, 1], None).drive()
+    assert board.explained == []
 
 
 def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
