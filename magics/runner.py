@@ -113,25 +113,32 @@ class CellRunner:
                 self._stalls.observe(event)
             case RankRaised(rank):
                 self._raised[rank] = event
-                self._note_failure(rank)
+                self._record_failure(rank)
             case RankDone(rank, failure):
                 self._left.discard(rank)
                 if failure:
                     self._failures[rank] = failure
                     if is_own(failure):
-                        self._note_failure(rank)
+                        self._record_failure(rank)
             case RankJoined(rank):
                 self._left.add(rank)
+                self._forget_error(rank)
                 self._follow({*self._ranks, rank})
             case RankLeft(rank):
                 self._left.discard(rank)
+                self._forget_error(rank)
                 self._follow({*self._ranks} - {rank})
             case InElastic() if cluster_size.is_resizable(self._session):
                 self._renderer.show_size(self._session.n)
 
-    def _note_failure(self, rank: int) -> None:
+    def _record_failure(self, rank: int) -> None:
         if not self.stopped:
             self._first.setdefault(rank, time.monotonic())
+
+    def _forget_error(self, rank: int) -> None:
+        """Drop what a rank raised that was replaced, or asked to leave."""
+        self._raised.pop(rank, None)
+        self._first.pop(rank, None)
 
     def _follow(self, ranks: set[int]) -> None:
         """Have these ranks from here on."""
@@ -181,17 +188,17 @@ class CellRunner:
             if failures:
                 raise merged_error(failures, is_local)
             return
-        later = one_line_each([each for each in failures if is_own(each) and each.rank not in self._first])
+        later = one_line_each([failure for failure in failures if is_own(failure) and failure.rank not in self._first])
         lines = [*self._stopped_by(self._first), *later, *self._aftermath()]
         if first:
-            raise merged_error([*first, *(each for each in failures if each.secondary)], is_local, lines)
+            raise merged_error([*first, *(failure for failure in failures if failure.secondary)], is_local, lines)
         raise (Interrupted if self.interrupted else HvdTimeout)("\n".join(lines))
 
     def _known_failures(self) -> list[Failure]:
         """Return the failures of all ranks; of a rank that is given up while it formats its traceback, the error."""
         cut_off = [
-            Failure(rank, each.ename, each.evalue, (summary(each.ename, each.evalue),), self._first.get(rank, 0.0))
-            for rank, each in self._raised.items()
+            Failure(rank, error.ename, error.evalue, (summary(error.ename, error.evalue),), self._first.get(rank, 0.0))
+            for rank, error in self._raised.items()
             if rank in self._left
         ]
         return [*self._failures.values(), *cut_off]
@@ -251,7 +258,7 @@ class CellRunner:
     def _unnoticed(self) -> str:
         """Return the sentence for the first failure that ranks have not noticed which still run."""
         running = self._left - self._first.keys()
-        rank = min(self._first, key=lambda each: self._first[each], default=None)
+        rank = min(self._first, key=lambda rank: self._first[rank], default=None)
         if rank is None or not running or time.monotonic() < self._first[rank] + RAISED_S:
             return ""
         error = self._failures.get(rank) or self._raised[rank]

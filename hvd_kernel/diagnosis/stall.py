@@ -83,6 +83,10 @@ class Activity:
         """Tell whether a rank has been in one operation for a while."""
         return any(latest.doing[0] and now - latest.since >= WAIT_S for latest in self._latest.values())
 
+    def runs(self, rank: int) -> bool:
+        """Return whether a rank of the run has not sent its last sample."""
+        return rank in self._latest
+
     def silent(self, now: float) -> set[int]:
         """Return the ranks that have not spoken for a while although their cell runs."""
         return {rank for rank, latest in self._latest.items() if now - latest.at >= SILENT_S}

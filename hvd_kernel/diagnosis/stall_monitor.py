@@ -82,4 +82,9 @@ class StallMonitor:
         late = inquiry.silent()
         mute = late & (self._activity.silent(now) | self._stopped | set(self._cluster.dead))
         if mute == late or now - self._asked >= ASK_S:
-            self._known, self._inquiry = inquiry.answers() | inquiry.from_outside(mute), None
+            answers = {rank: place for rank, place in inquiry.answers().items() if not self._is_between(place)}
+            self._known, self._inquiry = answers | inquiry.from_outside(mute), None
+
+    def _is_between(self, place: Whereabouts) -> bool:
+        """Return whether a rank was asked before it began the cell, or just as it ended it."""
+        return place.state == "idle" and self._activity.runs(place.rank)

@@ -1,19 +1,31 @@
-"""Hints in the notebook's own errors: a NameError for a name that exists on the ranks, a mistyped name of a magic."""
+"""Hints in the notebook's own errors: a NameError for a name that exists on the ranks, a mistyped name of a magic.
+
+And %debug where they are: an error of a rank is looked at on that rank, not in the code that raises it again here.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from IPython.core.error import UsageError
 
+from hvd_kernel.magics.display.rank_failures import RankError
+from hvd_kernel.magics.display.user_error import USER_ERRORS
+from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.options import nearest
 from hvd_kernel.magics.shell.rank_names import RankNames
 
 _HINTED = (NameError, UsageError)
 _NO_MAGIC = re.compile(r"(?:Cell magic|Line magic function) `(%{1,2})(\w+)` not found")
 _OURS = "hvd"
+
+NO_FRAME = (
+    "%debug: the last error is a message of hvd_kernel's, not an exception of your code: there is no frame to show"
+)
 
 
 def install(shell: Any, names: RankNames) -> None:
@@ -28,12 +40,30 @@ def install(shell: Any, names: RankNames) -> None:
 
     if not shell.custom_exceptions:
         shell.set_custom_exc(_HINTED, shown)
+    vars(shell)["debugger"] = _debugger(shell)
 
 
 def uninstall(shell: Any) -> None:
     """Take the hints back, unless somebody has set a handler since."""
     if shell.custom_exceptions == _HINTED:
         shell.set_custom_exc((), None)
+    vars(shell).pop("debugger", None)
+
+
+def _debugger(shell: Any) -> Callable[..., None]:
+    """Return what %debug and %pdb call."""
+    plain = shell.debugger
+
+    def debugger(force: bool = False) -> None:
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, RankError) and (force or shell.call_pdb):
+            shell.run_line_magic("hvddebug", "")
+        elif isinstance(error, (*USER_ERRORS, Interrupted)) and own_traceback(error):
+            sys.stderr.write(f"{NO_FRAME}\n" * (not shell.call_pdb))
+        else:
+            plain(force=force)
+
+    return debugger
 
 
 def own_traceback(error: BaseException) -> bool:

@@ -46,3 +46,27 @@ def run_and_seen(kernel: Kernel, folder: Path, code: str) -> dict[str, list[Any]
     (folder / "seen").touch()
     kernel.finish_rest(begun, timeout=PATIENT_S)
     return rows
+
+
+def panel(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Everything that a dashboard was sent, in order."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        data = message["content"].get("data", {}) if message["msg_type"] in {"comm_open", "comm_msg"} else {}
+        parts = (data.get("content"), data.get("state", {}).get("snapshot"))
+        found += [part for part in parts if isinstance(part, dict)]
+    return found
+
+
+def waits(messages: list[dict[str, Any]]) -> list[str]:
+    """Every sentence that a dashboard was sent about why ranks wait, in order."""
+    found: list[str] = []
+    for part in panel(messages):
+        if "wait" in part and part["wait"] not in found[-1:]:
+            found.append(part["wait"])
+    return found
+
+
+def who_said(messages: list[dict[str, Any]], line: str) -> set[int]:
+    """The ranks of which a dashboard was sent this line of output."""
+    return {rank for part in panel(messages) for rank, _stream, text in part.get("log", []) if text == line}

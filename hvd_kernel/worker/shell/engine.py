@@ -58,7 +58,7 @@ class RankShell(ZMQInteractiveShell):
         self.configurables.append(self.history_manager)
 
     def init_events(self) -> None:
-        """Have errors of callbacks told apart from those of the cell."""
+        """Mark callbacks, so that their errors do not count as the cell's."""
         super().init_events()  # type: ignore[no-untyped-call]
         self.cell_error = CellError()
         trigger = self.events.trigger
@@ -94,7 +94,7 @@ class RankShell(ZMQInteractiveShell):
         shown = stb if whole else traceback_frames.folded(stb, self.packages, where)
         self.packages.clear()
         ends = self.cell_error.ends_cell(evalue)
-        if ends or shown != stb:
+        if not in_task and (ends or shown != stb):
             kernel.for_the_log.append("\n".join(stb))
         if in_task:
             super()._showtraceback(etype, said(evalue), shown)  # type: ignore[no-untyped-call]
@@ -105,7 +105,9 @@ class RankShell(ZMQInteractiveShell):
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Print the message of a magic, unless it ends the cell: the cell's failure has it then."""
-        if not self.cell_error.ends_cell(exc):
+        if self.cell_error.ends_cell(exc) and not self.kernel.control.in_task:
+            self.kernel.for_the_log.append(f"UsageError: {exc}")
+        else:
             super().show_usage_error(exc)  # type: ignore[no-untyped-call]
 
     async def run_ast_nodes(self, *args: Any, result: Any = None, **kwargs: Any) -> bool:

@@ -24,7 +24,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
         super().__init__(*args, **{**kwargs, "cache_size": KEPT_RESULTS})  # type: ignore[no-untyped-call]
 
     def cull_cache(self) -> None:
-        """Release the oldest results; the base class warns, and compares numbers, which another kernel counts anew."""
+        """Release the oldest results; the base class warns, and compares numbers, which another kernel starts again from 1."""
         kept = self.shell.user_ns["_oh"]
         self._release(list(kept)[: len(kept) - KEPT_RESULTS + 1])
 
@@ -32,9 +32,9 @@ class RankDisplayHook(ZMQShellDisplayHook):
         """Release all results."""
         self._release(list(self.shell.user_ns["_oh"]))
         for name in _UNDERSCORES:
-            own = getattr(self, name)
+            result = getattr(self, name)
             for names in (self.shell.user_ns, self.shell.user_ns_hidden):
-                if names.get(name) is own:
+                if names.get(name) is result:
                     names[name] = ""
             setattr(self, name, "")
 

@@ -14,6 +14,8 @@ import pexpect
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
+from hvd_kernel.magics.shell.hints import NO_FRAME
+
 pytestmark = [
     pytest.mark.jupyter,
     pytest.mark.mp,
@@ -286,6 +288,16 @@ def test_post_mortem_by_default_is_on_the_rank_that_failed_first(kernel: Kernel)
     kernel.run(FAILS, allow_error=True)
     talk(kernel, "%hvddebug", [("[1] (Pdb) ", "q")])
     talk(kernel, "%hvddebug", [("[1] (Pdb) ", "p local"), ("[1] (Pdb) ", "q")])
+
+
+def test_debug_magic_opens_on_the_rank_that_failed(kernel: Kernel) -> None:
+    """It opened in the code that raises the ranks' error again in the notebook."""
+    kernel.run(FAILS, allow_error=True)
+    talk(kernel, "%debug", [("[1] (Pdb) ", "p local"), ("[1] (Pdb) ", "q")])
+    kernel.run("%hvd nothing", allow_error=True)
+    assert talk(kernel, "%debug", []).text("stderr") == f"{NO_FRAME}\n"
+    kernel.run("local = 3\n1 / 0", allow_error=True)
+    talk(kernel, "%debug", [("ipdb> ", "p local"), ("ipdb> ", "q")])
 
 
 def test_a_failed_cells_tensors_live_until_the_next_cell_and_no_longer(kernel: Kernel) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.kernel import Kernel, Outcome
+from hvdtest.panel_rows import waits, who_said
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -123,3 +128,87 @@ def test_cell_that_cannot_run_fails_with_its_error_once(kernel: Kernel, code: st
     assert outcome.reply["evalue"].split(" (")[0] in outcome.error.splitlines()[-1]
     assert (outcome.text(), outcome.text("stderr")) == ("", "")
     assert_sound(kernel)
+
+
+ALONE = "import time\nprint('in', flush=True)\nif rank == 1: raise ValueError('the real reason')\ntime.sleep(600)"
+
+
+def until_seen(kernel: Kernel, identity: str, seen: Callable[[list[dict[str, Any]]], bool]) -> None:
+    """Take messages of a running cell until its panel shows something."""
+    messages: list[dict[str, Any]] = []
+    while not seen(messages):
+        message = kernel._next(kernel.client.get_iopub_msg, time.monotonic() + 60)
+        if message["parent_header"].get("msg_id") == identity:
+            messages.append(message)
+
+
+RAISED = "rank 1 raised ValueError: the real reason; rank 0 still runs: interrupt the cell to end it"
+
+
+def test_a9_error_is_shown_at_once_and_is_the_cells_error(kernel: Kernel) -> None:
+    with kernel.figures(render_SHOW_AFTER_S=0.0):
+        started = kernel.start(f"%%hvdrun\n{ALONE}", prompts=True)
+        until_seen(kernel, started[0], lambda messages: RAISED in waits(messages))
+        kernel.press()
+        outcome = kernel.finish_rest(started, allow_error=True)
+    assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "the real reason")
+    lines = outcome.error.splitlines()
+    assert lines[0] == "ValueError on rank 1"
+    assert lines[-2:] == ["ValueError: the real reason", "rank 0 interrupted, variables are kept"]
+    assert_sound(kernel)
+
+
+CLOCK = """import os, sys, time, types
+runner = sys.modules["hvd_kernel.magics.runner"]
+runner.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * os.path.exists({later!r}))"""
+
+
+def test_a9_error_before_the_timeout_is_the_cells_error_and_in_the_log(kernel: Kernel, tmp_path: Path) -> None:
+    later = tmp_path / "an hour later"
+    kernel.run(CLOCK.format(later=str(later)))
+    with kernel.figures(render_SHOW_AFTER_S=0.0, runner_GRACE_S=3600.0):
+        started = kernel.start(f"%%hvdrun --timeout 600\n{ALONE}", prompts=True)
+        until_seen(kernel, started[0], lambda messages: RAISED in waits(messages))
+        later.touch()
+        outcome = kernel.finish_rest(started, allow_error=True)
+    kernel.run("runner.time = time")
+    assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "the real reason")
+    assert outcome.error.splitlines()[-1] == "the cell took longer than 600 s and was interrupted"
+    number = outcome.reply["execution_count"]
+    log = colourless(kernel.run(f"%hvdlogs --cell {number} --stream stderr").text("stderr"))
+    assert log.splitlines()[-1] == "[1] ValueError: the real reason"
+    assert_sound(kernel)
+
+
+def test_no_raise_error_does_not_hide_an_interrupt(kernel: Kernel) -> None:
+    with kernel.figures(render_SHOW_AFTER_S=0.0):
+        started = kernel.start(f"%%hvdrun --no-raise-error\n{ALONE}", prompts=True)
+        until_seen(kernel, started[0], lambda messages: len(waits(messages)) > 0)
+        kernel.press()
+        assert kernel.finish_rest(started, allow_error=True).reply["ename"] == "ValueError"
+    assert_sound(kernel)
+
+
+UNSEEN = """import time
+from IPython.core.ultratb import AutoFormattedTB
+formatted, plain = [], AutoFormattedTB.structured_traceback
+def structured_traceback(self, *args, **kwargs):
+    formatted.append(args)
+    return plain(self, *args, **kwargs)
+AutoFormattedTB.structured_traceback = structured_traceback
+"""
+
+
+@pytest.mark.parametrize("code", ["time.sleep(600)", "await __import__('asyncio').sleep(600)"])
+def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -> None:
+    """Ranks formatted it for up to 18 s, twice each, and the notebook did not show it."""
+    cell(kernel, UNSEEN)
+    with kernel.figures(render_SHOW_AFTER_S=0.0):
+        started = kernel.start(f"%%hvdrun\nhvd.barrier()\nprint('in', flush=True)\n{code}", prompts=True)
+        until_seen(kernel, started[0], lambda messages: len(who_said(messages, "in")) == 2)
+        kernel.press()
+        outcome = kernel.finish_rest(started, allow_error=True)
+    assert outcome.error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
+    assert cell(kernel, "len(formatted)").shown == ["[0-1] 0"]
+    cell(kernel, "1 / 0")
+    assert cell(kernel, "AutoFormattedTB.structured_traceback = plain\nlen(formatted)").shown == ["[0-1] 1"]

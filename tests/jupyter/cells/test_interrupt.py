@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hvdtest.cluster import living, until
 from hvdtest.kernel import Kernel, Outcome, await_tagged
+from hvdtest.panel_rows import waits, who_said
 
 PATIENCE_S = 60.0
 """Generous: on an idle machine each of these takes well under a second."""
@@ -67,30 +68,6 @@ def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
     outcome = kernel.finish_rest(started, allow_error=True, timeout=PATIENCE_S)
     assert outcome.reply["ename"] == "KeyboardInterrupt", outcome.error
     return outcome
-
-
-def panel(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Everything that a dashboard was sent, in order."""
-    found: list[dict[str, Any]] = []
-    for message in messages:
-        data = message["content"].get("data", {}) if message["msg_type"] in {"comm_open", "comm_msg"} else {}
-        parts = (data.get("content"), data.get("state", {}).get("snapshot"))
-        found += [part for part in parts if isinstance(part, dict)]
-    return found
-
-
-def waits(messages: list[dict[str, Any]]) -> list[str]:
-    """Every sentence that a dashboard was sent about why ranks wait, in order."""
-    found: list[str] = []
-    for part in panel(messages):
-        if "wait" in part and part["wait"] not in found[-1:]:
-            found.append(part["wait"])
-    return found
-
-
-def who_said(messages: list[dict[str, Any]], line: str) -> set[int]:
-    """The ranks of which a dashboard was sent this line of output."""
-    return {rank for part in panel(messages) for rank, _stream, text in part.get("log", []) if text == line}
 
 
 @pytest.mark.nightly
@@ -412,7 +389,7 @@ def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_
     assert shown["name"] == "stderr"
     assert re.fullmatch(
         rf"\[2\] in C code that keeps Python's lock\n    {cell}:6\n    {cell}:5 deadlock\(\)\n(    C: \S+\n)+"
-        r"rank 2 not responding yet: another interrupt ends only this one, .*\n",
+        r"rank 2 interrupted again and not responding yet: another interrupt ends only this one, .*\n",
         shown["text"],
     ), shown["text"]
     lines = outcome.error.splitlines()

@@ -252,6 +252,17 @@ def test_figures_are_stored_once_for_ranks_that_agree(kernel: Kernel) -> None:
     assert outcome.text() == "[0-3] drawn\n"
 
 
+def test_rich_results_that_differ_are_shown_for_each_rank(kernel: Kernel) -> None:
+    """They were text only: ``<IPython.core.display.Markdown object>``."""
+    outcome = cell(kernel, "from IPython.display import Markdown\nMarkdown(f'*{rank % 2}*')")
+    shown = [content["data"] for content in outcome.contents("display_data")]
+    assert [data["text/plain"] for data in shown[::2]] == ["[0,2]", "[1,3]"]
+    assert [data["text/markdown"] for data in shown[1::2]] == ["*0*", "*1*"]
+    code = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ax.plot([rank, 1]); plt.close()\nfig"
+    drawn = cell(kernel, f"%matplotlib inline\n{code}", timeout=120).contents("display_data")
+    assert len([content for content in drawn if "image/png" in content["data"]]) == 4
+
+
 def test_logs_of_a_cell_of_a_rank_of_a_stream(kernel: Kernel) -> None:
     cell(kernel, "import sys\nprint('one', rank); print('err', rank, file=sys.stderr)")
     number = number_of(kernel)

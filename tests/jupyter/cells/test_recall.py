@@ -58,13 +58,13 @@ def test_users_own_underscore_stays(kernel: Kernel) -> None:
     cell(kernel, "del _")
 
 
-MODEL = 'class Model:\n    """A model of a test."""\n    def forward(self): return 1\nmodel = Model()'
+MODEL = 'class Model:\n    """A model of a test."""\n    def forward(self): return 1\nmodel = Model()\ndef work(): return "worked"'
 PAGED = {
     "model?": "A model of a test.",
-    "Model??": "def forward(self): return 1",
+    "work??": 'return "worked"',
     "%pinfo model": "A model of a test.",
     "%pdoc model": "A model of a test.",
-    "%psource Model": "class Model:",
+    "%psource work": 'def work(): return "worked"',
     "%prun model.forward()": "function calls",
     "%page model": "Model",
     "help(Model)": "A model of a test.",

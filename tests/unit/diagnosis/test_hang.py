@@ -102,6 +102,28 @@ def test_a12_a_rank_whose_words_have_not_been_read_yet_is_not_silent(monkeypatch
     assert looked_at == [{1}], "it has not spoken since either"
 
 
+@pytest.mark.parametrize(
+    ("ended", "expected"), [(False, ""), (True, "allreduce 'g' waits for rank 1, which has ended the cell")]
+)
+def test_a_rank_has_ended_the_cell_only_with_its_last_sample(
+    ended: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a rank that was asked before it began the cell, it was said that it had ended the cell."""
+    now = [100.0]
+    known = {0: waiting(0, missing=(1,)), 1: Whereabouts(1, "idle")}
+    inquiry = SimpleNamespace(silent=set, answers=lambda: known, from_outside=lambda _ranks: {})
+    monkeypatch.setattr(stall_monitor, "Inquiry", lambda *_: inquiry)
+    monkeypatch.setattr(stall_monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monitor = stall_monitor.StallMonitor(FakeSession(), [0, 1])
+    if ended:
+        monitor.observe(MetricsSample(1, 0.0, "idle"))
+    for _ in range(10):
+        now[0] += 0.1
+        monitor.observe(in_collective(0))
+        monitor.tick()
+    assert monitor.sentence == expected
+
+
 def test_c5_tensor_rank_and_line() -> None:
     found = {rank: waiting(rank, "allreduce.grad/conv1", (3,) if rank == 0 else ()) for rank in range(3)}
     found[3] = Whereabouts(3, "compute", frames=(CELL, LOAD))
@@ -120,6 +142,7 @@ def test_the_line_is_the_users_own_rather_than_a_librarys() -> None:
     ("place", "said"),
     [
         (Whereabouts(1, "idle"), "which has ended the cell"),
+        (Whereabouts(1, "traceback"), "which is formatting the traceback of an error"),
         (Whereabouts(1, "stopped"), "which is stopped (SIGSTOP or a debugger)"),
         (Whereabouts(1, "dead"), "which is dead"),
         (Whereabouts(1, "compute"), "which is busy outside Python"),
