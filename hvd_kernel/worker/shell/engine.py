@@ -55,7 +55,7 @@ class RankShell(ZMQInteractiveShell):
     def init_history(self) -> None:
         """Create a history whose numbers are those of the notebook."""
         self.history_manager = RankHistory(shell=self, parent=self)
-        self.configurables.append(self.history_manager)
+        self.configurables.append(self.history_manager)  # type: ignore[arg-type] # a list of any of them
 
     def init_events(self) -> None:
         """Mark callbacks, so that their errors do not count as the cell's."""
@@ -110,10 +110,10 @@ class RankShell(ZMQInteractiveShell):
         else:
             super().show_usage_error(exc)  # type: ignore[no-untyped-call]
 
-    async def run_ast_nodes(self, *args: Any, result: Any = None, **kwargs: Any) -> bool:
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
         """Run statements; the first ones in a cell are the cell's own."""
-        self.cell_error.begin_statements(result)
-        failed: bool = await super().run_ast_nodes(*args, result=result, **kwargs)  # type: ignore[no-untyped-call]
+        self.cell_error.begin_statements(kwargs.get("result"))
+        failed: bool = await super().run_ast_nodes(*args, **kwargs)
         return failed
 
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:

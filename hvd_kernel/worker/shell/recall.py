@@ -20,11 +20,13 @@ _UNDERSCORES = ("_", "__", "___")
 class RankDisplayHook(ZMQShellDisplayHook):
     """Display hook that keeps the latest results."""
 
+    shell: Any  # an InteractiveShell, never None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "cache_size": KEPT_RESULTS})  # type: ignore[no-untyped-call]
 
     def cull_cache(self) -> None:
-        """Release the oldest results; the base class warns, and compares numbers, which another kernel starts again from 1."""
+        """Release the oldest results; the base class warns, and goes by numbers, which another kernel counts again."""
         kept = self.shell.user_ns["_oh"]
         self._release(list(kept)[: len(kept) - KEPT_RESULTS + 1])
 

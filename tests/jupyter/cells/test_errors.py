@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdtest.cluster import until
+from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 from hvdtest.panel_rows import waits, who_said
 
@@ -212,3 +214,16 @@ def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -
     assert cell(kernel, "len(formatted)").shown == ["[0-1] 0"]
     cell(kernel, "1 / 0")
     assert cell(kernel, "AutoFormattedTB.structured_traceback = plain\nlen(formatted)").shown == ["[0-1] 1"]
+
+
+def test_rank_that_formats_a_traceback_is_not_in_the_cells_code(kernel: Kernel, tmp_path: Path) -> None:
+    """It was said to be in the cell's own code, at a line of a library that IPython formats with."""
+    with Gate(tmp_path) as gate:
+        slow = (
+            f"class Slow(Exception):\n    def _render_traceback_(self):\n        {gate.hold}\n        return ['Slow']"
+        )
+        kernel.run(f"%%hvdrun --bg slow\n{slow}\nraise Slow")
+        expected = "[0-1] formatting the traceback of an error\n"
+        until(lambda: kernel.run("%hvd stacks").text() == expected, "both ranks format a traceback")
+    assert kernel.run("%hvdjobs --wait slow", allow_error=True).reply["ename"] == "Slow"
+    assert_sound(kernel)

@@ -66,7 +66,7 @@ PAGED = {
     "%pdoc model": "A model of a test.",
     "%psource work": 'def work(): return "worked"',
     "%prun model.forward()": "function calls",
-    "%page model": "Model",
+    "%page size": "2",
     "help(Model)": "A model of a test.",
     "%load {file}": "loaded = 1",
     "%recall 1": "",
