@@ -212,7 +212,7 @@ class Control:
             self.announce(name, said(error)[:_REASON_CHARS])
 
     def is_interrupt(self, error: BaseException) -> bool:
-        """Return whether a cell ends by the user's interrupt, of which no traceback is shown."""
+        """Return whether an error is the user's interrupt of the cell, of which no traceback is shown."""
         obeys = self._unwanted or not isinstance(error, KeyboardInterrupt)
         return obeys and not self.in_task and self._seen_as(error) == "KeyboardInterrupt"
 

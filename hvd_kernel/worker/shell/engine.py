@@ -134,9 +134,9 @@ class RankShell(ZMQInteractiveShell):
         control, error = self.kernel.control, (exc_tuple or sys.exc_info())[1]
         if error is not None and self.cell_error.ends_cell(error):
             control.on_raise(error)
-            if control.is_interrupt(error):
-                self._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call] # for %debug
-                return
+        if error is not None and control.is_interrupt(error):
+            self._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call] # for %debug
+            return
         with self.kernel.debugging.suspended(), control.showing_error():
             super().showtraceback(exc_tuple, *args, **kwargs)
 

@@ -201,7 +201,10 @@ AutoFormattedTB.structured_traceback = structured_traceback
 """
 
 
-@pytest.mark.parametrize("code", ["time.sleep(600)", "await __import__('asyncio').sleep(600)"])
+@pytest.mark.parametrize(
+    "code",
+    ["time.sleep(600)", "await __import__('asyncio').sleep(600)", "get_ipython().run_cell('time.sleep(600)')\n1"],
+)
 def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -> None:
     """Ranks formatted it for up to 18 s, twice each, and the notebook did not show it."""
     cell(kernel, UNSEEN)
