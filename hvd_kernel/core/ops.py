@@ -64,6 +64,10 @@ __all__ = [
     "synchronize",
 ]
 
+SPLITS_ARE_A_VECTOR = "alltoall expects a 1D splits tensor: the number of rows for each rank."
+SPLITS_ARE_INTEGERS = "alltoall expects splits to contain integers, not {dtype}: how many rows each rank gets."
+SPLITS_ARE_INT32 = "alltoall expects splits to contain 32-bit integer elements, not {dtype}: use dtype='int32'."
+
 
 def allreduce(  # noqa: PLR0917 - Horovod's order
     array: Array,
@@ -281,7 +285,7 @@ def alltoall(
     Raises
     ------
     ValueError
-        On this rank alone: the splits are not one number for each rank, or are more than there are rows; equal shares
+        On this rank alone: the splits are not one integer for each rank, or are more than there are rows; equal shares
         do not divide; else as in ``allgather``.
     HorovodInternalError
         As in ``allreduce``.
@@ -300,7 +304,7 @@ def alltoall(
     """
     group = set_id(process_set, "Alltoall")
     source = _contiguous(array)
-    rows = None if splits is None else [int(count) for count in splits]
+    rows = None if splits is None else row_counts(splits)
 
     def finish(outcome: Any) -> tuple[Array, Array]:
         return from_buffer(outcome.buffers[0], source.dtype), np.array(outcome.sizes, np.int32)
@@ -308,6 +312,22 @@ def alltoall(
     handle = alltoall_place(named("alltoall", name), place_of(source), rows, finish, group, waits=True)
     result: tuple[Array, Array] = synchronize(handle)
     return result
+
+
+def row_counts(splits: Any) -> list[int]:
+    """Return the splits of an alltoall as a list.
+
+    Raises
+    ------
+    ValueError
+        They are not a vector of integers: floating-point numbers are not rounded.
+    """
+    counts = np.asarray(splits)
+    if counts.ndim != 1:
+        raise ValueError(SPLITS_ARE_A_VECTOR)
+    if counts.size and counts.dtype.kind not in "iu":
+        raise ValueError(SPLITS_ARE_INTEGERS.format(dtype=counts.dtype))
+    return [int(count) for count in counts]
 
 
 def reducescatter(  # noqa: PLR0917 - Horovod's order

@@ -18,11 +18,23 @@ from functools import partial
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.build_info import *  # noqa: F403
-from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, share_of, some
+from hvd_kernel.core.ops import (
+    SPLITS_ARE_INT32,
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    row_counts,
+    share_of,
+    some,
+)
 from hvd_kernel.core.process_sets import (
     ProcessSet,
     add_process_set,
@@ -33,8 +45,10 @@ from hvd_kernel.core.process_sets import (
 )
 from hvd_kernel.core.tensor import SCATTERED, reduction_of
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
+from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.mxnet import library
 from hvd_kernel.mxnet import tensors as _tensors
+from hvd_kernel.mxnet.library import ArgumentError
 
 __all__ = [
     "Adasum",
@@ -71,6 +85,7 @@ _unnamed = 0, itertools.count()  # of which generation of the engine
 _reduction = partial(reduction_of, warns=False)  # as in Horovod: here ``average`` is not deprecated
 
 
+@raised_as(ArgumentError)
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -94,8 +109,8 @@ def allreduce(
 
     Raises
     ------
-    ValueError
-        At once: what this rank alone does wrong.
+    ArgumentError
+        At once: what this rank alone does wrong. A ValueError and an MXNetError.
     HorovodInternalError
         At the next wait for the result: ranks do not fit together (``Mismatch``), or one of them is gone.
 
@@ -109,6 +124,7 @@ def allreduce(
     return _reduced([tensor], _reduction(op, average), "allreduce", name, priority, scales, process_set)[0]
 
 
+@raised_as(ArgumentError)
 def allreduce_(
     tensor: Any,
     average: bool | None = None,
@@ -125,6 +141,7 @@ def allreduce_(
     return tensor
 
 
+@raised_as(ArgumentError)
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -140,6 +157,7 @@ def grouped_allreduce(
     return _reduced(tensors, _reduction(op, average), "grouped_allreduce", name, priority, scales, process_set)
 
 
+@raised_as(ArgumentError)
 def grouped_allreduce_(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -156,6 +174,7 @@ def grouped_allreduce_(
     return list(tensors)
 
 
+@raised_as(ArgumentError)
 def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -163,6 +182,7 @@ def allgather(
     return _gathered([tensor], _name("allgather", name), process_set)[0]
 
 
+@raised_as(ArgumentError)
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -171,6 +191,7 @@ def grouped_allgather(
     return _gathered(tensors, _name("grouped_allgather", name), process_set)
 
 
+@raised_as(ArgumentError)
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -185,6 +206,7 @@ def broadcast(
     return _tensors.back([output], [tensor])[0]
 
 
+@raised_as(ArgumentError)
 def broadcast_(
     tensor: Any,
     root_rank: int,
@@ -200,6 +222,7 @@ def broadcast_(
     return tensor
 
 
+@raised_as(ArgumentError)
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -209,12 +232,12 @@ def alltoall(
 ) -> Any:
     """Send ``splits[r]`` rows to rank r, or equal shares; return what came.
 
-    With ``splits``, an NDArray or any sequence of integers, the result is a pair: what came, and how many rows (int32)
-    came from each rank.
+    With ``splits``, an NDArray of int32 or any sequence of integers, the result is a pair: what came, and how many rows
+    (int32) came from each rank.
     """
     _tensors.checked([tensor])
     group = set_id(process_set, "Alltoall")
-    rows = None if splits is None else [int(count) for count in _listed(splits)]
+    rows = None if splits is None else _row_counts(splits)
     host = _tensors.on_host(tensor)
 
     def finish(outcome: Any, _held: Any = host) -> tuple[Any, list[int]]:
@@ -225,6 +248,7 @@ def alltoall(
     return output if splits is None else (output, mx.nd.array(received, dtype="int32", ctx=tensor.context))
 
 
+@raised_as(ArgumentError)
 def reducescatter(
     tensor: Any,
     op: int = Average,
@@ -239,6 +263,7 @@ def reducescatter(
     return _scattered([tensor], op, _name("reducescatter", name), priority, scales, process_set)[0]
 
 
+@raised_as(ArgumentError)
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: int = Average,
@@ -254,6 +279,7 @@ def grouped_reducescatter(
     return _scattered(tensors, op, _name("grouped_reducescatter", name), priority, scales, process_set)
 
 
+@raised_as(ArgumentError)
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank of the set has come here and this one's operations before it have ended."""
     mx.nd.waitall()
@@ -399,5 +425,9 @@ def _name(kind: str, name: str | None) -> str:
     return f"{kind}.noname.{next(_unnamed[1])}"
 
 
-def _listed(splits: Any) -> Any:
-    return splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
+def _row_counts(splits: Any) -> list[int]:
+    if not isinstance(splits, mx.nd.NDArray):
+        return row_counts(splits)
+    if np.dtype(splits.dtype) != np.int32:  # as in Horovod; an NDArray is of float32 unless its type is named
+        raise ValueError(SPLITS_ARE_INT32.format(dtype=np.dtype(splits.dtype).name))
+    return row_counts(splits.asnumpy())

@@ -1,7 +1,9 @@
 """TensorFlow plugin ``libhvd_tf.so``: loaded once, told where the core is; and what its errors mean.
 
-An operation that fails raises one of ``tf.errors``, whose text ends with the class that the same failure has elsewhere
-in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``. ``translated`` gives that error.
+A call with an argument that cannot be used raises an ``ArgumentError``, which is a ValueError and TensorFlow's
+InvalidArgumentError. An operation that fails raises one of ``tf.errors``, whose text ends with the class that the same
+failure has elsewhere in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``.
+``translated`` gives that error.
 
 The plugin is built without TensorFlow and works with 2.13 and newer; ``native/tf`` has its sources.
 """
@@ -16,13 +18,44 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_kernel import errors
-from hvd_kernel.core import metrics
+from hvd_kernel.core import metrics, process_sets
+from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.frameworks.plugin import core_table, path_of
 
 _OURS = re.compile(
     r"(?:\{\{[^\n]*\}\} )?(?P<text>[^\n]*?) \[hvd_kernel\.errors\.(?P<name>\w+)(?:, rank (?P<rank>\d+))?\]"
 )
 _COUNTERS = ("calls", "forwarded", "given", "returned", "steps", "samples")
+
+
+class ArgumentError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+    """An argument that this rank alone cannot use: Horovod's class, and the ValueError of our other frontends."""
+
+
+def argument_error(message: str) -> ArgumentError:
+    """Return the error for an argument of a call; it belongs to no operation of a graph."""
+    return ArgumentError(None, None, message)
+
+
+@tf.autograph.experimental.do_not_convert
+def set_id(process_set: ProcessSet, doing: str) -> int:
+    """Return the id of a set that this rank may do something in.
+
+    Raises
+    ------
+    ArgumentError
+        The set is not registered, or this rank is not a member.
+    """
+    with raised_as(argument_error):
+        return process_sets.set_id(process_set, doing)
+
+
+@tf.autograph.experimental.do_not_convert
+def check(process_set: ProcessSet) -> None:
+    """Refuse a set that is not registered, with an ArgumentError."""
+    with raised_as(argument_error):
+        process_sets.check(process_set)
 
 
 @functools.cache

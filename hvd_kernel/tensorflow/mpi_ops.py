@@ -18,11 +18,12 @@ import tensorflow as tf
 
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.build_info import *  # noqa: F403
-from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, some
-from hvd_kernel.core.process_sets import ProcessSet, global_process_set, init, set_id
+from hvd_kernel.core.ops import SPLITS_ARE_INTEGERS, Adasum, Average, Max, Min, Product, Sum, some
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set, init
 from hvd_kernel.core.tensor import check_op, reduction_of
 from hvd_kernel.tensorflow import gradients, library
 from hvd_kernel.tensorflow.calls import bits, call, order
+from hvd_kernel.tensorflow.library import argument_error, set_id
 
 __all__ = [
     "Adasum",
@@ -156,7 +157,7 @@ def alltoall(
     With ``splits`` the result is a pair: what came, and how many rows (int32) came from each rank.
     """
     how = _place(ignore_name_scope, process_set, "Alltoall")
-    rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int32)
+    rows = tf.zeros([0], tf.int32) if splits is None else _row_counts(splits)
     output, received = call("Alltoall", (tf.convert_to_tensor(tensor), rows), name, **how)
     return output if splits is None else (output, received)
 
@@ -268,6 +269,13 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
 
 def _converted(tensors: Sequence[Any]) -> list[Any]:
     return [tf.convert_to_tensor(tensor) for tensor in tensors]
+
+
+def _row_counts(splits: Any) -> Any:
+    rows = tf.convert_to_tensor(splits, dtype_hint=tf.int32)
+    if not rows.dtype.is_integer:
+        raise argument_error(SPLITS_ARE_INTEGERS.format(dtype=rows.dtype.name))
+    return tf.cast(rows, tf.int32)
 
 
 def _place(ignore_name_scope: bool, process_set: ProcessSet, doing: str) -> dict[str, Any]:

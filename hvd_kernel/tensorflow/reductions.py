@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.compression import Compression, Compressor
+from hvd_kernel.tensorflow.library import set_id
 from hvd_kernel.tensorflow.mpi_ops import (
     Adasum,
     Average,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.tensorflow.library import set_id
 from hvd_kernel.tensorflow.mpi_ops import size_op
 from hvd_kernel.tensorflow.reductions import divided
 from hvd_kernel.tensorflow.training.aggregation import Aggregation, Reduce

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from hvd_kernel.core.process_sets import check, set_id
 from hvd_kernel.tensorflow import library
+from hvd_kernel.tensorflow.library import check, set_id
 from hvd_kernel.tensorflow.mpi_ops import size_op
 from hvd_kernel.tensorflow.reductions import allreduce, divided, grouped_allreduce
 from hvd_kernel.tensorflow.training import presence

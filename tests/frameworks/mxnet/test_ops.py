@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hvdtest.launch import RankPool
 
+from hvd_kernel.core.ops import SPLITS_ARE_A_VECTOR, SPLITS_ARE_INT32, SPLITS_ARE_INTEGERS
+
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 NUMBERS = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
@@ -202,6 +204,12 @@ def wrong_calls() -> list[list[Any]]:
         "factor": lambda: hvd.allreduce(mx.nd.zeros((2,)), prescale_factor=1.0 + rank),
         "gather": lambda: hvd.allgather(mx.nd.zeros((2, 2 + rank))),
         "splits": lambda: hvd.alltoall(mx.nd.zeros((2,)), splits=[2, 1]),
+        "uneven": lambda: hvd.alltoall(mx.nd.zeros((3,))),
+        "splits of float32": lambda: hvd.alltoall(mx.nd.zeros((2,)), splits=mx.nd.array([1, 1])),
+        "list of floats": lambda: hvd.alltoall(mx.nd.zeros((2,)), splits=[0.5, 1.5]),
+        "matrix of splits": lambda: hvd.alltoall(mx.nd.zeros((2,)), splits=[[1, 1]]),
+        "unknown set": lambda: hvd.allreduce(mx.nd.zeros((2,)), process_set=hvd.ProcessSet([0])),
+        "unknown set of a trainer": lambda: hvd.DistributedTrainer([], "sgd", process_set=hvd.ProcessSet([0])),
         "outside": lambda: hvd.broadcast(mx.nd.zeros((2,)), 2),
         "bool average": lambda: hvd.allreduce(mx.nd.zeros((2,), dtype="bool")),
         "op": lambda: hvd.allreduce(mx.nd.zeros((2,)), op=9),
@@ -228,13 +236,19 @@ def test_wrong_calls(mx_ranks: RankPool) -> None:
         "root": (*later, "1"),
         "factor": (*later, "2"),
         "gather": ("Mismatch", False, "3"),
-        "splits": ("ValueError", False, "Sum of splits entries is greater than the first dimension of tensor."),
-        "outside": ("ValueError", False, "invalid root rank 2"),
-        "bool average": ("ValueError", False, "bool is not supported by Average"),
-        "op": ("ValueError", False, "op=9 does not exist"),
-        "both": ("ValueError", False, "supersedes average"),
+        "splits": ("ArgumentError", True, "Sum of splits entries is greater than the first dimension of tensor."),
+        "uneven": ("ArgumentError", True, "not an even multiple of the number of workers"),
+        "splits of float32": ("ArgumentError", True, SPLITS_ARE_INT32.format(dtype="float32")),
+        "list of floats": ("ArgumentError", True, SPLITS_ARE_INTEGERS.format(dtype="float64")),
+        "matrix of splits": ("ArgumentError", True, SPLITS_ARE_A_VECTOR),
+        "unknown set": ("ArgumentError", True, "Allreduce: Process set provided does not exist"),
+        "unknown set of a trainer": ("ArgumentError", True, "Process set provided does not exist"),
+        "outside": ("ArgumentError", True, "invalid root rank 2"),
+        "bool average": ("ArgumentError", True, "bool is not supported by Average"),
+        "op": ("ArgumentError", True, "op=9 does not exist"),
+        "both": ("ArgumentError", True, "supersedes average"),
         "list": ("TypeError", False, "takes NDArrays, not list"),
-        "sparse": ("ValueError", False, "use tostype('default')"),
+        "sparse": ("ArgumentError", True, "use tostype('default')"),
         "minimum of rows": ("HorovodInternalError", False, "only supports AVERAGE and SUM"),
     }
     for rank in mx_ranks.run(wrong_calls):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hvdtest.launch import RankPool
 
+from hvd_kernel.core.ops import SPLITS_ARE_INTEGERS
+
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 NUMBERS = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -204,6 +206,8 @@ def test_variables_join_and_sizes(tf_ranks: RankPool) -> None:
 
 
 def wrong_calls() -> list[list[str]]:
+    import pickle
+
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
@@ -220,6 +224,12 @@ def wrong_calls() -> list[list[str]]:
         "splits": lambda: hvd.alltoall(tf.zeros([2]), splits=[2, 1]),
         "matrix of splits": lambda: hvd.alltoall(tf.zeros([2]), splits=[[1, 1]]),
         "number of splits": lambda: hvd.alltoall(tf.zeros([2]), splits=[2]),
+        "uneven": lambda: hvd.alltoall(tf.zeros([3])),
+        "splits of float32": lambda: hvd.alltoall(tf.zeros([2]), splits=tf.constant([1.5, 0.5])),
+        "unknown set": lambda: _allreduce(tf.zeros([2]), process_set=hvd.ProcessSet([0])),
+        "unknown set of a tape": lambda: hvd.DistributedGradientTape(
+            tf.GradientTape(), process_set=hvd.ProcessSet([0])
+        )._reduction([tf.zeros([2])], [tf.zeros([2])]),
         "outside": lambda: hvd.broadcast(tf.zeros([2]), 2),
         "scalar rows": lambda: hvd.allgather(tf.constant(1.0)),
         "scalar share": lambda: _reducescatter(tf.constant(1.0)),
@@ -229,9 +239,13 @@ def wrong_calls() -> list[list[str]]:
     for name, call in calls.items():
         try:
             call()
+        except tf.errors.InvalidArgumentError as error:
+            both = isinstance(error, ValueError) and str(pickle.loads(pickle.dumps(error))) == str(error)
+            told.append([name, "ArgumentError" if both else "InvalidArgumentError", "", str(translated(error))])
         except tf.errors.OpError as error:
             meant = translated(error)
-            told.append([name, type(error).__name__, "" if meant is error else type(meant).__name__, str(meant)])
+            kind = type(error).__name__
+            told.append([name, kind, "" if meant is error else type(meant).__name__, str(meant)])
         assert plain(_allreduce(tf.constant([1.0]))) == [2.0], "the next operation works"
     return told
 
@@ -239,6 +253,7 @@ def wrong_calls() -> list[list[str]]:
 def test_wrong_calls(tf_ranks: RankPool) -> None:
     told = tf_ranks.run(wrong_calls)
     ours, alone = ["FailedPreconditionError", "Mismatch"], ["InvalidArgumentError", ""]
+    argument = ["ArgumentError", ""]
     want = {
         "shape": (ours, "[3]"),
         "type": (ours, "int32"),
@@ -247,6 +262,10 @@ def test_wrong_calls(tf_ranks: RankPool) -> None:
         "splits": (alone, "Sum of splits entries is greater than the first dimension of tensor."),
         "matrix of splits": (alone, "must be a vector: the rows for each rank"),
         "number of splits": (alone, "Number of entries in splits does not equal number of workers."),
+        "uneven": (alone, "not an even multiple of the number of workers"),
+        "splits of float32": (argument, SPLITS_ARE_INTEGERS.format(dtype="float32")),
+        "unknown set": (argument, "Allreduce: Process set provided does not exist"),
+        "unknown set of a tape": (argument, "Process set provided does not exist"),
         "outside": (alone, "invalid root rank 2"),
         "scalar rows": (alone, "needs a tensor of at least one dimension; reshape it to [1]"),
         "scalar share": (alone, "Reducescatter does not support scalar inputs"),
