@@ -18,7 +18,7 @@ import tensorflow as tf
 from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.tensorflow.mpi_ops import Adasum
 from hvd_kernel.tensorflow.reductions import allreduce
-from hvd_kernel.tensorflow.training.aggregation import variable
+from hvd_kernel.tensorflow.training.aggregation import Period, operations, variable
 from hvd_kernel.tensorflow.training.plan import ReductionPlan, key_of
 from hvd_kernel.tensorflow.training.wrapper import Wrapper
 
@@ -35,13 +35,11 @@ class AdasumOptimizer(Wrapper):
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool, plan: ReductionPlan, passes: int) -> None:
         if plan.process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support process sets yet")
-        if passes < 1:
-            raise ValueError("backward_passes_per_step must be > 0")
+        period = Period(passes)
         super().__init__(optimizer, name or f"DistributedDelta{type(optimizer).__name__}", use_locking)
         self._plan = plan
-        self._passes = passes
+        self._period = period
         self._starts: dict[int, Any] = {}
-        self._counter: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Return this rank's own gradients."""
@@ -50,20 +48,18 @@ class AdasumOptimizer(Wrapper):
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Take a step; the last one of a period is replaced by the combination of all ranks' moves."""
         pairs = list(grads_and_vars)
-        moving = [each for grad, each in pairs if grad is not None]
-        self._make_variables(moving)
-        begun = tf.cond(tf.equal(self._counter.read_value(), 0), lambda: self._begin(moving), tf.no_op)
-        with tf.control_dependencies(_done(begun)):
+        # Also those without a gradient in this pass: they move in another pass of the period.
+        moving = list({key_of(each): each for _, each in pairs}.values())
+        self._make_starts(moving)
+        begun = self._period.begin(moving, lambda: self._begin(moving))
+        with tf.control_dependencies(operations([begun])):
             stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         with tf.control_dependencies(_done(stepped)):
-            passed = self._counter.assign_add(1)
+            passed = self._period.counter.assign_add(1)
         with tf.control_dependencies(_done(passed)):
-            over = tf.equal(self._counter.read_value(), self._passes)
-            return tf.cond(over, lambda: self._combine(moving), tf.no_op)
+            return tf.cond(self._period.is_over(), lambda: self._combine(moving), tf.no_op)
 
-    def _make_variables(self, moving: Sequence[Any]) -> None:
-        if self._counter is None:
-            self._counter = variable([], tf.int32, "delta_counter")
+    def _make_starts(self, moving: Sequence[Any]) -> None:
         for each in moving:
             if key_of(each) not in self._starts:
                 self._starts[key_of(each)] = variable(each.shape, each.dtype.base_dtype, "delta_start")
@@ -86,7 +82,7 @@ class AdasumOptimizer(Wrapper):
             )
             ends.append(each.assign(start + move))
         with tf.control_dependencies([end for each in ends for end in _done(each)]):
-            return tf.group(self._counter.assign(0))
+            return tf.group(self._period.counter.assign(0))
 
 
 def _done(result: Any) -> list[Any]:
