@@ -1,13 +1,17 @@
 """Hugging Face's Trainer on our ranks: ``HorovodTrainer``, or ``HorovodMixin`` before another Trainer class.
 
-Accelerate, on which the Trainer stands, hears the number of ranks and its own number among them, so that it gives each
+Accelerate, on which the Trainer stands, gets the number of ranks and its own number among them, so that it gives each
 rank its batches, and that it is not distributed by its own means: what travels goes through an accelerator of ours.
+Accelerate keeps this in variables of the process; they have our values only while a method of our Trainer runs.
+
+Terms.
+  filler  rows that accelerate adds to the last batches, so that all ranks have as many batches of the same size
 """
 # ruff: noqa: D102 - accelerate's and the Trainer's interface, documented there
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +23,8 @@ needed("transformers", "transformers")  # before torch, which takes seconds
 import torch  # noqa: E402
 from accelerate import Accelerator, PartialState  # noqa: E402
 from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402
-from accelerate.state import AcceleratorState  # noqa: E402
-from accelerate.utils import DistributedType, recursively_apply  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import DistributedType, find_batch_size, recursively_apply  # noqa: E402
 from torch import Tensor  # noqa: E402
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
@@ -33,27 +37,68 @@ else:
     _Unknown = object
 
 
-def set_rank(args: Any) -> None:
-    """Tell TrainingArguments, and accelerate behind them, which rank of how many this is."""
-    hvd.init()
-    cpu = bool(args.use_cpu) or not torch.cuda.is_available()
-    device = torch.device("cpu") if cpu else torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
-    if not cpu:
-        torch.cuda.set_device(device)
-    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as TrainingArguments does
-    PartialState._shared_state.update(  # noqa: SLF001 - its own way would look for torch.distributed's variables
-        _cpu=cpu,
-        backend=None,
-        debug=False,
-        device=device,
-        distributed_type=DistributedType.NO,
-        num_processes=hvd.size(),
-        process_index=hvd.rank(),
-        local_process_index=hvd.local_rank(),
-    )
-    args.distributed_state = PartialState()
-    args._n_gpu = 0 if cpu else 1  # noqa: SLF001 - more would be torch's DataParallel
-    vars(args)["_setup_devices"] = device  # a cached property
+class ProcessState:
+    """What accelerate keeps for the whole process, of one Trainer: its classes have these values within ``current()``.
+
+    Objects that accelerate makes meanwhile keep them afterwards: an instance of its classes is their dict.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Any, dict[str, Any]] = {kind: {} for kind in (PartialState, AcceleratorState, GradientState)}
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Let accelerate work with these values; then it has those from before again, also after an error."""
+        before = {kind: kind._shared_state for kind in self._values}  # noqa: SLF001 - accelerate has no public way
+        self._use(self._values)
+        try:
+            yield
+        finally:
+            self._use(before)
+
+    @staticmethod
+    def _use(values: Mapping[Any, dict[str, Any]]) -> None:
+        for kind, state in values.items():
+            kind._shared_state = state  # noqa: SLF001
+
+    def set_rank(self, args: Any) -> None:
+        """Set in TrainingArguments, and in accelerate's state, which rank of how many this is."""
+        hvd.init()
+        cpu = bool(args.use_cpu) or not torch.cuda.is_available()
+        device = torch.device("cpu") if cpu else torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+        if not cpu:
+            torch.cuda.set_device(device)
+        self._values[AcceleratorState].clear()
+        self._values[PartialState].update(  # its constructor would look for torch.distributed's variables
+            _cpu=cpu,
+            backend=None,
+            debug=False,
+            device=device,
+            distributed_type=DistributedType.NO,
+            num_processes=hvd.size(),
+            process_index=hvd.rank(),
+            local_process_index=hvd.local_rank(),
+        )
+        with self.current():
+            args.distributed_state = PartialState()
+        args._n_gpu = 0 if cpu else 1  # noqa: SLF001 - more would be torch's DataParallel
+        vars(args)["_setup_devices"] = device  # a cached property
+
+
+class RankState(AcceleratorState):  # type: ignore[misc]
+    """State of an accelerator that knows its rank also outside of ``ProcessState.current``.
+
+    AcceleratorState's own properties read the process's PartialState, which others may have then.
+    """
+
+    use_distributed = PartialState.use_distributed
+    is_main_process = PartialState.is_main_process
+    is_local_main_process = PartialState.is_local_main_process
+    is_last_process = PartialState.is_last_process
+    print = PartialState.print
+
+    def wait_for_everyone(self) -> None:
+        hvd.barrier()
 
 
 @contextmanager
@@ -72,8 +117,10 @@ class HorovodTrainingArguments(TrainingArguments):  # type: ignore[misc]
     """TrainingArguments that know the ranks before there is a Trainer; under mpirun and torchrun no others do."""
 
     def __post_init__(self) -> None:
-        set_rank(self)
-        super().__post_init__()
+        state = ProcessState()
+        state.set_rank(self)
+        with state.current():
+            super().__post_init__()
 
     def main_process_first(self, local: bool = True, desc: str = "work") -> AbstractContextManager[None]:  # noqa: ARG002
         return first((hvd.local_rank() if local else hvd.rank()) == 0)
@@ -83,6 +130,11 @@ class HorovodAccelerator(Accelerator):  # type: ignore[misc]
     """Accelerate's Accelerator, whose collectives are ours. A Trainer's own becomes one: see ``HorovodMixin``."""
 
     averaging: Averaging
+    process_state: ProcessState
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        with self.process_state.current():
+            return super().prepare(*args, **kwargs)
 
     def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
         prepared = super().prepare_optimizer(optimizer, device_placement)
@@ -154,6 +206,17 @@ class HorovodCallback(TrainerCallback):  # type: ignore[misc]
             share_state(kwargs["optimizer"].optimizer)
 
 
+def _in_our_state(name: str) -> Callable[..., Any]:
+    """Make a method of the mixin that runs its Trainer's method while accelerate's state is this Trainer's."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._process_state.current():
+            return getattr(super(HorovodMixin, self), name)(*args, **kwargs)
+
+    run.__name__ = name
+    return run
+
+
 class HorovodMixin(_Unknown):  # type: ignore[misc]
     """Before a Trainer's class: ``class Mine(HorovodMixin, Seq2SeqTrainer)``. Every rank makes one, and trains.
 
@@ -165,8 +228,15 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
 
     def __init__(self, *args: Any, distributed_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self._distributed_options = distributed_options or {}
-        super().__init__(*args, **kwargs)
+        self._process_state = ProcessState()
+        with self._process_state.current():
+            super().__init__(*args, **kwargs)
         self.add_callback(HorovodCallback)
+
+    train, evaluate, predict = map(_in_our_state, ("train", "evaluate", "predict"))
+    get_train_dataloader = _in_our_state("get_train_dataloader")
+    get_eval_dataloader = _in_our_state("get_eval_dataloader")
+    get_test_dataloader = _in_our_state("get_test_dataloader")
 
     def create_accelerator_and_postprocess(self) -> None:
         """Let accelerate make its accelerator, knowing the ranks, and have it use our collectives."""
@@ -175,11 +245,14 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
                 "These TrainingArguments have set up torch.distributed, by variables of a launcher: "
                 "use hvd_kernel.integrations.transformers.HorovodTrainingArguments instead."
             )
-        set_rank(self.args)
+        self._process_state.set_rank(self.args)
         if self.args.data_seed is None:
             self.args.data_seed = self.args.seed  # the ranks deal out one and the same order
-        super().create_accelerator_and_postprocess()
+        with self._process_state.current():
+            super().create_accelerator_and_postprocess()
         self.accelerator.__class__ = HorovodAccelerator
+        self.accelerator.process_state = self._process_state
+        self.accelerator.state.__class__ = RankState
         self.accelerator.averaging = Averaging(lambda: [each.optimizer for each in self.accelerator._optimizers])  # noqa: SLF001
         gather, objects = self.accelerator.gather_for_metrics, self.args.eval_use_gather_object
         self.gather_function = partial(gather, use_gather_object=objects)
@@ -196,9 +269,20 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
             hvd.allreduce_(tr_loss, op=hvd.Average, name="loss")
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict without filler, which would count in the loss of the batch; predictions of it are dropped later."""
+        gradients = self.accelerator.gradient_state
+        size = find_batch_size(inputs)
+        if gradients.end_of_dataloader and gradients.remainder > 0 and size:
+            rows = gradients.remainder - hvd.rank() * size
+            if 0 < rows < size:  # a rank with nothing but filler takes part with it: its loss is dropped too
+                inputs = _first_rows(inputs, rows, size)
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save on rank 0; in the course of training the others go on when it is written."""
-        super().save_model(output_dir, _internal_call)
+        with self._process_state.current():
+            super().save_model(output_dir, _internal_call)
         if _internal_call:
             hvd.barrier()
 
@@ -209,6 +293,18 @@ class HorovodTrainer(HorovodMixin, Trainer):  # type: ignore[misc]
 
 def _rows(tensor: Tensor) -> Tensor:
     return hvd.allgather(tensor if tensor.dim() else tensor.reshape(1))
+
+
+def _first_rows(data: Any, rows: int, size: int) -> Any:
+    """Return the first rows of the tensors and lists in a batch that have ``size`` rows."""
+    if isinstance(data, Mapping):
+        parts: Any = {name: _first_rows(value, rows, size) for name, value in data.items()}
+        return type(data)(parts)
+    if isinstance(data, list | tuple) and any(isinstance(value, Tensor | Mapping) for value in data):
+        values = [_first_rows(value, rows, size) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
+    has_rows = isinstance(data, list | tuple) or (isinstance(data, Tensor) and data.dim() > 0)
+    return data[:rows] if has_rows and len(data) == size else data
 
 
 def _has_others(data: Any) -> bool:

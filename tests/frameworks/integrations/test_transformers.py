@@ -191,9 +191,11 @@ def evaluated(folder: str) -> dict[str, Any]:
     found = made.evaluate()
     net = model(0)
     batch = {name: torch.stack([row[name] for row in rows(13)]) for name in ("x", "labels")}
-    wanted = (net(**batch)["logits"] - batch["labels"]).abs().mean().item()
+    outputs = net(**batch)
+    wanted = (outputs["logits"] - batch["labels"]).abs().mean().item()
     assert seen == [13]
     assert abs(found["eval_mean"] - wanted) < 1e-12
+    assert abs(found["eval_loss"] - outputs["loss"].item()) < 1e-12, "the mean over all rows"
     predicted = made.predict(rows(13))
     same(torch.tensor(predicted.predictions), net(**batch)["logits"].detach())
     return {name: found[name] for name in ("eval_loss", "eval_mean")}
@@ -202,6 +204,74 @@ def evaluated(folder: str) -> dict[str, Any]:
 def test_evaluation_is_of_all_rows_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
     found = ranks.run(evaluated, str(tmp_path))
     assert all(each == found[0] for each in found)
+
+
+def few_rows(folder: str, count: int, batch: int) -> float:
+    """The loss of an evaluation in which some ranks have part of a batch, or nothing but rows that fill it up."""
+    import torch
+
+    made = trainer(folder, rank=0, eval_dataset=rows(count), per_device_eval_batch_size=batch)
+    net = model(0)
+    whole = {name: torch.stack([row[name] for row in rows(count)]) for name in ("x", "labels")}
+    return float(made.evaluate()["eval_loss"] - net(**whole)["loss"].item())
+
+
+@pytest.mark.parametrize(("count", "batch"), [(13, 8), (5, 8), (20, 8), (16, 8), (1, 4)])
+def test_the_loss_of_an_evaluation_counts_each_row_once(
+    ranks: RankPool, tmp_path: Path, count: int, batch: int
+) -> None:
+    for difference in ranks.run(few_rows, str(tmp_path), count, batch):
+        assert abs(difference) < 1e-12
+
+
+def left_behind(folder: str) -> list[list[str]]:
+    """What accelerate tells others than our Trainer, before and after it is used, and while it is."""
+    from accelerate import Accelerator, PartialState
+    from accelerate.state import AcceleratorState, GradientState
+
+    import hvd_kernel.torch as hvd
+
+    def others() -> str:
+        state = Accelerator(cpu=True).state
+        told = f"{state.distributed_type} {state.num_processes} {state.process_index}"
+        AcceleratorState._reset_state(reset_partial_state=True)  # as the next TrainingArguments does
+        GradientState._reset_state()
+        return told
+
+    class Stops(Exception):
+        pass
+
+    def fails(*_: Any) -> None:
+        assert PartialState().num_processes == hvd.size()
+        raise Stops
+
+    seen = [others()]
+    made = trainer(folder, max_steps=1, eval_dataset=rows(13))
+    seen.append(others())
+    for use in (made.train, made.evaluate, lambda: made.predict(rows(3)), lambda: made.save_model(folder)):
+        use()
+        seen.append(others())
+    broken = trainer(folder, max_steps=1, eval_dataset=rows(13), compute_metrics=fails)
+    broken.data_collator = fails
+    for use in (broken.train, broken.evaluate):
+        raises(Stops, "", use)
+        seen.append(others())
+    accelerator = made.accelerator
+    ranks_of_ours = [
+        accelerator.num_processes,
+        accelerator.process_index,
+        accelerator.is_main_process,
+        accelerator.is_last_process,
+        made.args.world_size,
+    ]
+    assert ranks_of_ours == [hvd.size(), hvd.rank(), hvd.rank() == 0, hvd.rank() == hvd.size() - 1, hvd.size()]
+    made.train()
+    return seen
+
+
+def test_nothing_of_accelerates_state_is_left_behind(ranks: RankPool, tmp_path: Path) -> None:
+    for seen in ranks.run(left_behind, str(tmp_path)):
+        assert seen == ["DistributedType.NO 1 0"] * 8
 
 
 def dealt(folder: str) -> list[int]:
