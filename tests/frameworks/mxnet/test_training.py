@@ -118,6 +118,66 @@ def test_two_trainers_with_prefixes(mx_ranks: RankPool) -> None:
     assert mx_ranks.run(two_trainers) == [[0.5, -1.0]] * 2
 
 
+def kept_and_edited() -> dict[str, Any]:
+    """Gradients that the user copies, edits while they are reduced, or has of a parameter that is listed twice."""
+    import mxnet as mx
+
+    import hvd_kernel.mxnet as hvd
+
+    hvd.init()
+    mine = hvd.rank() + 1.0
+
+    def parameter() -> Any:
+        made = mx.gluon.Parameter("weight", shape=(2,))
+        made.initialize(mx.init.Constant(1.0))
+        return made
+
+    def backward(one: Any, factor: float) -> None:
+        with mx.autograd.record():
+            loss = (one.data() * mine * factor).sum()
+        loss.backward()
+
+    def plain(arrays: Any) -> Any:
+        return [array.asnumpy().tolist() for array in arrays]
+
+    weight = parameter()
+    trainer = hvd.DistributedTrainer([weight], "sgd", {"learning_rate": 1.0})
+    local, reduced = [], []
+    for step in range(4):
+        backward(weight, step)
+        local.append(weight.grad().copy())
+        trainer.step(1)
+        reduced.append(weight.grad().copy())
+    many = mx.nd.ones((100000,)) * mine
+    hvd.allreduce_(many, name="in flight", op=hvd.Sum)
+    many *= 2  # MXNet lets it wait for the sum
+    twice = mx.nd.ones((2,)) * mine
+    weights = [mx.nd.ones((2,)), mx.nd.ones((2,))]
+    hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0)).update([0, 1], weights, [twice, twice], [None, None])
+    listed = parameter()
+    trainer = hvd.DistributedTrainer([listed, listed], "sgd", {"learning_rate": 1.0})
+    backward(listed, 1.0)
+    trainer.step(1, ignore_stale_grad=True)
+    return {
+        "local": plain(local),
+        "reduced": plain(reduced),
+        "edited": [float(many.min().asscalar()), float(many.max().asscalar())],
+        "one gradient twice": plain([twice, *weights]),
+        "listed twice": plain([listed.data(), listed.grad()]),
+    }
+
+
+def test_kept_and_edited_gradients_are_right(mx_ranks: RankPool) -> None:
+    for rank, results in enumerate(mx_ranks.run(kept_and_edited)):
+        assert results == {
+            "local": [[(rank + 1.0) * step] * 2 for step in range(4)],
+            "reduced": [[1.5 * step] * 2 for step in range(4)],
+            "edited": [6.0, 6.0],
+            "one gradient twice": [[1.5, 1.5], [-0.5, -0.5], [-0.5, -0.5]],
+            "listed twice": [[-0.5, -0.5], [1.5, 1.5]],
+        }
+
+
 def wrapped() -> list[Any]:
     import pickle
 
