@@ -1,29 +1,28 @@
-"""Scatter and gather: a value's parts along its first axis, one for each rank, and the value that parts make up. Pure.
+"""Scatter and gather: parts of a value along its first axis, one per rank, and the value that parts make up. Pure.
 
 Example: five rows for two ranks are rows 0 to 2 and rows 3 to 4; the first ranks have the longer parts.
+
+A part has the type of the value, and so has what parts make up. A value whose parts would have another type, such as
+a ``Dataset`` that returns tuples, is refused by name.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import chain, islice, pairwise
+from textwrap import shorten
 from typing import Any
 
 from hvd_kernel.errors import UsageError
 
-_CONCATENATE = {  # the package that a type is of -> what puts values of it one after the other; imported when wanted.
-    # No adapters: they are the ranks', and their values are in the notebook's process here.
-    "numpy": "numpy:concatenate",
-    "torch": "torch:cat",
-    "jax": "jax.numpy:concatenate",
-    "jaxlib": "jax.numpy:concatenate",
-    "tensorflow": "tensorflow:concat",
-    "pandas": "pandas:concat",
-    "polars": "polars:concat",
-}
-_WITH_AXIS = ("tensorflow",)
+Join = Callable[[Sequence[Any]], Any]
+
+_COLUMNS_CHARS = 120
+_OWN_TYPES = ("pandas",)
+"""Packages that choose the type of a result: joined parts of a ``RangeIndex`` may be another ``Index``."""
 
 
 def split(name: str, value: Any, count: int) -> list[Any]:
@@ -39,20 +38,25 @@ def split(name: str, value: Any, count: int) -> list[Any]:
     Raises
     ------
     UsageError
-        It has no length, or cannot be sliced.
+        It has no length, cannot be sliced, or its slices are of another type.
     """
-    rows = getattr(value, "iloc", value)
     if isinstance(value, Mapping | AbstractSet):
-        raise _not_scattered(name, value, "has no order")
-    if not hasattr(rows, "__getitem__"):
-        raise _not_scattered(name, value, "has no parts")
+        raise _not_scattered(name, value, "it has no order")
+    if not any(hasattr(value, attribute) for attribute in ("__getitem__", "iloc")):
+        raise _not_scattered(name, value, "it has no parts")
     try:
-        length = len(value)
-    except TypeError:  # a tensor without an axis says so in this way too
-        raise _not_scattered(name, value, "has no length") from None
-    each, longer = divmod(length, count)
-    ends = [each * rank + min(rank, longer) for rank in range(count + 1)]
-    return [rows[begin:end] for begin, end in pairwise(ends)]
+        length = _length(value)
+    except TypeError:  # also raised by a tensor without an axis
+        raise _not_scattered(name, value, "it has no length") from None
+    short, longer = divmod(length, count)
+    ends = [short * rank + min(rank, longer) for rank in range(count + 1)]
+    try:
+        parts = [_cut(value, begin, end) for begin, end in pairwise(ends)]
+    except Exception as error:
+        raise _not_scattered(name, value, f"slicing it raises {type(error).__name__} ({error})") from error
+    if others := [part for part in parts if type(part) is not type(value)]:
+        raise _not_scattered(name, value, f"a slice of it is of another type ({type(others[0]).__name__})")
+    return parts
 
 
 def joined(name: str, parts: Mapping[int, Any]) -> Any:
@@ -68,46 +72,202 @@ def joined(name: str, parts: Mapping[int, Any]) -> Any:
     Raises
     ------
     UsageError
-        The parts are of several kinds, cannot be put one after the other, or have shapes that do not fit.
+        The parts are of several kinds, cannot be joined without a change of type, or have shapes that do not fit.
     """
-    values = [parts[rank] for rank in sorted(parts)]
-    kinds = {type(value): rank for rank, value in sorted(parts.items(), reverse=True)}
-    if len(kinds) > 1:
-        found = ", ".join(f"{kind.__name__} on rank {rank}" for kind, rank in reversed(kinds.items()))
-        raise UsageError(f"`{name}` cannot be gathered: it is {found}; --pull {name} brings each rank's")
-    together = _way(type(values[0]))
-    if together is None:
-        what = type(values[0]).__name__
-        raise UsageError(
-            f"`{name}` ({what}) cannot be gathered: there is no way to put two of them one after the other; "
-            f"--pull {name} brings each rank's"
-        )
+    ranks = sorted(parts)
+    for describe in (_type, _columns, _dtype):
+        kinds: dict[Any, tuple[str, int]] = {}
+        for rank in ranks:
+            key, text = describe(parts[rank])
+            kinds.setdefault(key, (text, rank))
+        if len(kinds) > 1:
+            listed = ", ".join(f"{text} on rank {rank}" for text, rank in kinds.values())
+            raise _not_gathered(name, f"it is {listed}")
     try:
-        return together(values)
+        return _together([parts[rank] for rank in ranks])
     except Exception as error:
-        raise UsageError(
-            f"`{name}` cannot be gathered: {error}; --pull {name} brings each rank's"  # the library names the shapes
-        ) from error
+        raise _not_gathered(name, str(error) or type(error).__name__) from error  # the library names the shapes
 
 
-def _way(kind: type) -> Callable[[Sequence[Any]], Any] | None:
-    if issubclass(kind, list | tuple | str | bytes):
-        return _added
-    package = kind.__module__.partition(".")[0]
-    if package not in _CONCATENATE:
-        return None
-    module, _, function = _CONCATENATE[package].partition(":")
-    concatenate: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return (lambda values: concatenate(values, 0)) if package in _WITH_AXIS else concatenate
-
-
-def _added(values: Sequence[Any]) -> Any:
-    if isinstance(values[0], str | bytes):
-        return type(values[0])().join(values)
-    return type(values[0])(item for value in values for item in value)
-
-
-def _not_scattered(name: str, value: Any, why: str) -> UsageError:
+def _not_scattered(name: str, value: Any, reason: str) -> UsageError:
     return UsageError(
-        f"`{name}` ({type(value).__name__}) cannot be scattered: it {why}; --push {name} sends all of it to every rank"
+        f"`{name}` ({type(value).__name__}) cannot be scattered: {reason}; --push {name} sends all of it to every rank"
     )
+
+
+def _not_gathered(name: str, reason: str) -> UsageError:
+    return UsageError(
+        f"`{name}` cannot be gathered: {reason}; the ranks still have their values: `%hvdpull {name}` copies them here"
+    )
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+# Cutting.
+
+
+def _length(value: Any) -> int:
+    return int(value.shape[0]) if _package(value) == "scipy" and hasattr(value, "shape") else len(value)
+
+
+def _cut(value: Any, begin: int, end: int) -> Any:
+    """Return one slice, of the value's own type where it has one."""
+    cut = _CUT.get(_name(value))
+    if cut is not None:
+        return cut(value, begin, end)
+    if str(getattr(value, "layout", "")) == "torch.sparse_coo":  # brackets are not implemented for it
+        return value.narrow_copy(0, begin, end - begin)
+    return getattr(value, "iloc", value)[begin:end]
+
+
+_CUT: dict[str, Callable[[Any, int, int], Any]] = {
+    "collections.deque": lambda value, begin, end: deque(islice(value, begin, end), value.maxlen),
+    "torch.nn.parameter.Parameter": lambda value, begin, end: type(value)(
+        value.detach()[begin:end], requires_grad=value.requires_grad
+    ),
+    "torch.utils.data.dataset.TensorDataset": lambda value, begin, end: type(value)(
+        *(tensor[begin:end] for tensor in value.tensors)
+    ),
+}
+"""Type by its full name -> how it is cut; slicing such a value raises, or returns another type."""
+
+
+# Joining.
+
+
+def _type(value: Any) -> tuple[Any, str]:
+    return type(value), type(value).__name__
+
+
+def _columns(value: Any) -> tuple[Any, str]:
+    """Return a table's columns, as what has to be equal and as text."""
+    if not hasattr(value, "columns") or not hasattr(value, "dtypes"):
+        return None, ""
+    columns = [(str(name), str(dtype)) for name, dtype in zip(value.columns, value.dtypes, strict=True)]
+    text = shorten(", ".join(f"{name} {dtype}" for name, dtype in columns), _COLUMNS_CHARS, placeholder=" ...")
+    return tuple((name, _family(dtype)) for name, dtype in columns), f"a table of {text or 'no columns'}"
+
+
+def _dtype(value: Any) -> tuple[Any, str]:
+    text = "" if hasattr(value, "columns") else str(getattr(value, "dtype", ""))
+    return _family(text), text
+
+
+def _family(dtype: str) -> str:
+    """Return a type without its width: ``int32`` and ``int64`` join without loss, ``int64`` and ``float64`` do not."""
+    return dtype.rstrip("0123456789")
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _together(values: Sequence[Any]) -> Any:
+    """Return values joined, in a value of their type.
+
+    Raises
+    ------
+    TypeError
+        No function joins values of this type and keeps the type.
+    """
+    if join := _JOIN.get(_name(values[0])):
+        return join(values)
+    if join := _JOIN_OF_PACKAGE.get(_package(values[0])):
+        whole = join(values)
+        if type(whole) is type(values[0]) or _package(whole) in _OWN_TYPES:
+            return whole
+    raise TypeError(f"two values of the type {type(values[0]).__name__} cannot be joined without changing the type")
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _by(path: str, *arguments: Any) -> Join:
+    """Return a function that is imported when it is called: the notebook has the library if it has such a value."""
+    return lambda values: _imported(path)(values, *arguments)
+
+
+def _items(values: Sequence[Any]) -> Any:
+    return type(values[0])(chain.from_iterable(values))
+
+
+def _texts(values: Sequence[Any]) -> Any:
+    return type(values[0])().join(values)
+
+
+def _ranges(values: Sequence[range]) -> range:
+    """Return the range that consecutive ones make up."""
+    parts = [part for part in values if part]
+    if not parts:
+        return values[0]
+    whole = range(parts[0].start, parts[-1][-1] + parts[0].step, parts[0].step)
+    if [*whole] != [*chain.from_iterable(parts)]:
+        raise ValueError("the ranges do not continue each other")
+    return whole
+
+
+def _deques(values: Sequence[deque[Any]]) -> deque[Any]:
+    """Return all items, with the limit of the first where they are within it."""
+    items, limit = [*chain.from_iterable(values)], values[0].maxlen
+    return deque(items, None if limit is not None and len(items) > limit else limit)
+
+
+def _masked(values: Sequence[Any]) -> Any:
+    """Return one masked array: ``numpy.concatenate`` drops the masks."""
+    whole = _imported("numpy.ma:concatenate")(values)
+    whole.fill_value = values[0].fill_value
+    return whole
+
+
+def _parameters(values: Sequence[Any]) -> Any:
+    tensor = _imported("torch:cat")([value.detach() for value in values])
+    return type(values[0])(tensor, requires_grad=values[0].requires_grad)
+
+
+def _datasets(values: Sequence[Any]) -> Any:
+    columns = zip(*(value.tensors for value in values), strict=True)
+    return type(values[0])(*(joined("tensors", dict(enumerate(column))) for column in columns))
+
+
+def _sparse(values: Sequence[Any]) -> Any:
+    return _imported("scipy.sparse:vstack")(values, format=values[0].format)
+
+
+def _tables(values: Sequence[Any]) -> Any:
+    if hasattr(values[0], "iloc"):
+        return _imported("pandas:concat")(values)
+    if hasattr(values[0], "append"):
+        return values[0].append(list(values[1:]))
+    series = _imported("pandas:Series")
+    return _imported("pandas:concat")([series(value) for value in values]).array
+
+
+_JOIN: dict[str, Join] = {
+    **dict.fromkeys(("builtins.list", "builtins.tuple", "torch.Size"), _items),
+    **dict.fromkeys(("builtins.str", "builtins.bytes", "builtins.bytearray"), _texts),
+    "builtins.range": _ranges,
+    "collections.deque": _deques,
+    "array.array": lambda values: sum(values[1:], values[0]),
+    **dict.fromkeys(("numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"), _masked),  # NumPy 2, NumPy 1
+    "torch.nn.parameter.Parameter": _parameters,
+    "torch.utils.data.dataset.TensorDataset": _datasets,
+}
+"""Type by its full name -> how values of it are joined."""
+
+_JOIN_OF_PACKAGE: dict[str, Join] = {
+    # No adapters of frameworks: they belong to the ranks, and these values are in the notebook's process.
+    "numpy": _by("numpy:concatenate"),
+    "torch": _by("torch:cat"),
+    "jax": _by("jax.numpy:concatenate"),
+    "jaxlib": _by("jax.numpy:concatenate"),
+    "tensorflow": _by("tensorflow:concat", 0),
+    "polars": _by("polars:concat"),
+    "scipy": _sparse,
+    "pandas": _tables,
+}
+"""Package of a type -> how other values of its types are joined, if the result is of the same type."""

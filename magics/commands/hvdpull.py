@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.errors import ClusterError
+from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
@@ -55,23 +56,53 @@ def pulled(session: Session, names: tuple[str, ...], options: Options, ranks: tu
     return {name: PerRank({rank: values[rank][name] for rank in ranks}) for name in names}
 
 
-def gathered(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> dict[str, Any]:
-    """Return variables of the ranks, those of one name joined in the order of the ranks.
+def gathered(
+    session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]
+) -> tuple[dict[str, Any], list[UsageError]]:
+    """Return variables of the ranks, those of one name joined in the order of the ranks, and an error per other name.
 
     Raises
     ------
     ClusterError
         As ``pulled``.
-    UsageError
-        The ranks' values of a name cannot be joined.
     """
     values = _of_all(session, names, options, ranks)
-    return {name: joined(name, {rank: values[rank][name] for rank in ranks}) for name in names}
+    whole: dict[str, Any] = {}
+    errors: list[UsageError] = []
+    for name in names:
+        try:
+            whole[name] = joined(name, {rank: values[rank][name] for rank in ranks})
+        except UsageError as error:
+            errors.append(error)
+    return whole, errors
+
+
+def undefined(name: str, holders: Collection[int], others: Collection[int]) -> str:
+    """Say which ranks define a variable that was requested from others."""
+    if not holders:
+        return f"no rank has a variable `{name}`"
+    remedy = f"`%hvdpull {name} --ranks {spans(holders)}`"
+    return f"`{name}` is defined on {named(holders)} only, not on {named(others)}: {remedy}"
 
 
 def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> Values:
-    values = session.pull(names, ranks, force=options.force)
+    try:
+        values = session.pull(names, ranks, force=options.force)
+    except ClusterError as error:
+        if sentence := _absent(session, names, ranks):
+            raise ClusterError(sentence) from error
+        raise
     if lost := [rank for rank in ranks if rank not in values]:
         remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
         raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
     return values
+
+
+def _absent(session: Session, names: tuple[str, ...], ranks: tuple[int, ...]) -> str:
+    """Return the sentence on the first variable that one of these ranks does not define; "" if there is none."""
+    answers = session.ask("known", None, {"names": list(names)})
+    for name in names:
+        holders = [rank for rank, (content, _) in answers.items() if name in content["known"]]
+        if others := [rank for rank in ranks if rank not in holders]:
+            return undefined(name, holders, others)
+    return ""

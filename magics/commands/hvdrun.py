@@ -14,6 +14,7 @@ from hvd_kernel.magics.commands.subcommands import keep, respawn
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display import error_policy
 from hvd_kernel.magics.display.job_output import JobWriter
+from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.display.results import CellResult
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.display.writer import Writer
@@ -108,7 +109,10 @@ class _Cell:
         if options.pull:
             user_ns.update(pulled(session, options.pull, options, self.ranks))
         if options.gather:
-            user_ns.update(gathered(session, options.gather, options, self.ranks))
+            whole, errors = gathered(session, options.gather, options, self.ranks)
+            user_ns.update(whole)
+            if errors:
+                raise errors[0]
 
     def record(self, number: int, *, failed: bool) -> RanCell:
         return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.given, failed)
@@ -133,7 +137,7 @@ class _Cell:
         """Raise what the ranks have raised, or show it where the line says so; False where they have not."""
         options, user_ns = self.options, self.context.shell.user_ns
         try:
-            watch.check(user_ns.__contains__)
+            watch.check(local_hint(user_ns))
         except error_policy.OF_THE_RANKS as error:
             if options.raise_error or watch.interrupted:
                 raise

@@ -10,6 +10,8 @@ import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 
+from hvd_kernel.magics.commands.hvdpull import undefined
+
 pytestmark = [
     pytest.mark.jupyter,
     pytest.mark.mp,
@@ -159,6 +161,7 @@ def test_classes_of_cells_are_the_receivers_own(kernel: Kernel) -> None:
     ("cell", "message"),
     [
         ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
+        ("%%hvdrun -np 0\n1", "UsageError: %%hvdrun: -np: '0' is not a number of ranks: write 1 or more"),
         ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
         ("%hvd zip", "UsageError: %hvd: 'zip' is not understood; %hvd help lists the commands"),
         ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),
@@ -175,10 +178,13 @@ def test_help_lists_every_word(kernel: Kernel) -> None:
         assert f"    %hvd {word} " in page, page
 
 
-def test_pulling_what_is_not_there_names_rank_and_variable(kernel: Kernel) -> None:
-    outcome = kernel.run("%hvdpull not_there", allow_error=True)
-    assert outcome.reply["ename"] == "ClusterError"
-    assert re.search(r"rank 0.*not_there", outcome.error)
+def test_pulling_names_the_ranks_that_define_a_variable(kernel: Kernel) -> None:
+    kernel.run("%%hvdrun # don't run this on rank 1\nif rank in (0, 2): partly = rank")
+    absent = kernel.run("%hvdpull not_there", allow_error=True)
+    assert absent.error == "ClusterError: no rank has a variable `not_there`"
+    partly = kernel.run("%hvdpull partly", allow_error=True)
+    assert partly.error == f"ClusterError: {undefined('partly', [0, 2], [1, 3])}"
+    assert kernel.run("%hvdpull partly --ranks 0,2\npartly").shown == ["[0] 0\n[2] 2"]
 
 
 def test_code_is_not_expanded_and_comments_may_come_first(kernel: Kernel) -> None:

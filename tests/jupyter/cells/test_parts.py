@@ -22,6 +22,16 @@ def test_each_rank_gets_its_part_and_the_notebook_the_whole(kernel: Kernel) -> N
     ]
 
 
+def test_what_cannot_be_gathered_stays_on_the_ranks(kernel: Kernel) -> None:
+    kernel.run("import numpy as np\nx = np.ma.masked_array([1, 2, 3], [0, 1, 0])")
+    cell = "%%hvdrun -np 3 --scatter x --gather bad,x\nx = x * 10\nbad = {rank: rank}"
+    refused = kernel.run(cell, timeout=120, allow_error=True)
+    assert refused.error.startswith("UsageError: `bad` cannot be gathered: two values of the type dict")
+    assert refused.error.endswith("; the ranks still have their values: `%hvdpull bad` copies them here")
+    assert kernel.run("x.data.tolist(), x.mask.tolist()").shown == ["([10, 2, 30], [False, True, False])"]
+    assert kernel.run("%hvdpull bad\nlist(bad)").shown == ["[{0: 0}, {1: 1}, {2: 2}]"]
+
+
 @pytest.mark.nightly
 def test_some_ranks_share_all_of_it(kernel: Kernel) -> None:
     kernel.run("x = list(range(5))")
