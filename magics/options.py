@@ -68,6 +68,11 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f": did you mean {found[0]}?" if found else ""
 
 
+_WRONG_VALUE = re.compile(r"argument (?P<flag>-[\w-]+)\S*: (?P<reason>.*)", re.DOTALL)
+_COMMENT = re.compile(r"""(?P<comment>(?<!\S)\#.*)|"(?:\\.|[^"\\])*"|'[^']*'|\\.\#?|.""", re.DOTALL)
+"""A comment, or text that is none: a quoted part or one character."""
+
+
 class _Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
         """Escape the magic's own %: argparse takes this for a pattern when options and arguments are mixed."""
@@ -78,6 +83,8 @@ class _Parser(argparse.ArgumentParser):
         known = [flag for action in self._actions for flag in action.option_strings]
         if unknown and (near := nearest(unknown[0].partition("=")[0], known)):
             raise UsageError(f"{self.prog}: {unknown[0]!r} is not an option{near}")
+        if wrong := _WRONG_VALUE.fullmatch(message):  # the sentence names the flag: the usage would bury it
+            raise UsageError(f"{self.prog}: {wrong['flag']}: {wrong['reason']}")
         raise UsageError(f"{self.prog}: {message}. {self.format_usage().replace('%%', '%').strip()}")
 
 
@@ -144,7 +151,14 @@ def _is_cell(magic: str) -> bool:
     return magic.startswith("%%")
 
 
+def without_comment(line: str) -> str:
+    """Return a magic's line up to a ``#`` that begins a word outside quotes, as in Python and in a shell."""
+    comment = next((part for part in _COMMENT.finditer(line) if part["comment"]), None)
+    return line if comment is None else line[: comment.start()].rstrip()
+
+
 def _tokens(magic: str, line: str) -> list[str]:
+    line = without_comment(line)
     try:
         tokens = shlex.split(line)
     except ValueError as error:

@@ -13,7 +13,15 @@ from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
-from hvd_kernel.magics.display.rank_failures import is_own, merged_error, one_line_each, still_running, summary
+from hvd_kernel.magics.display.rank_failures import (
+    Hint,
+    is_own,
+    merged_error,
+    no_hint,
+    one_line_each,
+    still_running,
+    summary,
+)
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding
 from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import (
@@ -180,18 +188,18 @@ class CellRunner:
         """Return the final state of the ranks that did not fail."""
         return "interrupted" if self.stopped else "done"
 
-    def check(self, is_local: Callable[[str], bool]) -> None:
+    def check(self, hint: Hint = no_hint) -> None:
         """Raise what the cell has to fail with, if anything: first a rank's own error, then what stopped the cell."""
         failures = self._known_failures()
         first = [failure for failure in failures if failure.rank in self._first]
         if not self.stopped:
             if failures:
-                raise merged_error(failures, is_local)
+                raise merged_error(failures, hint)
             return
         later = one_line_each([failure for failure in failures if is_own(failure) and failure.rank not in self._first])
         lines = [*self._stopped_by(self._first), *later, *self._aftermath()]
         if first:
-            raise merged_error([*first, *(failure for failure in failures if failure.secondary)], is_local, lines)
+            raise merged_error([*first, *(failure for failure in failures if failure.secondary)], hint, lines)
         raise (Interrupted if self.interrupted else HvdTimeout)("\n".join(lines))
 
     def _known_failures(self) -> list[Failure]:

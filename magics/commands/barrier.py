@@ -5,6 +5,7 @@ from __future__ import annotations
 from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.options import Options
 from hvd_kernel.magics.shell.escalation import replace_stuck
 
@@ -25,5 +26,5 @@ def barrier(context: Context, _options: Options) -> None:
     ranks = tuple(range(session.n))
     watch, _, _ = drive(session, context.manager, writer, CODE, ranks)
     replace_stuck(context, watch)
-    watch.check(context.shell.user_ns.__contains__)
+    watch.check(local_hint(context.shell.user_ns))
     writer.say(f"{named(ranks)} met\n")

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from io import IOBase
+from threading import Lock, Thread
+from types import BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, ModuleType
+from typing import Any
 
 from hvd_kernel.formatting.rank_labels import label, named
 from hvd_kernel.magics.display.merge import merge
@@ -29,6 +33,47 @@ _NAME_ONLY = (SyntaxError, ExceptionGroup)
 """IPython shows the one in its own way, the other cannot be made from a message."""
 
 _NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
+
+_NEVER_SENT = (GeneratorType, CoroutineType, IOBase, type(Lock()), Thread)
+"""Values that exist in their own process only."""
+
+Hint = Callable[[str], str]
+"""Name that a rank does not define -> what to do about it; "" if nothing is known."""
+
+
+def no_hint(_name: str) -> str:
+    """Return no hint."""
+    return ""
+
+
+def local_hint(names: Mapping[str, Any]) -> Hint:
+    """Return hints for names that the notebook defines: how to import them on the ranks, or to push them."""
+
+    def hint(name: str) -> str:
+        if name not in names:
+            return ""
+        value = names[name]
+        if statement := _import_of(name, value):
+            return f"`{name}` is imported in the notebook, not on the ranks: add `{statement}` to the cell"
+        if isinstance(value, _NEVER_SENT):
+            kind = type(value).__name__
+            return f"`{name}` ({kind}) exists in the notebook and cannot be sent: create it in a cell on the ranks"
+        return f"`{name}` exists in the notebook, not on the ranks: add --push {name}"
+
+    return hint
+
+
+def _import_of(name: str, value: Any) -> str:
+    """Return the statement that imports a module, or a function or class of one; "" for other values."""
+    if isinstance(value, ModuleType):
+        module = value.__name__
+        return f"import {module}" if module == name else f"import {module} as {name}"
+    module, original = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(value, type | FunctionType | BuiltinFunctionType) or module in {None, "__main__", "builtins"}:
+        return ""
+    if original != getattr(value, "__name__", ""):  # defined inside a class or a function
+        return ""
+    return f"from {module} import {original}" + (f" as {name}" if original != name else "")
 
 
 class RankError(Exception):
@@ -78,35 +123,33 @@ def summary(ename: str, evalue: str) -> str:
     return f"{ename}: {evalue}".rstrip(": ").split("\n")[0]
 
 
-def merged_error(
-    failures: Sequence[Failure], is_local: Callable[[str], bool] = lambda _: False, more: Sequence[str] = ()
-) -> RankError:
+def merged_error(failures: Sequence[Failure], hint: Hint = no_hint, more: Sequence[str] = ()) -> RankError:
     """Make the exception with which the cell fails.
 
     Parameters
     ----------
     failures
         At least one.
-    is_local
-        Whether a variable exists in the notebook's own namespace: a NameError then says how to push it.
+    hint
+        Returns what to do about a name that a rank does not define; see ``local_hint``.
     more
         Lines after the failures.
     """
     ordered = by_cause(failures)
     root = ordered[0]
-    return _class_named(root.ename)(ordered, [*_traceback(ordered, is_local), *more])
+    return _class_named(root.ename)(ordered, [*_traceback(ordered, hint), *more])
 
 
 def _is_death(failure: Failure) -> bool:
     return failure.ename == "RankDied" and not failure.secondary  # secondary: what a rank raised because of a death
 
 
-def _traceback(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> list[str]:
+def _traceback(ordered: Sequence[Failure], hint: Hint) -> list[str]:
     root = ordered[0]
-    same, lines = _in_full(ordered, is_local)
+    same, lines = _in_full(ordered, hint)
     others = [f for f in ordered if not f.secondary and f.rank not in same]
     if _is_death(root) and (raised := [f for f in others if not _is_death(f)]):
-        also, more = _in_full(by_cause(raised), is_local)
+        also, more = _in_full(by_cause(raised), hint)
         lines += more
         others = [f for f in others if f.rank not in also]
     lines += one_line_each(others)
@@ -115,14 +158,14 @@ def _traceback(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> l
     return lines
 
 
-def _in_full(ordered: Sequence[Failure], is_local: Callable[[str], bool]) -> tuple[set[int], list[str]]:
+def _in_full(ordered: Sequence[Failure], hint: Hint) -> tuple[set[int], list[str]]:
     """Return the ranks that have the first failure, and its lines."""
     root = ordered[0]
     same = {f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)}
     lines = [f"\x1b[31m{root.ename}\x1b[0m on {named(same)}", *root.traceback]
     missing = _NAME_ERROR.search(root.evalue) if root.ename == "NameError" else None
-    if missing and is_local(missing[1]):
-        lines.append(f"`{missing[1]}` exists in the notebook, not on the ranks: add --push {missing[1]}")
+    if missing and (sentence := hint(missing[1])):
+        lines.append(sentence)
     return same, lines
 
 

@@ -10,6 +10,7 @@ from hvd_kernel.formatting.rank_labels import named
 from hvd_kernel.magics.cell_driver import watched
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
+from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options
@@ -65,7 +66,7 @@ def _follow(context: Context, session: Session, run: CellRun) -> None:
         with user_errors():
             watch, _, _ = watched(session, context.manager, job.writer, lambda: run, job=job)
             replace_stuck(replace(context, own=job.writer), watch)
-            watch.check(context.shell.user_ns.__contains__)
+            watch.check(local_hint(context.shell.user_ns))
 
     job = BackgroundJob(
         context.manager.jobs.name(f"cell{run.cell}"), run.ranks, JobWriter(context.shell), work, cell=run.cell

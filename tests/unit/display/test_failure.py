@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import json
+import os
 import re
+import shutil
 
-from hvd_kernel.magics.display.rank_failures import MAX_OTHERS, RankError, merged_error
+import pytest
+
+from hvd_kernel.magics.display.rank_failures import MAX_OTHERS, RankError, local_hint, merged_error
 from hvd_kernel.protocol.messages import Failure
 
 
@@ -90,9 +95,39 @@ def test_every_class_keeps_its_name_and_message() -> None:
         assert isinstance(error, Exception), name
 
 
-def test_a_variable_of_the_notebook_is_hinted_at() -> None:
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (5, "`x` exists in the notebook, not on the ranks: add --push x"),
+        (
+            failure,
+            f"`x` is imported in the notebook, not on the ranks: add `from {__name__} import failure as x` to the cell",
+        ),
+        (
+            os.path,
+            f"`x` is imported in the notebook, not on the ranks: add `import {os.path.__name__} as x` to the cell",
+        ),
+        (
+            shutil.copy,
+            "`x` is imported in the notebook, not on the ranks: add `from shutil import copy as x` to the cell",
+        ),
+        (
+            (n for n in ()),
+            "`x` (generator) exists in the notebook and cannot be sent: create it in a cell on the ranks",
+        ),
+    ],
+    ids=["value", "function of a module", "module", "imported function", "generator"],
+)
+def test_a_name_of_the_notebook_is_hinted_at(value: object, hint: str) -> None:
     missing = failure(0, "NameError", "name 'x' is not defined")
-    assert shown(merged_error([missing], {"x"}.__contains__))[-1] == (
-        "`x` exists in the notebook, not on the ranks: add --push x"
-    )
-    assert "push" not in "".join(shown(merged_error([missing])))
+    assert shown(merged_error([missing], local_hint({"x": value})))[-1] == hint
+    assert shown(merged_error([missing], local_hint({"y": value}))) == shown(merged_error([missing]))
+
+
+def test_a_module_under_its_own_name_and_a_function_of_the_notebook_are_hinted_at() -> None:
+    def train() -> None: ...
+
+    train.__module__ = "__main__"
+    hint = local_hint({"json": json, "train": train})
+    assert hint("json") == "`json` is imported in the notebook, not on the ranks: add `import json` to the cell"
+    assert hint("train") == "`train` exists in the notebook, not on the ranks: add --push train"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,8 +33,8 @@ def driven(
     return watch, session, writer
 
 
-def check(watch: CellRunner, is_local: Callable[[str], bool] = lambda _: False) -> None:
-    watch.check(is_local)
+def check(watch: CellRunner) -> None:
+    watch.check()
 
 
 def test_a_good_cell() -> None:

@@ -195,9 +195,35 @@ def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> 
 
 
 @pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
-def test_a_wrong_value_is_told_with_the_magic_as_it_is_written(magic: str) -> None:
-    with pytest.raises(UsageError, match=rf"^{magic}: argument -np/.* usage: {magic} \["):
-        parse(magic, "-np 0")
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("-np 0", "-np: '0' is not a number of ranks: write 1 or more"),
+        ("-np", "-np: expected one argument"),
+        ("--gpus 0,0", "--gpus: "),
+    ],
+)
+def test_a_wrong_value_is_answered_in_one_line(magic: str, line: str, reason: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(magic, line)
+    assert str(raised.value).startswith(f"{magic}: {reason}")
+    assert "usage" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("# a comment", ""),
+        ("-np 2 # don't train", "-np 2"),
+        ("-np 2 #", "-np 2"),
+        ("--mpi-args '# no' -np 2", "--mpi-args '# no' -np 2"),
+        ('--push a --hostfile "-x A=\\" #" # b', '--push a --hostfile "-x A=\\" #"'),
+        ("--hostfile a#b", "--hostfile a#b"),
+        ("--hostfile a\\ #b # c", "--hostfile a\\ #b"),
+    ],
+)
+def test_a_comment_ends_the_line_of_a_magic(line: str, code: str) -> None:
+    assert parse("%%hvdrun", line) == parse("%%hvdrun", code)
 
 
 @pytest.mark.parametrize(
