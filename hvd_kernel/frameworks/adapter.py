@@ -36,6 +36,15 @@ class Elements:
         return f"{self.dtype} {self.shape}"
 
 
+@dataclass(frozen=True)
+class TensorShard:
+    """Part of a distributed tensor that one rank holds."""
+
+    text: str  # the whole tensor: type, shape, placements and mesh
+    key: str  # equal on ranks that hold the same part; "" where every rank holds all of it
+    local: Any  # the part, as an ordinary tensor
+
+
 class FrameworkAdapter:
     """What a framework's adapter answers; these are the answers of one that knows nothing.
 
@@ -49,6 +58,10 @@ class FrameworkAdapter:
 
     def elements(self, value: Any) -> Elements | None:
         """Return the elements; None: it is not a tensor of this framework's, or has no plain bytes."""
+        return None
+
+    def shard(self, value: Any) -> TensorShard | None:
+        """Return this rank's part of a distributed tensor, without communication; None: it is no such tensor."""
         return None
 
     def state(self, value: Any) -> Any:

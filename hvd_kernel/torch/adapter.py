@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import torch
 import torch.distributed
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter
+from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter, TensorShard
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.training.wrapping import OptimizerMixin
 
@@ -47,6 +48,21 @@ class TorchAdapter(FrameworkAdapter):
             lambda part: flat[part].cpu().view(torch.uint8).numpy(),
             lambda part: _numbers(flat[part]),
         )
+
+    def shard(self, value: Any) -> TensorShard | None:
+        """Return the local tensor of a DTensor, with its coordinates along the dimensions that shard it."""
+        tensors = sys.modules.get("torch.distributed.tensor")
+        if tensors is None or not isinstance(value, tensors.DTensor):
+            return None
+        mesh, placements = value.device_mesh, value.placements
+        place = mesh.get_coordinate()
+        spread = [dimension for dimension, placement in enumerate(placements) if not placement.is_replicate()]
+        key = (
+            "outside the mesh" if place is None else ",".join(f"{dimension}:{place[dimension]}" for dimension in spread)
+        )
+        kinds = ", ".join(map(str, placements))
+        text = f"DTensor {_name(value.dtype)} {tuple(value.shape)} [{kinds}] on {tuple(mesh.shape)}"
+        return TensorShard(text, key, value.detach().to_local())
 
     def state(self, value: Any) -> Any:
         """Return the ``state_dict`` of a model, an optimizer or a scheduler, the state of a generator."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hvd_kernel.frameworks import registry
-from hvd_kernel.frameworks.adapter import Elements
+from hvd_kernel.frameworks.adapter import Elements, TensorShard
 
 WHOLE_BYTES = 256 << 20
 BLOCK_BYTES = 64 << 10
@@ -29,6 +29,9 @@ BLOCKS = 1024
 MAX_LEAVES = 20_000
 MAX_DEPTH = 40
 MAX_TEXT = 40
+
+LOCAL = "local"
+"""Part of the path to this rank's shard of a distributed tensor."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, tuple)
@@ -42,6 +45,7 @@ class Leaf:
     digest: str
     text: str  # what it is, in a word or two
     sampled: bool = False
+    shard: str = ""  # which part of a distributed tensor; only ranks with the same one can be compared
 
 
 def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
@@ -61,8 +65,8 @@ def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
 
 
 def together(parts: Iterable[Leaf]) -> str:
-    """Return one digest of all leaves that have one, whatever their order; "" when none has."""
-    compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest)
+    """Return one digest of all leaves that every rank has, whatever their order; "" when none has a digest."""
+    compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest and not leaf.shard)
     return _hash(repr(compared).encode()) if compared else ""
 
 
@@ -128,10 +132,12 @@ def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int
     if children is None:
         yield replace(_leaf(opened, whole), path=path)
         return
-    frame = f"{type(value).__name__} of {len(children)}"
+    shard: TensorShard | None = registry.first("shard", opened)
+    frame = f"{type(value).__name__} of {len(children)}" if shard is None else shard.text
     yield Leaf(path, _hash(frame.encode()), frame)
     for part, child in children:
-        yield from _leaves(child, (*path, part), whole, above | {id(value)})
+        inner = _leaves(child, (*path, part), whole, above | {id(value)})
+        yield from inner if shard is None else (replace(leaf, shard=shard.key) for leaf in inner)
 
 
 def _opened(value: Any) -> Any:
@@ -150,7 +156,8 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
         return [(_word(key), child) for key, child in value.items()]
     if type(value) in _SEQUENCES or (isinstance(value, tuple) and hasattr(type(value), "_fields")):
         return [(str(i), child) for i, child in enumerate(value)]
-    return None
+    shard = registry.first("shard", value)
+    return None if shard is None else [(LOCAL, shard.local)]
 
 
 def _word(key: Any) -> str:

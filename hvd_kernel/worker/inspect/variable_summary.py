@@ -98,7 +98,7 @@ def compared(value: Any, at_most: int) -> dict[str, Any]:
     return {
         "digest": digest.together(found),
         "sampled": any(leaf.sampled for leaf in found),
-        "partly": not all(leaf.digest for leaf in found),
+        "partly": not all(leaf.digest and not leaf.shard for leaf in found),
     }
 
 
@@ -120,4 +120,4 @@ def seeds() -> dict[str, Any]:
 
 
 def _wire(leaf: digest.Leaf) -> list[Any]:
-    return [list(leaf.path), leaf.digest, leaf.text]
+    return [list(leaf.path), leaf.digest, leaf.text, leaf.shard]

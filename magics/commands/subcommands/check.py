@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import RanksDiffer, UsageError
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
 
 Path = tuple[str, ...]
-Parts = dict[Path, tuple[str, str]]
-"""Path of a part -> its digest and, in a word, what it is."""
+
+
+class ComparedPart(NamedTuple):
+    """One part of a variable on one rank."""
+
+    digest: str  # "" if values of its type cannot be compared
+    text: str  # what it is, in a word
+    shard: str = ""  # of a distributed tensor: ranks with the same one hold the same part of it
+
+
+Parts = dict[Path, ComparedPart]
 
 MISSING = "missing"
+_ALONE = "shards that only one rank holds"
 SEEDS = "seeds"
 _ANSWER_S = 600.0
 _AT_ONCE = 1 << 20
@@ -31,6 +42,8 @@ _AT_MOST = 1 << 26
 def check(context: Context, options: Options) -> None:
     """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error.
 
+    So is, with ``--strict``, a named variable or a distributed tensor that was not compared in whole.
+
     Example: ``%hvd check model opt seeds --strict``.
 
     Raises
@@ -38,7 +51,7 @@ def check(context: Context, options: Options) -> None:
     UsageError
         No rank has such a variable.
     RanksDiffer
-        With ``--strict``: the first difference.
+        With ``--strict``: the first difference, or what was not compared.
     ClusterError
         No ranks are running.
     """
@@ -52,7 +65,12 @@ def check(context: Context, options: Options) -> None:
     context.writer().say(
         "".join(f"{sentence}\n" for _, sentence in sentences.values()) or "the ranks have no variables\n"
     )
-    differing = [sentence for good, sentence in sentences.values() if not good]
+    differing = [
+        sentence
+        for name, (verdict, sentence) in sentences.items()
+        if verdict is CheckVerdict.DIFFERENT
+        or (verdict is CheckVerdict.UNKNOWN and (names or _is_sharded(found[name])))
+    ]
     if differing and options.strict:
         raise RanksDiffer(differing[0] + (f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""))
 
@@ -64,7 +82,7 @@ def parts_of(session: Session, ranks: Sequence[int], names: Sequence[str]) -> di
     every = list(names) or sorted({name for each in told.values() for name in each})
     return {
         name: {
-            rank: {tuple(path): (digest, text) for path, digest, text in each[name]}
+            rank: {tuple(path): ComparedPart(*part) for path, *part in each[name]}
             for rank, each in told.items()
             if each.get(name) is not None
         }
@@ -72,53 +90,102 @@ def parts_of(session: Session, ranks: Sequence[int], names: Sequence[str]) -> di
     }
 
 
-def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequence[int]) -> tuple[bool, str]:
+class CheckVerdict(Enum):
+    """What a comparison of ranks has shown."""
+
+    SAME = auto()
+    DIFFERENT = auto()
+    UNKNOWN = auto()  # no difference, and not everything was compared
+
+
+def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequence[int]) -> tuple[CheckVerdict, str]:
     """Return whether the ranks agree on a variable, and the sentence that says so."""
     if missing := [rank for rank in ranks if rank not in parts]:
-        return False, f"{name} does not exist on {named(missing)}"
+        return CheckVerdict.DIFFERENT, f"{name} does not exist on {named(missing)}"
     differing = differences(parts)
     if not differing:
-        return True, _agreed(name, parts)
+        unknown = uncompared(parts)
+        return CheckVerdict.UNKNOWN if unknown else CheckVerdict.SAME, agreed(name, parts, unknown)
     path, digests = differing[0]
     place = f": first at {'.'.join(path)}" if path else ""
     sentence = f"{name} differs{place}: {_how(session, name, path, digests, parts)}"
     total = len({path for each in parts.values() for path in each})
-    return False, sentence + (f"; {len(differing)} of {total} parts differ" if len(differing) > 1 else "")
+    return CheckVerdict.DIFFERENT, sentence + (
+        f"; {len(differing)} of {total} parts differ" if len(differing) > 1 else ""
+    )
 
 
 def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]:
     """Return the parts that differ, in the order of the lowest rank's, with each rank's digest. Pure.
 
-    A container's own frame (its kind and length) is left out where a part inside it says more.
+    A container's own frame (its kind and length) is left out where a part inside it says more. Shards are compared
+    among the ranks that hold the same one.
     """
     found = {}
-    for path in dict.fromkeys(path for each in parts.values() for path in each):
-        digests = {rank: each[path][0] if path in each else MISSING for rank, each in parts.items()}
-        if len(set(digests.values())) > 1:
-            found[path] = digests
+    for path in _paths(parts):
+        for ranks in _comparable(parts, path):
+            digests = {rank: parts[rank][path].digest if path in parts[rank] else MISSING for rank in ranks}
+            if len(set(digests.values())) > 1:
+                found.setdefault(path, digests)
     frames = {path[:depth] for path in found for depth in range(len(path))}
     return [(path, digests) for path, digests in found.items() if path not in frames]
 
 
-def _agreed(name: str, parts: Mapping[int, Parts]) -> str:
-    one = next(iter(parts.values()))
-    unknown = sorted({text for digest, text in one.values() if not digest})
-    if unknown and not any(digest for digest, _ in one.values()):
-        return f"{name} is not compared: {', '.join(unknown)}"
-    rest = f"; not compared: {', '.join(unknown)}" if unknown else ""
-    return f"{name} is the {agreement.same(len(parts))} ({len(one)} part{'s' * (len(one) != 1)}){rest}"
+def uncompared(parts: Mapping[int, Parts]) -> dict[Path, str]:
+    """Return the parts that were compared with no other rank's, and what each is. Pure.
+
+    These are values of a type that has no digest, and shards that only one rank holds.
+    """
+    unknown = {}
+    for path in _paths(parts):
+        part = next(leaves[path] for leaves in parts.values() if path in leaves)
+        if not part.digest:
+            unknown[path] = part.text
+        elif len(parts) > 1 and min(map(len, _comparable(parts, path))) == 1:
+            unknown[path] = _ALONE
+    return unknown
+
+
+def agreed(name: str, parts: Mapping[int, Parts], unknown: Mapping[Path, str]) -> str:
+    """Return the sentence on a variable without a difference; what was not compared comes first. Pure."""
+    total = len(_paths(parts))
+    same = f"the {agreement.same(len(parts))}"
+    if not unknown:
+        return f"{name} is {same} ({total} part{'s' * (total != 1)})"
+    kinds = ", ".join(sorted({*unknown.values()}))
+    if len(unknown) == total:
+        return f"{name} is not compared: {kinds}"
+    rest = "the other is" if total - len(unknown) == 1 else "the others are"
+    return f"{name} is not compared in {len(unknown)} of {total} parts ({kinds}); {rest} {same}"
+
+
+def _paths(parts: Mapping[int, Parts]) -> list[Path]:
+    return list(dict.fromkeys(path for leaves in parts.values() for path in leaves))
+
+
+def _comparable(parts: Mapping[int, Parts], path: Path) -> list[list[int]]:
+    """Return the ranks whose parts can be compared with each other: all, or those that hold the same shard."""
+    by_shard: dict[str, list[int]] = {}
+    for rank, leaves in parts.items():
+        by_shard.setdefault(leaves[path].shard if path in leaves else "", []).append(rank)
+    return list(by_shard.values())
+
+
+def _is_sharded(parts: Mapping[int, Parts]) -> bool:
+    return any(part.shard for leaves in parts.values() for part in leaves.values())
 
 
 def _how(session: Session, name: str, path: Path, digests: Mapping[int, str], parts: Mapping[int, Parts]) -> str:
     if lacking := [rank for rank, digest in digests.items() if digest == MISSING]:
         return f"{named(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} it"
-    said = agreement.agreement(digests)
-    texts = {rank: parts[rank][path][1] for rank in digests}
+    is_shard = any(parts[rank][path].shard for rank in digests)
+    verdict = f"{named(digests)} hold the same shard, and differ" if is_shard else agreement.agreement(digests)
+    texts = {rank: parts[rank][path].text for rank in digests}
     firsts = [ranks[0] for ranks in agreement.groups(digests)]
     if len(set(texts.values())) > 1:
-        return f"{said} ({', '.join(f'{named(ranks)}: {texts[ranks[0]]}' for ranks in agreement.groups(digests))})"
+        return f"{verdict} ({', '.join(f'{named(ranks)}: {texts[ranks[0]]}' for ranks in agreement.groups(digests))})"
     apart = "" if name == SEEDS else _distance(session, name, path, firsts)  # of states it would mean nothing
-    return f"{said} (max |difference| {apart})" if apart else said
+    return f"{verdict} (max |difference| {apart})" if apart else verdict
 
 
 def _distance(session: Session, name: str, path: Path, ranks: Sequence[int]) -> str:

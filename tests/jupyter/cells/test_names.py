@@ -204,6 +204,34 @@ def test_check_compares_the_random_generators(kernel: Kernel) -> None:
     )
 
 
+SHARDED = """%%hvdrun
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+dist.init_process_group("gloo", init_method={store!r}, rank=rank, world_size=size)
+torch.manual_seed(7)
+split = fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (4,)))
+hybrid = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2, 2)), [Replicate(), Shard(0)])
+"""
+
+
+def test_check_compares_the_shards_that_several_ranks_hold(kernel: Kernel, tmp_path: Path) -> None:
+    """A fully sharded model was "the same on 4 ranks" though nothing of it was compared."""
+    kernel.run(SHARDED.format(store=f"file://{tmp_path}/store"), timeout=120)
+    sentence = (
+        "split is not compared in 2 of 5 parts (shards that only one rank holds); the others are the same on 4 ranks"
+    )
+    assert kernel.run("%hvd check split").text() == f"{sentence}\n"
+    assert kernel.run("%hvd check split --strict", allow_error=True).error == f"RanksDiffer: {sentence}"
+    assert kernel.run("%hvd check hybrid --strict").text() == "hybrid is the same on 4 ranks (2 parts)\n"
+    kernel.run("%%hvdrun\nif rank == 3: hybrid.to_local()[0, 0] += 0.5")
+    assert kernel.run("%hvd check hybrid").text() == (
+        "hybrid differs: first at local: ranks 1,3 hold the same shard, and differ (max |difference| 0.5)\n"
+    )
+    kernel.run("%%hvdrun\ndist.destroy_process_group()\ndel split, hybrid")
+
+
 def test_check_is_an_error_only_when_it_is_strict(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nown = rank // 2")
     good = kernel.run("%hvd check text --strict")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics.commands.subcommands.check import differences
+from hvd_kernel.magics.commands.subcommands.check import ComparedPart, Parts, agreed, differences, uncompared
 from hvd_kernel.magics.commands.subcommands.variables import page
 from hvd_kernel.magics.shell.rank_names import described
 from hvd_kernel.protocol import serialization
@@ -188,11 +189,43 @@ def test_digests_of_ranks_become_a_sentence() -> None:
     assert agreement.agreement({0: "a", 1: "a", 2: "b", 3: "a"}) == "ranks 0-1,3 agree, rank 2 differs"
 
 
+def of_rank(value: object) -> Parts:
+    return {leaf.path: ComparedPart(leaf.digest, leaf.text, leaf.shard) for leaf in digest.leaves(value)}
+
+
 def test_differing_parts_come_in_order_and_without_their_frames() -> None:
-    one = {leaf.path: (leaf.digest, leaf.text) for leaf in digest.leaves({"a": [1, 2], "b": 3})}
-    other = {leaf.path: (leaf.digest, leaf.text) for leaf in digest.leaves({"a": [1, 5, 6], "b": 4})}
+    one, other = of_rank({"a": [1, 2], "b": 3}), of_rank({"a": [1, 5, 6], "b": 4})
     assert [path for path, _ in differences({0: one, 1: other})] == [("a", "1"), ("b",), ("a", "2")]
     assert differences({0: one, 1: one}) == []
+
+
+def sharded(digests: Sequence[str], shards: Sequence[str]) -> dict[int, Parts]:
+    frame = ComparedPart("f", "DTensor")
+    return {
+        rank: {(): frame, ("local",): ComparedPart(digest, "float32 (2,)", shard)}
+        for rank, (digest, shard) in enumerate(zip(digests, shards, strict=True))
+    }
+
+
+def test_shards_are_compared_among_the_ranks_that_hold_them() -> None:
+    same = sharded("abab", ["0:0", "0:1", "0:0", "0:1"])
+    assert (differences(same), uncompared(same)) == ([], {})
+    assert agreed("w", same, {}) == "w is the same on 4 ranks (2 parts)"
+    other = sharded("abac", ["0:0", "0:1", "0:0", "0:1"])
+    assert differences(other) == [(("local",), {1: "b", 3: "c"})]
+
+
+def test_what_was_not_compared_comes_first() -> None:
+    alone = sharded("ab", ["0:0", "0:1"])
+    unknown = uncompared(alone)
+    assert (differences(alone), [*unknown]) == ([], [("local",)])
+    assert agreed("w", alone, unknown) == (
+        "w is not compared in 1 of 2 parts (shards that only one rank holds); the other is the same on 2 ranks"
+    )
+    opaque = dict.fromkeys(range(2), of_rank([1, 2, object()]))
+    assert agreed("x", opaque, uncompared(opaque)) == (
+        "x is not compared in 1 of 4 parts (object); the others are the same on 2 ranks"
+    )
 
 
 def test_the_table_says_where_and_whether() -> None:
