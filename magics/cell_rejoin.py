@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
@@ -28,6 +28,7 @@ class Wish:
 
     n: int
     restore: tuple[str, ...] = ()
+    force: bool = False
     told: Future[str] = field(default_factory=Future)
 
 
@@ -43,7 +44,7 @@ class CellRejoin:
         self._begun = False  # somebody tries to fulfil it
         self._over = False
 
-    def resize(self, n: int, restore: Sequence[str] = ()) -> Future[str]:
+    def resize(self, n: int, restore: Sequence[str] = (), *, force: bool = False) -> Future[str]:
         """Have n ranks at the cell's next commit, or when it has ended; return who will have what is to be said of it.
 
         Any thread.
@@ -51,14 +52,16 @@ class CellRejoin:
         Raises
         ------
         UsageError
-            Another resize waits, or the cell has ended.
+            Another resize waits, or the cell has ended; or as ``cluster_size.check_room``.
         """
+        spec, running = self._session.spec, self._session.n - len(self._session.dead)
+        cluster_size.check_room(replace(spec, n=n), running, force=force)
         with self._wishes:
             if self._over:
                 raise UsageError("the cell has ended: `%hvd resize` has another number of ranks now")
             if self._wish is not None:
                 raise UsageError(f"the ranks are being resized to {self._wish.n} already: wait for the next commit")
-            self._wish, self._begun = Wish(n, tuple(restore)), False
+            self._wish, self._begun = Wish(n, tuple(restore), force), False
             wish = self._wish
         self._renderer.show_size(self._session.n, n, "at the next commit")
         return wish.told
@@ -92,14 +95,15 @@ class CellRejoin:
         said: list[str] = []
         try:
             self._check_ended()
-            cluster_size.resize(self._session, samples, wish.n, said.append, lambda _: None, restore=wish.restore)
-            wish.told.set_result(said[0])
+            how = {"restore": wish.restore, "force": wish.force}
+            cluster_size.resize(self._session, samples, wish.n, said.append, lambda _: None, **how)
+            wish.told.set_result("\n".join(said))
         except (ClusterError, UsageError) as error:
             said.append(str(error))
             wish.told.set_exception(error)
         finally:
             self._refuse(wish)
-        say(said[0])
+        say("\n".join(said))
 
     def close(self) -> None:
         """Let nobody wait for what will not be done, whatever has ended the cell."""
@@ -179,7 +183,7 @@ class CellRejoin:
         elif wish is None:
             self._tell(work.result(), (), cluster_size.fresh(work.result()))
         elif (done := work.result()) is not None:  # else the cell has ended: see settle
-            text = cluster_size.told(done, [])
+            text = cluster_size.told(done)
             self._tell(done.given, done.left, text)
             self._end()
             wish.told.set_result(text.rstrip())

@@ -201,9 +201,10 @@ class ClusterManager:
             They would be, and ``force`` is not there; they are named, and nothing has happened.
         """
         if self.session is None:
+            cluster_size.check_room(spec, 0, force=force)
             self._recall(say)
             _warn(spec, say)
-            return self.start(spec, progress, say)
+            return self.start(spec, progress, say, force=force)
         if self.session.spec == spec:
             return self.session
         refuse_change(self.session.spec, spec)
@@ -212,6 +213,7 @@ class ClusterManager:
             cluster_size.resize(self.session, self.samples, spec.n, say, progress, force=force)
             return self.session
         self.session.check(spec)
+        cluster_size.check_room(spec, self._living, force=force)
         change = _change(self.session.spec, spec)
         names, lost, packed = _packed(self.session, change, force=force)
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""
@@ -219,7 +221,7 @@ class ClusterManager:
         _warn(spec, say)
         ran = self.ran if names else []
         self.stop()
-        session = self.start(spec, progress, say)
+        session = self.start(spec, progress, say, force=True)
         self.ran = ran
         if names:
             told = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
@@ -239,13 +241,20 @@ class ClusterManager:
         """Tell whether dead ranks are replaced without asking the user."""
         return (self.respawn or lookup.value("HVD_RESPAWN", os.environ)) == "auto"
 
-    def start(self, spec: ClusterSpec, progress: Say, say: Say = lambda _text: None) -> Session:
+    @property
+    def _living(self) -> int:
+        """The number of ranks that run."""
+        return self.session.n - len(self.session.dead) if self.session else 0
+
+    def start(self, spec: ClusterSpec, progress: Say, say: Say = lambda _text: None, *, force: bool = False) -> Session:
         """Start a cluster; one that runs is stopped first, unless ``spec`` asks for what is not there.
 
-        ``say`` is told what the ranks have to do without.
+        ``say`` reports what the ranks have to do without; with ``force`` there may be more than the machine holds.
 
         Raises
         ------
+        UsageError
+            As ``cluster_size.check_room``.
         ConfigError
             A value of the configuration file cannot be used.
         """
@@ -254,6 +263,7 @@ class ClusterManager:
         if self.problem:
             raise ConfigError(self.problem)
         Session.check(spec)
+        cluster_size.check_room(spec, self._living, force=force)
         engine = source(spec)
         name = self._name
         self.stop()

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel import tracking
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.resources.capacity import Capacity
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
@@ -36,6 +38,30 @@ def differs_in_size_alone(session: Session, spec: ClusterSpec) -> bool:
     return replace(session.spec, n=spec.n) == spec and is_resizable(session) and len(session.dead) < session.n
 
 
+def check_room(spec: ClusterSpec, running: int, *, force: bool) -> None:
+    """Refuse more ranks than this machine has memory for; hosts, allocations and engines decide for themselves.
+
+    Parameters
+    ----------
+    spec
+        The cluster that is to be.
+    running
+        Ranks that run already, and stay or make room.
+    force
+        Accept any number.
+
+    Raises
+    ------
+    UsageError
+        Naming how many there is room for.
+    """
+    if force or spec.hosts or spec.hostfile or spec.on or spec.n <= running:
+        return
+    capacity = Capacity.now()
+    if shortage := capacity.shortage(spec.n, running):
+        raise UsageError(f"{shortage}; ask for at most {capacity.largest(running)} (-np), or add --force")
+
+
 def is_resizable(session: Session) -> bool:
     """Tell whether ranks can come and leave: all are on one host, and without limits."""
     return not session.spec.limits and session.ranks.everybody <= session.ranks.here
@@ -59,7 +85,7 @@ def resize(
     samples
         The latest of each rank, by its number; changed.
     say
-        Told what has become of the ranks.
+        Told which values leave, before they do, and what has become of the ranks.
     progress
         Told how far it is.
     drop
@@ -72,21 +98,28 @@ def resize(
     Raises
     ------
     UsageError
-        They would be, and ``force`` is not there; they are named, and nothing has happened.
+        They would be, and ``force`` is not there; they are named, and nothing has happened. Or as ``check_room``.
     ClusterError
         As ``Session.resize``.
     """
-    own = _leaving_with(session, n, drop, force=force)
-    done = session.resize(n, drop, restore=restore, progress=progress)
+    check_room(replace(session.spec, n=n), session.n - len(session.dead), force=force)
+    leaving, values = _leaving_with(session, n, drop, force=force)
+    if values:
+        say(leaving_values(leaving, values))
+    before = session.n
+    try:
+        done = session.resize(n, drop, restore=restore, progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted(interrupted(before, n, session.n)) from None
     tracking.tell_fresh(session.ask, session.n, done.given.ranks)
-    before = dict(samples)
+    earlier = dict(samples)
     samples.clear()
-    samples.update({now: before[rank] for rank, now in done.numbers.items() if rank in before})
-    say(told(done, own).rstrip())
+    samples.update({now: earlier[rank] for rank, now in done.numbers.items() if rank in earlier})
+    say(told(done).rstrip())
 
 
-def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: bool) -> list[str]:
-    """Return the variables whose values on ranks that leave are not those of any other rank.
+def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: bool) -> tuple[set[int], list[str]]:
+    """Return the ranks that leave, and the variables whose values there are not those of any other rank.
 
     Raises
     ------
@@ -96,7 +129,7 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
     leaving = session.ranks.leavers(n, drop) - session.ranks.dead
     staying = session.ranks.everybody - session.ranks.dead - leaving
     if not leaving or not staying:
-        return []
+        return leaving, []
     asked = {"names": [], "compare": _ALL}
     answers = session.ask("variables", sorted(leaving | staying), asked, timeout=_COMPARE_S)
     rows: dict[int, Rows] = {rank: content["rows"] for rank, (content, _) in answers.items()}
@@ -109,7 +142,24 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
             f"{named(leaving)} would leave, and no other rank has {names}: {first}, --force drops {it}, "
             "--drop chooses other ranks"
         )
-    return sorted({*only, *own})
+    return leaving, sorted({*only, *own})
+
+
+def interrupted(before: int, requested: int, n: int) -> str:
+    """Return what became of a resize from ``before`` to ``requested`` ranks that left ``n``. Pure."""
+    change = f"the resize from {before} to {requested} rank{'s' * (requested != 1)} was interrupted"
+    if n == before:
+        return f"{change} and undone: {named(range(n))} {'keep their' if n > 1 else 'keeps its'} variables"
+    return f"{change} after ranks had left or joined: there {'are' if n > 1 else 'is'} {named(range(n))} now"
+
+
+def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
+    """Return the sentence before ranks leave that have values of their own. Pure."""
+    is_single = len(leaving) == 1
+    them = "it" if is_single else "them"
+    pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies {them} here"
+    whose = "leaves with its own values" if is_single else "leave with their own values"
+    return f"{named(leaving)} {whose} of {listed(names)}; {pull}"
 
 
 def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str], list[str]]:
@@ -121,16 +171,15 @@ def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str
     return only, sorted(of_its_own - {*only})
 
 
-def told(done: ResizeOutcome, own: Sequence[str]) -> str:
-    """Return what became of it, as lines; ``own``: variables of which those that left had values of their own."""
+def told(done: ResizeOutcome) -> str:
+    """Return what became of it, as lines."""
     if not done.left and not done.given.ranks:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
     stay = f"{named(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
     moved = any(before != now for before, now in done.numbers.items())
     were = f" ({_were(done.numbers)})" if moved else ""
     left = f", {named(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
-    values = f", and with {'it' if len(done.left) == 1 else 'them'} values of {listed(own)}" if own else ""
-    return f"{stay}{were}{left}{values}\n{fresh(done.given)}"
+    return f"{stay}{were}{left}\n{fresh(done.given)}"
 
 
 def _were(numbers: Mapping[int, int]) -> str:

@@ -190,7 +190,7 @@ FORCE = (
     MagicFlag(
         ("--force",),
         "force",
-        "move variables however large, lose those that are not kept, end what is in the way",
+        "move variables however large, lose those that are not kept, start more ranks than fit, end what is in the way",
         action=_YES,
     ),
 )

@@ -11,10 +11,11 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure, rank_files, registration
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from hvd_kernel.cluster.requests.clients import Clients
     from hvd_kernel.cluster.requests.stream import Stream
 
+_CANCEL_S = 5.0  # for the I/O thread to undo a cancelled request
 _LAST_WORDS_S = 0.05  # a dead rank's last output may still be on its way through the controller
 Say = Callable[[str], None]
 
@@ -107,6 +109,7 @@ class Executor:
             answer = self._await_answer(inbox, say)
         except BaseException:
             self.deliver(e.Cancelled(number))
+            self._await_cancellation(inbox)
             raise
         finally:
             del self._inboxes[number]
@@ -192,6 +195,13 @@ class Executor:
             if not isinstance(told, e.Tell):
                 return told
             say(told.text)
+
+    def _await_cancellation(self, inbox: SimpleQueue[e.Answer]) -> None:
+        """Wait until a cancelled request is undone, which takes no answer of a rank."""
+        deadline = time.monotonic() + _CANCEL_S
+        with suppress(Empty):
+            while not isinstance(inbox.get(timeout=max(0.0, deadline - time.monotonic())), e.Done | e.Failed):
+                pass
 
     def _await_connection(self) -> None:
         at, ticket = self._timers[0]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN, Cause
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.rank_labels import folded, named
 from hvd_kernel.protocol.messages import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
 RESPAWN = f"`%hvd respawn` replaces the dead ranks with fresh ones; {RESTART}"
 TAIL_LINES = 25
+_CAUSES = 8  # of deaths, in a message
 _NOISE = (
     "iopub_welcome",
     "heartbeat::",
@@ -30,10 +32,12 @@ _NOISE = (
 )
 
 
-def unanswered(what: str, ranks: str, seconds: float, answers: Mapping[int, Mapping[str, Any]]) -> str:
+def unanswered(handler: str, missing: Collection[int], seconds: float, answers: Mapping[int, Mapping[str, Any]]) -> str:
     """Say that ranks have not answered in time; first what others have failed with, for whom they may wait."""
-    failed = "".join(f"rank {rank}: {said['error']}; " for rank, said in sorted(answers.items()) if "error" in said)
-    return f"{what}: {failed}no answer from rank {ranks} within {seconds:g} s: `%hvd stacks` shows where it is"
+    errors = [f"rank {rank}: {answer['error']}; " for rank, answer in sorted(answers.items()) if "error" in answer]
+    failed = "".join(errors[:_CAUSES]) + (f"{len(errors) - _CAUSES} more; " if len(errors) > _CAUSES else "")
+    where = "where it is" if len(missing) == 1 else "where they are"
+    return f"{handler}: {failed}no answer from {named(missing)} within {seconds:g} s: `%hvd stacks` shows {where}"
 
 
 def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:
@@ -62,12 +66,13 @@ def all_dead(n: int) -> ClusterError:
 
 def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
     """Refuse to resize ranks of other hosts, or (``far`` is empty) ranks with limits, and say what can be done."""
-    hosts = ", ".join(map(str, sorted(far)))
-    held = f"rank {hosts} runs on another host, held by mpiexec, which adds no ranks"
-    what = held if hosts else "the ranks have limits"
-    what = f"{engine} was asked for all ranks at once, and none can be added or taken away" if engine else what
+    others = sorted(far)
+    verb = "runs" if len(others) == 1 else "run"
+    held = f"{named(others)} {verb} on another host, held by mpiexec, which adds no ranks"
+    reason = held if others else "the ranks have limits"
+    reason = f"{engine} was asked for all ranks at once, and none can be added or taken away" if engine else reason
     remedy = f"`%%hvdrun -np {n}` between cells starts all ranks again, with what hvd_kernel.keep has named"
-    return ClusterError(f"{what}: {remedy}")
+    return ClusterError(f"{reason}: {remedy}")
 
 
 def stopped(rank: int) -> Failure:
@@ -79,7 +84,11 @@ def stopped(rank: int) -> Failure:
 def dead_ranks(dead: Iterable[int], causes: Mapping[int, str]) -> ClusterError:
     """Refuse to run on a cluster that has lost ranks."""
     lost = sorted(dead)
-    names = ", ".join(f"{rank} ({causes.get(rank, UNKNOWN)})" for rank in lost)
+    by_cause: dict[str, list[int]] = {}
+    for rank in lost:
+        by_cause.setdefault(causes.get(rank, UNKNOWN), []).append(rank)
+    groups = [f"{folded(ranks)} ({cause})" for cause, ranks in by_cause.items()]
+    names = ", ".join(groups[:_CAUSES]) + (", ... (`%hvd status` shows all)" if len(groups) > _CAUSES else "")
     one = len(lost) == 1
     return ClusterError(
         f"rank{'' if one else 's'} {names} {'is' if one else 'are'} dead, so collectives cannot work. {RESPAWN}; "

@@ -40,6 +40,7 @@ from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.resources.limits import LIMIT, Confinement
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
+_TURN_S = 0.001  # before the next replacement starts: a timer that is due at once would run in the same turn
 _GRACE_S = 1.5  # what ranks get to end by themselves where no kernel is left
 
 
@@ -94,6 +95,7 @@ class Supervisor(ControllerHost):
         self._remembered: dict[str, Any] = {}
         self._detachment: Detachment | None = None
         self._spares = Spares(self, plan["ranks"], lambda ready: self.send(m.SparesReady(ready)))
+        self._to_start: list[int] = []  # ranks that wait for their replacements
         self._mps_ranks = plan.get("mps_ranks", 0)  # of this host; 0: ranks of other hosts may be among them
         self._find_mps()
         self._mpiexec = ChildProcess(plan["mpiexec"], stdin=subprocess.PIPE, stdout=sys.stderr.fileno())
@@ -172,7 +174,16 @@ class Supervisor(ControllerHost):
     def _replace(self, wanted: m.ReplaceRanks) -> None:
         registration.expect(wanted.ranks)
         self._find_mps()
-        self.send(m.RanksJoining({rank: self._spares.put(rank, self._engine) for rank in wanted.ranks}))
+        self._to_start = [rank for rank in self._to_start if rank not in wanted.ranks] + wanted.ranks
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start one replacement per turn of the loop, which sees the kernel's end and its messages in between."""
+        if not self._to_start or self.is_stopping:
+            return
+        rank = self._to_start.pop(0)
+        self.send(m.RanksJoining({rank: self._spares.put(rank, self._engine)}))
+        self.loop.call_later(_TURN_S, self._start_next)
 
     def _find_mps(self) -> None:
         """Have ranks that are started from here on find the private MPS daemon, where they have one."""
@@ -181,6 +192,7 @@ class Supervisor(ControllerHost):
 
     def _renumber(self, resized: m.Resized) -> None:
         registration.expect_nobody()
+        self._to_start.clear()
         self._spares.renumber(resized.n, resized.numbers)
         if self._detachment is not None:
             self._detachment.resize(resized.n)

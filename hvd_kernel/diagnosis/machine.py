@@ -22,14 +22,12 @@ import psutil
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import folders, orphans
 from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.resources.capacity import Capacity
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.settings import gpus, lookup
 
 SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
 TIMEOUT_S = 30.0
-RANK_BYTES = 500e6
-"""Memory of one rank with torch imported, generously."""
-
 SHM_BYTES = 64e6
 
 
@@ -142,14 +140,8 @@ def _cores() -> CheckResult:
 
 
 def _memory() -> CheckResult:
-    free = psutil.virtual_memory().available
-    fits = int(free // RANK_BYTES)
-    return CheckResult(
-        "memory",
-        fits >= 1,
-        f"{free / 1e9:.1f} GB free, room for about {fits} ranks",
-        "end other programs or take fewer ranks",
-    )
+    capacity = Capacity.now()
+    return CheckResult("memory", capacity.ranks >= 1, capacity.sentence, "end other programs or take fewer ranks")
 
 
 def _shm() -> CheckResult:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_PARTS = 12
+"""Parts between commas in a message."""
+
 
 def spans(ranks: Iterable[int]) -> str:
     """Ranks as text: ``0,2-3``."""
@@ -16,12 +19,19 @@ def spans(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+def folded(ranks: Iterable[int]) -> str:
+    """Ranks for a message, as ``spans`` but of bounded length: ``0,2,4,... (500 ranks)``."""
+    text, most = spans(every := set(ranks)), _PARTS
+    parts = text.split(",")
+    return text if len(parts) <= most else f"{','.join(parts[:most])},... ({len(every)} ranks)"
+
+
 def label(ranks: Iterable[int]) -> str:
     """Ranks as the label of a line: ``[0,2-3]``."""
-    return f"[{spans(ranks)}]"
+    return f"[{folded(ranks)}]"
 
 
 def named(ranks: Iterable[int]) -> str:
     """Ranks in a sentence: ``rank 2``, ``ranks 0-3``."""
-    text = spans(ranks)
+    text = folded(ranks)
     return f"rank {text}" if text.isdigit() else f"ranks {text}"

@@ -99,7 +99,7 @@ def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: t
 
 
 def _absent(session: Session, names: tuple[str, ...], ranks: tuple[int, ...]) -> str:
-    """Return the sentence on the first variable that one of these ranks does not define; "" if there is none."""
+    """Return the sentence on the first variable that one of these ranks does not define; "" if all define all."""
     answers = session.ask("known", None, {"names": list(names)})
     for name in names:
         holders = [rank for rank, (content, _) in answers.items() if name in content["known"]]

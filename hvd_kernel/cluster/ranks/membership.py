@@ -6,7 +6,7 @@ of it as events. The same code runs in virtual time, with seeded faults: tests/u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -107,7 +107,7 @@ class Membership:
                 yield from self._begin(event)
             case Cancelled(request):
                 if self._procedure is not None and self._procedure.request == request:
-                    yield from self._give_up("cancelled")
+                    yield from self._give_up("cancelled", self._procedure.undo)
             case StopRequested():
                 self._rest = ClusterState.STOPPING
                 yield from self._give_up("the cluster was stopped")
@@ -175,10 +175,11 @@ class Membership:
         self._procedure = self._flow = None
         yield answer
 
-    def _give_up(self, why: str) -> Iterator[Action]:
+    def _give_up(self, reason: str, undo: Callable[[], Iterator[Action]] = lambda: iter(())) -> Iterator[Action]:
         if self._procedure is not None and self._flow is not None:
             self._flow.close()
-            yield from self._ended(Failed(self._procedure.request, why))
+            yield from undo()
+            yield from self._ended(Failed(self._procedure.request, reason))
 
     def _lose_all(self, *, by_launcher: bool) -> Iterator[Action]:
         """Take note that mpiexec has ended, or the supervisor, with every process that it started."""

@@ -6,7 +6,7 @@ A procedure yields what is to be done, or None to wait for the next event; condi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from hvd_kernel.cluster.ranks.events import (
 )
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting import rank_labels
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
 RENDEZVOUS_S = 60.0  # for a rendezvous of all ranks
@@ -61,6 +62,10 @@ class Procedure:
                 self._expired.add(ticket)
             case RankAnswered(ticket, rank, content):
                 self.answers[ticket][rank] = content
+
+    def undo(self) -> Iterator[Action]:
+        """Yield what restores the cluster after a cancellation; nothing is waited for."""
+        yield from ()
 
     def ticket(self) -> Ticket:
         """Return a new one."""
@@ -157,12 +162,11 @@ class Procedure:
             if "error" in content:
                 raise ClusterError(f"{handler}: rank {rank}: {content['error']}")
         if missing := ranks - answers.keys():
-            late = ", ".join(map(str, sorted(missing)))
-            raise ClusterError(failure.unanswered(handler, late, seconds, answers))
+            raise ClusterError(failure.unanswered(handler, missing, seconds, answers))
         return answers
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Return "rank 1 is" or "ranks 1,2 are"."""
-    each = sorted(ranks)
-    return f"rank{'s' * (len(each) > 1)} {','.join(map(str, each))} {'are' if len(each) > 1 else 'is'}"
+    """Return "rank 1 is" or "ranks 1-2 are"."""
+    every = set(ranks)
+    return f"{rank_labels.named(every)} {'are' if len(every) > 1 else 'is'}"

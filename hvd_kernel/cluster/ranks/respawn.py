@@ -8,6 +8,7 @@ from hvd_kernel.cluster.ranks.procedure import Flow, named
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.rank_labels import spans
 
 
 class Replace(Rejoin):
@@ -34,8 +35,8 @@ class Replace(Rejoin):
     def _check(self, chosen: set[int], living: set[int]) -> None:
         ranks = self.ranks
         if living and not self._asked.force:
-            each, it = ",".join(map(str, sorted(living))), "it" if len(living) == 1 else "them"
-            raise ClusterError(f"{named(living)} alive: `%hvd respawn {each} --force` kills and replaces {it}")
+            labels, it = spans(living), "it" if len(living) == 1 else "them"
+            raise ClusterError(f"{named(living)} alive: `%hvd respawn {labels} --force` kills and replaces {it}")
         if left := ranks.dead - chosen:
             raise ClusterError(f"{named(left)} dead too: `%hvd respawn` alone replaces all that are dead")
         if chosen >= ranks.everybody:

@@ -9,6 +9,7 @@ from hvd_kernel.cluster.ranks.events import Event, SaveForNextKernel, Send, Tick
 from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting import rank_labels
 from hvd_kernel.processes.channel import messages
 
 _HELLO_S = 0.25  # between two greetings at the start
@@ -151,4 +152,4 @@ def _ended(rank: int, status: int | str) -> str:
 
 
 def _named(ranks: set[int]) -> str:
-    return f"rank {', '.join(map(str, sorted(ranks)))}"
+    return rank_labels.named(ranks)

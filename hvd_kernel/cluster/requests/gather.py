@@ -66,8 +66,7 @@ class Gather:
             while self._missing:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    ranks = ", ".join(map(str, sorted(self._missing)))
-                    raise ClusterError(failure.unanswered(self._what, ranks, timeout, self.so_far()))
+                    raise ClusterError(failure.unanswered(self._what, self._missing, timeout, self.so_far()))
                 self._changed.wait(left)
         for rank, (content, _) in sorted(self._answers.items()):
             if "error" in content:

@@ -14,6 +14,7 @@ from typing import NoReturn
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.jobs.here import allocation
+from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.tables.programs import JSRUN, JSRUN_PLACE
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
@@ -24,6 +25,7 @@ from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.signals import ignore_until_forwarded
 from hvd_kernel.launch.stdin import own_stdin
+from hvd_kernel.processes.resources.capacity import Capacity
 from hvd_kernel.settings.network import addresses
 
 _COMMANDS = {"job": "hvd_kernel.launch.job.command", "doctor": "hvd_kernel.launch.doctor.command"}
@@ -81,6 +83,8 @@ def _run(request: HvdrunRequest) -> int:
     for warning in request.warnings:
         sys.stderr.write(f"hvdrun: warning: {warning}\n")
     size = _size(request)
+    if size.hosts == f"{HERE}:{size.np}" and size.part is None and (shortage := Capacity.now().shortage(size.np)):
+        sys.stderr.write(f"hvdrun: warning: {shortage}: they may be killed while they start; -np says fewer\n")
     job = Job(
         command=request.command,
         np=size.np,

@@ -54,7 +54,7 @@ def restart(context: Context, options: Options) -> None:
     spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
     keep.check(context, options, spec)
     writer = context.writer()
-    context.manager.start(spec, writer.status(), lambda text: writer.say(f"{text}\n"))
+    context.manager.start(spec, writer.status(), lambda text: writer.say(f"{text}\n"), force=options.force)
     _ready(context)
     keep.keep(context, options)
 

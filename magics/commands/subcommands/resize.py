@@ -29,7 +29,7 @@ def act(context: Context, options: Options) -> None:
             raise UsageError(
                 "%hvd resize: while a cell runs the highest numbers leave: leave out --drop, or wait for it"
             )
-        writer.say(f"{running.result().resize(n, options.restore).result()}\n")
+        writer.say(f"{running.result().resize(n, options.restore, force=options.force).result()}\n")
         return
     with manager.use(force=options.force):
         cluster_size.resize(
@@ -62,7 +62,7 @@ def resize(context: Context, n: int) -> str:
     said: list[str] = []
     with manager.use():
         cluster_size.resize(manager.current(), manager.samples, n, said.append, lambda _text: None)
-    return said[0]
+    return "\n".join(said)
 
 
 def _wanted(options: Options, before: int, dropped: int) -> int:

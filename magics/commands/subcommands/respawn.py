@@ -9,6 +9,7 @@ from hvd_kernel import tracking
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.options import Options, resolve
 
 if TYPE_CHECKING:
@@ -38,11 +39,22 @@ def respawn(
 ) -> None:
     """Replace these ranks, or all that are dead, and say what the fresh ones have."""
     session = context.manager.current()
-    done = session.respawn(ranks, force=force, restore=restore, progress=context.writer().status())
+    try:
+        done = session.respawn(ranks, force=force, restore=restore, progress=context.writer().status())
+    except KeyboardInterrupt:
+        raise Interrupted(interrupted(session.dead)) from None
     tracking.tell_fresh(session.ask, session.n, done.ranks)
     for rank in done.ranks:  # it counts its steps from zero again
         context.manager.samples.pop(rank, None)
     context.writer().say(told(done))
+
+
+def interrupted(dead: Sequence[int]) -> str:
+    """Return what an interrupted respawn leaves. Pure."""
+    if not dead:
+        return "the respawn was interrupted: all ranks live, and meet again before the next cell"
+    verb, them = ("is", "it") if len(dead) == 1 else ("are", "them")
+    return f"the respawn was interrupted: {named(dead)} {verb} still dead, and `%hvd respawn` replaces {them}"
 
 
 def if_wanted(context: Context) -> None:

@@ -239,7 +239,7 @@ def test_a_start_says_how_far_it_is() -> None:
     [
         (messages.RankExited(-1, 7), "the ranks ended while they started (mpiexec's status 7)."),
         (messages.ChannelClosed(), "the ranks ended while they started (mpiexec's status unknown)."),
-        (None, "rank 0, 1 did not come up within 120 s (ClusterSpec.start_timeout_s)."),
+        (None, "ranks 0-1 did not come up within 120 s (ClusterSpec.start_timeout_s)."),
     ],
 )
 def test_a_start_that_fails_says_why_with_the_log(event: messages.Message | None, why: str) -> None:
@@ -369,18 +369,43 @@ def test_ranks_that_wait_within_a_cell_meet_again_also_where_nobody_is_dead() ->
     assert {each.generation for each in world.processes} == {world.generation} == {1}
 
 
-def test_a_resize_that_is_cancelled_is_finished_by_a_respawn() -> None:
-    world = started(4)
-    request = world.request(e.ResizeRequested, 6)
-    while world.n == 4:
-        world.step()
-    world.deliver(e.Cancelled(request))
-    assert answer(world, request) == e.Failed(request, "cancelled")
-    world.run()
-    assert world.membership.state is ClusterState.BROKEN
-    world.request(e.ReplaceRequested, None)
-    world.run()
-    assert (world.membership.state, world.n, len(pids(world))) == (ClusterState.READY, 6, 6)
+def test_a_cancelled_growth_is_undone_at_every_step() -> None:
+    """Fault row B2: an interrupt while ranks are added."""
+    before = pids(started(2))
+    for steps in range(10_000):
+        world = started(2)
+        request = world.request(e.ResizeRequested, 4)
+        for _ in range(steps):
+            world.step()
+        if world.answers[request]:
+            break
+        world.deliver(e.Cancelled(request))
+        assert answer(world, request) == e.Failed(request, "cancelled")
+        world.run()
+        assert (world.n, world.membership.ranks.dead, pids(world)) == (2, set(), before)
+        world.request(e.ReplaceRequested, None)
+        world.run()
+        assert (world.membership.state, world.n, pids(world)) == (ClusterState.READY, 2, before)
+    assert steps > 10
+
+
+def test_a_cancelled_shrink_keeps_who_was_not_asked_to_leave() -> None:
+    sizes = set()
+    for steps in range(10_000):
+        world = started(4)
+        request = world.request(e.ResizeRequested, 2)
+        for _ in range(steps):
+            world.step()
+        if world.answers[request]:
+            break
+        world.deliver(e.Cancelled(request))
+        world.run()
+        sizes.add(world.n)
+        assert not world.membership.ranks.dead
+        world.request(e.ReplaceRequested, None)
+        world.run()
+        assert (world.membership.state, len(pids(world))) == (ClusterState.READY, world.n)
+    assert sizes == {2, 4}
 
 
 def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:

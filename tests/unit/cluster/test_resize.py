@@ -15,7 +15,9 @@ from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.ranks.status import RankStatus
-from hvd_kernel.magics.cluster_size import lost, told
+from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.cluster_size import leaving_values, lost, told
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: ignore[assignment]
@@ -78,25 +80,59 @@ GIVEN = Respawned((4, 5), 0, ("model",))
 
 
 @pytest.mark.parametrize(
-    ("done", "own", "text"),
+    ("done", "text"),
     [
-        (ResizeOutcome(4, 4, (), {0: 0, 1: 1, 2: 2, 3: 3}), [], "there are 4 ranks already\n"),
+        (ResizeOutcome(4, 4, (), {0: 0, 1: 1, 2: 2, 3: 3}), "there are 4 ranks already\n"),
         (
             ResizeOutcome(4, 6, (), {0: 0, 1: 1, 2: 2, 3: 3}, GIVEN),
-            [],
             "ranks 0-3 stay\nranks 4-5 are fresh: they have model from rank 0; other variables are missing\n",
         ),
-        (
-            ResizeOutcome(4, 2, (2, 3), {0: 0, 1: 1}),
-            ["loss", "x"],
-            "ranks 0-1 stay, ranks 2-3 have left, and with them values of `loss`, `x`\n",
-        ),
-        (ResizeOutcome(4, 3, (0,), {1: 0, 2: 1, 3: 2}), [], "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
-        (ResizeOutcome(3, 2, (0,), {2: 0, 1: 1}), [], "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
+        (ResizeOutcome(4, 2, (2, 3), {0: 0, 1: 1}), "ranks 0-1 stay, ranks 2-3 have left\n"),
+        (ResizeOutcome(4, 3, (0,), {1: 0, 2: 1, 3: 2}), "ranks 0-2 stay (before 1-3), rank 0 has left\n"),
+        (ResizeOutcome(3, 2, (0,), {2: 0, 1: 1}), "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
     ],
 )
-def test_what_is_said(done: ResizeOutcome, own: list[str], text: str) -> None:
-    assert told(done, own) == text
+def test_what_is_said(done: ResizeOutcome, text: str) -> None:
+    assert told(done) == text
+
+
+class Interruptible:
+    """A stand-in for a session of four ranks, whose resize is interrupted and leaves ``n`` ranks."""
+
+    spec, dead = ClusterSpec(4), ()
+
+    def __init__(self, leaves: int, said: list[str]) -> None:
+        self.n, self._leaves, self._said = 4, leaves, said
+        self.ranks = table(0, 0, 0, 0)
+
+    def ask(self, _handler: str, ranks: list[int], *_: Any, **__: Any) -> dict[int, Any]:
+        return {rank: ({"rows": {"x": {"digest": str(rank)}}}, []) for rank in ranks}
+
+    def resize(self, *_: Any, **__: Any) -> None:
+        self._said.append("begun")
+        self.n = self._leaves
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("n", "leaves", "before", "text"),
+    [
+        (6, 4, [], "the resize from 4 to 6 ranks was interrupted and undone: ranks 0-3 keep their variables"),
+        (
+            2,
+            2,
+            [leaving_values({2, 3}, ["x"])],
+            "the resize from 4 to 2 ranks was interrupted after ranks had left or joined: there are ranks 0-1 now",
+        ),
+    ],
+)
+def test_an_interrupted_resize_says_what_became_of_it(n: int, leaves: int, before: list[str], text: str) -> None:
+    said: list[str] = []
+    session: Any = Interruptible(leaves, said)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        cluster_size.resize(session, {}, n, said.append, said.append)
+    assert str(interrupted.value) == text
+    assert said == [*before, "begun"], "values are named before their ranks leave"
 
 
 def test_what_only_leaving_ranks_have_is_told_from_what_they_have_another_value_of() -> None:

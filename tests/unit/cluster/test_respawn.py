@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hvd_kernel.cluster import registration
 from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.supervisor import Supervisor
 from hvd_kernel.core.session import Rendezvous
-from hvd_kernel.magics.commands.subcommands.respawn import told
+from hvd_kernel.magics.commands.subcommands.respawn import respawn, told
+from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.spares.spare import free_memory
 from hvd_kernel.protocol import replicated
 from hvd_kernel.settings import lookup
@@ -73,6 +80,27 @@ def test_a_rendezvous_is_said_to_this_process_alone_and_hides_its_secret() -> No
     assert "s3cret" not in os.environ.values()
 
 
+@pytest.mark.parametrize(
+    ("dead", "text"),
+    [
+        ((), "all ranks live, and meet again before the next cell"),
+        ((2,), "rank 2 is still dead, and `%hvd respawn` replaces it"),
+        ((1, 2, 3), "ranks 1-3 are still dead, and `%hvd respawn` replaces them"),
+    ],
+)
+def test_an_interrupted_respawn_says_what_it_leaves(dead: tuple[int, ...], text: str) -> None:
+    def press(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    session = SimpleNamespace(respawn=press, dead=dead)
+    context: Any = SimpleNamespace(
+        manager=SimpleNamespace(current=lambda: session), writer=lambda: SimpleNamespace(status=lambda: print)
+    )
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        respawn(context)
+    assert str(interrupted.value) == f"the respawn was interrupted: {text}"
+
+
 def test_free_memory_is_what_the_machine_has_at_most() -> None:
     assert 0 < free_memory() <= os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -95,3 +123,50 @@ print(spare.wait())
 def test_a_rank_to_be_that_nobody_needs_ends_by_itself() -> None:
     ended = subprocess.run([sys.executable, "-P", "-c", NOBODY], capture_output=True, text=True, check=True)
     assert ended.stdout == "[Preloaded()]\n0\n", ended.stderr
+
+
+def supervisor_of(started: list[int]) -> Supervisor:
+    """A supervisor without mpiexec and without a kernel."""
+    supervisor = object.__new__(Supervisor)
+    spares = SimpleNamespace(
+        put=lambda rank, _engine: started.append(rank) or 4711, renumber=lambda *_: None, replacements=[]
+    )
+    vars(supervisor).update(
+        loop=EventLoop(), controller=None, _deadline=None, _to_start=[], _mps_ranks=0, _engine={}, _detachment=None
+    )
+    vars(supervisor)["_spares"] = spares
+    return supervisor
+
+
+@pytest.fixture
+def nobody_expected() -> Iterator[None]:
+    yield
+    registration.expect_nobody()
+
+
+@pytest.mark.usefixtures("nobody_expected")
+def test_a_supervisor_sees_the_end_of_its_kernel_between_replacements() -> None:
+    """It started a thousand processes before it looked, and outlived the kernel."""
+    started: list[int] = []
+    supervisor = supervisor_of(started)
+    kernel, end = os.pipe()
+    os.close(end)  # as a pidfd whose process has ended: ready to be read
+    supervisor.loop.add_reader(kernel, supervisor.loop.stop)
+    supervisor._replace(messages.ReplaceRanks([*range(1000)]))
+    supervisor.loop.run()
+    assert started == [0]
+    supervisor.loop.close()
+    os.close(kernel)
+
+
+@pytest.mark.usefixtures("nobody_expected")
+def test_a_resize_drops_replacements_that_have_not_started() -> None:
+    started: list[int] = []
+    supervisor = supervisor_of(started)
+    supervisor._replace(messages.ReplaceRanks([2, 3, 4]))
+    supervisor._renumber(messages.Resized(2, {0: 0, 1: 1}))
+    supervisor._replace(messages.ReplaceRanks([5]))
+    supervisor.loop.call_later(0.01, supervisor.loop.stop)
+    supervisor.loop.run()
+    assert started == [2, 5]
+    supervisor.loop.close()

@@ -28,6 +28,7 @@ def test_named() -> None:
     assert named([2]) == "rank 2"
     assert named(range(4)) == "ranks 0-3"
     assert named([0, 2]) == "ranks 0,2"
+    assert named(range(0, 1000, 2)) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,... (500 ranks)"
 
 
 def test_common_lines_come_once_and_keep_their_place() -> None:
