@@ -7,7 +7,8 @@ kept, which the next one then gives.
 
 Terms.
   survivor   a rank that has lived all the time
-  fresh      a rank that has been started in the place of a dead one, or in a new place
+  fresh      a rank that has been started in the place of a dead one, or in a new place; it gets the imports, functions
+             and classes of earlier cells, and the variables that cells keep
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import (
@@ -213,12 +215,22 @@ class Rejoin(Procedure):
         return Respawned(tuple(fresh), root or 0, restored, lost)
 
     def _given(self, root: int, fresh: list[int]) -> Flow[dict[str, str]]:
-        """Have a survivor give what was kept; return what did not arrive, and why."""
+        """Define what earlier cells did, and have a survivor give what was kept; return what is missing, and why."""
         found = (yield from self.ask("replicated", [root], {}, _MOVE_S))[root]
         self._names = tuple(dict.fromkeys((*self._restore, *found["names"], *found["sets"])))
+        definitions = found.get("definitions")
+        undefined = (yield from self._define(fresh, definitions)) if definitions else {}
         if not self._names:
-            return {}
+            return undefined
         yield self.tell(f"{', '.join(self._names)}: from rank {root}")
-        content = {"names": self._names, "root": root, "fresh": fresh, "replicated": found["names"]}
+        defined = [name for name in (definitions or {}).get("names", ()) if name not in undefined]
+        content = {"names": self._names, "root": root, "fresh": fresh, "replicated": found["names"], "defined": defined}
         told = yield from self.ask("restore", self.ranks.everybody, content, _MOVE_S)
-        return {name: why for rank in fresh for name, why in told[rank]["lost"].items()}
+        if definitions and undefined:  # a base class or a default value may have been among the variables
+            undefined = yield from self._define(fresh, definitions, retry=True)
+        return undefined | {name: reason for rank in fresh for name, reason in told[rank]["lost"].items()}
+
+    def _define(self, fresh: list[int], definitions: Mapping[str, Any], *, retry: bool = False) -> Flow[dict[str, str]]:
+        """Run the imports and definitions of earlier cells on fresh ranks; return what could not be defined."""
+        answers = yield from self.ask("define", fresh, {**definitions, "retry": retry}, _MOVE_S)
+        return {name: reason for rank in fresh for name, reason in answers[rank]["lost"].items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 MOST = 500
 """Cells that are kept, the latest ones."""
@@ -17,29 +18,51 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 PUSHED = "pushed"
 
 
+@dataclass
+class RunCell:
+    """A cell that has run on this rank, or that has defined what another rank's cell did."""
+
+    number: int
+    code: str  # as IPython has transformed it
+    raw: str = ""
+    file: str = ""  # in which tracebacks place it
+    failed: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files of all cells."""
+        return self.file.rpartition("/")[0] + "/"
+
+
 class Origins:
     """What has assigned names on this rank, in order."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[int, str | tuple[str, ...]]] = deque(maxlen=MOST)
+        self._events: deque[RunCell | tuple[str, ...]] = deque(maxlen=MOST)
 
-    def ran(self, cell: int, code: str) -> None:
-        """Take a cell that runs from here on; its code is read when somebody asks."""
-        self._events.append((cell, code))
+    def ran(self, number: int, code: str, raw: str = "", file: str = "") -> RunCell:
+        """Record a cell that runs from here on; its code is read on request."""
+        cell = RunCell(number, code, raw, file)
+        self._events.append(cell)
+        return cell
 
     def pushed(self, names: Iterable[str]) -> None:
-        """Take names that the notebook has sent."""
-        self._events.append((0, tuple(names)))
+        """Record names that the notebook has sent."""
+        self._events.append(tuple(names))
+
+    def cells(self) -> list[RunCell]:
+        """Return the latest cells, in order."""
+        return [event for event in self._events.copy() if isinstance(event, RunCell)]
 
     def places(self) -> dict[str, str]:
         """Return by name where it was assigned last: ``cell 3:2``, ``pushed``."""
-        found: dict[str, str] = {}
-        for cell, what in self._events:
-            if isinstance(what, tuple):
-                found |= dict.fromkeys(what, PUSHED)
+        places: dict[str, str] = {}
+        for event in self._events:
+            if isinstance(event, RunCell):
+                places |= {name: f"cell {event.number}:{line}" for name, line in assigned(event.code)}
             else:
-                found |= {name: f"cell {cell}:{line}" for name, line in assigned(what)}
-        return found
+                places |= dict.fromkeys(event, PUSHED)
+        return places
 
 
 def assigned(code: str) -> Iterator[tuple[str, int]]:

@@ -23,12 +23,17 @@ from hvd_kernel.protocol import replicated, serialization
 from hvd_kernel.protocol.main_objects import MainPickler
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.frontend.names import NAMES
+from hvd_kernel.worker.inspect import definitions
 from hvd_kernel.worker.inspect.variable_summary import users
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 Answer = tuple[dict[str, Any], list[Any]]
+Definitions = Mapping[str, Any]
+"""Functions and classes of cells by their names."""
+
+_NONE: Definitions = {}
 _ABSENT = "is not defined there"
 _TRIAL = "cpu"  # a device's memory may have no room for a second copy
 _ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
@@ -36,9 +41,9 @@ _BEFORE_ARRAYS = ("jax",)  # frameworks that are set up before they make an arra
 
 
 def replicated_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer which variables cells have asked to keep, and which are process sets: these go to every fresh rank."""
+    """Answer what goes to every fresh rank: variables that cells keep, process sets, and definitions of cells."""
     sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
-    return {"names": replicated.names(), "sets": sorted(sets)}, []
+    return {"names": replicated.names(), "sets": sorted(sets), "definitions": definitions.standing(control)}, []
 
 
 def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -49,17 +54,18 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     """
     names, root = content["names"], content["root"]
     gives, takes = control.rank == root, control.rank in content["fresh"]
+    defined = {name: control.names.get(name) for name in content.get("defined", ())}
     lost: dict[str, str] = {}
     found: dict[str, Any] = {}
     for is_last in (False, True):  # with all values, and without those that could not be made again
         wanted = [name for name in names if name not in lost]
-        sent = _pack(control.names, wanted) if gives else None
+        sent = _pack(control.names, wanted, defined) if gives else None
         packed, absent = ops.broadcast_object(sent, root, name="hvd.restore")
         lost |= absent
         found, why = _loaded(packed) if takes else ({}, "")
         if is_last or not any(ops.allgather_object(bool(why), name="hvd.restore.arrived")):
             break
-        alone = _each(control.names, [name for name in wanted if name not in lost]) if gives else None
+        alone = _each(control.names, [name for name in wanted if name not in lost], defined) if gives else None
         alone = ops.broadcast_object(alone, root, name="hvd.restore.alone")
         failed = {name: said for name, each in alone.items() if (said := _loaded(each)[1])} if takes else {}
         for told in ops.allgather_object(failed, name="hvd.restore.failed"):
@@ -115,20 +121,23 @@ def _functions(value: Any) -> Iterator[FunctionType]:
     yield from (each for each in (value, *of_class) if isinstance(each, FunctionType))
 
 
-def _pack(found: Mapping[str, Any], names: list[str]) -> tuple[bytes, dict[str, str]]:
-    """Return the variables as bytes, without those that cannot travel, and why they cannot."""
+def _pack(found: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> tuple[bytes, dict[str, str]]:
+    """Return the variables as bytes, without those that cannot travel, and why they cannot.
+
+    Functions and classes that are ``defined`` where the bytes arrive travel as their names.
+    """
     lost = {name: _ABSENT for name in names if name not in found}
     values = {name: found[name] for name in names if name in found}
     try:
-        return _dump(values), lost
+        return _dump(values, defined), lost
     except Exception:  # noqa: BLE001 - whichever it is, the others travel
         lost |= _culprits(values)
-    return _dump({name: value for name, value in values.items() if name not in lost}), lost
+    return _dump({name: value for name, value in values.items() if name not in lost}, defined), lost
 
 
-def _each(found: Mapping[str, Any], names: list[str]) -> dict[str, bytes]:
+def _each(found: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> dict[str, bytes]:
     """Return each variable on its own as bytes."""
-    return {name: _dump({name: found[name]}) for name in names}
+    return {name: _dump({name: found[name]}, defined) for name in names}
 
 
 def _loaded(packed: bytes, device: str | None = None) -> tuple[dict[str, Any], str]:
@@ -156,7 +165,11 @@ def _said(error: Exception) -> str:
 class _Pickler(MainPickler):
     """Has the frameworks take apart what belongs to this process, as a distributed optimizer."""
 
+    defined: Definitions = _NONE
+
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType) and self.defined.get(obj.__qualname__) is obj:
+            return obj.__qualname__  # by reference: an instance there is one of the class that cells name
         for adapter in registry.in_use():
             reduced = adapter.reduced(obj)
             if reduced is not NotImplemented:
@@ -164,13 +177,14 @@ class _Pickler(MainPickler):
         return super().reducer_override(obj)
 
 
-def _dump(values: dict[str, Any]) -> bytes:
+def _dump(values: dict[str, Any], defined: Definitions = _NONE) -> bytes:
     file = io.BytesIO()
+    pickler = type("_Pickler", (_Pickler,), {"defined": defined})
     for package in _ARCHIVES.values():
         if serialization.loaded(package) is not None:
-            registry.adapter(package).write(values, file, _Pickler)
+            registry.adapter(package).write(values, file, pickler)
             return file.getvalue()
-    _Pickler(file, protocol=5).dump(values)
+    pickler(file, protocol=5).dump(values)
     return file.getvalue()
 
 

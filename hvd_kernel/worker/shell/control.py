@@ -27,7 +27,7 @@ from hvd_kernel.errors import said
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
-from hvd_kernel.worker.inspect.origins import Origins
+from hvd_kernel.worker.inspect.origins import Origins, RunCell
 from hvd_kernel.worker.output.capture import encoded
 from hvd_kernel.worker.shell.prompt import RankPrompts
 from hvd_kernel.worker.shell.repeated_signal import RepeatedSignal
@@ -67,6 +67,7 @@ class Control:
         self.shows_error = False  # the main thread formats a traceback
         self.came = self.cell_begun = 0.0  # the first and the latest, by this host's monotonic clock
         self.origins = Origins()
+        self._cell: RunCell | None = None  # the latest
         self._run_number = 0
         self._kernel = ""  # which counts the cells
         self._unwanted_run = 0  # the latest that an interrupt has named
@@ -171,6 +172,11 @@ class Control:
             self._inside = nested
 
     @property
+    def compiler(self) -> Any:
+        """The shell's compiler, which names the files of cells."""
+        return self._shell.compile
+
+    @property
     def names(self) -> dict[str, Any]:
         """The user's namespace."""
         found: dict[str, Any] = self._shell.user_ns
@@ -268,7 +274,9 @@ class Control:
         except Exception:  # noqa: BLE001 - the shell shows it, as in any IPython
             transformed, broken = code, sys.exc_info()
         if self._run_number > 0:
-            self.origins.ran(self.latest.cell, transformed)
+            number = self.latest.cell
+            file = self.compiler.get_code_name(code, transformed, number)
+            self._cell = self.origins.ran(number, transformed, code, file)
         try:
             if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken):
                 result = await self._run_async(code, transformed, broken, silent=silent)
@@ -322,6 +330,8 @@ class Control:
         return "KeyboardInterrupt" if cancelled or late else type(error).__name__
 
     def _failure(self, error: BaseException) -> Failure:
+        if self._cell is not None:
+            self._cell.failed = True
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
         name = self._seen_as(error)
         lines = self.traceback or [f"{name}: {said(error)}"]

@@ -19,7 +19,7 @@ from hvd_kernel.core import session
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.worker import devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
-from hvd_kernel.worker.inspect import memory, recent_operations, replicate, value_access, variable_summary
+from hvd_kernel.worker.inspect import definitions, memory, recent_operations, replicate, value_access, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
 from hvd_kernel.worker.output import log_excerpt
 from hvd_kernel.worker.shell import latest, stack_report
@@ -166,6 +166,7 @@ TABLE: dict[str, Handler] = {
     "resize": _resize,
     "leave": rendezvous.leave,
     "move_in": _move_in,
+    "define": definitions.define,
     "replicated": replicate.replicated_names,
     "restore": replicate.restore,
     "held": replicate.held,

@@ -14,7 +14,9 @@ from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.ranks import events
+from hvd_kernel.magics.cluster_size import leaving_values
 from hvd_kernel.protocol import rank_log
+from hvd_kernel.worker.inspect.definitions import NOT_REPLAYED
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 EVERYTHING = (
@@ -49,6 +51,75 @@ def test_b8_a_cell_that_says_another_number_of_ranks_has_them_and_who_stays_keep
     assert kernel.run("%%hvdrun\nborn == (rank, os.getpid()), hvd.size(), size").shown == ["[0-1] (True, 2, 2)"]
 
 
+DEFINITIONS = """%%hvdrun
+import collections.abc, json as js, os
+from math import pi, tau
+try:
+    import no_such_module
+except ImportError:
+    from textwrap import dedent
+from dataclasses import dataclass
+counter = [0]
+def count(x, *, step: int = 2) -> "int":
+    counter[0] += step
+    return x + step
+@dataclass
+class Point:
+    x: int
+    def norm(self):
+        return abs(self.x)
+class Child(Point):
+    pass
+def rebound(): return 1
+rebound = 5
+twice = lambda x: 2 * x
+count(1)
+"""
+USE = """%%hvdrun
+import inspect
+counter = [10]
+(js.dumps([1]), pi < tau, dedent(" a"), count(1), counter, Child(-3).norm(), isinstance(Child(1), Point),
+ collections.abc.Sized.__name__, 'rebound' in globals(), inspect.getsource(count).splitlines()[0], count.__module__)"""
+
+
+@pytest.mark.cluster(2)
+def test_fresh_ranks_have_the_definitions_of_earlier_cells(kernel: Kernel) -> None:
+    kernel.run(DEFINITIONS)
+    kernel.run("%%hvdrun\nimport hvd_kernel, torch\nkept = [Child(-7), torch.ones(2)]\nhvd_kernel.keep('kept')")
+    kernel.run("%%hvdrun\nbase = 3\ndef needs(x, y=base): return x + y\ndef count(x, step=4):\n    return x + step")
+    kernel.run("%%hvdrun\ndef later(): return 1\n1 / 0\ndef never(): return 2", allow_error=True)
+    grown = kernel.run("%hvd resize 4", timeout=120).text()
+    lines = grown.splitlines()
+    assert lines[:2] == ["ranks 0-1 stay", lines[1]]
+    assert lines[1].startswith("ranks 2-3 are fresh: ")
+    assert lines[2:] == [
+        "`needs` could not be restored: NameError: name 'base' is not defined",
+        f"`twice` could not be restored: {NOT_REPLAYED}",
+    ]
+    used = kernel.run(USE, timeout=60).shown
+    old, new = used[0].splitlines()
+    values = "('[1]', True, 'a', 5, [10], 3, True, 'Sized', {}, 'def count(x, step=4):', '__main__')"
+    assert (old, new) == (f"[0-1] {values.format(True)}", f"[2-3] {values.format(False)}")
+    assert kernel.run("%%hvdrun --ranks 2\nlater(), 'never' in globals()").shown == ["[2] (1, False)"]
+    own = "isinstance(kept[0], Child), kept[0].norm(), kept[1].tolist()"
+    assert kernel.run(f"%%hvdrun\n{own}").shown == ["[0-3] (True, 7, [1.0, 1.0])"]
+
+
+@pytest.mark.cluster(2)
+def test_b2_an_interrupt_while_ranks_are_added_is_undone(session: Session) -> None:
+    before = pids(session)
+
+    def press(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.resize(4, progress=press)
+    assert (session.n, session.dead, pids(session)) == (2, (), before)
+    assert_whole(session, 2)
+    assert session.resize(3).given.ranks == (2,)
+    assert_whole(session, 3)
+
+
 @pytest.mark.nightly
 @pytest.mark.cluster(0)
 def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) -> None:
@@ -59,9 +130,10 @@ def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) 
         "here, --force drops it, --drop chooses other ranks"
     )
     cell = kernel.run("%%hvdrun -np 3\n1")
-    assert cell.text().startswith("ranks 0-2 stay, rank 3 has left, and with it values of `shard`, `x`\n")
+    first = leaving_values({3}, ["shard", "x"])
+    assert cell.text().startswith(f"{first}\nranks 0-2 stay, rank 3 has left\n")
     assert kernel.run("%hvd resize --drop 0,1").text() == (
-        "rank 0 stays (before 2), ranks 0-1 have left, and with them values of `x`\n"
+        f"{leaving_values({0, 1}, ['x'])}\nrank 0 stays (before 2), ranks 0-1 have left\n"
     )
     assert kernel.run("%%hvdrun\nshard, x, rank, size").shown == ["[0] ([2], 2, 0, 1)"]
     for line, said in (
@@ -74,7 +146,9 @@ def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) 
     forced = kernel.run("%hvd resize 2 --restore shard", timeout=120).text()
     assert forced.endswith("rank 0 stays\nrank 1 is fresh: it has shard from rank 0; other variables are missing\n")
     kernel.run("%%hvdrun --ranks 1\nmine = 1")
-    assert kernel.run("%hvd resize 1 --force").text() == "rank 0 stays, rank 1 has left, and with it values of `mine`\n"
+    assert kernel.run("%hvd resize 1 --force").text() == (
+        f"{leaving_values({1}, ['mine'])}\nrank 0 stays, rank 1 has left\n"
+    )
 
 
 @pytest.mark.nightly

@@ -1,0 +1,143 @@
+"""Imports, functions and classes of earlier cells, for ranks that start later.
+
+A rank that has run the cells names the statements that still stand: imports whose name is what they import, functions
+and classes whose name is what they define. A new rank runs these statements alone, under the file names of their
+cells, so that tracebacks and ``inspect.getsource`` show the code. Nothing else of a cell runs a second time.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hvd_kernel.worker.inspect.origins import RunCell, assigned
+from hvd_kernel.worker.inspect.variable_summary import READY
+
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+Answer = tuple[dict[str, Any], list[Any]]
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+NOT_REPLAYED = "no import, def or class statement of an earlier cell defines it: run its cell on that rank"
+_BLOCKS = ("body", "handlers", "orelse", "finalbody")
+_AWAITS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_NOTHING = object()
+
+
+def standing(control: Control) -> dict[str, Any]:
+    """Return the statements of earlier cells that define what this rank's names are, and the names of code."""
+    space = dict(control.names)  # a copy, made in one step: a running cell may add names
+    cells = control.origins.cells()
+    latest = {cell.file: index for index, cell in enumerate(cells)}  # a cell that ran twice counts where it ran last
+    found = []
+    for index, cell in enumerate(cells):
+        if latest[cell.file] != index:
+            continue
+        later = {name for other in cells[index + 1 :] for name, _ in assigned(other.code)}
+        lines = [node.lineno for node in _statements(cell.code) if _stands(node, cell, space, later)]
+        if lines:
+            found.append({"cell": cell.number, "code": cell.code, "raw": cell.raw, "lines": lines})
+    code = [name for name, value in space.items() if _is_code(name, value)]
+    return {"cells": found, "names": code} if found or code else {}
+
+
+def define(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Run the statements that another rank has named; ``lost``: what is not defined here after that, and why.
+
+    With ``retry`` only those whose names are still missing: variables have arrived in the meantime.
+    """
+    retry = content["retry"]
+    errors: dict[str, str] = {}
+    for cell in content["cells"]:
+        file = control.compiler.cache(cell["code"], cell["cell"], raw_code=cell["raw"])
+        if not retry:
+            control.origins.ran(cell["cell"], cell["code"], cell["raw"], file)
+        for node in _statements(cell["code"]):
+            if node.lineno not in cell["lines"] or (retry and all(name in control.names for name in _bound(node))):
+                continue
+            try:
+                exec(control.compiler(ast.Module([node], []), file, "exec"), control.names)  # noqa: S102 - the cell of the user
+            except Exception as error:  # noqa: BLE001 - a decorator or a base class may need a variable that is missing
+                errors |= dict.fromkeys(_bound(node), f"{type(error).__name__}: {error}")
+    missing = {name for name in (*content["names"], *errors) if name not in control.names}
+    return {"lost": {name: errors.get(name, NOT_REPLAYED) for name in sorted(missing)}}, []
+
+
+def _statements(code: str) -> Iterator[ast.Import | ast.ImportFrom | Definition]:
+    """Yield the imports and definitions of a cell, also those inside ``if``, ``try`` and ``with``."""
+    try:
+        nodes: list[ast.AST] = [compile(code, "<cell>", "exec", _AWAITS, dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, ast.Import | ast.ImportFrom | Definition):
+            yield node
+        else:
+            nodes[:0] = [child for block in _BLOCKS for child in _block(node, block)]
+
+
+def _block(node: ast.AST, name: str) -> list[ast.AST]:
+    block = getattr(node, name, [])
+    return block if isinstance(block, list) else []  # the body of a lambda is an expression
+
+
+def _bound(node: ast.Import | ast.ImportFrom | Definition) -> list[str]:
+    """Return the names that a statement binds."""
+    if isinstance(node, Definition):
+        return [node.name]
+    return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+
+
+def _is_code(name: str, value: Any) -> bool:
+    return not name.startswith("_") and name not in READY and issubclass(type(value), (ModuleType, FunctionType, type))
+
+
+def _stands(
+    node: ast.Import | ast.ImportFrom | Definition, cell: RunCell, space: Mapping[str, Any], later: set[str]
+) -> bool:
+    """Tell whether the names that a statement binds are what it has bound."""
+    if isinstance(node, ast.Import):
+        return all(_is_module(alias, space) for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return all(_is_member(node.module or "", alias.name, alias.asname, space) for alias in node.names)
+    value = space.get(node.name, _NOTHING)
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    lines = range(first, (node.end_lineno or node.lineno) + 1)
+    places = [function.__code__ for function in _functions(value)]
+    known = [place for place in places if place.co_filename.startswith(cell.folder)]
+    if known:
+        return any(place.co_filename == cell.file and place.co_firstlineno in lines for place in known)
+    again = any(name == node.name and line > node.lineno for name, line in assigned(cell.code))
+    return callable(value) and not (again or node.name in later or cell.failed or node.col_offset)
+
+
+def _is_module(alias: ast.alias, space: Mapping[str, Any]) -> bool:
+    path = alias.name if alias.asname else alias.name.partition(".")[0]
+    value = space.get(alias.asname or path, _NOTHING)
+    return isinstance(value, ModuleType) and value is sys.modules.get(path)
+
+
+def _is_member(module: str, name: str, asname: str | None, space: Mapping[str, Any]) -> bool:
+    if name == "*":
+        return module in sys.modules
+    member = getattr(sys.modules.get(module), name, _NOTHING)
+    return member is not _NOTHING and space.get(asname or name, _NOTHING) is member
+
+
+def _functions(value: Any) -> list[FunctionType]:
+    """Return a function without its wrappers, or the functions of a class."""
+    candidates = [*vars(value).values()] if isinstance(value, type) else [value]
+    found = []
+    for candidate in candidates:
+        with suppress(Exception):  # the object of a user's decorator
+            function = inspect.unwrap(getattr(candidate, "__func__", candidate))
+            if isinstance(function, FunctionType):
+                found.append(function)
+    return found
