@@ -215,14 +215,20 @@ class Engine:
     def park(self, parked: bool) -> None:
         """Say that this rank waits for the user at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
 
-    def blocked(self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str]) -> None:
-        """Say that this rank asks for nothing else before what it waits for has ended: ranks that wait for each other
-        so get Mismatch, all of them, with what each waits for.
+    def blocked(
+        self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str], run: int = 0, place: str = ""
+    ) -> None:
+        """Report that this rank requests nothing else before the operations that it waits for have ended.
+
+        Ranks that wait for each other so get Mismatch, all of them, with the operations and places of all. Without
+        waits: the rank has ended the notebook's cell ``run``, and requests nothing until ``resumed``.
 
         at: time.monotonic() of before ``pending`` was called, which gave waits: (process set, name) of all operations
-        that this rank has asked for. Where that is no longer so, nothing is said. may_ask: last parts of names that it
-        may ask for meanwhile all the same, "b" of "a/b".
+        that this rank has requested. Where that has changed since, the report is dropped. may_ask: last parts of names
+        that the rank may request meanwhile, "b" of "a/b". place: line at which it waits, as in "cell 3:2".
         """
+    def resumed(self) -> None:
+        """Withdraw the report that this rank has ended a cell."""
     def aborted(self) -> str | None:
         """The sentence of the abort that ended this engine, or None while it works."""
     def pending(self) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hvd_kernel.core import handshake, topology
 from hvd_kernel.core.driver.newcomer import NewcomersEngine
-from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.core.stacks import agent_channel, deadlocks
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.settings import lookup, network
 from hvd_kernel.tracking import process as tracking
@@ -154,6 +154,8 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
         _engine.make_current()
     finally:
         peers.close()
+    if peers.size > 1:
+        deadlocks.watch(lambda: _engine)
     if peers.rank == 0:
         lookup.tell(env)
     _generation += 1

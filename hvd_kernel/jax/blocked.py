@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from hvd_kernel.core import handles, session
-from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.core.stacks import call_stack, deadlocks
 from hvd_kernel.errors import NotInitialized
 
 LOOK_S = 0.15
@@ -33,6 +33,7 @@ MOST_S = 10.0
 
 def watch(under_way: Any) -> threading.Thread:
     """Begin; ``under_way`` tells whether an operation of a program has begun and not ended."""
+    deadlocks.leave_waits_to("jax")
     thread = threading.Thread(target=_Watch(under_way).run, name="hvd-blocked", daemon=True)
     thread.start()
     return thread
@@ -72,7 +73,7 @@ class _Watch:
             return
         waits = [(each["process_set"], each["name"]) for each in own]
         if self._is_news(str(waits), at):
-            engine.blocked(at, waits, [])
+            deadlocks.send(engine, at, waits, [])
 
     def _is_news(self, what: str, now: float) -> bool:
         """Tell whether to say it: at once where it is new, then ever more rarely: the core may not have believed it."""

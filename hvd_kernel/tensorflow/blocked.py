@@ -25,7 +25,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hvd_kernel.core import session
-from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.core.stacks import call_stack, deadlocks
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.graph_operations import Counts, operations
@@ -51,6 +51,7 @@ _counted: WeakKeyDictionary[Any, tuple[int, Counts | None]] = WeakKeyDictionary(
 @functools.cache
 def watch() -> threading.Thread:
     """Begin, once in a process."""
+    deadlocks.leave_waits_to("tensorflow")
     thread = threading.Thread(target=_watch, name="hvd-blocked", daemon=True)
     thread.start()
     return thread
@@ -85,7 +86,7 @@ def look() -> None:
     left = may_ask()
     waits = [(each["process_set"], each["name"]) for each in own]
     if left is not None and _is_news(f"{waits} {sorted(left)}", at):
-        engine.blocked(at, waits, sorted(left))
+        deadlocks.send(engine, at, waits, sorted(left))
 
 
 def _forget() -> None:

@@ -479,10 +479,10 @@ void Engine::park(bool parked) {
   progress_engine_->submit(std::move(request));
 }
 
-void Engine::blocked(std::int64_t at_ns, NamesInSets waits, std::vector<std::string> may_ask) {
+void Engine::blocked(const Blocked& blocked) {
   const RundownScope scope(rundown_guard_);
   if (!scope || forked()) return;
-  progress_engine_->submit(request_of({at_ns, std::move(waits), std::move(may_ask)}));
+  progress_engine_->submit(request_of(blocked));
 }
 
 }  // namespace hvd

@@ -139,10 +139,10 @@ class HVD_VISIBLE Engine {
   // This rank waits for the user at a prompt, or no longer: others that wait for it meanwhile are
   // not failed for it (stall_shutdown_s).
   void park(bool parked);
-  // This rank asks for nothing else before what it waits for has ended, but for operations whose
-  // names end with one of these parts: ranks that wait for each other are told (Mismatch). `waits`
-  // is all that it waits for, with their sets, as it was at at_ns of now_ns().
-  void blocked(std::int64_t at_ns, NamesInSets waits, std::vector<std::string> may_ask);
+  // Report that this rank requests nothing else before the operations that it waits for have ended,
+  // or that its cell has ended, or that it works again (deadlock.h). at_ns is a time of now_ns().
+  // Ranks that can never go on get Mismatch.
+  void blocked(const Blocked& blocked);
   Status ended() const;  // ok while it works
   std::vector<Pending> pending() const;
   const Counters& counters() const;

@@ -217,9 +217,17 @@ void start_timeline(Engine& self, const std::string& path, bool mark_cycles, boo
 }
 
 // seconds: of time.monotonic(), whose clock is the core's.
-void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_ask) {
+void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_ask,
+             std::int64_t run, std::string place) {
   const py::gil_scoped_release unlocked;
-  self.blocked(static_cast<std::int64_t>(seconds * 1e9), std::move(waits), std::move(may_ask));
+  self.blocked({static_cast<std::int64_t>(seconds * 1e9), std::move(waits), std::move(may_ask), run,
+                std::move(place)});
+}
+
+void resumed(Engine& self) {
+  Blocked withdrawal;
+  withdrawal.resumed = true;
+  self.blocked(withdrawal);
 }
 
 py::object aborted(const Engine& self) {
@@ -316,7 +324,8 @@ void define_engine(py::module_& module) {
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)
       .def("park", &Engine::park, "parked"_a, unlocked)
-      .def("blocked", &blocked, "at"_a, "waits"_a, "may_ask"_a)
+      .def("blocked", &blocked, "at"_a, "waits"_a, "may_ask"_a, "run"_a = 0, "place"_a = "")
+      .def("resumed", &resumed, unlocked)
       .def("aborted", &aborted)
       .def("pending", &pending)
       .def("counters", &counters)

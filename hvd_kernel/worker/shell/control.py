@@ -58,6 +58,7 @@ class Control:
     explain: Callable[[BaseException], str]  # what is to be said beside an error of a cell, the same
     announce: Callable[[str, str], None]  # publishes name and text of the error that ends a cell, the same
     latest = Latest()
+    loop: asyncio.AbstractEventLoop | None = None  # of the cells, from the first one on
 
     def __init__(self, rank: int, shell: Any) -> None:
         self.rank = rank
@@ -148,6 +149,11 @@ class Control:
         self.value = value
 
     @property
+    def run_number(self) -> int:
+        """The number of the run that is under way, or was most recently; negative: a task."""
+        return self._run_number
+
+    @property
     def in_task(self) -> bool:
         """True while ``task`` runs."""
         return self._running and self._run_number < 0
@@ -192,6 +198,11 @@ class Control:
         """Return the cell whose code goes by this file name: ``cell 4``, ``cell 4 (earlier kernel)``."""
         found = self._shell.compile.format_code_name(file)
         return "cell " + found[1].removeprefix("In[").replace("]", "", 1) if found else None
+
+    @property
+    def has_clients(self) -> bool:
+        """True if a client of ipyparallel's has sent a task: more may arrive at any time."""
+        return self._tasks > 0
 
     @property
     def busy(self) -> bool:
@@ -304,7 +315,7 @@ class Control:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
 
         def on_sigint(_number: int, _frame: FrameType | None) -> None:
             if not self._signal.notice():

@@ -24,7 +24,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from hvd_kernel.core import metrics
-from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.core.stacks import call_stack, deadlocks
 from hvd_kernel.errors import said
 from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
@@ -38,6 +38,7 @@ from hvd_kernel.worker.output.display_capture import RankDisplay
 from hvd_kernel.worker.output.packing import packing
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
 from hvd_kernel.worker.shell.cell_error import CellError
+from hvd_kernel.worker.shell.cell_program import CellProgram
 from hvd_kernel.worker.shell.control import Control
 from hvd_kernel.worker.shell.recall import RankDisplayHook, RankHistory
 from hvd_kernel.worker.shell.tasks import TaskKernel, is_task
@@ -212,12 +213,18 @@ class RankKernel(TaskKernel):
         self.control.explain = partial(memory.explanation, self.control)
         self.control.announce = self._announce_error
         cell_ranks.provide(self._membership)
+        deadlocks.set_program(CellProgram(self.control))
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = debugger.Debugging(self.shell)
         self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
         self.shell_handlers["hvd_request"] = self.hvd_request
         self.control_handlers["hvd_request"] = self.hvd_request
+
+    async def dispatch_shell(self, *message: Any, **how: Any) -> None:
+        """Serve a request: until it has been served, this rank has not ended its cell."""
+        with deadlocks.serving():
+            await super().dispatch_shell(*message, **how)
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Run a cell with telemetry beside it; the last sample, after the last output, ends the cell for the reader."""

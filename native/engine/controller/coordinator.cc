@@ -160,11 +160,11 @@ Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std:
   return Status::ok();
 }
 
-void Coordinator::fail_all(const std::vector<const Entry*>& proven) {
-  std::vector<std::pair<Name, Status>> failures;
+void Coordinator::fail_all(const std::vector<std::pair<const Entry*, Status>>& proven) {
+  std::vector<std::pair<Name, Status>> failures;  // an entry may be gone when another has failed
   failures.reserve(proven.size());
-  for (const Entry* entry : proven)
-    failures.emplace_back(Name{entry->set->id, *entry->name}, deadlocked(*entry, proven));
+  for (const auto& [entry, status] : proven)
+    failures.emplace_back(Name{entry->set->id, *entry->name}, status);
   for (const auto& [name, status] : failures) {
     const Entry* entry = state_.table().find(name.set, name.name);
     if (entry != nullptr) fail(*entry, status, entry->asked);

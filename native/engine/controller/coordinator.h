@@ -47,7 +47,7 @@ class Coordinator final : public Role {
   };
   std::vector<Name> waiting_names() const;
   void join(int rank, std::int64_t now_ns);
-  void fail_all(const std::vector<const Entry*>& proven);
+  void fail_all(const std::vector<std::pair<const Entry*, Status>>& proven);
   bool fail_late(Entry& entry);
   void fail(const Entry& entry, const Status& status, const RankSet& who);
   void change(const Entry& entry);

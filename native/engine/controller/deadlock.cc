@@ -11,6 +11,14 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kMostNames = 6;
+constexpr std::size_t kHead = 3;       // of the sizes of a report: before those of its texts
+constexpr std::int64_t kResumed = -1;  // instead of a number of names
+
+constexpr std::size_t kMostPlaces = 4;
+constexpr const char* kRemedy =
+    ". Call each operation on all ranks of its process set, outside of conditions such as `if rank "
+    "== 0:`, with the same name, or in the same order where it has none. Operations of a graph "
+    "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
 
 Status senseless() {
   return Status::make(Code::kInternal, "what a blocked rank says does not fit together",
@@ -36,6 +44,12 @@ std::vector<const Entry*> asked_by(const MessageTable& table, int number) {
   return all;
 }
 
+// "allreduce.x" has its kind in its name.
+std::string operation_text(const Entry& entry) {
+  const bool named = entry.name->rfind(std::string(lower_name_of(entry.kind)) + ".", 0) == 0;
+  return named ? *entry.name : std::string(name_of(entry.kind)) + " " + *entry.name;
+}
+
 bool ends_with_part(const std::string& name, const std::string& part) {
   const std::size_t length = std::min(name.find('#'), name.size());
   if (length < part.size() || name.compare(length - part.size(), part.size(), part) != 0)
@@ -45,17 +59,22 @@ bool ends_with_part(const std::string& name, const std::string& part) {
 
 }  // namespace
 
-// sizes: when, how many names it waits for, the set of each, the length of every text; name: the
-// texts.
+// sizes: when, the run, how many names it waits for (-1: it works again), the set of each, the
+// length of every text; name: the texts, of which the first is the place.
 Request request_of(const Blocked& blocked) {
   Request request;
   request.kind = Kind::kBlocked;
-  request.sizes = {blocked.at_ns, static_cast<std::int64_t>(blocked.waits.size())};
+  if (blocked.resumed) {
+    request.sizes = {blocked.at_ns, blocked.run, kResumed};
+    return request;
+  }
+  request.sizes = {blocked.at_ns, blocked.run, static_cast<std::int64_t>(blocked.waits.size())};
   for (const auto& [set, name] : blocked.waits) request.sizes.push_back(set);
   const auto add = [&request](const std::string& text) {
     request.sizes.push_back(static_cast<std::int64_t>(text.size()));
     request.name += text;
   };
+  add(blocked.place);
   for (const auto& [set, name] : blocked.waits) add(name);
   for (const std::string& part : blocked.may_ask) add(part);
   return request;
@@ -63,12 +82,20 @@ Request request_of(const Blocked& blocked) {
 
 Result<Blocked> blocked_of(const Request& request) {
   const std::vector<std::int64_t>& sizes = request.sizes;
-  if (sizes.size() < 2 || sizes[1] < 0) return senseless();
-  const auto waits = static_cast<std::size_t>(sizes[1]);
-  if (waits > (sizes.size() - 2) / 2) return senseless();
+  Blocked blocked;
+  if (sizes.size() < kHead) return senseless();
+  blocked.at_ns = sizes[0];
+  blocked.run = sizes[1];
+  if (sizes.size() == kHead && sizes[2] == kResumed && request.name.empty()) {
+    blocked.resumed = true;
+    return blocked;
+  }
+  if (sizes[2] < 0) return senseless();
+  const auto waits = static_cast<std::size_t>(sizes[2]);
+  if (sizes.size() == kHead || waits > (sizes.size() - kHead - 1) / 2) return senseless();
   std::vector<std::string> texts;
   std::size_t at = 0;
-  for (std::size_t i = 2 + waits; i < sizes.size(); ++i) {
+  for (std::size_t i = kHead + waits; i < sizes.size(); ++i) {
     if (sizes[i] < 0 || static_cast<std::size_t>(sizes[i]) > request.name.size() - at)
       return senseless();
     const auto length = static_cast<std::size_t>(sizes[i]);
@@ -76,17 +103,17 @@ Result<Blocked> blocked_of(const Request& request) {
     at += length;
   }
   if (at != request.name.size()) return senseless();
-  Blocked blocked;
-  blocked.at_ns = sizes[0];
+  blocked.place = std::move(texts[0]);
   for (std::size_t i = 0; i < waits; ++i)
-    blocked.waits.emplace_back(static_cast<int>(sizes[2 + i]), std::move(texts[i]));
+    blocked.waits.emplace_back(static_cast<int>(sizes[kHead + i]), std::move(texts[1 + i]));
   blocked.may_ask.assign(
-      std::make_move_iterator(texts.begin() + static_cast<std::ptrdiff_t>(waits)),
+      std::make_move_iterator(texts.begin() + 1 + static_cast<std::ptrdiff_t>(waits)),
       std::make_move_iterator(texts.end()));
   return blocked;
 }
 
 bool holds(const Blocked& blocked, const MessageTable& table, int own) {
+  if (blocked.resumed) return true;
   const std::vector<const Entry*> asked = asked_by(table, own);
   return sorted(blocked.waits) == names_of(asked) &&
          std::all_of(asked.begin(), asked.end(),
@@ -104,11 +131,23 @@ bool Deadlocks::may_come(const Entry& entry, const RankSet& stuck, const RankSet
   RankSet missing = without(entry.set->here, entry.asked);
   if (entry.set->id == 0) missing.remove(joined);
   const std::vector<int> ranks = missing.numbers();
-  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-    if (!stuck.has(rank)) return true;
-    const std::vector<std::string>& parts = words_.at(rank).blocked.may_ask;
-    return std::any_of(parts.begin(), parts.end(),
-                       [&](const std::string& part) { return ends_with_part(*entry.name, part); });
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return !stuck.has(rank) || may_ask(rank, entry); });
+}
+
+bool Deadlocks::may_ask(int rank, const Entry& entry) const {
+  const Blocked& blocked = words_.at(rank).blocked;
+  if (blocked.waits.empty()) return !shares_run(rank, entry);
+  const std::vector<std::string>& parts = blocked.may_ask;
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const std::string& part) { return ends_with_part(*entry.name, part); });
+}
+
+// A rank that is idle after another cell may be given work while this cell runs.
+bool Deadlocks::shares_run(int rank, const Entry& entry) const {
+  const std::vector<int> waiting = both(entry.asked, spoken_).numbers();
+  return std::all_of(waiting.begin(), waiting.end(), [&](int one) {
+    return words_.at(one).blocked.run == words_.at(rank).blocked.run;
   });
 }
 
@@ -123,7 +162,7 @@ Deadlocks::Asked Deadlocks::asked_by_all(const MessageTable& table) {
   Asked all;
   for (auto word = words_.begin(); word != words_.end();) {
     std::vector<const Entry*> asked = asked_by(table, word->first);
-    if (!asked.empty() && holds(word->second, asked)) {
+    if (holds(word->second, asked)) {
       all[word->first] = std::move(asked);
       ++word;
     } else {
@@ -136,8 +175,15 @@ Deadlocks::Asked Deadlocks::asked_by_all(const MessageTable& table) {
 
 // Whoever waits for something that may come may go on, and ask for anything then. The one who has
 // just spoken is looked at first: as a rule it waits for a rank that is only late.
-std::vector<const Entry*> Deadlocks::say(int rank, Blocked blocked, const MessageTable& table,
-                                         const RankSet& joined, std::int64_t now_ns) {
+std::vector<std::pair<const Entry*, Status>> Deadlocks::say(int rank, Blocked blocked,
+                                                            const MessageTable& table,
+                                                            const RankSet& joined,
+                                                            std::int64_t now_ns) {
+  if (blocked.resumed) {
+    words_.erase(rank);
+    spoken_.remove(rank);
+    return {};
+  }
   words_[rank] = {std::move(blocked), now_ns};
   spoken_.add(rank);
   if (may_go_on(asked_by(table, rank), spoken_, joined)) return {};
@@ -154,23 +200,47 @@ std::vector<const Entry*> Deadlocks::say(int rank, Blocked blocked, const Messag
   for (const Entry* entry : table.waiting()) {
     if (entry->asked.meets(stuck)) all.push_back(entry);
   }
-  return all;
+  std::vector<std::pair<const Entry*, Status>> failed;
+  failed.reserve(all.size());
+  for (const Entry* entry : all) failed.emplace_back(entry, describe(*entry, all));
+  return failed;
 }
 
-Status deadlocked(const Entry& entry, const std::vector<const Entry*>& all) {
+// " at cell 3:2", of the ranks that have reported where they wait.
+std::string Deadlocks::places_of(const Entry& entry) const {
+  std::vector<std::string> places;
+  for (const int rank : both(entry.asked, spoken_).numbers()) {
+    const std::string& place = words_.at(rank).blocked.place;
+    if (!place.empty() && std::find(places.begin(), places.end(), place) == places.end())
+      places.push_back(place);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(places.size(), kMostPlaces); ++i)
+    text += (i > 0 ? ", " : " at ") + places[i];
+  return text;
+}
+
+Status Deadlocks::describe(const Entry& entry, const std::vector<const Entry*>& all) const {
   std::string text =
-      "Ranks wait for each other for ever, because they ask for different operations:";
-  for (std::size_t i = 0; i < std::min(all.size(), kMostNames); ++i) {
+      "Deadlock: ranks wait for operations that can never complete, because the other ranks do not "
+      "call them:";
+  RankSet waiting;
+  RankSet missing;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    waiting.add(all[i]->asked);
+    missing.add(without(all[i]->set->here, all[i]->asked));
+    if (i >= kMostNames) continue;
     text += (i > 0 ? "; " : " ") + ranks_text(all[i]->asked.numbers()) + " for " +
-            name_of(all[i]->kind) + " " + *all[i]->name;
+            operation_text(*all[i]) + places_of(*all[i]);
   }
   if (all.size() > kMostNames) text += "; and more";
-  text +=
-      ". None of them asks for anything else before its own has ended. Operations of a graph "
-      "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
-  const RankSet missing = without(entry.set->here, entry.asked);
+  const std::vector<int> ended = both(without(missing, waiting), spoken_).numbers();
+  if (!ended.empty())
+    text += "; " + ranks_text(ended) + (ended.size() > 1 ? " have" : " has") + " ended the cell";
+  text += kRemedy;
+  const RankSet absent = without(entry.set->here, entry.asked);
   return Status::make(Code::kMismatch, std::move(text), "engine/deadlock",
-                      missing.empty() ? -1 : missing.first());
+                      absent.empty() ? -1 : absent.first());
 }
 
 }  // namespace hvd

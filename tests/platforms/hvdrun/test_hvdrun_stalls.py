@@ -200,3 +200,25 @@ hvd_kernel.run(late, np=2)
         "hvdrun: barrier waits for rank 1, which is in calls_run.py:8 late(): time.sleep(1.5 * hvd.rank())"
         in done.stderr
     )
+
+
+APART = """
+import numpy as np
+import hvd_kernel.numpy as hvd
+
+hvd.init()
+if hvd.rank() == 0:
+    hvd.allreduce(np.ones(3), name="a")
+else:
+    hvd.broadcast(np.ones(3), 0, name="b")
+"""
+
+
+def test_c4_ranks_that_wait_for_each_other_fail(tmp_path: Path) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(APART)
+    done = hvdrun("-np", "2", sys.executable, "-P", str(script), cwd=tmp_path)
+    assert done.returncode == 1
+    error = "Mismatch: Deadlock: ranks wait for operations that can never complete"
+    assert error in done.stderr
+    assert "rank 0 for allreduce.a at apart.py:7; rank 1 for broadcast.b at apart.py:9." in done.stderr

@@ -16,8 +16,19 @@ ControllerOptions tree_of(int fanout) {
   return options;
 }
 
-void say(World& world, int rank, NamesInSets waits, std::vector<std::string> may_ask = {}) {
-  world.ask(rank, request_of(Blocked{world.now, std::move(waits), std::move(may_ask)}));
+void say(World& world, int rank, NamesInSets waits, std::vector<std::string> may_ask = {},
+         std::int64_t run = 0, std::string place = {}) {
+  world.ask(rank, request_of(Blocked{world.now, std::move(waits), std::move(may_ask), run,
+                                     std::move(place)}));
+  world.settle();
+}
+
+void end_cell(World& world, int rank, std::int64_t run) { say(world, rank, {}, {}, run); }
+
+void resume(World& world, int rank) {
+  Blocked withdrawal;
+  withdrawal.resumed = true;
+  world.ask(rank, request_of(withdrawal));
   world.settle();
 }
 
@@ -190,23 +201,102 @@ TEST_CASE("deadlock: ranks that have joined are not missed, and without the stal
   nobody_is_told(unchecked);
 }
 
+TEST_CASE("deadlock: C4 a rank that has ended the cell is not waited for") {
+  World world(3);
+  world.ask(0, sum_of("a"));
+  world.ask(2, sum_of("a"));
+  world.settle();
+  say(world, 0, {{0, "a"}}, {}, 7, "cell 3:2");
+  say(world, 2, {{0, "a"}}, {}, 7, "cell 3:2");
+  nobody_is_told(world);
+  end_cell(world, 1, 7);
+  for (const int rank : {0, 2}) {
+    const Response told = only_told(world, rank);
+    CHECK(told.status.code == Code::kMismatch);
+    CHECK(told.status.rank == 1);
+    CHECK(told.status.message.find(
+              "ranks 0, 2 for ALLREDUCE a at cell 3:2; rank 1 has ended the cell.") !=
+          std::string::npos);
+  }
+  resume(world, 1);
+  works_on(world, "a");
+}
+
+TEST_CASE(
+    "deadlock: the report that a cell has ended counts for that cell, until it is withdrawn") {
+  struct Case {
+    const char* what;
+    std::int64_t waiting_run;
+    bool resumes;
+    bool told;
+  };
+  for (const Case& one :
+       {Case{"the same cell", 7, false, true},
+        Case{"a cell that does not run there", 8, false, false}, Case{"a script", 0, false, false},
+        Case{"a rank that works again", 7, true, false}}) {
+    World world(2);
+    end_cell(world, 1, 7);
+    if (one.resumes) resume(world, 1);
+    world.ask(0, sum_of("a"));
+    world.settle();
+    say(world, 0, {{0, "a"}}, {}, one.waiting_run);
+    CHECK_MESSAGE(world.told(0).size() == (one.told ? 1U : 0U), one.what);
+  }
+}
+
+TEST_CASE("deadlock: a rank that asks after the end of its cell is not taken for ended") {
+  World world(3);
+  end_cell(world, 1, 7);
+  world.ask(1, sum_of("b"));  // from a thread that it did not know of
+  world.ask(0, sum_of("a"));
+  world.settle();
+  say(world, 0, {{0, "a"}}, {}, 7);
+  nobody_is_told(world);
+}
+
+TEST_CASE("deadlock: ranks outside of an operation's process set are not its business") {
+  World world(3);
+  world.submit_all(about(Kind::kAddSet, "add", {0, 2}));
+  world.settle();
+  for (int rank = 0; rank < 3; ++rank) only_told(world, rank);
+  end_cell(world, 1, 7);
+  world.ask(0, in_set(sum_of("a"), 1));
+  world.settle();
+  say(world, 0, {{1, "a"}}, {}, 7);
+  nobody_is_told(world);
+  world.ask(2, in_set(sum_of("a"), 1));
+  world.settle();
+  for (const int rank : {0, 2}) CHECK(only_told(world, rank).status.is_ok());
+}
+
 TEST_CASE("deadlock: what a rank says survives as a request, and nonsense is refused") {
-  const Blocked blocked{7, {{0, "a"}, {3, ""}}, {"x", "y/z"}};
+  const Blocked blocked{7, {{0, "a"}, {3, ""}}, {"x", "y/z"}, 5, "cell 3:2"};
   const Result<Blocked> read = blocked_of(request_of(blocked));
   REQUIRE(read);
   CHECK(read.value().at_ns == 7);
   CHECK(read.value().waits == blocked.waits);
   CHECK(read.value().may_ask == blocked.may_ask);
+  CHECK(read.value().run == 5);
+  CHECK(read.value().place == "cell 3:2");
+  CHECK(!read.value().resumed);
+  Blocked withdrawal;
+  withdrawal.resumed = true;
+  const Result<Blocked> withdrawn = blocked_of(request_of(withdrawal));
+  REQUIRE(withdrawn);
+  CHECK(withdrawn.value().resumed);
   for (const std::vector<std::int64_t>& sizes :
        std::vector<std::vector<std::int64_t>>{{},
                                               {0},
-                                              {0, -1},
-                                              {0, 1},
-                                              {0, 1, 0},
-                                              {0, 1, 0, 2},
+                                              {0, 0},
                                               {0, 0, -1},
-                                              {0, 1, 0, 1, 1},
-                                              {0, std::int64_t{1} << 62}}) {
+                                              {0, 0, -2},
+                                              {0, 0, 0},
+                                              {0, 0, 1, 0},
+                                              {0, 0, 1, 0, 1},
+                                              {0, 0, 1, 0, 0, 2},
+                                              {0, 0, 0, -1},
+                                              {0, 0, 1, 0, 0, 1, 1},
+                                              {0, 0, std::int64_t{1} << 62}}) {
     Request request = about(Kind::kBlocked, "a", sizes);
     CHECK_MESSAGE(!blocked_of(request), shape_text(sizes));
   }

@@ -1,0 +1,67 @@
+"""Whether a cell has ended on a rank: not while it runs, nor while it has left something behind that could call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvd_kernel.worker.shell.cell_program import CellProgram
+
+ENDED: dict[str, Any] = {"failure": None}
+
+
+def program(loop: asyncio.AbstractEventLoop | None = None, **change: Any) -> CellProgram:
+    state = {"busy": False, "has_clients": False, "latest": SimpleNamespace(ended=ENDED), "run_number": 7, "loop": loop}
+    control: Any = SimpleNamespace(**state | change)
+    return CellProgram(control)
+
+
+def test_a_cell_has_ended_between_two_cells() -> None:
+    assert program().ended
+    assert program().run == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"busy": True}, {"has_clients": True}, {"latest": SimpleNamespace(ended=None)}],
+    ids=lambda change: str(*change),
+)
+def test_a_cell_has_not_ended_while_more_may_come(change: dict[str, Any]) -> None:
+    assert not program(**change).ended
+    assert program(**change).run == (7 if "busy" in change else None)
+
+
+async def users() -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("work", [users, lambda: asyncio.wait_for(users(), 60)], ids=["own", "in a library's"])
+def test_a_task_of_the_cell_may_still_call(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work())
+    loop.run_until_complete(asyncio.sleep(0.001))
+    assert not program(loop).ended
+    task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.001))
+    assert program(loop).ended
+    loop.close()
+
+
+def test_a_scheduled_callback_of_the_cell_may_still_call() -> None:
+    def later(_argument: int) -> None:
+        """Stand for a call of a collective."""
+
+    for callback in (later, partial(later), partial(print, partial(later))):
+        loop = asyncio.new_event_loop()
+        handle = loop.call_later(60, callback, 1)
+        assert not program(loop).ended
+        handle.cancel()
+        assert program(loop).ended
+        loop.call_later(60, print)
+        assert program(loop).ended
+        loop.close()
