@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.diagnosis.stall_monitor import StallMonitor
+from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
@@ -83,6 +84,7 @@ class CellRunner:
         self._pressed_at = 0.0
         self._late = False
         self._stalls = StallMonitor(session, ranks)
+        self._apart = TrainingApart(ranks)
         self.rejoin = CellRejoin(session, run, renderer)
         self._explained = ""
         self._why = ""  # ranks waited when the cell was interrupted
@@ -112,6 +114,8 @@ class CellRunner:
                 self.prompts.tick()
                 self._tick()
             self._obeyed = interrupts.count
+        if self._apart.warning and self._run.done:  # not before: what a rank logs in a cell is the cell's output
+            self._session.post("write_log", None, {"text": f"{self._apart.warning}\n"}, urgent=True)
 
     def _take(self, event: Event) -> None:
         self._renderer.take(event)
@@ -119,6 +123,8 @@ class CellRunner:
         match event:
             case MetricsSample():
                 self._stalls.observe(event)
+                if warning := self._apart.observe(event):
+                    self._renderer.warn(warning)
             case RankRaised(rank):
                 self._raised[rank] = event
                 self._record_failure(rank)
@@ -129,6 +135,7 @@ class CellRunner:
                     if is_own(failure):
                         self._record_failure(rank)
             case RankJoined(rank):
+                self._apart = TrainingApart(())  # a fresh rank counts its own steps
                 self._left.add(rank)
                 self._forget_error(rank)
                 self._follow({*self._ranks, rank})

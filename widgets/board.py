@@ -78,6 +78,7 @@ class Board:
         self.states: dict[int, str] | None = None
         self.marks = Marks()
         self.wait = ""  # why ranks wait, in one sentence
+        self.warnings: list[str] = []  # about the run, as long as it is shown
         self.other_ranks = ""  # who shares the host with them, in one sentence
         self.size: Size | None = None  # where the number of ranks can be changed
         self._left: set[int] = set()  # ranks that have left the cell
@@ -122,6 +123,10 @@ class Board:
         self._fresh.add(sample.rank)
         if self._due(late=len(self._fresh) < len(self._there)):
             self._column()
+
+    def warn(self, text: str) -> None:
+        """Show a warning beside what limits the run."""
+        self.warnings.append(text)
 
     def mark(self, kind: Kind, label: str) -> None:
         """Mark this moment on the time axis."""
@@ -183,7 +188,7 @@ class Board:
         if self.states is None and self.seconds - self._judged >= 1.0:
             self._judged = self.seconds
             self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=False).lines
-        return [*self._said, *([self.other_ranks] if self.other_ranks else [])]
+        return [*self.warnings, *self._said, *([self.other_ranks] if self.other_ranks else [])]
 
     def increment(self) -> tuple[Message, bool]:
         """Return the news since the last call, and whether a snapshot must follow.

@@ -123,6 +123,11 @@ class Dashboard:
         with self._lock:
             self._board.mark(kind, label)
 
+    def warn(self, text: str) -> None:
+        """Show a warning about the run."""
+        with self._lock:
+            self._board.warn(text)
+
     def join(self, rank: int) -> None:
         """Have a rank that is new in the cell, or in the place of one that was there."""
         with self._lock:

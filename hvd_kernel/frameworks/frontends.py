@@ -26,7 +26,10 @@ FRONTENDS = (
         "hvd_kernel.torch",
         {"torch": 0.5, "torch._dynamo": 2.0},
         later=("torch._dynamo",),
-        attached={"torch._inductor.compile_fx": "hvd_kernel.torch.compile_once"},
+        attached={
+            "torch._inductor.compile_fx": "hvd_kernel.torch.compile_once",
+            "torch": "hvd_kernel.frameworks.torch_steps",
+        },
     ),
     Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras")),
     Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),

@@ -71,6 +71,27 @@ OPTIONS = (COMPRESSION, DATA_WORKERS) = "compression", "data workers"
 """What the panel may advise to use: who uses it already is not advised."""
 
 
+class Digest(NamedTuple):
+    """The parameters of an optimizer after one of its steps, in two numbers."""
+
+    step: int
+    value: float  # a weighted sum over a sample of their elements
+    scale: float  # the same over absolute values
+
+
+class OptimizerSteps(NamedTuple):
+    """What one optimizer of a rank has done in this run, for the guard against training apart."""
+
+    number: int  # of the rank's optimizers in this run, by their first steps
+    model: str  # describes optimizer and parameters: only equal ones are compared
+    steps: int
+    reduced: bool  # a DistributedOptimizer reduces all of its gradients over all ranks
+    exchanged: bool  # since its first step
+    shared_in_run: bool  # before its first step, in this run
+    shared_ever: bool  # before its first step
+    digests: tuple[Digest, ...] = ()
+
+
 @dataclass(frozen=True)
 class MetricsSample:
     """What one rank is doing now. Counters are monotonic since the rank's init; rates are the reader's business."""
@@ -92,6 +113,7 @@ class MetricsSample:
     ran_ns: int = 0  # processor time of the main thread, 0 where the system does not tell
     queued_ns: int = 0  # time in which that thread was ready to run, and others had the processor
     options: tuple[str, ...] = ()  # of OPTIONS those that the rank has used
+    optimizers: tuple[OptimizerSteps, ...] = ()  # that have taken a step in this run
 
 
 @dataclass(frozen=True)
@@ -275,6 +297,9 @@ _TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes list
     "traceback": tuple,
     "options": tuple,
     "native": tuple,
+    "optimizers": lambda rows: tuple(
+        OptimizerSteps(*row[:-1], tuple(Digest(*digest) for digest in row[-1])) for row in rows
+    ),
     "frames": lambda rows: tuple(Frame(*row) for row in rows),
     "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),
 }

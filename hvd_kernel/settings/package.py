@@ -49,6 +49,13 @@ PACKAGE_SETTINGS = (
         "the core never sees the device",
     ),
     Setting(
+        ("HVD_GUARD",),
+        one_of("on", "off"),
+        "on",
+        "on: ranks that take optimizer steps and exchange nothing, or whose parameters differ, get a warning in cell, "
+        "panel and log; off: they may train different models. A cell turns it off by `os.environ`",
+    ),
+    Setting(
         ("HVD_GPUS",),
         devices,
         "auto",

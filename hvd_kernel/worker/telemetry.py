@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from hvd_kernel.core import metrics, session
+from hvd_kernel.core import metrics, session, training_steps
 from hvd_kernel.frameworks.compression import CastCompressor
 from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_wire
 from hvd_kernel.worker import communication, gpu_figures
@@ -102,6 +102,7 @@ def _measured(rank: int, *, running: bool, parked: bool) -> MetricsSample:
         rss=resident(),
         gpu=gpu_figures.sample(),
         options=tuple(_options()),
+        optimizers=training_steps.reports(),
     )
 
 

@@ -70,6 +70,7 @@ class Renderer:
         self._gone: set[int] = set()  # ranks that have left
         self._trained = False
         self.latest: dict[int, MetricsSample] = {}
+        self._warnings: list[str] = []  # not yet written
         self._handle: Any = None
         self._printed: dict[tuple[int, str], str] = {}  # a terminal's unfinished lines
         self._start = self._flushed = time.monotonic()
@@ -135,6 +136,14 @@ class Renderer:
         if self._writer.terminal and sentence:
             self._writer.say(f"{sentence}\n", "stderr")
 
+    def warn(self, text: str) -> None:
+        """Keep a warning on the panel and in the cell's stderr; it is written at once in front of a user."""
+        self._board.warn(text)
+        if self._writer.looked_at:
+            self._writer.say(f"{text}\n", "stderr")
+        else:
+            self._warnings.append(text)
+
     def tell(self, text: str) -> None:
         """Say something at once, where somebody looks."""
         if self._writer.interactive or self._writer.terminal:
@@ -144,6 +153,7 @@ class Renderer:
         """Write what is stored. ``word`` is the final state of ranks that did not fail."""
         self._board.finish({rank: self._ended(rank, word) for rank in self._buffers})
         self._finish_board()
+        self._writer.say("".join(f"{text}\n" for text in self._warnings), "stderr")
         if self._writer.terminal:
             for rank, stream in list(self._printed):
                 self._print(rank, stream, "\n")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet
+from hvd_kernel.torch.training import step_digests
 from hvd_kernel.torch.training.reducer import Reducer
 from hvd_kernel.torch.training.samples import SampleMeter
 
@@ -30,6 +31,7 @@ class OptimizerMixin(torch.optim.Optimizer):
     """What a distributed optimizer has beyond the one it was made from. Never instantiated by itself."""
 
     process_set: ProcessSet
+    counts_steps = True  # for step_digests, whose hook sees the plain step inside
     op: int
     _reducer: Reducer
     _reduces: bool
@@ -109,6 +111,7 @@ class OptimizerMixin(torch.optim.Optimizer):
     def _count_step(self) -> None:
         self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - a scheduler made before looks there
         metrics.step(self._meter.take())
+        step_digests.stepped(self, reduced=self.process_set.process_set_id == 0)
 
 
 @contextmanager

@@ -247,6 +247,10 @@ class Control:
         if self._release is not None:
             self._release()
 
+    def write_log(self, text: str) -> None:
+        """Write to this rank's log, not to the cell's output. Any thread."""
+        self._shell.kernel.output.log(text)
+
     def forget(self) -> None:
         """Release the results of earlier cells and the latest exception. Between cells."""
         self.value = None

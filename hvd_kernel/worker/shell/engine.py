@@ -23,7 +23,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from hvd_kernel.core import metrics
+from hvd_kernel.core import metrics, training_steps
 from hvd_kernel.core.stacks import call_stack, deadlocks
 from hvd_kernel.errors import said
 from hvd_kernel.protocol import cell_ranks, rank_log
@@ -236,6 +236,7 @@ class RankKernel(TaskKernel):
 
     async def _execute_cell(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         metrics.begin_cell()
+        training_steps.begin_cell()
         asked, code = parent["content"]["hvd"], parent["content"]["code"]
         with (
             self.output.during(parent, asked["cell"], asked["kernel"]),

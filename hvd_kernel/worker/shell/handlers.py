@@ -63,6 +63,12 @@ def _release(control: Control, _content: Mapping[str, Any], _buffers: list[Any])
     return {}, []
 
 
+def _write_log(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Write a remark of the notebook to this rank's log."""
+    control.write_log(content["text"])
+    return {}, []
+
+
 def _typed(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     return {"taken": control.prompts.take(content)}, []
 
@@ -147,6 +153,7 @@ TABLE: dict[str, Handler] = {
     "hello": _hello,
     "interrupt": _interrupt,
     "release": _release,
+    "write_log": _write_log,
     "push": _push,
     "pull": _pull,
     "value": _value,

@@ -16,6 +16,8 @@ from hvdtest.gate import Gate
 from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, good, hvdrun, lines_of
 from hvdtest.launch import clean_environment
 
+from hvd_kernel.protocol.training_apart import nothing_exchanged
+
 pytestmark = pytest.mark.mp
 
 SCRIPT = """
@@ -222,3 +224,22 @@ def test_c4_ranks_that_wait_for_each_other_fail(tmp_path: Path) -> None:
     error = "Mismatch: Deadlock: ranks wait for operations that can never complete"
     assert error in done.stderr
     assert "rank 0 for allreduce.a at apart.py:7; rank 1 for broadcast.b at apart.py:9." in done.stderr
+
+
+PLAIN_STEPS = """
+import torch
+import hvd_kernel.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(10):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_scripts_that_train_apart_are_warned_once() -> None:
+    done = hvdrun("-np", "2", script=PLAIN_STEPS)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(nothing_exchanged("ranks 0-1", 10)) == 1

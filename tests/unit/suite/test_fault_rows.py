@@ -55,7 +55,6 @@ NIGHTLY = {  # rows that only tests of make test-all try -> why
 LACKING = {
     "B7": "no test runs 100,000 cells in one session: `tools/figures` R20 R21 measure what a cell costs",
     "D9": "no checksum on the network or in shared memory",
-    "D10": "no digest of parameters between ranks while training (`%hvd check` does it on request)",
 }
 
 

@@ -1,0 +1,150 @@
+"""Optimizer steps of this process, for the guard against training apart (hvd_kernel.diagnosis.training_apart).
+
+A framework tracks each optimizer from its first step in a run (a cell, or a script): how many steps it has taken, and
+at a few of them a digest of its parameters. Telemetry reads. One writer thread at a time, as in ``metrics``.
+
+Terms.
+  exchanged   the ranks have moved at least a hundredth of the parameters' bytes since the optimizer's first step, or
+              another library of the process connects them
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+
+from hvd_kernel.core import session
+from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.protocol.messages import Digest, OptimizerSteps
+from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_allowed
+from hvd_kernel.settings import lookup
+
+MOST_OPTIMIZERS = 4
+"""Optimizers of a run that are compared: the first ones that take a step."""
+
+EVERY = 256
+"""Steps between two digests, once there were that many; before, they are taken at powers of two."""
+
+_SHARE = 100
+Run = tuple[int, int]
+Read = Callable[[], tuple[float, float] | None]
+"""Returns a digest's value and scale; None: a device still computes it."""
+
+_LOG = logging.getLogger("hvd_kernel")
+_tracked: list[Tracked] = []
+_run = _bytes_before_run = 0
+_announces = True  # a script: nothing else compares its ranks
+
+
+class Tracked:
+    """The steps of one optimizer in this run."""
+
+    def __init__(self, model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> None:
+        self.steps = 0
+        self._model, self._nbytes, self._reduced, self._connected = model, nbytes, reduced, connected
+        self._began = _bytes()
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[int, Read]] = deque(maxlen=KEPT)
+        self._digests: deque[Digest] = deque(maxlen=KEPT)
+
+    def step(self) -> bool:
+        """Count a step; return whether to take a digest after it."""
+        self.steps = step = self.steps + 1
+        return step % EVERY == 0 or (step < EVERY and not step & (step - 1))
+
+    def add(self, read: Read) -> None:
+        """Keep a digest of the parameters as they are after the latest step."""
+        with self._lock:
+            self._pending.append((self.steps, read))
+        if _announces:
+            _announce(self.report(0), over=False)
+
+    def report(self, number: int) -> OptimizerSteps:
+        """Return all of it. Any thread."""
+        with self._lock:
+            while self._pending and (digest := self._pending[0][1]()) is not None:
+                self._digests.append(Digest(self._pending.popleft()[0], *digest))
+            digests = tuple(self._digests)
+        least = max(1, self._nbytes // _SHARE)
+        shared = self._began - _bytes_before_run >= least, self._began >= least
+        exchanged = _bytes() - self._began >= least or self._connected()
+        return OptimizerSteps(number, self._model, self.steps, self._reduced, exchanged, *shared, digests)
+
+
+def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> Tracked | None:
+    """Return the record of an optimizer that takes its first step in this run; None: it is not watched.
+
+    Parameters
+    ----------
+    model
+        Describes optimizer and parameters: only equal ones are compared.
+    nbytes
+        Bytes of the parameters.
+    reduced
+        A DistributedOptimizer reduces all gradients over all ranks.
+    connected
+        Returns whether another library exchanges gradients.
+    """
+    if len(_tracked) >= MOST_OPTIMIZERS or not is_on() or not session.is_initialized() or session.size() == 1:
+        return None
+    if _announces:
+        _register_exit()
+    tracked = Tracked(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
+    _tracked.append(tracked)
+    return tracked
+
+
+def is_on() -> bool:
+    """Return whether HVD_GUARD is on, which a cell may change in ``os.environ``."""
+    try:
+        return lookup.value("HVD_GUARD", os.environ) == "on"
+    except ConfigError:  # of any variable; init() has reported it
+        return True
+
+
+def reports() -> tuple[OptimizerSteps, ...]:
+    """Return what the optimizers of this run have done. Any thread."""
+    tracked = list(_tracked)
+    return tuple(each.report(number) for number, each in enumerate(tracked)) if tracked and is_on() else ()
+
+
+def begin_cell() -> None:
+    """Forget the optimizers of earlier cells; a notebook compares those of its ranks."""
+    global _run, _bytes_before_run, _announces
+    _run, _bytes_before_run, _announces = _run + 1, _bytes(), False
+    _tracked.clear()
+
+
+def run_number() -> Run:
+    """Return what changes with each run, and with each recovery of an elastic one, after which steps are repeated."""
+    return _run, session.generation()
+
+
+def _bytes() -> int:
+    return session.counters().get("bytes", 0)
+
+
+def _announce(steps: OptimizerSteps, *, over: bool) -> None:
+    """Log, once and on the lowest rank, that the ranks of a script have exchanged nothing."""
+    global _announces  # noqa: PLW0603 - of the process
+    if not steps.reduced and not steps.exchanged and steps.steps >= steps_allowed(steps, over=over) and is_on():
+        _announces = False
+        if session.is_initialized() and session.rank() == 0:
+            _LOG.warning("%s", nothing_exchanged(named(range(session.size())), steps.steps))
+
+
+@cache
+def _register_exit() -> None:
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    for number, tracked in enumerate(_tracked):
+        if _announces:
+            _announce(tracked.report(number), over=True)

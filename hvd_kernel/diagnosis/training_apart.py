@@ -1,0 +1,84 @@
+"""Guard against training apart: finds ranks that step the same model without exchanging anything, or that diverge.
+
+Pure: it compares what the ranks report of their optimizers in one run (a cell, or a job). It warns once in a run.
+Not compared are optimizers of different models, those of a single rank, and parameters that no DistributedOptimizer
+reduces over all ranks: ranks may keep them different on purpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.protocol.messages import Digest, MetricsSample, OptimizerSteps
+from hvd_kernel.protocol.training_apart import nothing_exchanged, parameters_differ, steps_allowed
+
+TOLERANCE = 1e-4
+"""Relative difference of two digests that is more than rounding on different processors."""
+
+
+def warning_of(reports: Mapping[int, Sequence[OptimizerSteps]], over: Collection[int]) -> str:
+    """Return the warning that the reports of the ranks call for; "" if none.
+
+    Parameters
+    ----------
+    reports
+        The optimizers of each rank.
+    over
+        Ranks that have ended the run.
+    """
+    groups: dict[tuple[int, str, bool], dict[int, OptimizerSteps]] = {}
+    for rank, optimizers in sorted(reports.items()):
+        for steps in optimizers:
+            groups.setdefault((steps.number, steps.model, steps.reduced), {})[rank] = steps
+    for (_number, _model, reduced), group in groups.items():
+        if len(group) > 1 and (text := (_diverged if reduced else _apart)(group, over)):
+            return text
+    return ""
+
+
+def _apart(group: Mapping[int, OptimizerSteps], over: Collection[int]) -> str:
+    silent = all(
+        not steps.exchanged and steps.steps >= steps_allowed(steps, over=rank in over) for rank, steps in group.items()
+    )
+    return nothing_exchanged(named(group), min(steps.steps for steps in group.values())) if silent else ""
+
+
+def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> str:
+    """Compare the latest steps that all ranks have in common: two in a row, as a rank may be read in between."""
+    digests = {rank: {digest.step: digest for digest in steps.digests} for rank, steps in group.items()}
+    common = sorted(set.intersection(*(set(by_step) for by_step in digests.values())))
+    unequal = [step for step in common if _differ([by_step[step] for by_step in digests.values()])]
+    is_lasting = len(common) > 1 and unequal[-2:] == common[-2:]
+    return parameters_differ(named(group), unequal[0]) if is_lasting else ""
+
+
+def _differ(digests: Sequence[Digest]) -> bool:
+    values = [digest.value for digest in digests]
+    if not all(map(math.isfinite, values)):
+        return any(map(math.isfinite, values))
+    return max(values) - min(values) > TOLERANCE * max(digest.scale for digest in digests)
+
+
+class TrainingApart:
+    """The guard of one run: give it the samples of its ranks."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._ranks = set(ranks)
+        self._reports: dict[int, Sequence[OptimizerSteps]] = {}
+        self._over: set[int] = set()
+        self.warning = ""
+
+    def observe(self, sample: MetricsSample) -> str:
+        """Accept a sample; return the warning of this run when it is due, else ""."""
+        if self.warning or sample.rank not in self._ranks:
+            return ""
+        before = self._reports.get(sample.rank, ())
+        self._reports[sample.rank] = sample.optimizers
+        if sample.state == "idle":
+            self._over.add(sample.rank)
+        elif sample.optimizers == before:
+            return ""
+        self.warning = warning_of(self._reports, self._over)
+        return self.warning

@@ -1,0 +1,102 @@
+"""Digests of torch optimizers' parameters, taken after some of their steps for the guard against training apart.
+
+A hook on all optimizers (frameworks/torch_steps.py) counts steps. A digest is a sum over a few elements of a few
+parameters. On a GPU it is copied to the host asynchronously and read later by telemetry: a step never waits for the
+device.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from weakref import WeakKeyDictionary
+from zlib import crc32
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hvd_kernel.core import training_steps
+from hvd_kernel.core.training_steps import Read, Run, Tracked
+from hvd_kernel.frameworks import torch_steps
+
+_PARAMETERS, _ELEMENTS = 8, 16
+"""Parameters in a digest, and elements of each."""
+
+_NO_RUN = (-1, -1)
+_PLAIN = (Tensor, torch.nn.Parameter)  # others, such as DTensor or FSDP's, are parts that may differ
+_tracked: WeakKeyDictionary[Optimizer, tuple[Run, Tracked | None]] = WeakKeyDictionary()  # None: not watched
+
+
+def on_step(optimizer: Optimizer) -> None:
+    """Count a step of a plain optimizer; that of a DistributedOptimizer contains one."""
+    if not getattr(type(optimizer), "counts_steps", False):
+        stepped(optimizer, reduced=False)
+
+
+def stepped(optimizer: Optimizer, *, reduced: bool) -> None:
+    """Count a step of an optimizer, and take a digest if one is due. Never raises."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        run, tracked = _tracked.get(optimizer, (_NO_RUN, None))
+        if run != training_steps.run_number():
+            tracked = _track(optimizer, reduced=reduced)
+            _tracked[optimizer] = training_steps.run_number(), tracked
+        if tracked is not None and tracked.step():
+            tracked.add(_digest(_parameters(optimizer)))
+    except Exception:  # noqa: BLE001 - of an unusual tensor: training goes on without a digest
+        _tracked[optimizer] = training_steps.run_number(), None
+
+
+def _track(optimizer: Optimizer, *, reduced: bool) -> Tracked | None:
+    parameters = _parameters(optimizer)
+    if not parameters:
+        return None
+    shapes = crc32(repr([(tuple(parameter.shape), parameter.dtype) for parameter in parameters]).encode())
+    nbytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    name = f"{type(optimizer).__name__} {len(parameters)} {shapes:x}"
+    return training_steps.track(name, nbytes, reduced=reduced, connected=_connected)
+
+
+def _connected() -> bool:
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if type(parameter) in _PLAIN and parameter.is_floating_point() and parameter.layout is torch.strided
+    ]
+
+
+@torch.no_grad()
+def _digest(parameters: list[Tensor]) -> Read:
+    device = parameters[0].device
+    chosen = [each for each in parameters if each.device == device and each.is_contiguous() and each.numel()]
+    chosen = chosen[:: max(1, len(chosen) // _PARAMETERS)][:_PARAMETERS]
+    if not chosen or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return lambda: (0.0, 0.0)
+    parts = [each.view(-1)[:: max(1, each.numel() // _ELEMENTS)][:_ELEMENTS].double() for each in chosen]
+    elements = torch.cat(parts) * _weights(sum(map(len, parts)), device)
+    digest = torch.stack([elements.sum(), elements.abs().sum()])
+    if device.type != "cuda":
+        value, scale = digest.tolist()
+        return lambda: (value, scale)
+    host = torch.empty(2, dtype=torch.double, pin_memory=True)
+    host.copy_(digest, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return lambda: (float(host[0]), float(host[1])) if event.query() else None
+
+
+@cache
+def _weights(count: int, device: torch.device) -> Tensor:
+    """Return weights by which elements that have changed places change the sum."""
+    return torch.arange(count, dtype=torch.double, device=device) % 7 + 1
+
+
+torch_steps.attach(torch)
