@@ -21,7 +21,7 @@ from functools import cache
 from hvd_kernel.core import session
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.protocol.messages import Digest, OptimizerSteps
+from hvd_kernel.protocol.messages import OptimizerSteps, ParameterDigest
 from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_allowed
 from hvd_kernel.settings import lookup
 
@@ -37,12 +37,12 @@ Read = Callable[[], tuple[float, float] | None]
 """Returns a digest's value and scale; None: a device still computes it."""
 
 _LOG = logging.getLogger("hvd_kernel")
-_tracked: list[Tracked] = []
+_tracked: list[TrackedOptimizer] = []
 _run = _bytes_before_run = 0
 _announces = True  # a script: nothing else compares its ranks
 
 
-class Tracked:
+class TrackedOptimizer:
     """The steps of one optimizer in this run."""
 
     def __init__(self, model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> None:
@@ -51,7 +51,7 @@ class Tracked:
         self._began = _bytes()
         self._lock = threading.Lock()
         self._pending: deque[tuple[int, Read]] = deque(maxlen=KEPT)
-        self._digests: deque[Digest] = deque(maxlen=KEPT)
+        self._digests: deque[ParameterDigest] = deque(maxlen=KEPT)
 
     def step(self) -> bool:
         """Count a step; return whether to take a digest after it."""
@@ -69,7 +69,7 @@ class Tracked:
         """Return all of it. Any thread."""
         with self._lock:
             while self._pending and (digest := self._pending[0][1]()) is not None:
-                self._digests.append(Digest(self._pending.popleft()[0], *digest))
+                self._digests.append(ParameterDigest(self._pending.popleft()[0], *digest))
             digests = tuple(self._digests)
         least = max(1, self._nbytes // _SHARE)
         shared = self._began - _bytes_before_run >= least, self._began >= least
@@ -77,7 +77,7 @@ class Tracked:
         return OptimizerSteps(number, self._model, self.steps, self._reduced, exchanged, *shared, digests)
 
 
-def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> Tracked | None:
+def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> TrackedOptimizer | None:
     """Return the record of an optimizer that takes its first step in this run; None: it is not watched.
 
     Parameters
@@ -95,7 +95,7 @@ def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], boo
         return None
     if _announces:
         _register_exit()
-    tracked = Tracked(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
+    tracked = TrackedOptimizer(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
     _tracked.append(tracked)
     return tracked
 
@@ -111,7 +111,7 @@ def is_on() -> bool:
 def reports() -> tuple[OptimizerSteps, ...]:
     """Return what the optimizers of this run have done. Any thread."""
     tracked = list(_tracked)
-    return tuple(each.report(number) for number, each in enumerate(tracked)) if tracked and is_on() else ()
+    return tuple(optimizer.report(number) for number, optimizer in enumerate(tracked)) if tracked and is_on() else ()
 
 
 def begin_cell() -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hvd_kernel.formatting.rank_labels import named
-from hvd_kernel.protocol.messages import Digest, MetricsSample, OptimizerSteps
+from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, ParameterDigest
 from hvd_kernel.protocol.training_apart import nothing_exchanged, parameters_differ, steps_allowed
 
 TOLERANCE = 1e-4
@@ -54,7 +54,7 @@ def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> st
     return parameters_differ(named(group), unequal[0]) if is_lasting else ""
 
 
-def _differ(digests: Sequence[Digest]) -> bool:
+def _differ(digests: Sequence[ParameterDigest]) -> bool:
     values = [digest.value for digest in digests]
     if not all(map(math.isfinite, values)):
         return any(map(math.isfinite, values))

@@ -71,7 +71,7 @@ OPTIONS = (COMPRESSION, DATA_WORKERS) = "compression", "data workers"
 """What the panel may advise to use: who uses it already is not advised."""
 
 
-class Digest(NamedTuple):
+class ParameterDigest(NamedTuple):
     """The parameters of an optimizer after one of its steps, in two numbers."""
 
     step: int
@@ -89,7 +89,7 @@ class OptimizerSteps(NamedTuple):
     exchanged: bool  # since its first step
     shared_in_run: bool  # before its first step, in this run
     shared_ever: bool  # before its first step
-    digests: tuple[Digest, ...] = ()
+    digests: tuple[ParameterDigest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ _TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes list
     "options": tuple,
     "native": tuple,
     "optimizers": lambda rows: tuple(
-        OptimizerSteps(*row[:-1], tuple(Digest(*digest) for digest in row[-1])) for row in rows
+        OptimizerSteps(*row[:-1], tuple(ParameterDigest(*digest) for digest in row[-1])) for row in rows
     ),
     "frames": lambda rows: tuple(Frame(*row) for row in rows),
     "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),

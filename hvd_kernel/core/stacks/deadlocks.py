@@ -48,7 +48,7 @@ _MAX_PLACE = 80
 CurrentEngine = Callable[[], "Engine | None"]
 
 
-class Program:
+class WatchedProgram:
     """What the main thread of this rank runs; this class stands for a script."""
 
     @property
@@ -57,7 +57,7 @@ class Program:
         return 0
 
     @property
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         """True between two cells, as long as nothing that the cell has left behind could call a collective."""
         return False
 
@@ -123,24 +123,24 @@ class _Watch:
 
     def _check(self) -> None:
         engine = self._engine()
-        look = Look(time.monotonic(), None) if engine is None else self._look(engine)
+        look = Look(time.monotonic(), None) if engine is None else self._observe(engine)
         if engine is None or not self._decision.is_due(look):
             return
         if look.ended:
             _report_end(engine, look)
         else:
-            send(engine, look.at, look.waits, ())
+            send(engine, look.at, look.waits, (), _place())
 
-    def _look(self, engine: Engine) -> Look:
+    def _observe(self, engine: Engine) -> Look:
         busy, runs = self._is_busy()
         look = Look(time.monotonic(), _program.run)
-        if _program.ended:
+        if _program.is_over:
             others = (bool(_frameworks) and busy) or others_may_call()
-            return replace(look, ended=True, waits=_own(engine)[0], others=others)
+            return replace(look, ended=True, waits=_requested(engine)[0], others=others)
         frame = call_stack.main_frame()
         if frame is None or _frameworks or runs or not call_stack.inside_core() or frame.f_code.co_name in _POLLS:
             return look
-        waits, seconds = _own(engine)
+        waits, seconds = _requested(engine)
         call = id(frame), frame.f_lasti
         return replace(look, call=call, waits=waits, seconds=seconds, others=others_may_call() or _has_alarm())
 
@@ -152,7 +152,7 @@ class _Watch:
         return self._used - used > BUSY * LOOK_S, self._ran - ran > BUSY * LOOK_S
 
 
-_program = Program()
+_program = WatchedProgram()
 _frameworks: set[str] = set()  # whose graphs request operations
 _lock = threading.Lock()  # of the report that this rank has ended its cell, and of its withdrawal
 _reported: Engine | None = None  # the engine that has this report
@@ -168,7 +168,7 @@ def watch(engine: CurrentEngine) -> None:
         threading.Thread(target=_Watch(engine).run, name="hvd-deadlock", daemon=True).start()
 
 
-def set_program(program: Program) -> None:
+def set_program(program: WatchedProgram) -> None:
     """Watch this program from now on."""
     global _program  # noqa: PLW0603 - of the process
     _program = program
@@ -179,9 +179,9 @@ def leave_waits_to(framework: str) -> None:
     _frameworks.add(framework)
 
 
-def send(engine: Any, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str]) -> None:
-    """Report that this rank waits for these operations, from the line at which its main thread is."""
-    engine.blocked(at, waits, may_ask, _program.run or 0, _place())
+def send(engine: Any, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str], place: str = "") -> None:
+    """Report that this rank waits for these operations; ``place``: at this line of the user's code."""
+    engine.blocked(at, waits, may_ask, _program.run or 0, place)
 
 
 @contextmanager
@@ -226,16 +226,16 @@ def _has_alarm() -> bool:
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
-def _own(engine: Engine) -> tuple[tuple[tuple[int, str], ...], float]:
+def _requested(engine: Engine) -> tuple[tuple[tuple[int, str], ...], float]:
     """Return the operations that this rank has requested, and the age of the youngest."""
     pending: Any = engine.pending()
-    own = [each for each in pending if engine.rank not in each["missing"]]
-    waits = tuple(sorted((each["process_set"], each["name"]) for each in own))
-    return waits, min((each["seconds"] for each in own), default=0.0)
+    requested = [operation for operation in pending if engine.rank not in operation["missing"]]
+    waits = tuple(sorted((operation["process_set"], operation["name"]) for operation in requested))
+    return waits, min((operation["seconds"] for operation in requested), default=0.0)
 
 
 def _place() -> str:
     """Return the line of the user's code at which the main thread is: ``cell 3:2``."""
-    inside = [call for _, call in call_stack.calls(call_stack.main_frame())][::-1]
-    own = [frame for frame in call_stack.frames(inside, _program.cell_of) if frame.own]
-    return own[-1].place[:_MAX_PLACE] if own else ""
+    calls = [call for _, call in call_stack.calls(call_stack.main_frame())][::-1]
+    users = [frame for frame in call_stack.frames(calls, _program.cell_of) if frame.own]
+    return users[-1].place[:_MAX_PLACE] if users else ""

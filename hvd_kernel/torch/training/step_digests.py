@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hvd_kernel.core import training_steps
-from hvd_kernel.core.training_steps import Read, Run, Tracked
+from hvd_kernel.core.training_steps import Read, Run, TrackedOptimizer
 from hvd_kernel.frameworks import torch_steps
 
 _PARAMETERS, _ELEMENTS = 8, 16
@@ -25,7 +25,7 @@ _PARAMETERS, _ELEMENTS = 8, 16
 
 _NO_RUN = (-1, -1)
 _PLAIN = (Tensor, torch.nn.Parameter)  # others, such as DTensor or FSDP's, are parts that may differ
-_tracked: WeakKeyDictionary[Optimizer, tuple[Run, Tracked | None]] = WeakKeyDictionary()  # None: not watched
+_tracked: WeakKeyDictionary[Optimizer, tuple[Run, TrackedOptimizer | None]] = WeakKeyDictionary()  # None: not watched
 
 
 def on_step(optimizer: Optimizer) -> None:
@@ -49,7 +49,7 @@ def stepped(optimizer: Optimizer, *, reduced: bool) -> None:
         _tracked[optimizer] = training_steps.run_number(), None
 
 
-def _track(optimizer: Optimizer, *, reduced: bool) -> Tracked | None:
+def _track(optimizer: Optimizer, *, reduced: bool) -> TrackedOptimizer | None:
     parameters = _parameters(optimizer)
     if not parameters:
         return None
@@ -73,14 +73,13 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     ]
 
 
-@torch.no_grad()
 def _digest(parameters: list[Tensor]) -> Read:
     device = parameters[0].device
-    chosen = [each for each in parameters if each.device == device and each.is_contiguous() and each.numel()]
+    chosen = [tensor for tensor in parameters if tensor.device == device and tensor.is_contiguous() and tensor.numel()]
     chosen = chosen[:: max(1, len(chosen) // _PARAMETERS)][:_PARAMETERS]
     if not chosen or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return lambda: (0.0, 0.0)
-    parts = [each.view(-1)[:: max(1, each.numel() // _ELEMENTS)][:_ELEMENTS].double() for each in chosen]
+    parts = [tensor.detach().view(-1)[:: max(1, tensor.numel() // _ELEMENTS)][:_ELEMENTS].double() for tensor in chosen]
     elements = torch.cat(parts) * _weights(sum(map(len, parts)), device)
     digest = torch.stack([elements.sum(), elements.abs().sum()])
     if device.type != "cuda":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 
-class CellProgram(deadlocks.Program):
+class CellProgram(deadlocks.WatchedProgram):
     """The cells of one rank; made on the thread of its event loop, read by any thread."""
 
     def __init__(self, control: Control) -> None:
@@ -24,10 +24,10 @@ class CellProgram(deadlocks.Program):
     def run(self) -> int | None:
         """The run under way, or the one that has ended; None: a request of the notebook, or no cell yet."""
         control = self._control
-        return control.run_number if control.busy or self.ended else None
+        return control.run_number if control.busy or self.is_over else None
 
     @property
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         """True between cells, unless the loop still has work of the user's, or a client may send some."""
         control = self._control
         if control.busy or control.has_clients or control.latest.ended is None:

@@ -15,9 +15,15 @@ constexpr std::size_t kHead = 3;       // of the sizes of a report: before those
 constexpr std::int64_t kResumed = -1;  // instead of a number of names
 
 constexpr std::size_t kMostPlaces = 4;
-constexpr const char* kRemedy =
+constexpr const char* kDiffer =
+    "Ranks wait for each other for ever, because they ask for different operations:";
+constexpr const char* kEnded =
+    "Ranks wait for ever for operations that no other rank will ask for any more:";
+constexpr const char* kOfCalls =
     ". Call each operation on all ranks of its process set, outside of conditions such as `if rank "
-    "== 0:`, with the same name, or in the same order where it has none. Operations of a graph "
+    "== 0:`, with the same name, or in the same order where it has none.";
+constexpr const char* kOfGraphs =
+    ". None of them asks for anything else before its own has ended. Operations of a graph "
     "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
 
 Status senseless() {
@@ -42,12 +48,6 @@ std::vector<const Entry*> asked_by(const MessageTable& table, int number) {
     if (entry->asked.has(number)) all.push_back(entry);
   }
   return all;
-}
-
-// "allreduce.x" has its kind in its name.
-std::string operation_text(const Entry& entry) {
-  const bool named = entry.name->rfind(std::string(lower_name_of(entry.kind)) + ".", 0) == 0;
-  return named ? *entry.name : std::string(name_of(entry.kind)) + " " + *entry.name;
 }
 
 bool ends_with_part(const std::string& name, const std::string& part) {
@@ -221,23 +221,24 @@ std::string Deadlocks::places_of(const Entry& entry) const {
 }
 
 Status Deadlocks::describe(const Entry& entry, const std::vector<const Entry*>& all) const {
-  std::string text =
-      "Deadlock: ranks wait for operations that can never complete, because the other ranks do not "
-      "call them:";
+  std::string text;
   RankSet waiting;
   RankSet missing;
+  bool of_calls = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
     waiting.add(all[i]->asked);
     missing.add(without(all[i]->set->here, all[i]->asked));
     if (i >= kMostNames) continue;
+    const std::string places = places_of(*all[i]);
+    of_calls = of_calls || !places.empty();
     text += (i > 0 ? "; " : " ") + ranks_text(all[i]->asked.numbers()) + " for " +
-            operation_text(*all[i]) + places_of(*all[i]);
+            name_of(all[i]->kind) + " " + *all[i]->name + places;
   }
   if (all.size() > kMostNames) text += "; and more";
   const std::vector<int> ended = both(without(missing, waiting), spoken_).numbers();
   if (!ended.empty())
     text += "; " + ranks_text(ended) + (ended.size() > 1 ? " have" : " has") + " ended the cell";
-  text += kRemedy;
+  text = (ended.empty() ? kDiffer : kEnded) + text + (of_calls ? kOfCalls : kOfGraphs);
   const RankSet absent = without(entry.set->here, entry.asked);
   return Status::make(Code::kMismatch, std::move(text), "engine/deadlock",
                       absent.empty() ? -1 : absent.first());

@@ -29,7 +29,7 @@ def test_c4_a_collective_that_a_rank_has_ended_without_fails(session: Session) -
     assert set(outcome.failures) == {0}
     assert outcome.failures[0].ename == "Mismatch"
     text = outcome.failures[0].evalue
-    assert "rank 0 for allreduce.only at cell 3:4; rank 1 has ended the cell. " in text
+    assert "rank 0 for ALLREDUCE allreduce.only at cell 3:4; rank 1 has ended the cell. " in text
     assert REMEDY in text
     assert_next_cell_works(session)
 
@@ -46,8 +46,8 @@ elif rank == 2:
     assert {rank: failure.ename for rank, failure in outcome.failures.items()} == dict.fromkeys(range(3), "Mismatch")
     for failure in outcome.failures.values():
         for part in (
-            "ranks 0-1 for allreduce.a at cell 4:4",
-            "rank 2 for broadcast.b at cell 4:6",
+            "ranks 0-1 for ALLREDUCE allreduce.a at cell 4:4",
+            "rank 2 for BROADCAST broadcast.b at cell 4:6",
             "rank 3 has ended the cell",
             REMEDY,
         ):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hvd_kernel.diagnosis.training_apart import TrainingApart, warning_of
-from hvd_kernel.protocol.messages import Digest, MetricsSample, OptimizerSteps, from_wire, to_wire
+from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, ParameterDigest, from_wire, to_wire
 from hvd_kernel.protocol.training_apart import (
     END_STEPS,
     LIVE_STEPS,
@@ -25,9 +25,9 @@ NONE: frozenset[int] = frozenset()
 Reports = Mapping[int, tuple[OptimizerSteps, ...]]
 
 
-def digests(*values: float) -> tuple[Digest, ...]:
+def digests(*values: float) -> tuple[ParameterDigest, ...]:
     """At steps 1, 2, 4, ..."""
-    return tuple(Digest(1 << number, value, 10.0) for number, value in enumerate(values))
+    return tuple(ParameterDigest(1 << number, value, 10.0) for number, value in enumerate(values))
 
 
 def both(**change: object) -> Reports:
@@ -79,7 +79,10 @@ CASES: dict[str, tuple[Reports, frozenset[int], str]] = {
     "a rank that is read between two steps": (reduced((1.0, 2.0, 3.0), (1.0, 2.0, 9.0)), ALL, ""),
     "they agree again": (reduced((1.0, 5.0, 3.0), (1.0, 2.0, 3.0)), ALL, ""),
     "no step in common": (
-        {0: (REDUCED._replace(digests=digests(1.0)),), 1: (REDUCED._replace(digests=(Digest(64, 9.0, 10.0),)),)},
+        {
+            0: (REDUCED._replace(digests=digests(1.0)),),
+            1: (REDUCED._replace(digests=(ParameterDigest(64, 9.0, 10.0),)),),
+        },
         ALL,
         "",
     ),

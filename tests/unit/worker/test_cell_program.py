@@ -22,7 +22,7 @@ def program(loop: asyncio.AbstractEventLoop | None = None, **change: Any) -> Cel
 
 
 def test_a_cell_has_ended_between_two_cells() -> None:
-    assert program().ended
+    assert program().is_over
     assert program().run == 7
 
 
@@ -32,7 +32,7 @@ def test_a_cell_has_ended_between_two_cells() -> None:
     ids=lambda change: str(*change),
 )
 def test_a_cell_has_not_ended_while_more_may_come(change: dict[str, Any]) -> None:
-    assert not program(**change).ended
+    assert not program(**change).is_over
     assert program(**change).run == (7 if "busy" in change else None)
 
 
@@ -45,10 +45,10 @@ def test_a_task_of_the_cell_may_still_call(work: Callable[[], Coroutine[Any, Any
     loop = asyncio.new_event_loop()
     task = loop.create_task(work())
     loop.run_until_complete(asyncio.sleep(0.001))
-    assert not program(loop).ended
+    assert not program(loop).is_over
     task.cancel()
     loop.run_until_complete(asyncio.sleep(0.001))
-    assert program(loop).ended
+    assert program(loop).is_over
     loop.close()
 
 
@@ -59,9 +59,9 @@ def test_a_scheduled_callback_of_the_cell_may_still_call() -> None:
     for callback in (later, partial(later), partial(print, partial(later))):
         loop = asyncio.new_event_loop()
         handle = loop.call_later(60, callback, 1)
-        assert not program(loop).ended
+        assert not program(loop).is_over
         handle.cancel()
-        assert program(loop).ended
+        assert program(loop).is_over
         loop.call_later(60, print)
-        assert program(loop).ended
+        assert program(loop).is_over
         loop.close()
