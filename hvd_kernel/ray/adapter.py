@@ -1,4 +1,4 @@
-"""``horovod.ray.adapter``: what both kinds of jobs on Ray have, those of a fixed number of ranks and elastic ones."""
+"""``horovod.ray.adapter``: the common interface of jobs on Ray, with a fixed number of ranks or elastic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BaseParams:
     Raises
     ------
     ValueError
-        GPUs are named, but not wanted, or fewer than one.
+        ``gpus_per_worker`` is set without ``use_gpu``, or is less than one.
     """
 
     cpus_per_worker: int = 1
@@ -33,10 +33,10 @@ class BaseParams:
 
 
 class Adapter(ABC):
-    """One kind of job.
+    """Interface of a job on Ray.
 
-    ``queue``: takes what the ranks log (ray_logger.py); None: nobody wants it. ``samples``: it takes what they do, too
-    (``MetricsSample``; of an elastic job ``RankLeft``).
+    ``queue`` receives the values that ranks log (ray_logger.py); None discards them. With ``samples`` it also receives
+    the ranks' activity (``MetricsSample``, in an elastic job also ``RankLeft``).
     """
 
     @abstractmethod
@@ -47,11 +47,11 @@ class Adapter(ABC):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the ranks, or what starts them."""
+        """Start the ranks; in an elastic job, store what ``execute`` needs to start them."""
 
     @abstractmethod
     def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
-        """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
+        """Call ``fn(executable)`` on all ranks; return its values in rank order."""
 
     @abstractmethod
     def run(
@@ -63,13 +63,13 @@ class Adapter(ABC):
         *,
         samples: bool = False,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank."""
+        """Call ``fn(*args, **kwargs)`` on all ranks; return its values in rank order."""
 
     @abstractmethod
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Begin what ``run`` does; return the references of Ray's to what comes of it."""
+        """Call ``fn`` on all ranks like ``run``, without waiting; return Ray's references to the values."""
 
     @abstractmethod
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
@@ -77,4 +77,4 @@ class Adapter(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """End the ranks."""
+        """Stop the ranks."""

@@ -1,31 +1,38 @@
-"""Callbacks of a run: what the ranks log (ray_logger.py) reaches them where the run was called, while it lasts."""
+"""Callbacks of a run: they receive the values that ranks log (ray_logger.py), in the caller's process."""
 
 from __future__ import annotations
 
 import pickle
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.utils import ray_api
 
+LOST_QUEUE = (
+    "values that the ranks logged did not reach the callbacks, because Ray's queue for them failed: {error}. Keep the "
+    "node of the process that called run(), then run again."
+)
+
 _LAST = b""
-"""Of ``Forwarding``: no pickle is empty."""
+"""Ends the queue of ``Forwarding``: no pickle is empty."""
 
 
 class _End:
-    """What comes last."""
+    """Last value of the queue of ``Callbacks``."""
 
 
 class Callbacks:
-    """A queue on Ray, and a thread that calls all callbacks with each value, in the order in which they came.
+    """A queue on Ray, and a thread that calls all callbacks with each value, in order of arrival.
 
-    The first error of a callback is raised at the end of the ``with``, where the ranks have not failed; none is called
-    after it. ``show`` is given what the ranks do (``MetricsSample``, ``RankLeft``), and no callback is; None: nobody
-    wants that.
+    The first error of a callback stops the calls and is raised at the end of the ``with``, unless the ranks failed.
+    ``show`` receives the ranks' activity (``MetricsSample``, ``RankLeft``), which callbacks do not receive; None
+    discards it.
     """
 
     def __init__(
@@ -40,17 +47,19 @@ class Callbacks:
 
     def __enter__(self) -> Self:
         if self._callbacks or self._show:
-            at = ray_api().util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            affinity = ray_api().util.scheduling_strategies.NodeAffinitySchedulingStrategy
             from ray.util.queue import Queue  # noqa: PLC0415 - see ray_api
 
-            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": at(lasting_node(), soft=False)})
+            strategy = affinity(lasting_node(), soft=False)
+            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})
             self._thread.start()
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.queue is None:
             return
-        self.queue.put(_End())
+        with suppress(ray_api().exceptions.RayActorError):  # the thread has stopped with the same error
+            self.queue.put(_End())
         self._thread.join()
         self.queue.shutdown(force=True)
         if error is None and self._error is not None:
@@ -65,53 +74,67 @@ class Callbacks:
                     continue
                 for callback in self._callbacks:
                     callback(value)
-        except Exception as error:  # noqa: BLE001 - the user's code: raised where the callbacks were given
+        except Exception as error:  # noqa: BLE001 - the user's code: raised in the caller's thread
             self._error = error
 
 
 class Forwarding:
-    """Values that ranks of an elastic job log, and their samples, on their way to a queue of ``Callbacks``.
+    """Forwards values and samples of an elastic job's ranks to the queue of ``Callbacks``; None discards them.
 
-    None: they go nowhere.
+    A thread sends everything that has arrived in one batch, so that the job's event loop never waits for Ray. If the
+    queue fails, later values are discarded, and the error is raised at the end of the ``with``, unless the job failed.
 
-    A thread brings them, all at once that are there: Ray takes its time, and meanwhile the job hears its ranks.
+    Raises
+    ------
+    ClusterError
+        The queue failed.
     """
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
         self._values = SimpleQueue[bytes]()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._forward, name="hvd-logged", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Return when all of them are in the queue."""
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Wait until all values are in the queue."""
         self._values.put(_LAST)
         self._thread.join()
+        if error is None and self._error is not None:
+            raise ClusterError(LOST_QUEUE.format(error=self._error)) from self._error
 
-    def take(self, value: bytes) -> None:
-        """Take a value, pickled. Does not wait."""
-        if self._queue is not None:
+    def put(self, value: bytes) -> None:
+        """Forward a pickled value. Does not wait."""
+        if self._queue is not None and self._error is None:
             self._values.put(value)
 
-    def show(self, news: MetricsSample | RankLeft) -> None:
-        """Take what a rank does. Does not wait."""
-        self.take(pickle.dumps(news))
+    def show(self, activity: MetricsSample | RankLeft) -> None:
+        """Forward a rank's activity. Does not wait."""
+        self.put(pickle.dumps(activity))
 
     def _forward(self) -> None:
-        values: list[bytes] = []
-        while _LAST not in values:
-            values = [self._values.get()]
+        batch: list[bytes] = []
+        while _LAST not in batch:
+            batch = [self._values.get()]
             while not self._values.empty():
-                values.append(self._values.get())
-            if found := [pickle.loads(each) for each in values if each != _LAST]:  # noqa: S301 - our ranks
-                self._queue.put_nowait_batch(found)
+                batch.append(self._values.get())
+            if self._error is None:
+                try:
+                    self._send([value for value in batch if value != _LAST])
+                except Exception as error:  # noqa: BLE001 - raised in the thread of the job
+                    self._error = error
+
+    def _send(self, batch: Sequence[bytes]) -> None:
+        if batch:
+            self._queue.put_nowait_batch([pickle.loads(value) for value in batch])  # noqa: S301 - our ranks
 
 
 def lasting_node() -> str:
-    """Return the node of this process, which stays as long as it does; of a client of Ray's, that of the head."""
+    """Return a node that lives as long as this process: its node, or the head for a client of Ray (``ray://``)."""
     ray = ray_api()
     if not ray.util.client.ray.is_connected():
         return str(ray.get_runtime_context().get_node_id())

@@ -8,48 +8,39 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
-from hvd_kernel.compat.tree.runner.elastic.discovery import HostDiscovery
 from hvd_kernel.compat.tree.runner.elastic.settings import ElasticSettings
-from hvd_kernel.ray.discovery import slots
-from hvd_kernel.ray.runner import RayExecutor
+from hvd_kernel.ray import elastic_v2
+from hvd_kernel.ray.runner import LATE, RayExecutor
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery"]
 
-_LATE = (
-    "Timed out waiting for {activity}. Please check connectivity between servers. You may need to increase the "
-    "--start-timeout parameter if you have too many servers."
-)
 
-
-class RayHostDiscovery(HostDiscovery):
-    """Ray's nodes, by their ids, with room for ranks of these resources."""
+class RayHostDiscovery(elastic_v2.RayHostDiscovery):
+    """Discovery of all alive nodes, with Horovod's older names of the parameters."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:
-        self.use_gpu, self.cpus_per_slot, self.gpus_per_slot = use_gpu, cpus_per_slot, gpus_per_slot
-
-    def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return how many ranks each node that is alive has room for."""
-        return slots(self.use_gpu, self.cpus_per_slot, self.gpus_per_slot)
+        super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
+        self.cpus_per_slot, self.gpus_per_slot = cpus_per_slot, gpus_per_slot
 
 
 class ElasticRayExecutor:
-    """An elastic job on all of a Ray cluster; ``RayExecutor(min_workers=...)`` is the same.
+    """An elastic job on all nodes of a Ray cluster, equivalent to ``RayExecutor(min_workers=...)``.
 
     Parameters
     ----------
     settings
-        Of ``create_settings``.
+        Settings made by ``create_settings``.
     use_gpu, cpus_per_slot, gpus_per_slot
         Resources of each rank.
     env_vars
-        Variables of the ranks.
+        Environment variables of the ranks.
     override_discovery
-        False: ``settings.discovery`` says which nodes there are.
+        Use all nodes of the cluster. If False, ``settings.discovery`` lists the nodes.
 
     Raises
     ------
     ValueError
-        GPUs are named, but not wanted, or fewer than one.
+        ``gpus_per_slot`` is set without ``use_gpu``, or is less than one.
 
     Examples
     --------
@@ -73,9 +64,10 @@ class ElasticRayExecutor:
         max_np: int | None = None,
         **kwargs: Any,
     ) -> ElasticSettings:
-        """Return settings: of how many ranks the job goes on, how many it takes at most, and its limits.
+        """Return settings with the minimum and maximum number of ranks, and the limits of the job.
 
-        ``min_np`` and ``max_np`` are older names; ``kwargs`` are other settings of Horovod's, which are accepted.
+        ``min_np`` and ``max_np`` are deprecated names; ``kwargs`` are other settings of Horovod, accepted for
+        compatibility.
         """
         if min_np is not None:
             warnings.warn("min_np is deprecated, use min_num_proc instead", DeprecationWarning, stacklevel=2)
@@ -92,7 +84,7 @@ class ElasticRayExecutor:
             num_proc=min_num_proc,
             ssh_identity_file=ssh_identity_file or str(Path("~/ray_bootstrap_key.pem").expanduser()),
             nics=nics,
-            start_timeout=timeout.Timeout(timeout_s, message=_LATE),
+            start_timeout=timeout.Timeout(timeout_s, message=LATE),
             key=secret.make_secret_key(),
             **kwargs,
         )
@@ -130,26 +122,26 @@ class ElasticRayExecutor:
         )
 
     def start(self) -> None:
-        """Take note that ``run`` may begin."""
+        """Allow ``run``; the ranks start with it."""
         self._executor.start(extra_env_vars=self.env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
-        """Call a function for ``hvd.elastic.run`` on each rank that comes; return what those of the end returned.
+        """Call a function that uses ``hvd.elastic.run`` on each rank; return the values of the ranks that finish.
 
         Parameters
         ----------
         worker_fn
-            What is called, without arguments.
+            Function without arguments.
         callbacks
-            Are called in this process with each value of ``ray_logger.log``, while the ranks run.
+            Functions called in this process with each value passed to ``ray_logger.log`` while the ranks run.
 
         Raises
         ------
         RankFailed
             The function raised; ``__cause__`` is its exception.
         RankDied
-            A rank ended, and there were too many of these.
+            A rank died after the limit of failures was reached.
         ClusterError
-            There were not enough ranks, and why.
+            There were not enough ranks; the message has the reason.
         """
         return self._executor.run(worker_fn, callbacks=callbacks)

@@ -1,4 +1,4 @@
-"""``horovod.ray.elastic_v2``: elastic jobs of ``RayExecutor``, whose ranks come and go with Ray's nodes."""
+"""``horovod.ray.elastic_v2``: elastic jobs of ``RayExecutor``, whose ranks join and leave with Ray's nodes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SINGLE = "Elastic mode does not support execute_single. Please use the execute 
 
 
 class RayHostDiscovery(HostDiscovery):
-    """Ray's nodes, by their ids, with room for ranks of these resources."""
+    """Discovery of all alive nodes, by id, with room for ranks with these resources."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1) -> None:
         self.use_gpu, self.cpus_per_worker, self.gpus_per_worker = use_gpu, cpus_per_worker, gpus_per_worker
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return how many ranks each node that is alive has room for."""
+        """Return the number of ranks that fit on each alive node."""
         return slots(self.use_gpu, self.cpus_per_worker, self.gpus_per_worker)
 
 
 @dataclass
 class ElasticParams(BaseParams):
-    """What ``RayExecutor`` was told of such a job."""
+    """Arguments of ``RayExecutor`` for an elastic job."""
 
     min_workers: int = 1
     max_workers: int | None = None
@@ -47,17 +47,17 @@ class ElasticParams(BaseParams):
 
     @property
     def elastic(self) -> bool:
-        """Whether ranks come and go."""
+        """True: ranks join and leave while the job runs."""
         return True
 
     @property
     def adapter(self) -> Callable[..., Adapter]:
-        """The kind of job."""
+        """The adapter of elastic jobs."""
         return ElasticAdapter
 
 
 class ElasticAdapter(Adapter):
-    """One such job; the parameters are those of ``RayExecutor``."""
+    """An elastic job; the parameters are those of ``RayExecutor``."""
 
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,
@@ -78,7 +78,7 @@ class ElasticAdapter(Adapter):
         self.min_workers, self.max_workers = min_workers, max_workers
         self.use_gpu, self.cpus_per_worker, self.gpus_per_worker = use_gpu, cpus_per_worker, gpus_per_worker or 1
         self.reset_limit, self.cooldown_range, self.elastic_timeout = reset_limit, cooldown_range, elastic_timeout
-        self._made: tuple[type | None, Sequence[Any], Mapping[str, Any]] | None = None
+        self._executable: tuple[type | None, Sequence[Any], Mapping[str, Any]] | None = None
         self._env: dict[str, str] = {}
 
     def start(
@@ -88,23 +88,24 @@ class ElasticAdapter(Adapter):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Take note of what each rank makes when it starts, and of its variables."""
-        self._made = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
+        """Store the executable that each rank creates when it starts, and the environment variables."""
+        self._executable = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
         self._env = {name: str(value) for name, value in (extra_env_vars or {}).items()}
 
     def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
-        """Call ``fn(executable)`` on each rank that comes; return what those of the end returned, by rank.
+        """Call ``fn(executable)`` on each rank that starts; return the values of those that finish, in rank order.
 
         Raises
         ------
         RankFailed
             The function raised; ``__cause__`` is its exception.
         RankDied
-            A rank ended, and there were too many of these.
+            A rank died after the limit of failures was reached.
         ClusterError
-            There were not enough ranks, and why; or ``start`` was not called.
+            There were not enough ranks, with the reason in the message; or ``start`` was not called; or the queue of
+            the callbacks failed.
         """
-        if self._made is None:
+        if self._executable is None:
             raise ClusterError("there are no ranks: call start() first.")
         cooldown_s = self.cooldown_range
         options = ElasticOptions(
@@ -133,9 +134,9 @@ class ElasticAdapter(Adapter):
             start_timeout_s=float(self.elastic_timeout),
             engine=engine,
         )
-        call = pack_call(partial(_on_rank, fn, self._made), (), {}, ())
-        with Forwarding(queue) as told:
-            job = replace(job, on_logged=told.take, on_sample=told.show if samples else None)
+        call = pack_call(partial(_on_rank, fn, self._executable), (), {}, ())
+        with Forwarding(queue) as forwarding:
+            job = replace(job, on_logged=forwarding.put, on_sample=forwarding.show if samples else None)
             return in_engine(call, job, stdout=None, stderr=None, elastic=options)
 
     def run(
@@ -147,27 +148,27 @@ class ElasticAdapter(Adapter):
         *,
         samples: bool = False,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on each rank that comes. As ``execute`` otherwise."""
-        given, named = tuple(args or ()), dict(kwargs or {})
-        return self.execute(lambda _: fn(*given, **named), queue, samples=samples)
+        """Call ``fn(*args, **kwargs)`` on each rank that starts; otherwise like ``execute``."""
+        positional, named = tuple(args or ()), dict(kwargs or {})
+        return self.execute(lambda _: fn(*positional, **named), queue, samples=samples)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> NoReturn:
-        """Refuse: see the error."""
+        """Raise NotImplementedError: values of ranks that may leave cannot be referenced."""
         raise NotImplementedError(_EPHEMERAL)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> NoReturn:
-        """Refuse: see the error."""
+        """Raise NotImplementedError: rank 0 may change while the job runs."""
         raise NotImplementedError(_SINGLE)
 
     def shutdown(self) -> None:
-        """Have nothing to end: the ranks have ended with ``run``."""
-        self._made = None
+        """Require ``start`` before the next call. No rank runs: they exit at the end of ``run``."""
+        self._executable = None
 
 
-def _on_rank(fn: Callable[[Any], Any], made: tuple[type | None, Sequence[Any], Mapping[str, Any]]) -> Any:
-    """Carry it out: in the rank's process."""
-    kind, args, kwargs = made
+def _on_rank(fn: Callable[[Any], Any], executable: tuple[type | None, Sequence[Any], Mapping[str, Any]]) -> Any:
+    """Create the executable and call the function with it, in the rank's process."""
+    cls, args, kwargs = executable
     ray_logger.configure(ray_logger.AgentQueue())
-    return fn(None if kind is None else kind(*args, **kwargs))
+    return fn(None if cls is None else cls(*args, **kwargs))

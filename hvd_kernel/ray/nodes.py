@@ -1,7 +1,7 @@
-"""Ray as a cluster engine of an elastic job (cluster_engine.py): an actor for each place that discovery finds.
+"""Ray as a cluster engine of an elastic job (cluster_engine.py): one actor for each place that discovery reports.
 
-Each actor holds the agent of one rank, on the node of its place. A node that comes gets actors; one that discovery
-names no more is left by its ranks at their next commit; of one that is lost Ray says so, and its ranks are.
+Each actor holds the agent of one rank, on the node of its place. A new node gets actors. When discovery no longer
+lists a node, its ranks leave at their next commit. When a node is lost, Ray reports its actors as dead.
 
 Terms.
   place  room for one rank on a node
@@ -24,15 +24,20 @@ from hvd_kernel.ray.discovery import Discovery, alive_nodes, node_ids
 from hvd_kernel.ray.utils import ray_api
 from hvd_kernel.settings.network import addresses
 
-_LOOK_S = 1.0  # between two looks at the nodes, as Horovod has it
-_FAILURES = 3  # actors one after the other that cannot serve
+SERVES_S = 60.0
+"""An actor that has not failed after this time has reached the launcher: its attempts to connect take less."""
+
+_POLL_S = 1.0  # as often as Horovod queries discovery
+_FAILURES = 3  # in a row, without an actor that serves between them
 _LOG = logging.getLogger("hvd_kernel")
 
 
 @dataclass
-class _Held:
+class _HeldActor:
     node: str
     actor: Any
+    started_s: float
+    serves: bool = False
     leaves: bool = False
 
 
@@ -42,13 +47,13 @@ class Nodes:
     Parameters
     ----------
     discovery
-        Says which nodes there are.
+        Lists the nodes that may be used.
     most
-        Actors there may be; None: as many as discovery finds places.
+        Maximum number of actors; None: one for each place.
     cpus, gpus
-        Resources of each.
+        Resources of each actor.
     cooldown_s
-        A place that the job has given up is left out for so long; None: for good.
+        Seconds before a place that the job has given up is used again; None: never.
     """
 
     name = "Ray"
@@ -60,51 +65,51 @@ class Nodes:
         self.withdraw: Callable[[int], None] = lambda _: None
         self._discovery, self._most = discovery, most
         self._cpus, self._gpus, self._cooldown_s = cpus, gpus, cooldown_s
-        outward = [own for own in addresses().values() if not own.startswith("127.")]
+        outward = [address for address in addresses().values() if not address.startswith("127.")]
         self.addresses: Sequence[str] = [*dict.fromkeys([ray_api().util.get_node_ip_address(), *outward])]
-        self._held: dict[Any, tuple[int, _Held]] = {}  # by the reference to its end
-        self._given_up: dict[str, list[float]] = defaultdict(list)  # when places of a node were
-        self._started = self._failed = 0
+        self._held: dict[Any, tuple[int, _HeldActor]] = {}  # by the reference to the result of its method
+        self._given_up: dict[str, list[float]] = defaultdict(list)  # times at which places of a node were given up
+        self._started = self._failures = 0
         self._over = Event()
 
     def work(self, invitation: Invitation) -> None:
-        """Have an actor in each place, until ``cancel``.
+        """Keep an actor in each place until ``cancel``.
 
         Raises
         ------
         ClusterError
-            Actors cannot serve, and why.
+            Three actors in a row failed before they served; the message is that of the last one.
         """
         try:
             while not self._over.is_set():
-                self._look(invitation)
-                self._see_ends()
+                self._compare(invitation)
+                self._handle_ends()
         finally:
             for _, held in self._held.values():
                 ray_api().kill(held.actor)
 
     def cancel(self) -> None:
-        """Have ``work`` end. Any thread."""
+        """Stop ``work``. May be called from any thread."""
         self._over.set()
 
     def explain(self, error: BaseException) -> str:
-        """Return what an error of ``work`` says."""
+        """Return the message of an error of ``work``."""
         return str(error)
 
     def shortage(self) -> str:
-        """Say what Ray has."""
+        """Return a sentence with the available resources and those of each rank."""
         ray = ray_api()
-        wanted = {"CPU": self._cpus} | ({"GPU": self._gpus} if self._gpus else {})
-        return f"Current resources available: {ray.available_resources()}, resources of each rank: {wanted}."
+        resources = {"CPU": self._cpus} | ({"GPU": self._gpus} if self._gpus else {})
+        return f"Current resources available: {ray.available_resources()}, resources of each rank: {resources}."
 
-    def _look(self, invitation: Invitation) -> None:
-        """Compare places and actors."""
+    def _compare(self, invitation: Invitation) -> None:
+        """Query discovery; withdraw actors that have no place, start one in each free place."""
         try:
             places = node_ids(self._discovery.find_available_hosts_and_slots(), alive_nodes())
-        except Exception as error:  # noqa: BLE001 - the user's code: the next answer counts
+        except Exception as error:  # noqa: BLE001 - the user's code: it is queried again
             _LOG.warning("the discovery of Ray's nodes has failed, and is tried again: %s", error)
             return
-        by_node: dict[str, list[tuple[int, _Held]]] = defaultdict(list)
+        by_node: dict[str, list[tuple[int, _HeldActor]]] = defaultdict(list)
         for index, held in self._held.values():
             if not held.leaves:
                 by_node[held.node].append((index, held))
@@ -117,10 +122,10 @@ class Nodes:
     def _fill(self, invitation: Invitation, places: Mapping[str, int]) -> None:
         since = 0.0 if self._cooldown_s is None else time.monotonic() - self._cooldown_s
         for node, room in places.items():
-            out = sum(when > since for when in self._given_up[node])
+            cooling_down = sum(time_s > since for time_s in self._given_up[node])
             staying = [held for _, held in self._held.values() if not held.leaves]
-            there = sum(held.node == node for held in staying)
-            free = room - out - there
+            occupied = sum(held.node == node for held in staying)
+            free = room - cooling_down - occupied
             if self._most is not None:
                 free = min(free, self._most - len(staying))
             for _ in range(free):
@@ -134,33 +139,45 @@ class Nodes:
             ray.remote(_Holder).options(num_cpus=self._cpus, num_gpus=self._gpus, scheduling_strategy=strategy).remote()
         )
         index, self._started = self._started, self._started + 1
-        self._held[actor.hold.remote(invitation, index, node, devices)] = (index, _Held(node, actor))
+        held = _HeldActor(node, actor, time.monotonic())
+        self._held[actor.hold.remote(invitation, index, node, devices)] = (index, held)
 
-    def _see_ends(self) -> None:
+    def _handle_ends(self) -> None:
+        """Wait for actors that end, for a moment; count failures, and places that the job has given up."""
         ray = ray_api()
         if not self._held:
-            self._over.wait(_LOOK_S)
+            self._over.wait(_POLL_S)
             return
-        ended, _ = ray.wait([*self._held], num_returns=1, timeout=_LOOK_S)
+        ended, _ = ray.wait([*self._held], num_returns=1, timeout=_POLL_S)
+        self._reset_failures()
         for reference in ended:
             _, held = self._held.pop(reference)
             try:
                 ray.get(reference)
             except ray.exceptions.RayActorError:
-                continue  # its node is lost, or it was killed: another one takes the place
+                continue  # its node is lost, or it was killed: a new actor gets the place
             except ray.exceptions.RayTaskError as error:
-                self._failed += 1
-                if self._failed == _FAILURES:
+                self._failures += 1
+                if self._failures == _FAILURES:
                     raise ClusterError(str(error.cause)) from error.cause
                 continue
+            self._failures = 0
             if not held.leaves:
                 self._given_up[held.node].append(time.monotonic())
+
+    def _reset_failures(self) -> None:
+        """Forget earlier failures once for each actor that serves: they were not in a row."""
+        now = time.monotonic()
+        for _, held in self._held.values():
+            if not held.serves and now - held.started_s >= SERVES_S:
+                held.serves = True
+                self._failures = 0
 
 
 class _Holder:
     """The actor."""
 
     def hold(self, invitation: Invitation, index: int, node: str, devices: str) -> None:
-        """Bring a rank, until the job lets it go."""
+        """Hold the agent of a rank until the job releases it."""
         os.environ["HVD_HOST"] = node
         invitation.accept(index, {"CUDA_VISIBLE_DEVICES": devices} if devices else None)

@@ -1,4 +1,4 @@
-"""``horovod.ray.ray_logger``: values that a rank sends to the callbacks of the process that runs it."""
+"""``horovod.ray.ray_logger``: a rank sends values to the callbacks of the process that called ``run``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import cloudpickle
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.protocol import elastic
 
-_MOST = 100_000  # bytes of a value that an agent carries
+_MAX_BYTES = 100_000  # of a value that is sent through an agent
 
 
 @dataclass
-class _Way:
-    """Where values go from this process."""
+class _Sink:
+    """Destination of the values logged in this process."""
 
     put: Callable[[Any], Any] | None = None
     has_warned: bool = False
 
 
-_way = _Way()
+_sink = _Sink()
 
 
 class AgentQueue:
-    """Way of a rank of an elastic job, whose process is none of Ray's: its agent carries what it logs."""
+    """Destination in a rank of an elastic job: the rank is not a process of Ray, so its agent sends the values."""
 
     def put(self, value: Any) -> None:
         """Send a value.
@@ -37,11 +37,13 @@ class AgentQueue:
         Raises
         ------
         ValueError
-            It is too large, or ``hvd.init`` has not been called.
+            The value is too large, or ``hvd.init`` has not been called.
         """
         data = cloudpickle.dumps(value)
-        if len(data) > _MOST:
-            raise ValueError(f"ray_logger.log was given {len(data)} bytes, and takes {_MOST}: log figures, not data.")
+        if len(data) > _MAX_BYTES:
+            raise ValueError(
+                f"ray_logger.log was given {len(data)} bytes, and takes {_MAX_BYTES}: log figures, not data."
+            )
         session = sys.modules.get("hvd_kernel.core.session")
         if session is None:
             raise NotInitialized
@@ -50,12 +52,12 @@ class AgentQueue:
 
 
 def configure(queue: Any) -> None:
-    """Have ``log`` put its values into a queue (``ray.util.queue.Queue``, ``AgentQueue``); None: nowhere."""
-    _way.put = None if queue is None else queue.put
+    """Send the values of ``log`` to a queue (``ray.util.queue.Queue``, ``AgentQueue``); None discards them."""
+    _sink.put = None if queue is None else queue.put
 
 
 def is_chief() -> bool:
-    """Tell whether this process is rank 0."""
+    """Return whether this process is rank 0."""
     return os.environ.get("HOROVOD_RANK") == "0"
 
 
@@ -65,14 +67,14 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
     Parameters
     ----------
     info_dict
-        What can be pickled, by names.
+        Values by name; they must be picklable.
     chief_only
-        Only rank 0 sends.
+        Send only from rank 0.
 
     Raises
     ------
     ValueError
-        In an elastic job: the values are more than 100,000 bytes, or come before ``hvd.init``.
+        In an elastic job: the values are larger than 100,000 bytes, or ``hvd.init`` has not been called.
 
     Examples
     --------
@@ -82,8 +84,8 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
     """
     if chief_only and not is_chief():
         return
-    if _way.put is not None:
-        _way.put(info_dict)
-    elif not _way.has_warned:
-        _way.has_warned = True
+    if _sink.put is not None:
+        _sink.put(info_dict)
+    elif not _sink.has_warned:
+        _sink.has_warned = True
         warnings.warn("`ray_logger.log` called but logging is not configured.", UserWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""``horovod.ray.runner``: ``RayExecutor``, ranks that are actors of Ray, with Horovod's arguments and its errors."""
+"""``horovod.ray.runner``: ``RayExecutor`` runs ranks as Ray actors, with Horovod's arguments and errors."""
 
 from __future__ import annotations
 
@@ -27,21 +27,29 @@ from hvd_kernel.ray.utils import ray_api
 
 __all__ = ["MiniSettings", "RayExecutor", "StaticAdapter", "StaticParams"]
 
-_LATE = (
+LATE = (
     "Timed out waiting for {activity}. Please check connectivity between servers. You may need to increase the "
     "--start-timeout parameter if you have too many servers."
 )
+MAX_WITHOUT_MIN = (
+    "`max_workers` provided without any positive `min_workers`. Elastic workloads require a positive `min_workers`"
+)
+ELASTIC_AND_STATIC = (
+    "Both `min_workers` and `num_workers` provided. "
+    "Only one of the above is allowed as workloads cannot be elastic and non-elastic"
+)
 
 _INTERRUPTED_S = 60.0
-"""What leads the ranks of a client may take so long to end a call; it is killed then."""
+"""Time for the actor that holds a client's adapter to finish an interrupted call before it is killed."""
 
 
 @dataclass
 class MiniSettings:
     """Settings of a job on Ray.
 
-    ``timeout_s`` and ``placement_group_timeout_s`` are how long Ray may take to start the ranks, and to find the
-    resources for them; ``nics`` names network interfaces of rank 0's node that the others reach. The rest is accepted.
+    ``timeout_s`` and ``placement_group_timeout_s`` limit the time in which Ray starts the ranks and reserves their
+    resources; ``nics`` names network interfaces of rank 0's node that other nodes can reach. The other settings have
+    no effect.
     """
 
     nics: Any = None
@@ -55,32 +63,33 @@ class MiniSettings:
 
     @property
     def start_timeout(self) -> timeout.Timeout:
-        """A deadline from now on."""
-        return timeout.Timeout(self.timeout_s, message=_LATE)
+        """A deadline that starts now."""
+        return timeout.Timeout(self.timeout_s, message=LATE)
 
 
 class RayExecutor:
-    """Ranks on a Ray cluster, for one function after the other.
+    """Ranks on a Ray cluster that run one function after another.
 
     Parameters
     ----------
     settings
-        Of ``create_settings``.
+        Settings made by ``create_settings``.
     num_workers
-        Ranks, on as few nodes as possible; within the caller's placement group, where it has one.
+        Number of ranks, on as few nodes as possible; inside the caller's placement group if there is one.
     num_hosts, num_workers_per_host
-        Instead: so many nodes, and ranks on each.
+        Instead of ``num_workers``: number of nodes, and of ranks on each node.
     cpus_per_worker, use_gpu, gpus_per_worker
         Resources of each rank.
     use_current_placement_group
-        False: a placement group of its own, also where the caller runs in one.
+        Use the caller's placement group if there is one. If False, always create one.
     min_workers, max_workers
-        Instead: an elastic job, which goes on with ``min_workers`` ranks and takes ``max_workers`` at most.
+        Instead of ``num_workers``: minimum and maximum number of ranks of an elastic job.
     reset_limit, cooldown_range, elastic_timeout
-        Of an elastic job: how often the ranks may meet again; how many seconds, least and most, a place is left out
-        after a failure; the longest wait for enough ranks, in seconds.
+        For an elastic job: maximum number of resets; minimum and maximum number of seconds in which a place is not
+        used after a failure; maximum wait for enough ranks, in seconds.
     override_discovery
-        False: ``settings.discovery`` says which nodes an elastic job may use, and how many ranks on each.
+        Use all nodes of the cluster. If False, ``settings.discovery`` lists the nodes of an elastic job, and the
+        number of ranks on each.
 
     Raises
     ------
@@ -106,7 +115,7 @@ class RayExecutor:
         placement_group_timeout_s: int = 100,
         nics: Any = None,
     ) -> MiniSettings:
-        """Return settings, see ``MiniSettings``; ``ssh_str`` is written to ``ssh_identity_file`` where that is new."""
+        """Return ``MiniSettings``; write ``ssh_str`` to ``ssh_identity_file`` unless that file exists."""
         if ssh_str and ssh_identity_file and not Path(ssh_identity_file).exists():
             with os.fdopen(os.open(ssh_identity_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
                 file.write(ssh_str)
@@ -135,15 +144,9 @@ class RayExecutor:
         override_discovery: bool = True,
     ) -> None:
         if max_workers and (not min_workers or min_workers <= 0):
-            raise ValueError(
-                "`max_workers` provided without any positive `min_workers`"
-                "Elastic workloads require a positive `min_workers`"
-            )
+            raise ValueError(MAX_WITHOUT_MIN)
         if min_workers and num_workers:
-            raise ValueError(
-                "Both `min_workers` and `num_workers` provided."
-                "Only one of the above is allowed as workloads cannot be elastic and non-elastic."
-            )
+            raise ValueError(ELASTIC_AND_STATIC)
         self.params: ElasticParams | StaticParams
         if min_workers is not None:
             self.params = ElasticParams(
@@ -178,21 +181,22 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the ranks; of an elastic job, take note of what they are to be.
+        """Start the ranks; for an elastic job, store the arguments for ``run``.
 
         Parameters
         ----------
         executable_cls, executable_args, executable_kwargs
-            Each rank makes an object of this class, on which ``execute`` and ``execute_single`` work.
+            Class and arguments of the object that each rank creates, which ``execute`` and ``execute_single`` pass to
+            the function.
         extra_env_vars
-            Variables of the ranks.
+            Environment variables of the ranks.
 
         Raises
         ------
         TimeoutError
-            Ray does not have the resources in time; the text names those that there are.
+            Ray did not provide the resources in time; the message lists the available ones.
         RankFailed
-            The class raised on a rank, which is named; its exception is the cause.
+            The class raised on a rank; the error names the rank, and its cause is the exception.
         """
         if self.adapter is not None:
             raise ClusterError("the ranks have been started already: call shutdown() first.")
@@ -201,14 +205,14 @@ class RayExecutor:
         self.adapter = adapter
 
     def _adapter(self) -> Adapter:
-        """Return the job's adapter; a client of Ray's (``ray://``) has it in an actor of the cluster."""
-        kind, told = self.params.adapter, asdict(self.params)
+        """Return the job's adapter; for a client of Ray (``ray://``) it is in an actor of the cluster."""
+        adapter, params = self.params.adapter, asdict(self.params)
         if ray_api().util.client.ray.is_connected():
-            return RemoteAdapter(kind, self.settings, told)
-        return kind(self.settings, **told)
+            return RemoteAdapter(adapter, self.settings, params)
+        return adapter(self.settings, **params)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
-        """Call ``fn(executable)`` on all ranks; return what it returned, by rank. As ``run`` otherwise."""
+        """Call ``fn(executable)`` on all ranks; return its values in rank order. Otherwise like ``run``."""
         with self._panel() as show, Callbacks(callbacks, show) as called:
             return self._started().execute(fn, called.queue, samples=show is not None)
 
@@ -219,24 +223,25 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank.
+        """Call ``fn(*args, **kwargs)`` on all ranks; return its values in rank order.
 
         In a notebook a panel shows the ranks while they train.
 
         Parameters
         ----------
         fn, args, kwargs
-            What is called; it says ``hvd.init()`` itself, as a script does.
+            Function and its arguments. The function calls ``hvd.init()``, as a script does.
         callbacks
-            Are called in this process with each value of ``ray_logger.log``, while the ranks run.
+            Functions called in this process with each value passed to ``ray_logger.log`` while the ranks run.
 
         Raises
         ------
         RankFailed
-            The function raised on a rank, which is named; its exception is the cause. The others are ended: released
-            from what they wait in, or interrupted. The ranks keep their objects, and the next call works.
+            The function raised on a rank; the error names the rank, and its cause is the exception. The function is
+            stopped on the other ranks: their collective operations fail, or they are interrupted. The ranks keep their
+            objects, and the next call works.
         RankDied
-            The process of a rank has ended; the cause is Ray's error.
+            The process of a rank has exited; the cause is Ray's error.
         """
         with self._panel() as show, Callbacks(callbacks, show) as called:
             return self._started().run(fn, args, kwargs, called.queue, samples=show is not None)
@@ -244,7 +249,7 @@ class RayExecutor:
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Begin what ``run`` does; return the references of Ray's to what comes of it.
+        """Call ``fn`` on all ranks like ``run``, without waiting; return Ray's references to the values.
 
         Raises
         ------
@@ -254,7 +259,7 @@ class RayExecutor:
         return self._started().run_remote(fn, args, kwargs)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Call ``fn(executable)`` on rank 0; return what it returned.
+        """Call ``fn(executable)`` on rank 0; return its value.
 
         Raises
         ------
@@ -264,13 +269,13 @@ class RayExecutor:
         return self._started().execute_single(fn)
 
     def shutdown(self) -> None:
-        """End the ranks, and give their resources back. Idempotent."""
+        """Stop the ranks and release their resources. Idempotent."""
         if self.adapter is not None:
             adapter, self.adapter = self.adapter, None
             adapter.shutdown()
 
     def _panel(self) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None] | None]:
-        """Show what the ranks do, in a notebook."""
+        """Show a panel of the ranks in a notebook."""
         if isinstance(self.params, ElasticParams):
             return panel(self.params.min_workers, "elastic ranks on Ray")
         np = self.params.num_workers or (self.params.num_hosts or 0) * self.params.num_workers_per_host
@@ -284,39 +289,39 @@ class RayExecutor:
 
 
 class RemoteAdapter(Adapter):
-    """An adapter in an actor: a client of Ray's is not on the cluster, and the ranks could not reach it."""
+    """An adapter in an actor, for a client of Ray: the client is outside the cluster, where ranks cannot reach it."""
 
-    def __init__(self, kind: Callable[..., Adapter], settings: Any, told: Mapping[str, Any]) -> None:
+    def __init__(self, adapter: Callable[..., Adapter], settings: Any, params: Mapping[str, Any]) -> None:
         ray = ray_api()
-        self._node = lasting_node()  # on another one that is lost the job would be too
-        at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
-        held = ray.remote(_Held).options(num_cpus=0, scheduling_strategy=at)
-        self._actor = held.remote(kind, settings, dict(told), getattr(settings, "discovery", None))
+        self._node = lasting_node()  # the job would be lost with any other node
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
+        actor = ray.remote(_AdapterActor).options(num_cpus=0, scheduling_strategy=strategy)
+        self._actor = actor.remote(adapter, settings, dict(params), getattr(settings, "discovery", None))
         self._pid = ray.get(self._actor.pid.remote())
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """As of the adapter there."""
+        """Call the adapter's method."""
         self._call("start", *args, **kwargs)
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """As of the adapter there."""
+        """Call the adapter's method."""
         return list(self._call("execute", *args, **kwargs))
 
     def run(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """As of the adapter there."""
+        """Call the adapter's method."""
         return list(self._call("run", *args, **kwargs))
 
     def run_remote(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """As of the adapter there."""
+        """Call the adapter's method."""
         return list(self._call("run_remote", *args, **kwargs))
 
     def execute_single(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the adapter there."""
+        """Call the adapter's method."""
         return self._call("execute_single", *args, **kwargs)
 
     def shutdown(self) -> None:
-        """End the ranks, and the actor."""
-        with suppress(ClusterError):  # it has ended, and the ranks with it
+        """Stop the ranks and the actor."""
+        with suppress(ClusterError):  # the actor has exited, and the ranks with it
             self._call("shutdown")
         ray_api().kill(self._actor)
 
@@ -328,12 +333,13 @@ class RemoteAdapter(Adapter):
         except KeyboardInterrupt:
             interrupt([(self._node, self._pid)])
             if not ray.wait([answer], timeout=_INTERRUPTED_S)[0]:
-                ray.kill(self._actor)  # the ranks end with it
+                ray.kill(self._actor)  # the ranks exit with it
             raise
         except ray.exceptions.RayActorError as error:
-            said = str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0]
             raise ClusterError(
-                f"the actor that leads the ranks has ended, and they with it: {said} Call shutdown() and start() again."
+                f"the actor that controls the ranks has ended, and the ranks with it: {reason} Call shutdown() and "
+                "start() again."
             ) from error
         if raised is None:
             return value
@@ -341,17 +347,17 @@ class RemoteAdapter(Adapter):
         raise failure from cause
 
 
-class _Held:
-    """The actor."""
+class _AdapterActor:
+    """The actor that holds an adapter."""
 
-    def __init__(self, kind: Callable[..., Adapter], settings: Any, told: dict[str, Any], discovery: Any) -> None:
-        settings.discovery = discovery  # settings of an elastic job leave theirs behind when they travel
-        self._adapter, self._is_busy = kind(settings, **told), False
+    def __init__(self, adapter: Callable[..., Adapter], settings: Any, params: dict[str, Any], discovery: Any) -> None:
+        settings.discovery = discovery  # pickled settings of an elastic job do not contain it
+        self._adapter, self._is_busy = adapter(settings, **params), False
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it in its workers
 
     def pid(self) -> int:
-        """Return its process."""
+        """Return the process id of the actor."""
         return os.getpid()
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
@@ -360,12 +366,15 @@ class _Held:
             raise KeyboardInterrupt
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bytes | None]:
-        """Return what a method returns, and None; or None, and what it raises with its cause, which no wire keeps."""
+        """Call a method of the adapter; return its value and None, or None and the pickled error with its cause.
+
+        Ray's own pickle of an error drops the cause.
+        """
         try:
             self._is_busy = True
             value = getattr(self._adapter, method)(*args, **kwargs)
             self._is_busy = False
-        except BaseException as error:  # noqa: BLE001 - it is raised where the method was wanted
+        except BaseException as error:  # noqa: BLE001 - raised in the client
             self._is_busy = False
             return None, _packed(error)
         return value, None
@@ -374,6 +383,6 @@ class _Held:
 def _packed(error: BaseException) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps((error, error.__cause__))
-    except Exception:  # noqa: BLE001 - a cause that cannot travel: its text does, in the error's
+    except Exception:  # noqa: BLE001 - the cause cannot be pickled; the error's message contains its text
         packed = cloudpickle.dumps((error, None))
     return packed

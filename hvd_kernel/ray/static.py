@@ -1,4 +1,4 @@
-"""Jobs of a fixed number of ranks on Ray: each rank is an actor, and keeps what it has over calls."""
+"""Jobs of a fixed number of ranks on Ray: each rank is an actor that keeps its state between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_kernel.ray.utils import map_blocking, ray_api
 
 @dataclass
 class StaticParams(BaseParams):
-    """What ``RayExecutor`` was told of such a job."""
+    """Arguments of ``RayExecutor`` for a job of a fixed number of ranks."""
 
     num_workers: int | None = None
     num_hosts: int | None = None
@@ -26,17 +26,17 @@ class StaticParams(BaseParams):
 
     @property
     def elastic(self) -> bool:
-        """Whether ranks come and go."""
+        """False: the ranks are the same during the whole job."""
         return False
 
     @property
     def adapter(self) -> Callable[..., Adapter]:
-        """The kind of job."""
+        """The adapter of jobs of a fixed number of ranks."""
         return StaticAdapter
 
 
 class StaticAdapter(Adapter):
-    """One such job; the parameters are those of ``RayExecutor``."""
+    """A job of a fixed number of ranks; the parameters are those of ``RayExecutor``."""
 
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,
@@ -64,25 +64,24 @@ class StaticAdapter(Adapter):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the ranks, and their objects.
+        """Start the ranks and create their executables.
 
         Raises
         ------
         TimeoutError
-            Ray does not have the resources in time.
+            Ray did not provide the resources in time.
         RankFailed
-            The class raised on a rank, which is named; its exception is the cause.
+            The class raised on a rank; the error names the rank, and its cause is the exception.
         """
         if self._ranks is not None:
             raise ClusterError("the ranks have been started already: call shutdown() first.")
         self.strategy = self._create_strategy()
         try:
             started, _ = self.strategy.create_workers()
-            self._ranks = self._numbered(started, extra_env_vars or {})
+            self._ranks = self._assign_ranks(started, extra_env_vars or {})
             self.workers = self._ranks.workers
             if executable_cls is not None:
-                made = (executable_cls, executable_args, executable_kwargs)
-                self._ranks.answers_to("make", *made)
+                self._ranks.answers_to("make", executable_cls, executable_args, executable_kwargs)
         except BaseException:
             self.shutdown()
             raise
@@ -105,11 +104,11 @@ class StaticAdapter(Adapter):
             return ColocatedStrategy(
                 num_hosts=self.num_hosts, num_workers_per_host=self.num_workers_per_host, **resources
             )
-        forced = not self.use_current_placement_group
-        return PGStrategy(num_workers=np, force_create_placement_group=forced, **resources)
+        creates_group = not self.use_current_placement_group
+        return PGStrategy(num_workers=np, force_create_placement_group=creates_group, **resources)
 
-    def _numbered(self, started: Sequence[Any], extra: Mapping[str, str]) -> RankActors:
-        """Give them ranks node by node, from that of the first one, and tell each its rank and where they meet."""
+    def _assign_ranks(self, started: Sequence[Any], extra: Mapping[str, str]) -> RankActors:
+        """Assign ranks node by node, first to the node of the first actor; set the environment of each rank."""
         ids = map_blocking(lambda worker: worker.node_id.remote(), started)
         order = sorted(range(len(started)), key=lambda index: ids.index(ids[index]))
         workers, nodes = [started[index] for index in order], [ids[index] for index in order]
@@ -118,18 +117,18 @@ class StaticAdapter(Adapter):
         interface = nics if isinstance(nics, str) else next(iter(nics or ()), "")
         address = environment.rendezvous(cards, [False] * len(cards), interface)
         common = environment.shared(len(workers), address, secrets.token_hex(32))
-        own = environment.own(nodes, nodes)
+        variables = environment.own(nodes, nodes)
         ray_api().get(
             [
-                worker.update_env_vars.remote(common | each | dict(extra))
-                for worker, each in zip(workers, own, strict=True)
+                worker.update_env_vars.remote(common | of_rank | dict(extra))
+                for worker, of_rank in zip(workers, variables, strict=True)
             ]
         )
         return RankActors(workers, nodes, map_blocking(lambda worker: worker.pid.remote(), workers))
 
     def execute(self, fn: Callable[[Any], Any], queue: Any = None, *, samples: bool = False) -> list[Any]:
-        """Call ``fn(executable)`` on all ranks; return what it returned, by rank."""
-        ranks = self._there()
+        """Call ``fn(executable)`` on all ranks; return its values in rank order."""
+        ranks = self._started_ranks()
         map_blocking(lambda worker: worker.set_queue.remote(queue, samples=samples), ranks.workers)
         return ranks.answers_to("answer", fn)
 
@@ -142,37 +141,37 @@ class StaticAdapter(Adapter):
         *,
         samples: bool = False,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on all ranks; return what it returned, by rank."""
+        """Call ``fn(*args, **kwargs)`` on all ranks; return its values in rank order."""
         return self.execute(_call(fn, args, kwargs), queue, samples=samples)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Begin what ``run`` does; return the references of Ray's to what comes of it."""
-        ranks = self._there()
-        ranks.unsettle()
+        """Call ``fn`` on all ranks like ``run``, without waiting; return Ray's references to the values."""
+        ranks = self._started_ranks()
+        ranks.expect_failures()
         return [worker.execute.remote(_call(fn, args, kwargs)) for worker in ranks.workers]
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Call ``fn(executable)`` on rank 0; what it raises is Ray's error, of the class of the exception too."""
-        ranks = self._there()
-        ranks.unsettle()
+        """Call ``fn(executable)`` on rank 0; an exception is raised as Ray's error, which is also of its class."""
+        ranks = self._started_ranks()
+        ranks.expect_failures()
         return ray_api().get(ranks.workers[0].execute.remote(fn))
 
     def shutdown(self) -> None:
-        """End the ranks, and give their resources back. Idempotent."""
+        """Stop the ranks and release their resources. Idempotent."""
         for worker in [*self.workers] or (self.strategy.workers if self.strategy is not None else []):
             ray_api().kill(worker)
         if self.strategy is not None:
             self.strategy.shutdown()
         self.workers, self.strategy, self._ranks = [], None, None
 
-    def _there(self) -> RankActors:
+    def _started_ranks(self) -> RankActors:
         if self._ranks is None:
             raise ClusterError("there are no ranks: call start() first.")
         return self._ranks
 
 
 def _call(fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Callable[[Any], Any]:
-    given, named = tuple(args or ()), dict(kwargs or {})
-    return lambda _: fn(*given, **named)
+    positional, named = tuple(args or ()), dict(kwargs or {})
+    return lambda _: fn(*positional, **named)

@@ -1,7 +1,7 @@
-"""``horovod.ray.strategy``: where Ray puts the actors that are the ranks.
+"""``horovod.ray.strategy``: placement of the ranks' actors on the nodes of a Ray cluster.
 
 Terms.
-  bundle  resources that lie on one node, in a placement group
+  bundle  resources on one node, reserved by a placement group
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ logger = logging.getLogger("hvd_kernel")
 def create_placement_group(
     resources_per_bundle: Mapping[str, float], num_bundles: int, pg_timeout: float, pg_strategy: str
 ) -> tuple[Any, list[dict[str, float]]]:
-    """Return a new placement group that is ready, and its bundles.
+    """Create a placement group and wait until it is ready; return it and its bundles.
 
     Raises
     ------
     TimeoutError
-        Ray does not have the resources within ``pg_timeout`` seconds.
+        Ray did not provide the resources within ``pg_timeout`` seconds.
     """
     ray = ray_api()
     bundles = [dict(resources_per_bundle) for _ in range(num_bundles)]
@@ -42,7 +42,7 @@ def create_placement_group(
 
 
 class BaseStrategy:
-    """One way to place them."""
+    """Interface of a placement strategy."""
 
     placement_group: Any = None
     workers: list[Any]
@@ -54,11 +54,11 @@ class BaseStrategy:
 
     @property
     def num_workers(self) -> int:
-        """How many ranks there will be."""
+        """The number of ranks."""
         raise NotImplementedError
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
-        """Start the actors; return them, and of each node the first."""
+        """Start the actors; return all of them, and the first of each node."""
         raise NotImplementedError
 
     def _resources(self, workers: int) -> dict[str, float]:
@@ -66,7 +66,7 @@ class BaseStrategy:
         return {"CPU": self.cpus_per_worker * workers} | ({"GPU": gpus} if gpus else {})
 
     def _start(self, bundles: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Start an actor in each of these bundles, which may be named again; -1: in any."""
+        """Start an actor in each bundle of the list, which may contain duplicates; -1 is any bundle."""
         ray = ray_api()
         remote = ray.remote(BaseHorovodWorker)
         self.workers = [
@@ -88,47 +88,47 @@ class BaseStrategy:
         return self.workers, [self.workers[rank] for rank in first]
 
     def _nodes(self) -> list[str]:
-        """Return the node of each actor, when all of them are up."""
+        """Wait until all actors have started; return the node of each."""
         ray = ray_api()
-        patience_s = self.settings.timeout_s
+        timeout_s = self.settings.timeout_s
         try:
-            found: list[str] = ray.get([worker.node_id.remote() for worker in self.workers], timeout=patience_s)
+            nodes: list[str] = ray.get([worker.node_id.remote() for worker in self.workers], timeout=timeout_s)
         except ray.exceptions.GetTimeoutError:
             raise TimeoutError(
                 f"Timed out waiting for Ray to start the ranks: not all of {len(self.workers)} are up after "
-                f"{patience_s:g} s. Current resources available: {ray.available_resources()}, resources of each rank: "
+                f"{timeout_s:g} s. Current resources available: {ray.available_resources()}, resources of each rank: "
                 f"{self._resources(1)}. Lower the number of ranks, or raise timeout_s of the settings."
             ) from None
-        return found
+        return nodes
 
     def _show_devices(self, nodes: Sequence[str]) -> None:
-        """Show each rank the GPUs of all ranks of its node: they open each other's memory, and local_rank chooses."""
-        given: dict[str, list[str]] = defaultdict(list)
+        """Show each rank the GPUs of all ranks of its node: ranks map memory of their peers; local_rank selects."""
+        devices: dict[str, list[str]] = defaultdict(list)
         for node, gpus in zip(
             nodes, map_blocking(lambda worker: worker.get_gpu_ids.remote(), self.workers), strict=True
         ):
-            given[node] += map(str, gpus)
-        shown = {node: {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for node, gpus in given.items()}
+            devices[node] += map(str, gpus)
+        shown = {node: {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for node, gpus in devices.items()}
         ray_api().get(
             [worker.update_env_vars.remote(shown[node]) for node, worker in zip(nodes, self.workers, strict=True)]
         )
 
     def shutdown(self) -> None:
-        """Give the resources back."""
+        """Release the resources."""
         if self.placement_group is not None:
             ray_api().util.remove_placement_group(self.placement_group)
         self.workers, self.placement_group = [], None
 
 
 class ColocatedStrategy(BaseStrategy):
-    """The same number of ranks on each of so many nodes.
+    """Places the same number of ranks on each of a number of nodes.
 
     Parameters
     ----------
     settings
-        Have ``timeout_s`` and ``placement_group_timeout_s``.
+        Object with ``timeout_s`` and ``placement_group_timeout_s``.
     num_hosts, num_workers_per_host
-        Nodes, and ranks on each.
+        Number of nodes, and of ranks on each.
     use_gpu, cpus_per_worker, gpus_per_worker
         Resources of each rank.
     """
@@ -148,16 +148,16 @@ class ColocatedStrategy(BaseStrategy):
 
     @property
     def num_workers(self) -> int:
-        """How many ranks there will be."""
+        """The number of ranks."""
         return self.num_hosts * self.num_workers_per_host
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
-        """Start the actors, those of a node one after the other; return them, and of each node the first.
+        """Start the actors, in the order of nodes; return all of them, and the first of each node.
 
         Raises
         ------
         TimeoutError
-            Ray does not have the resources in time.
+            Ray did not provide the resources in time.
         """
         self.placement_group, _ = create_placement_group(
             self._resources(self.num_workers_per_host),
@@ -169,18 +169,18 @@ class ColocatedStrategy(BaseStrategy):
 
 
 class PGStrategy(BaseStrategy):
-    """So many ranks, on as few nodes as possible; within the caller's placement group, where it has one.
+    """Places ranks on as few nodes as possible; inside the caller's placement group if there is one.
 
     Parameters
     ----------
     settings, use_gpu, cpus_per_worker, gpus_per_worker
-        As of ``ColocatedStrategy``.
+        See ``ColocatedStrategy``.
     num_workers
-        Ranks.
+        Number of ranks.
     placement_group
-        Takes them; None: that of the caller.
+        Placement group to use; None: the caller's.
     force_create_placement_group
-        Make a new one whatever there is.
+        Create a placement group even if there is one.
     """
 
     def __init__(
@@ -202,16 +202,16 @@ class PGStrategy(BaseStrategy):
 
     @property
     def num_workers(self) -> int:
-        """How many ranks there will be."""
+        """The number of ranks."""
         return int(self._num_workers)
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
-        """Start the actors; return them, and of each node the first.
+        """Start the actors; return all of them, and the first of each node.
 
         Raises
         ------
         TimeoutError
-            Ray does not have the resources in time.
+            Ray did not provide the resources in time.
         """
         if self.placement_group is None:
             self.placement_group, _ = create_placement_group(
@@ -221,12 +221,12 @@ class PGStrategy(BaseStrategy):
         return self._start(range(self.num_workers) if self._created_placement_group else [-1] * self.num_workers)
 
     def shutdown(self) -> None:
-        """Give the resources back; a placement group of the caller's stays."""
+        """Release the resources; keep the placement group if it is the caller's."""
         if not self._created_placement_group:
             self.placement_group = None
         super().shutdown()
 
 
 def current_placement_group() -> Any:
-    """Return the placement group in which the caller runs, None where it does not run in one."""
+    """Return the placement group in which the caller runs, or None."""
     return ray_api().util.get_current_placement_group()

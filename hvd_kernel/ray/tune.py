@@ -1,6 +1,6 @@
-"""Trials of Ray Tune that train on several ranks: ``DistributedTrainableCreator``, which Ray had for Horovod until 2.0.
+"""Trials of Ray Tune that train on several ranks: ``DistributedTrainableCreator``, part of Ray until 2.0.
 
-The trial's own actor leads: it starts the ranks in the trial's placement group, and hands on what rank 0 reports.
+The trial's actor starts the ranks in the trial's placement group, and passes the reports of rank 0 to Tune.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hvd_kernel.ray.utils import ray_api
 
 
 @dataclass
-class _Begin:
-    """What this rank's trial goes on from."""
+class _Start:
+    """State from which this rank's trial continues."""
 
     checkpoint: bytes | None = None
 
 
-_begin = _Begin()
+_start = _Start()
 
 
 def DistributedTrainableCreator(  # noqa: N802, PLR0917 - Ray's name, and its signature
@@ -39,27 +39,27 @@ def DistributedTrainableCreator(  # noqa: N802, PLR0917 - Ray's name, and its si
     timeout_s: int = 30,
     replicate_pem: bool = False,
 ) -> Any:
-    """Return a trainable for ``ray.tune.Tuner``, each trial of which trains on ranks of its own.
+    """Return a trainable for ``ray.tune.Tuner`` whose trials train on separate ranks.
 
     Parameters
     ----------
     func
-        Is called on every rank with the trial's configuration; it says ``hvd.init()`` itself, and ``report``.
+        Function called on every rank with the trial's configuration. It calls ``hvd.init()`` and ``report``.
     num_hosts
-        Nodes; None: as few as possible.
+        Number of nodes; None: as few as possible.
     num_workers
-        Ranks; with ``num_hosts``, ranks on each.
+        Number of ranks; with ``num_hosts``, the number on each node.
     use_gpu, num_cpus_per_worker, num_gpus_per_worker
-        Resources of each rank. The process that leads them takes none.
+        Resources of each rank. The trial's actor uses none.
     timeout_s
-        Seconds that the ranks of a trial may take to start.
+        Maximum number of seconds in which the ranks of a trial start.
     replicate_pem
-        Accepted: nothing here goes over SSH.
+        No effect: SSH is not used.
 
     Raises
     ------
     ConfigError
-        A trial would have no rank.
+        The number of nodes or ranks is less than one.
 
     Examples
     --------
@@ -81,17 +81,17 @@ def DistributedTrainableCreator(  # noqa: N802, PLR0917 - Ray's name, and its si
         group = tune.PlacementGroupFactory([{}, *[resources] * num_workers], strategy="PACK")
     else:
         placed = {"num_hosts": num_hosts, "num_workers_per_host": num_workers}
-        of_host = {name: each * num_workers for name, each in resources.items()}
+        of_host = {name: count * num_workers for name, count in resources.items()}
         group = tune.PlacementGroupFactory([{}, *[of_host] * num_hosts], strategy="STRICT_SPREAD")
-    told = {"cpus_per_worker": num_cpus_per_worker, "use_gpu": use_gpu, "gpus_per_worker": gpus or None}
+    limits = {"cpus_per_worker": num_cpus_per_worker, "use_gpu": use_gpu, "gpus_per_worker": gpus or None}
 
     def trial(config: dict[str, Any]) -> None:
-        executor = RayExecutor(RayExecutor.create_settings(timeout_s), **placed, **told)  # type: ignore[arg-type]
+        executor = RayExecutor(RayExecutor.create_settings(timeout_s), **placed, **limits)  # type: ignore[arg-type]
         executor.start()
         try:
-            begin = tune.get_checkpoint()
-            packed = None if begin is None else _of(begin)
-            executor.run(_on_rank, (func, config, packed), callbacks=[_hand_on])
+            checkpoint = tune.get_checkpoint()
+            packed = None if checkpoint is None else _pack_checkpoint(checkpoint)
+            executor.run(_on_rank, (func, config, packed), callbacks=[_forward])
         finally:
             executor.shutdown()
 
@@ -99,18 +99,18 @@ def DistributedTrainableCreator(  # noqa: N802, PLR0917 - Ray's name, and its si
 
 
 def report(metrics: Mapping[str, Any], checkpoint: str | Path | None = None) -> None:
-    """Report figures to the trial that this rank belongs to. Those of rank 0 count; the others' calls do nothing.
+    """Report metrics to this rank's trial. Only the call on rank 0 has an effect.
 
     Parameters
     ----------
     metrics
-        Figures by name.
+        Metrics by name.
     checkpoint
-        A folder of rank 0's whose files are the trial's checkpoint; it may be removed afterwards.
+        Folder on rank 0 with the files of the trial's checkpoint. They are copied: the folder may be removed.
 
     Examples
     --------
-    In a function that ``DistributedTrainableCreator`` was given::
+    In a function passed to ``DistributedTrainableCreator``::
 
         report({"loss": float(loss)})
     """
@@ -119,37 +119,37 @@ def report(metrics: Mapping[str, Any], checkpoint: str | Path | None = None) -> 
 
 
 def get_checkpoint() -> Path | None:
-    """Return a new folder with the files of the checkpoint that the trial goes on from; None: it begins.
+    """Return a new folder with the files of the checkpoint from which the trial continues; None for a new trial.
 
     Examples
     --------
-    In a function that ``DistributedTrainableCreator`` was given::
+    In a function passed to ``DistributedTrainableCreator``::
 
         if (folder := get_checkpoint()) is not None:
             model.load_state_dict(torch.load(folder / "model.pt"))
     """
-    return None if _begin.checkpoint is None else _unpacked(_begin.checkpoint, Path(mkdtemp(prefix="hvd-trial-")))
+    return None if _start.checkpoint is None else _unpacked(_start.checkpoint, Path(mkdtemp(prefix="hvd-trial-")))
 
 
 def _on_rank(func: Callable[[dict[str, Any]], Any], config: dict[str, Any], packed: bytes | None) -> None:
-    _begin.checkpoint = packed
+    _start.checkpoint = packed
     func(config)
 
 
-def _hand_on(said: Mapping[str, Any]) -> None:
-    """Report to Tune what rank 0 has; other values of ``ray_logger.log`` are the user's own, and go nowhere here."""
+def _forward(value: Mapping[str, Any]) -> None:
+    """Pass a report of rank 0 to Tune; ignore other values of ``ray_logger.log``, which come from the user."""
     from ray import tune  # noqa: PLC0415 - see ray_api
 
-    if "metrics" not in said:
+    if "metrics" not in value:
         return
-    if said.get("files") is None:
-        tune.report(said["metrics"])
+    if value.get("files") is None:
+        tune.report(value["metrics"])
         return
     with TemporaryDirectory(prefix="hvd-trial-") as name:
-        tune.report(said["metrics"], checkpoint=tune.Checkpoint.from_directory(_unpacked(said["files"], Path(name))))
+        tune.report(value["metrics"], checkpoint=tune.Checkpoint.from_directory(_unpacked(value["files"], Path(name))))
 
 
-def _of(checkpoint: Any) -> bytes:
+def _pack_checkpoint(checkpoint: Any) -> bytes:
     with checkpoint.as_directory() as name:
         return _packed(Path(name))
 

@@ -1,4 +1,4 @@
-"""``horovod.ray.utils``: Ray itself, where it is installed, and what is asked of many actors at once."""
+"""``horovod.ray.utils``: access to Ray's module, and calls of many actors at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def ray_api() -> Any:
     Raises
     ------
     UsageError
-        It is not installed.
+        Ray is not installed.
     """
     try:
-        import ray  # noqa: PLC0415 - the package without it has no Ray
+        import ray  # noqa: PLC0415 - Ray is an optional dependency
 
-        ray.util.placement_group  # noqa: B018 - a folder named ray is none
+        ray.util.placement_group  # noqa: B018 - missing if a folder named ray was imported
     except (ImportError, AttributeError) as error:
         raise UsageError("hvd_kernel.ray needs Ray: pip install 'hvd-kernel[ray]'.") from error
     return ray
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
-    """Return what the calls give whose references ``fn`` returns for each of the collection, in its order.
+    """Call ``fn``, which returns a reference, for each element; wait, and return the values in the same order.
 
     Examples
     --------
@@ -34,5 +34,5 @@ def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[An
 
         map_blocking(lambda worker: worker.node_id.remote(), workers)
     """
-    found: list[Any] = ray_api().get([fn(each) for each in collection])
-    return found
+    values: list[Any] = ray_api().get([fn(element) for element in collection])
+    return values

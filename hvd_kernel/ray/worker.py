@@ -1,7 +1,8 @@
-"""Actor of Ray's that is one rank: ``horovod.ray.worker``. Its process holds the rank's state over calls.
+"""Ray actor that is one rank: ``horovod.ray.worker``. Its process keeps the rank's state between calls.
 
-Functions run on the process's main thread. Ray blocks SIGINT there; here it interrupts a function that is running, and
-nothing else. A busy actor would outlive a raylet that is killed: it watches that process, and ends with it.
+Functions run on the main thread of the process. Ray blocks SIGINT there; this module unblocks it, so that it interrupts
+a running function, and only that. A busy actor would outlive a killed raylet, so it watches that process and exits
+with it.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from hvd_kernel.ray.utils import ray_api
 from hvd_kernel.settings.launchers import without_launchers
 
 NONE, UP, ABORTED = "none", "up", "aborted"
-"""A rank's communication: before ``hvd.init`` or after ``hvd.shutdown``; between them; ended by a failure."""
+"""State of a rank's communication: before ``hvd.init`` or after ``hvd.shutdown``; between them; after a failure."""
 
 _OURS = str(Path(__file__).parent)
 
 
 class BaseHorovodWorker:
-    """One rank.
+    """A rank.
 
     Parameters
     ----------
     world_rank, world_size
-        What it is at first; the executor may number the ranks anew, node by node.
+        Initial rank and number of ranks; the executor may renumber the ranks by node.
     """
 
     executable: Any = None
-    """What ``execute`` works on: an object of the executor's ``executable_cls``."""
+    """Argument of the functions of ``execute``: an object of the executor's ``executable_cls``."""
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
         for name in set(os.environ) - set(without_launchers(os.environ)):
@@ -64,48 +65,48 @@ class BaseHorovodWorker:
         end_below_at_sigterm()
 
     def node_id(self) -> str:
-        """Return the id of Ray's node that it is on."""
+        """Return the id of this actor's Ray node."""
         return str(ray_api().get_runtime_context().get_node_id())
 
     def hostname(self) -> str:
-        """Return the name of its host."""
+        """Return the name of this actor's host."""
         return socket.gethostname()
 
     def pid(self) -> int:
-        """Return its process."""
+        """Return the process id."""
         return os.getpid()
 
     def get_gpu_ids(self) -> list[Any]:
-        """Return the GPUs that Ray has given it."""
+        """Return the GPUs that Ray has assigned to this actor."""
         return list(ray_api().get_gpu_ids())
 
     def card(self) -> dict[str, Any]:
-        """Return how its host can be reached, with a port that it keeps free for the ranks to meet."""
+        """Return the addresses of this host, with a port that is reserved for the ranks' rendezvous."""
         self._port = self._port or bound()
         return card(self._port.getsockname()[1])
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
-        """Set variables of its process."""
+        """Set environment variables of this process."""
         os.environ.update({name: str(value) for name, value in env_vars.items()})
 
     def env_vars(self) -> dict[str, str]:
-        """Return the variables of its process."""
+        """Return the environment variables of this process."""
         return dict(os.environ)
 
     def set_queue(self, queue: Any, *, samples: bool = False) -> None:
-        """Have ``ray_logger.log`` put its values there; None: nowhere. ``samples``: what this rank does, too."""
+        """Send values of ``ray_logger.log``, with ``samples`` also this rank's activity, to a queue; None: discard."""
         ray_logger.configure(queue)
         self._samples = queue if samples else None
 
-    def telling(self) -> AbstractContextManager[Any]:
-        """Tell what this rank does, from ``hvd.init`` to the end of the ``with``, where somebody wants to know."""
-        queue, self._samples = self._samples, None  # of this call
+    def reporting(self) -> AbstractContextManager[Any]:
+        """Report this rank's activity from ``hvd.init`` to the end of the ``with``, if a queue for samples is set."""
+        queue, self._samples = self._samples, None  # for one call
         if queue is None:
             return nullcontext()
-        # Only here is this process a rank's: the driver, which has this file too, needs nothing of it.
+        # Imported in ranks only: the driver imports this file too, and does not need the module.
         telemetry = importlib.import_module("hvd_kernel.worker.job_telemetry")
-        found: AbstractContextManager[Any] = telemetry.Telling(partial(_put, self, queue))
-        return found
+        context: AbstractContextManager[Any] = telemetry.Telling(partial(_put, self, queue))
+        return context
 
     def start_executable(
         self,
@@ -113,40 +114,40 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the object that ``execute`` works on."""
+        """Create the argument of the functions of ``execute``."""
         if executable_cls:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Return ``func(executable)``. What it raises releases the ranks that wait for this one."""
-        return _carried_out(self, func)
+        """Return ``func(executable)``. An exception releases the ranks that wait for this rank."""
+        return _call(self, func)
 
     def answer(self, func: Callable[[Any], Any]) -> tuple[Any, Answer | None]:
-        """Return what ``execute`` does, and None; or None, and what it has raised."""
+        """Call ``func(executable)``; return its value and None, or None and the exception."""
         try:
-            return _carried_out(self, func), None
-        except SystemExit as leaving:
-            return (None, None) if leaving.code in {None, 0} else (None, failed(leaving, _OURS))
+            return _call(self, func), None
+        except SystemExit as error:
+            return (None, None) if error.code in {None, 0} else (None, failed(error, _OURS))
         except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt is a failure of the function too
             return None, failed(error, _OURS)
 
-    def make(self, *made: Any) -> tuple[Any, Answer | None]:
-        """Do as ``start_executable``; return as ``answer``."""
-        return self.answer(lambda _: self.start_executable(*made))
+    def make(self, *args: Any) -> tuple[Any, Answer | None]:
+        """Call ``start_executable``; return None and the exception, if there is one, like ``answer``."""
+        return self.answer(lambda _: self.start_executable(*args))
 
     def communication(self) -> str:
-        """Tell whether it has met the other ranks, and whether a failure has ended that since."""
+        """Return the state of this rank's communication: ``NONE``, ``UP`` or ``ABORTED``."""
         session = sys.modules.get("hvd_kernel.core.session")
         if session is None or not session.is_initialized():
             return NONE
         return UP if session.engine().aborted() is None else ABORTED
 
     def reconnect(self) -> None:
-        """Meet the other ranks again, which do the same now, after a failure has ended their communication."""
+        """Reconnect to the other ranks after a failure; all ranks do this at the same time."""
         sys.modules["hvd_kernel.core.process_sets"].reset_to_all_ranks()
 
     def disconnect(self) -> None:
-        """Leave the other ranks."""
+        """Disconnect from the other ranks."""
         if self.communication() != NONE:
             sys.modules["hvd_kernel.core.session"].shutdown()
 
@@ -156,10 +157,10 @@ class BaseHorovodWorker:
             raise KeyboardInterrupt
 
 
-def _carried_out(worker: BaseHorovodWorker, func: Callable[[Any], Any]) -> Any:
-    """Call the function. Not a method: around those Ray puts a frame of its own."""
+def _call(worker: BaseHorovodWorker, func: Callable[[Any], Any]) -> Any:
+    """Call the function. Not a method: Ray adds a frame to the traceback of a method."""
     try:
-        with worker.telling():
+        with worker.reporting():
             worker.is_busy = True
             value = func(worker.executable)
             worker.is_busy = False
@@ -172,12 +173,14 @@ def _carried_out(worker: BaseHorovodWorker, func: Callable[[Any], Any]) -> Any:
 
 def _put(worker: BaseHorovodWorker, queue: Any, sample: Any) -> None:
     if worker.communication() != NONE:
-        with suppress(ray_api().exceptions.RayActorError):  # the queue is gone: nobody looks on
+        with suppress(
+            ray_api().exceptions.RayActorError
+        ):  # the queue is gone, and with it the process that shows samples
             queue.put(sample)
 
 
 def _end_with(pid: int) -> None:
-    """End, with all that this process has started, when another one does."""
+    """Exit when another process exits, and kill all descendants first."""
     try:
         watched = os.pidfd_open(pid)
     except OSError:
@@ -192,16 +195,17 @@ def _end_with(pid: int) -> None:
 
 
 def end_below_at_sigterm() -> None:
-    """Have SIGTERM end all that this process has started, also while its main thread is in C code.
+    """Kill all descendants of this process at SIGTERM, also while its main thread runs C code.
 
-    So a raylet ends an actor whose owner is gone, and kills it 0.2 s later: what is in sessions of its own would stay.
+    A raylet stops an actor whose owner is gone with SIGTERM, and with SIGKILL 0.2 s later: descendants in other
+    sessions would remain.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
     before = signal.getsignal(signal.SIGTERM)
 
     def end(number: int, frame: FrameType | None) -> None:
-        _kill_below(os.getpid())  # here too: Ray's handler, which follows, may be faster than the thread
+        _kill_below(os.getpid())  # here too: Ray's handler, which runs next, may exit before the thread does this
         if callable(before):
             before(number, frame)
         else:

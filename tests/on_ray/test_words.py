@@ -9,13 +9,15 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from hvd_kernel.errors import UsageError
-from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, callbacks, discovery, ray_logger
+from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.launch.launchers.cluster_engine import Invitation
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, callbacks, discovery, nodes, ray_logger, runner
 from hvd_kernel.ray.adapter import BaseParams
 
 SETTINGS = RayExecutor.create_settings()
@@ -28,16 +30,10 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (
-            {"max_workers": 2},
-            "`max_workers` provided without any positive `min_workers`Elastic workloads require a positive `min_workers`",
-        ),
-        (
-            {"min_workers": 1, "num_workers": 1},
-            "Both `min_workers` and `num_workers` provided.Only one of the above is allowed as workloads cannot be elastic and non-elastic.",
-        ),
+        ({"max_workers": 2}, runner.MAX_WITHOUT_MIN),
+        ({"min_workers": 1, "num_workers": 1}, runner.ELASTIC_AND_STATIC),
         (
             {"num_workers": 1, "gpus_per_worker": 1},
             "gpus_per_worker is set, but use_gpu is False. use_gpu must be True if gpus_per_worker is set. ",
@@ -48,9 +44,14 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         ),
     ],
 )
-def test_contradictions_are_refused_in_horovods_words(arguments: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+def test_contradicting_arguments_are_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         RayExecutor(SETTINGS, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("message", [runner.MAX_WITHOUT_MIN, runner.ELASTIC_AND_STATIC])
+def test_sentences_of_an_error_are_separated_by_a_space(message: str) -> None:
+    assert re.fullmatch(r"[^.]*[^.\s]\. [A-Z][^.]*[^.\s]", message)
 
 
 def test_those_of_the_older_form_too() -> None:
@@ -134,7 +135,7 @@ def test_what_an_actor_has_put_into_a_session_of_its_own_ends_at_sigterm() -> No
 
 def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HOROVOD_RANK", "0")
-    monkeypatch.setattr(ray_logger._way, "has_warned", False)
+    monkeypatch.setattr(ray_logger._sink, "has_warned", False)
     with pytest.warns(UserWarning, match="`ray_logger.log` called but logging is not configured."):
         ray_logger.log({"loss": 1.0})
     ray_logger.log({"loss": 2.0})
@@ -160,7 +161,125 @@ def test_a_job_does_not_wait_for_ray_to_take_what_its_ranks_log() -> None:
 
     with callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as logged:
         for number in range(100):
-            logged.take(pickle.dumps(number))
+            logged.put(pickle.dumps(number))
         taken.set()
     assert [number for batch in batches for number in batch] == list(range(100))
     assert len(batches) <= 3, "what has come meanwhile goes together"
+
+
+def test_losing_the_callbacks_queue_is_reported_at_the_end() -> None:
+    is_lost = threading.Event()
+
+    def put_nowait_batch(_values: list[int]) -> None:
+        is_lost.set()
+        raise OSError("the queue's node is gone")
+
+    forwarding = callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch))
+
+    def job() -> None:
+        with forwarding:
+            forwarding.put(pickle.dumps(1))
+            assert is_lost.wait(60)
+            for number in range(100):
+                forwarding.put(pickle.dumps(number))
+
+    message = callbacks.LOST_QUEUE.format(error="the queue's node is gone")
+    with pytest.raises(ClusterError, match=f"^{re.escape(message)}$"):
+        job()
+    assert forwarding._values.empty()
+
+
+def test_an_error_of_the_job_hides_that_of_the_queue() -> None:
+    def put_nowait_batch(_values: list[int]) -> None:
+        raise OSError("the queue's node is gone")
+
+    def job() -> None:
+        with callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as forwarding:
+            forwarding.put(pickle.dumps(1))
+            raise ValueError("bad shard")
+
+    with pytest.raises(ValueError, match="bad shard"):
+        job()
+
+
+class ActorError(Exception):
+    """An actor is lost."""
+
+
+class TaskError(Exception):
+    """A method of an actor raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cause = ClusterError("no launcher")
+
+
+class FakeRay:
+    """Ray with one node, whose actors fail, end and run according to a list of events.
+
+    ``fail``: the only actor raises; ``end``: it returns; a number: it runs for that many seconds. The engine is
+    cancelled after the last event.
+    """
+
+    exceptions = SimpleNamespace(RayActorError=ActorError, RayTaskError=TaskError)
+
+    def __init__(self, events: list[str | float]) -> None:
+        self.events = events
+        self.now = 0.0
+        self.started = 0
+        self.engine: nodes.Nodes | None = None
+        self.util = SimpleNamespace(
+            get_node_ip_address=lambda: "10.0.0.1",
+            scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None),
+        )
+
+    def nodes(self) -> list[dict[str, object]]:
+        return [{"NodeID": "a", "Alive": True}]
+
+    def remote(self, _kind: type) -> SimpleNamespace:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._actor))
+
+    def _actor(self) -> SimpleNamespace:
+        self.started += 1
+        return SimpleNamespace(hold=SimpleNamespace(remote=lambda *_: self.started))
+
+    def wait(self, references: list[int], **_: object) -> tuple[list[int], list[int]]:
+        if not self.events:
+            assert self.engine is not None
+            self.engine.cancel()
+        elif isinstance(self.events[0], str):
+            return references[-1:], references[:-1]
+        else:
+            self.now += self.events.pop(0)
+        return [], references
+
+    def get(self, _reference: int) -> None:
+        if self.events.pop(0) == "fail":
+            raise TaskError
+
+    def kill(self, _actor: object) -> None:
+        """End an actor."""
+
+
+@pytest.mark.parametrize(
+    ("events", "is_given_up"),
+    [
+        (["fail", "fail", "fail"], True),
+        (["fail", "fail", nodes.SERVES_S, "fail", "fail"], False),
+        (["fail", "fail", nodes.SERVES_S / 2, "fail"], True),
+        (["fail", "fail", "end", "fail", "fail"], False),
+        (["fail", "fail", nodes.SERVES_S, "fail", "fail", "fail"], True),
+    ],
+)
+def test_only_failures_in_a_row_end_an_elastic_job(
+    events: list[str | float], is_given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = FakeRay([*events])
+    monkeypatch.setattr(nodes, "ray_api", lambda: ray)
+    monkeypatch.setattr(discovery, "ray_api", lambda: ray)
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: ray.now))
+    hosts = SimpleNamespace(find_available_hosts_and_slots=lambda: {"a": 1})
+    ray.engine = nodes.Nodes(hosts, most=None, cpus=1, gpus=0, cooldown_s=0.0)
+    with pytest.raises(ClusterError, match="no launcher") if is_given_up else nullcontext():
+        ray.engine.work(Invitation("here", "", {}))
+    assert ray.started == 1 + sum(isinstance(event, str) for event in events) - is_given_up

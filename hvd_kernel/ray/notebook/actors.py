@@ -1,7 +1,7 @@
-"""Ray as the engine of a notebook's ranks (cluster_engine.py): an actor for each, on as few nodes as possible.
+"""Ray as the engine of a notebook's ranks (cluster_engine.py): one actor per rank, on as few nodes as possible.
 
-All of them get their resources together, in a placement group, or none does. Each holds the agent of one rank. An actor
-that is lost, or whose node is, is followed by another one in its place, for the rank that `%hvd respawn` starts there.
+A placement group reserves the resources of all actors together, or of none. Each actor holds the agent of one rank.
+An actor that is lost, or whose node is lost, is replaced, for the rank that `%hvd respawn` starts in its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.ray.utils import ray_api
 
-_LOOK_S = 0.5  # between two looks at whether it is all over
+_POLL_S = 0.5  # between two checks for ``cancel``
 _NOT_CONNECTED = (
     "this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell first"
 )
@@ -27,12 +27,12 @@ _FROM_OUTSIDE = (
 
 
 def connected() -> Any:
-    """Return Ray's module, where this process is one of a cluster's.
+    """Return Ray's module if this process is connected to a cluster, on one of its nodes.
 
     Raises
     ------
     UsageError
-        It is not, and what helps.
+        It is not connected; the message has the remedy.
     """
     ray = ray_api()
     if ray.util.client.ray.is_connected():
@@ -43,14 +43,14 @@ def connected() -> Any:
 
 
 class Actors:
-    """The engine, for one cluster.
+    """The engine of one cluster of ranks.
 
     Parameters
     ----------
     np
-        Ranks.
+        Number of ranks.
     cpus, gpus
-        Resources of each.
+        Resources of each rank.
 
     Raises
     ------
@@ -70,17 +70,17 @@ class Actors:
         self._actors: dict[int, Any] = {}
 
     def work(self, invitation: Invitation) -> None:
-        """Have an actor for each rank, until the ranks' agents are let go, or ``cancel``.
+        """Keep an actor for each rank until the ranks' agents are released, or ``cancel``.
 
         Raises
         ------
         ClusterError
-            Actors cannot serve, and why.
+            An actor failed; the message is its error.
         """
         ray = ray_api()
         self._group = ray.util.placement_group([self._resources] * self._np, strategy="PACK")
         try:
-            while not self._over.is_set() and not self._group.wait(_LOOK_S):
+            while not self._over.is_set() and not self._group.wait(_POLL_S):
                 pass
             self._hold(invitation)
         finally:
@@ -89,34 +89,34 @@ class Actors:
             ray.util.remove_placement_group(self._group)
 
     def cancel(self) -> None:
-        """Have ``work`` end. Any thread."""
+        """Stop ``work``. May be called from any thread."""
         self._over.set()
 
     def explain(self, error: BaseException) -> str:
-        """Return what an error of ``work`` says."""
+        """Return the message of an error of ``work``."""
         return str(error)
 
     def shortage(self) -> str:
-        """Say what Ray has."""
+        """Return a sentence with the free resources and those of each rank."""
         available = {name: count for name, count in ray_api().available_resources().items() if name in {"CPU", "GPU"}}
         return f"Ray has {available} free, and each of {self._np} rank(s) asks for {self._resources}."
 
     def _hold(self, invitation: Invitation) -> None:
-        """Start the actors, and again those that are lost; return when all have let their agents go."""
+        """Start the actors, and replace lost ones; return when all have released their agents."""
         ray, ends = ray_api(), dict[Any, int]()
         if not self._over.is_set():
             for index in range(self._np):
                 self._start(index)
             places = self._places()
-            given: dict[str, list[str]] = defaultdict(list)
+            devices: dict[str, list[str]] = defaultdict(list)
             for node, gpus in places.values():
-                given[node] += gpus
+                devices[node] += gpus
             for index, (node, _) in places.items():
-                ends[self._actors[index].hold.remote(invitation, index, node, ",".join(given[node]))] = index
+                ends[self._actors[index].hold.remote(invitation, index, node, ",".join(devices[node]))] = index
         while ends and not self._over.is_set():
-            for reference in ray.wait([*ends], num_returns=1, timeout=_LOOK_S)[0]:
+            for reference in ray.wait([*ends], num_returns=1, timeout=_POLL_S)[0]:
                 index = ends.pop(reference)
-                if not self._has_let_go(reference):
+                if not self._has_released_agent(reference):
                     self._start(index)
                     ends[self._actors[index].join.remote(invitation, index)] = index
 
@@ -135,16 +135,16 @@ class Actors:
         )
 
     def _places(self) -> dict[int, tuple[str, list[str]]]:
-        """Return the node and the GPUs of each actor, as far as they come."""
-        ray, found = ray_api(), dict[int, tuple[str, list[str]]]()
-        asked = {actor.place.remote(): index for index, actor in self._actors.items()}
-        while asked and not self._over.is_set():
-            for reference in ray.wait([*asked], num_returns=1, timeout=_LOOK_S)[0]:
-                found[asked.pop(reference)] = ray.get(reference)
-        return found
+        """Return the node and the GPUs of each actor; of those that have started, after ``cancel``."""
+        ray, places = ray_api(), dict[int, tuple[str, list[str]]]()
+        pending = {actor.place.remote(): index for index, actor in self._actors.items()}
+        while pending and not self._over.is_set():
+            for reference in ray.wait([*pending], num_returns=1, timeout=_POLL_S)[0]:
+                places[pending.pop(reference)] = ray.get(reference)
+        return places
 
-    def _has_let_go(self, reference: Any) -> bool:
-        """Tell whether an actor has ended its work because it was told to; else it, or its node, is lost."""
+    def _has_released_agent(self, reference: Any) -> bool:
+        """Return whether an actor has released its agent; if not, the actor or its node is lost."""
         ray = ray_api()
         try:
             ray.get(reference)
@@ -159,16 +159,16 @@ class _Holder:
     """The actor."""
 
     def place(self) -> tuple[str, list[str]]:
-        """Return the id of the node that it is on, and the GPUs that Ray has given it."""
+        """Return the id of this actor's node, and the GPUs that Ray has assigned to it."""
         ray = ray_api()
-        return str(ray.get_runtime_context().get_node_id()), [str(each) for each in ray.get_gpu_ids()]
+        return str(ray.get_runtime_context().get_node_id()), [str(gpu) for gpu in ray.get_gpu_ids()]
 
     def hold(self, invitation: Invitation, index: int, node: str, devices: str) -> None:
-        """Hold the agent of a rank, until it is let go; the rank sees the GPUs of all ranks of its node."""
+        """Hold the agent of a rank until it is released; the rank sees the GPUs of all ranks of its node."""
         os.environ["HVD_HOST"] = node
         invitation.accept(index, {"CUDA_VISIBLE_DEVICES": devices} if devices else None)
 
     def join(self, invitation: Invitation, index: int) -> None:
-        """Do the same in the place of an actor that was lost, with its own GPUs."""
+        """Like ``hold``, but in place of a lost actor: the rank sees the GPUs of this actor only."""
         node, gpus = self.place()
         self.hold(invitation, index, node, ",".join(gpus))

@@ -1,4 +1,4 @@
-"""What is missing for a notebook's ranks on Ray: ``%hvd doctor --on ray``."""
+"""Checks of what a notebook's ranks on Ray need: ``%hvd doctor --on ray``."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
 from hvd_kernel.ray.discovery import alive_nodes
 from hvd_kernel.ray.notebook.actors import connected
 
-_LOOK_S = 60.0
+_ANSWER_S = 60.0
 
 
 def examine() -> list[CheckResult]:
-    """Look at Ray, and at the Python of each of its nodes."""
+    """Check Ray, and the Python of each node."""
     try:
         ray = connected()
     except UsageError as error:
         return [CheckResult("Ray", False, "not at hand", str(error))]
     free = {name: f"{count:g}" for name, count in ray.available_resources().items() if name in {"CPU", "GPU"}}
-    words = ", ".join(f"{count} {name}{'s' * (count != '1')}" for name, count in sorted(free.items())) or "nothing"
+    listed = ", ".join(f"{count} {name}{'s' * (count != '1')}" for name, count in sorted(free.items())) or "nothing"
     fix = "" if free else "stop what holds them, or add nodes: ranks of --on ray ask for HVD_ON_CPUS and HVD_ON_GPUS"
     nodes = alive_nodes()
-    found = [CheckResult("Ray", bool(free), f"{ray.__version__}, {len(nodes)} node(s), {words} free", fix)]
-    address = str(ray.util.get_node_ip_address())
-    with reachable(address) as where:
-        asked = {str(node["NodeManagerAddress"]): _asked(ray, str(node["NodeID"]), where) for node in nodes}
-        there = ray.wait([*asked.values()], num_returns=len(asked), timeout=_LOOK_S)[0]
-        return found + [_told(ray, f"node {name}", each, there) for name, each in sorted(asked.items())]
+    result = CheckResult("Ray", bool(free), f"{ray.__version__}, {len(nodes)} node(s), {listed} free", fix)
+    with reachable(str(ray.util.get_node_ip_address())) as address:
+        pending = {str(node["NodeManagerAddress"]): _inspect(ray, str(node["NodeID"]), address) for node in nodes}
+        done = ray.wait([*pending.values()], num_returns=len(pending), timeout=_ANSWER_S)[0]
+        return [result, *(_result(ray, f"node {name}", answer, done) for name, answer in sorted(pending.items()))]
 
 
-def _asked(ray: Any, node: str, where: tuple[str, int]) -> Any:
+def _inspect(ray: Any, node: str, address: tuple[str, int]) -> Any:
+    """Start a task that inspects a node; return the reference to its answer."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote(*where)
+    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote(*address)
 
 
-def _told(ray: Any, name: str, reference: Any, there: list[Any]) -> CheckResult:
-    if reference not in there:
-        return CheckResult(name, False, f"no answer within {_LOOK_S:g} s", "look at the node with `ray status`")
+def _result(ray: Any, name: str, reference: Any, done: list[Any]) -> CheckResult:
+    if reference not in done:
+        return CheckResult(name, False, f"no answer within {_ANSWER_S:g} s", "look at the node with `ray status`")
     try:
         return finding(name, ray.get(reference))
-    except Exception as error:  # noqa: BLE001 - whatever the node cannot do is what is wrong with it
+    except Exception as error:  # noqa: BLE001 - any failure of the task is a failed check of the node
         last = str(error).strip().splitlines()[-1]
         return CheckResult(
             name, False, last, "install hvd-kernel for the Python of the nodes, the same version as here"
