@@ -1,7 +1,7 @@
-"""Benchmark of collectives, ours beside those of others: ``python -m hvd_kernel.bench --help``.
+"""Benchmark of allreduce against other implementations: ``python -m hvd_kernel.bench --help``.
 
 Terms.
-  contender  an implementation of allreduce, ours or another's
-  sample     the mean time of some calls in a row, of the slowest rank
-  round      every contender takes one sample of every size, in an order that turns from round to round
+  contender  an implementation of allreduce, ours or another
+  sample     the mean time of consecutive calls, on the slowest rank
+  round      one sample of every contender, in an order that rotates from round to round
 """

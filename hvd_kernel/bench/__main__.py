@@ -1,4 +1,4 @@
-"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: measure allreduce."""
+"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: allreduce compared with other installed implementations."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ OPS = ("sum", "min", "max", "product")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status: 1 when a value was wrong or a rank failed."""
-    asked = _parser().parse_args(arguments)
-    if asked.tied:
+    """Measure and print; return the exit status, 1 if a value was wrong or a rank failed."""
+    options = _parser().parse_args(arguments)
+    if options.tied:
         die_with_parent()
     try:
-        found = measure(asked)
+        measured = measure(options)
     except ClusterError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    results = [Result(**one) for one in found]
-    text = f"allreduce of {asked.dtype}, {asked.op}, {asked.np} ranks, {asked.rounds} rounds\n{table(results)}"
-    if asked.json:
-        figures = {"np": asked.np, "dtype": asked.dtype, "op": asked.op, "results": found}
-        sys.stdout.write(json.dumps(figures | {"text": text, "svg": picture(results, asked.np)}) + "\n")
+    results = [Result(**row) for row in measured]
+    text = f"allreduce of {options.dtype}, {options.op}, {options.np} ranks, {options.rounds} rounds\n{table(results)}"
+    if options.json:
+        figures = {"np": options.np, "dtype": options.dtype, "op": options.op, "results": measured}
+        sys.stdout.write(json.dumps(figures | {"text": text, "svg": picture(results, options.np)}) + "\n")
     else:
         sys.stdout.write(text)
-    return 0 if all(one["right"] for one in found) else 1
+    return 0 if all(row["right"] for row in measured) else 1
 
 
-def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the ranks and return what rank 0 wrote."""
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the ranks and return the results, which rank 0 writes."""
     with tempfile.TemporaryDirectory(prefix="hvd-bench-") as folder:
         file = Path(folder) / "results.json"
         plan = {
-            "sizes": asked.sizes,
-            "dtype": asked.dtype,
-            "op": asked.op,
-            "shared": asked.shared,
-            "limit": asked.limit,
+            "sizes": options.sizes,
+            "dtype": options.dtype,
+            "op": options.op,
+            "shared": options.shared,
+            "limit": options.limit,
             "beside_mpi": False,
-            "rounds": asked.rounds,
+            "rounds": options.rounds,
             "file": str(file),
         }
-        run_ranks(asked.np, [json.dumps(plan)], asked.timeout)
-        found: list[dict[str, Any]] = json.loads(file.read_text())
+        run_ranks(options.np, [json.dumps(plan)], options.timeout)
+        measured: list[dict[str, Any]] = json.loads(file.read_text())
         for mpi in other_mpis.installed():
             try:
                 other_mpis.run_ranks(
-                    mpi, asked.np, [json.dumps(plan | {"beside_mpi": True})], variables(), asked.timeout
+                    mpi, options.np, [json.dumps(plan | {"beside_mpi": True})], variables(), options.timeout
                 )
             except ClusterError as error:
                 sys.stderr.write(f"{mpi.name} {mpi.version} is not measured: {error}\n")
                 continue
-            found += [one for one in json.loads(file.read_text()) if one["contender"] != OURS]
-        return sorted(found, key=itemgetter("nbytes"))
+            measured += [row for row in json.loads(file.read_text()) if row["contender"] != OURS]
+        return sorted(measured, key=itemgetter("nbytes"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--op", choices=OPS, default="sum")
     parser.add_argument("--shared", action="store_true", help="also buffers in memory that the ranks share")
-    parser.add_argument("--limit", action="store_true", help="also a copy of as many bytes, which no allreduce beats")
+    parser.add_argument(
+        "--limit", action="store_true", help="also a copy of the same size, the lower bound of any allreduce"
+    )
     parser.add_argument("--rounds", type=_positive, default=7, help="samples of each contender (default: 7)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for everything (default: 600)")
     parser.add_argument("--json", action="store_true", help="print JSON, with the table and a picture")

@@ -1,4 +1,4 @@
-"""Our own API, as a user calls it."""
+"""hvd_kernel's torch API, without types."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Any
 
 import hvd_kernel.torch
 
-hvd: Any = hvd_kernel.torch  # what it re-exports is not visible to type checkers
+hvd: Any = hvd_kernel.torch  # its re-exports are not visible to type checkers

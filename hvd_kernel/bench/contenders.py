@@ -1,4 +1,4 @@
-"""Contenders of the benchmark: ours, and peers that can be imported here. Each reduces a tensor in place and blocks."""
+"""Contenders of the benchmark: ours and other installed implementations, with a blocking in-place allreduce."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ OPS = ("sum", "min", "max", "product")
 
 
 class Contender(Protocol):
-    """What is measured. A contender that cannot do a dtype says so when it makes the buffer: TypeError."""
+    """Interface of a contender. ``buffer`` raises TypeError for a dtype that it does not support."""
 
     name: str
-    reduces: bool  # False: it is there for its time alone
+    reduces: bool  # False: only its time is used
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return memory as a user of this contender would have it."""
+        """Return memory as a user of this contender allocates it."""
 
     def allreduce(self, tensor: torch.Tensor, op: str) -> None:
-        """Reduce in place; return when done."""
+        """Reduce in place; return when the result is complete."""
 
     def release(self) -> None:
-        """Take back buffers that nobody holds any more. Collective."""
+        """Release unused buffers. Collective."""
 
     def close(self) -> None:
-        """Leave. Collective."""
+        """Shut down. Collective."""
 
 
 class Ours:
@@ -48,33 +48,33 @@ class Ours:
         return torch.empty(count, dtype=dtype)
 
     def allreduce(self, tensor: torch.Tensor, op: str) -> None:
-        """Reduce under one name, as training does step after step."""
+        """Reduce under the same name in each call, as in training."""
         hvd.allreduce_(tensor, name=f"bench.{self.name}.{tensor.numel()}", op=self._ops[op])
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """No effect: the memory is private."""
 
     def close(self) -> None:
-        """Left to the last one: the others' times travel through it."""
+        """No effect: the benchmark uses the session until its end."""
 
 
 class OursShared(Ours):
-    """hvd_kernel on buffers in memory that the ranks of a host share."""
+    """hvd_kernel on buffers in memory shared by the ranks of a host."""
 
     name = f"{OURS}, shared"
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of the core."""
+        """Return shared memory of the core."""
         memory: torch.Tensor = hvd.shared_empty(count, dtype)
         return memory
 
     def release(self) -> None:
-        """Give the region back."""
+        """Release the shared memory."""
         hvd.release_shared()
 
 
 class Gloo:
-    """torch.distributed's Gloo."""
+    """The Gloo backend of torch.distributed."""
 
     name = "torch gloo"
     reduces = True
@@ -93,15 +93,15 @@ class Gloo:
         self._distributed.all_reduce(tensor, self._ops[op])
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """No effect: the memory is private."""
 
     def close(self) -> None:
-        """Leave the group."""
+        """Destroy the process group."""
         self._distributed.destroy_process_group()
 
 
 class Mpi:
-    """mpi4py's Allreduce, of whichever MPI started the ranks."""
+    """mpi4py's Allreduce, with the MPI that started the ranks."""
 
     reduces = True
 
@@ -113,7 +113,7 @@ class Mpi:
         self._ops = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return plain memory of a dtype that MPI knows."""
+        """Return plain memory; MPI has no 16-bit floating point."""
         if dtype in {torch.float16, torch.bfloat16}:
             raise TypeError(dtype)
         return torch.empty(count, dtype=dtype)
@@ -123,14 +123,14 @@ class Mpi:
         self._mpi.COMM_WORLD.Allreduce(self._mpi.IN_PLACE, tensor.numpy(), self._ops[op])
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """No effect: the memory is private."""
 
     def close(self) -> None:
-        """MPI ends with the process."""
+        """No effect: MPI shuts down with the process."""
 
 
 class MemoryCopy:
-    """A copy of each rank's buffer, all ranks at once: every allreduce has to read and to write as much."""
+    """A copy of the buffer on all ranks at once: every allreduce reads and writes at least as much."""
 
     name = LIMIT
     reduces = False
@@ -139,39 +139,39 @@ class MemoryCopy:
         self._targets: dict[int, torch.Tensor] = {}
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return plain memory, and have as much to copy it to."""
+        """Return plain memory, and allocate the target of the copy."""
         self._targets[count] = torch.empty(count, dtype=dtype)
         return torch.empty(count, dtype=dtype)
 
     def allreduce(self, tensor: torch.Tensor, _op: str) -> None:
-        """Copy."""
+        """Copy the buffer."""
         self._targets[tensor.numel()].copy_(tensor)
 
     def release(self) -> None:
-        """Let go of the targets."""
+        """Release the targets."""
         self._targets.clear()
 
     def close(self) -> None:
-        """There is nobody to leave."""
+        """No effect."""
 
 
 def under_mpi() -> bool:
-    """Tell whether an MPI launcher started this process and mpi4py is there."""
+    """Return whether an MPI launcher started this process and mpi4py is installed."""
     started = "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ
     return started and importlib.util.find_spec("mpi4py") is not None
 
 
 def contenders(rank: int, size: int, *, shared: bool, limit: bool, beside_mpi: bool = False) -> list[Contender]:
-    """Return those that are here, ours first; ``beside_mpi``: the MPI and ours alone. The same on all ranks."""
+    """Return the available contenders, ours first, with ``beside_mpi`` only ours and MPI. The same on all ranks."""
     if beside_mpi:
         return [Ours(), Mpi()]
-    found: list[Contender] = [Ours()]
+    available: list[Contender] = [Ours()]
     if shared:
-        found.append(OursShared())
+        available.append(OursShared())
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
-        found.append(Gloo(rank, size))
+        available.append(Gloo(rank, size))
     if under_mpi():
-        found.append(Mpi())
+        available.append(Mpi())
     if limit:
-        found.append(MemoryCopy())
-    return found
+        available.append(MemoryCopy())
+    return available

@@ -1,4 +1,4 @@
-"""The measurement inside each rank: values first, then times, all contenders in turn."""
+"""The measurement in each rank: check values, then measure times, with all contenders in turn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from hvd_kernel.bench.api import hvd
 from hvd_kernel.bench.contenders import Contender
 
-_SAMPLE_S = 0.02  # a sample takes about so long
+_SAMPLE_S = 0.02  # approximate duration of a sample
 _MOST_CALLS = 1000
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is reduced."""
+    """Size, dtype and operation of a reduction."""
 
     nbytes: int
     dtype: torch.dtype
@@ -27,20 +27,20 @@ class Case:
 
     @property
     def count(self) -> int:
-        """Elements: at least one."""
+        """Number of elements, at least one."""
         return max(1, self.nbytes // self.dtype.itemsize)
 
 
 @dataclass
 class Samples:
-    """Of one case: seconds by contender, one for each round, and whose values were wrong."""
+    """Samples of a case: seconds of each round by contender, and the contenders with wrong values."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
 
 
 def values(case: Case, rank: int) -> torch.Tensor:
-    """Return what a rank brings: small whole numbers, so that every dtype gives the exact result."""
+    """Return the input of a rank: small integers, for which the result is exact in every dtype."""
     index = torch.arange(case.count)
     if case.op == "product":
         return (1 + (index + rank) % 2).to(case.dtype)
@@ -48,54 +48,54 @@ def values(case: Case, rank: int) -> torch.Tensor:
 
 
 def expected(case: Case, size: int) -> torch.Tensor:
-    """Return the result that all ranks must get."""
-    both: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    """Return the expected result on all ranks."""
+    operations: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "sum": torch.add,
         "min": torch.minimum,
         "max": torch.maximum,
         "product": torch.mul,
     }
-    every = (values(case, rank).to(torch.int64) for rank in range(size))  # one at a time: there may be many ranks
-    return reduce(both[case.op], every).to(case.dtype)
+    inputs = (values(case, rank).to(torch.int64) for rank in range(size))  # lazy: there may be many ranks
+    return reduce(operations[case.op], inputs).to(case.dtype)
 
 
 def measure(case: Case, contenders: Sequence[Contender], rounds: int) -> Samples:
-    """Take samples of one case. Collective; every rank gets the same."""
+    """Measure samples of a case. Collective; the result is the same on every rank."""
     buffers = _buffers(case, contenders)
-    taking_part = [contender for contender in contenders if contender.name in buffers]
-    found = Samples({contender.name: [] for contender in taking_part})
-    mine, right = values(case, hvd.rank()), expected(case, hvd.size())
+    participants = [contender for contender in contenders if contender.name in buffers]
+    samples = Samples({contender.name: [] for contender in participants})
+    values_of_rank, result = values(case, hvd.rank()), expected(case, hvd.size())
     calls: dict[str, int] = {}
-    for number in range(rounds + 1):  # the first one tells how many calls make a sample
-        for turn in range(len(taking_part)):
-            contender = taking_part[(turn + number) % len(taking_part)]
+    for number in range(rounds + 1):  # the first round determines the number of calls in a sample
+        for turn in range(len(participants)):
+            contender = participants[(turn + number) % len(participants)]
             name = contender.name
-            buffers[name].copy_(mine)
+            buffers[name].copy_(values_of_rank)
             contender.allreduce(buffers[name], case.op)
-            if contender.reduces and _slowest(float(not torch.equal(buffers[name], right))) > 0:
-                found.wrong.add(name)
-            buffers[name].fill_(1 if case.op == "product" else 0)  # stays what it is, call after call
+            if contender.reduces and _slowest(float(not torch.equal(buffers[name], result))) > 0:
+                samples.wrong.add(name)
+            buffers[name].fill_(1 if case.op == "product" else 0)  # unchanged by reductions
             seconds = _sample(contender, buffers[name], case.op, calls.get(name, 3))
             if number == 0:
                 calls[name] = max(1, min(_MOST_CALLS, int(_SAMPLE_S / seconds)))
             else:
-                found.seconds[name].append(seconds)
+                samples.seconds[name].append(seconds)
     buffers.clear()
-    for contender in taking_part:
+    for contender in participants:
         contender.release()
-    return found
+    return samples
 
 
 def _buffers(case: Case, contenders: Sequence[Contender]) -> dict[str, torch.Tensor]:
-    found = {}
+    buffers = {}
     for contender in contenders:
-        with contextlib.suppress(TypeError):  # it has no such dtype
-            found[contender.name] = contender.buffer(case.count, case.dtype)
-    return found
+        with contextlib.suppress(TypeError):  # the dtype is not supported
+            buffers[contender.name] = contender.buffer(case.count, case.dtype)
+    return buffers
 
 
 def _sample(contender: Contender, tensor: torch.Tensor, op: str, calls: int) -> float:
-    """Return the slowest rank's mean time of a call."""
+    """Return the mean time of a call on the slowest rank."""
     hvd.barrier()
     begin = time.perf_counter()
     for _ in range(calls):

@@ -1,8 +1,8 @@
-"""Other MPIs of this machine, as peers: MPICH and Intel MPI, beside the one that starts the benchmark's ranks.
+"""Other MPIs installed on this machine: MPICH and Intel MPI, in addition to the one that starts the benchmark's ranks.
 
-A process has one MPI, so each of them gets ranks of its own, started by its own mpiexec, in which ours takes part too:
-its time over ours is of the same rounds. mpi4py's wheel is built for both families of MPIs, and finds the library that
-LD_LIBRARY_PATH names.
+A process can use one MPI, so each MPI starts separate ranks with its own mpiexec. Ours takes part in them, so that the
+ratio of times is measured in the same rounds. mpi4py's wheel is built for both families of MPIs, and loads the library
+in LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from hvd_kernel.settings.launchers import without_launchers
 
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
 _SIGNS = {"HYDRA": "MPICH", "Intel(R) MPI": "Intel MPI"}
-"""What ``--version`` says of the MPIs that share an interface with mpi4py's second build."""
+"""Text in the output of ``--version`` of the MPIs that share an ABI with mpi4py's second build."""
 
 _TAIL = 4000
 
 
 @dataclass(frozen=True)
 class OtherMpi:
-    """One that is installed."""
+    """An installed MPI."""
 
     name: str
     version: str
@@ -38,43 +38,43 @@ class OtherMpi:
 
 
 def installed(path: str | None = None) -> list[OtherMpi]:
-    """Return those on PATH and below I_MPI_ROOT, each version once; none without mpi4py.
+    """Return the MPIs on PATH and below I_MPI_ROOT, without duplicate versions; an empty list without mpi4py.
 
-    This environment's own mpiexec is left out: it starts the other contenders' ranks.
+    The environment's own mpiexec is left out: it starts the ranks of the other contenders.
     """
     if importlib.util.find_spec("mpi4py") is None:
         return []
     folders = [*(path if path is not None else os.environ.get("PATH", "")).split(os.pathsep)]
     folders += [f"{root}/bin" for root in [os.environ.get("I_MPI_ROOT")] if root]
-    own = Path(sys.prefix, "bin").resolve()
-    found: dict[tuple[str, str], OtherMpi] = {}
+    environment = Path(sys.prefix, "bin").resolve()
+    mpis: dict[tuple[str, str], OtherMpi] = {}
     for folder in map(Path, filter(None, folders)):
         programs = [folder / name for name in _NAMES if os.access(folder / name, os.X_OK)]
-        for program in programs if folder.resolve() != own else []:
-            if (known := _asked(program)) is not None:
-                found.setdefault((known.name, known.version), known)
-    return [*found.values()]
+        for program in programs if folder.resolve() != environment else []:
+            if (mpi := _identify(program)) is not None:
+                mpis.setdefault((mpi.name, mpi.version), mpi)
+    return [*mpis.values()]
 
 
-def _asked(program: Path) -> OtherMpi | None:
+def _identify(program: Path) -> OtherMpi | None:
     try:
-        asked = [str(program), "--version"]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - on PATH
+        command = [str(program), "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - on PATH
     except (OSError, subprocess.SubprocessError):
         return None
-    said = done.stdout + done.stderr
-    version = re.search(r"[Vv]ersion:?\s+(\d[\w.]*)", said)
-    name = next((name for sign, name in _SIGNS.items() if sign in said), None)
+    output = done.stdout + done.stderr
+    version = re.search(r"[Vv]ersion:?\s+(\d[\w.]*)", output)
+    name = next((name for sign, name in _SIGNS.items() if sign in output), None)
     return OtherMpi(name, version.group(1) if version else "", program) if name else None
 
 
 def run_ranks(mpi: OtherMpi, np: int, arguments: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> None:
-    """Run ``python -m hvd_kernel.bench.rank`` on np ranks of this MPI.
+    """Run ``python -m hvd_kernel.bench.rank`` on np ranks of an MPI.
 
     Raises
     ------
     ClusterError
-        A rank failed, or they did not end in time; the message carries what they wrote.
+        A rank failed, or the ranks did not finish in time; the message contains their output.
     """
     prefix = mpi.mpiexec.resolve().parent.parent
     libraries = [str(prefix / "lib"), str(prefix / "lib" / "release"), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -86,7 +86,7 @@ def run_ranks(mpi: OtherMpi, np: int, arguments: Sequence[str], variables: Mappi
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            said, _ = process.communicate(timeout=timeout_s)
+            output, _ = process.communicate(timeout=timeout_s)
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -94,4 +94,4 @@ def run_ranks(mpi: OtherMpi, np: int, arguments: Sequence[str], variables: Mappi
                 raise ClusterError(f"the ranks did not end in {timeout_s:.0f} s") from None
             raise
     if process.returncode:
-        raise ClusterError(f"{mpi.mpiexec} ended with status {process.returncode}:\n{said[-_TAIL:]}")
+        raise ClusterError(f"{mpi.mpiexec} ended with status {process.returncode}:\n{output[-_TAIL:]}")

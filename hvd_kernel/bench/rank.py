@@ -1,4 +1,4 @@
-"""Benchmark worker in each rank: ``python -m hvd_kernel.bench.rank PLAN``. Rank 0 writes the results."""
+"""Benchmark program of a rank: ``python -m hvd_kernel.bench.rank PLAN``. Rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _NUMBERS = (
 
 
 def main(text: str) -> None:
-    """Measure what the plan says."""
+    """Measure according to a plan in JSON."""
     plan = json.loads(text)
     torch.set_num_threads(1)
     for mpi, horovod in _NUMBERS:
         if mpi in os.environ:
             os.environ[horovod] = os.environ[mpi]
     hvd.init()
-    how = {name: plan[name] for name in ("shared", "limit", "beside_mpi")}
-    there = contenders(hvd.rank(), hvd.size(), **how)
-    found = []
+    options = {name: plan[name] for name in ("shared", "limit", "beside_mpi")}
+    available = contenders(hvd.rank(), hvd.size(), **options)
+    measured = []
     for nbytes in plan["sizes"]:
         case = Case(nbytes, getattr(torch, plan["dtype"]), plan["op"])
-        samples = measure(case, there, plan["rounds"])
-        found += results(case.count * case.dtype.itemsize, samples.seconds, samples.wrong, hvd.size())
+        samples = measure(case, available, plan["rounds"])
+        measured += results(case.count * case.dtype.itemsize, samples.seconds, samples.wrong, hvd.size())
     if hvd.rank() == 0:
-        Path(plan["file"]).write_text(json.dumps(as_json(found)))
-    for contender in there:
+        Path(plan["file"]).write_text(json.dumps(as_json(measured)))
+    for contender in available:
         contender.close()
     hvd.shutdown()
 

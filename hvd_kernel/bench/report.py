@@ -13,58 +13,58 @@ LIMIT = "memory copy"
 
 @dataclass(frozen=True)
 class Result:
-    """One contender at one size."""
+    """Result of a contender for one size."""
 
     contender: str
     nbytes: int
     seconds: float  # median of the samples
     algbw: float  # bytes reduced per second
-    busbw: float  # bytes per second that each rank's link carries at least
-    ratio: float  # its time over ours, the median of the rounds; above 1: ours is faster
-    right: bool  # every value on every rank was
+    busbw: float  # minimum of bytes per second on the link of each rank
+    ratio: float  # its time divided by ours, median of the rounds; above 1 ours is faster
+    right: bool  # whether every value on every rank was correct
 
 
 def busbw(nbytes: int, seconds: float, size: int) -> float:
-    """Return 2 (n - 1) / n x bytes / time: comparable between numbers of ranks."""
+    """Return 2 (n - 1) / n x bytes / time, which is comparable between numbers of ranks."""
     return 2 * (size - 1) / size * nbytes / seconds
 
 
 def results(
     nbytes: int, samples: Mapping[str, Sequence[float]], wrong: set[str], size: int, ours: str = OURS
 ) -> list[Result]:
-    """Return the figures of one size. ``samples``: seconds by contender, one of each round, in order of rounds."""
-    found = []
+    """Return the results of one size. ``samples`` has the seconds of each round, in order, by contender."""
+    rows = []
     for contender, seconds in samples.items():
         middle = median(seconds)
-        found.append(
+        rows.append(
             Result(
                 contender,
                 nbytes,
                 middle,
                 nbytes / middle,
                 busbw(nbytes, middle, size),
-                median(theirs / own for theirs, own in zip(seconds, samples[ours], strict=True)),
+                median(other / reference for other, reference in zip(seconds, samples[ours], strict=True)),
                 contender not in wrong,
             )
         )
-    return found
+    return rows
 
 
-def table(found: Sequence[Result]) -> str:
-    """Return lines for a terminal; ``!`` marks a contender whose values were wrong."""
+def table(results: Sequence[Result]) -> str:
+    """Return a table for a terminal; ``!`` marks a contender with wrong values."""
     lines = [f"{'bytes':>12} {'contender':<18} {'time':>10} {'algbw GB/s':>11} {'busbw GB/s':>11} {'time / ours':>12}"]
-    for one in found:
-        mark = " " if one.right else "!"
+    for row in results:
+        mark = " " if row.right else "!"
         lines.append(
-            f"{one.nbytes:>12} {one.contender:<18}{_time(one.seconds):>10}{mark} {one.algbw / 1e9:>11.3f} "
-            f"{one.busbw / 1e9:>11.3f} {one.ratio:>12.2f}"
+            f"{row.nbytes:>12} {row.contender:<18}{_time(row.seconds):>10}{mark} {row.algbw / 1e9:>11.3f} "
+            f"{row.busbw / 1e9:>11.3f} {row.ratio:>12.2f}"
         )
     return "\n".join(lines) + "\n"
 
 
-def as_json(found: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return the same as plain values."""
-    return [asdict(one) for one in found]
+def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the results as values for JSON."""
+    return [asdict(row) for row in results]
 
 
 def _time(seconds: float) -> str:
@@ -75,7 +75,7 @@ def _time(seconds: float) -> str:
 
 
 def nbytes_of(text: str) -> int:
-    """Read a size: 4096, 64K, 16M, 1G (powers of 1024)."""
+    """Parse a size: 4096, 64K, 16M, 1G (powers of 1024)."""
     units = {"K": 10, "M": 20, "G": 30}
     number, unit = (text[:-1], text[-1]) if text[-1:].upper() in units else (text, "")
     if not number.isdecimal() or int(number) == 0:

@@ -1,6 +1,6 @@
-"""Starts the ranks of a measurement on this host, waits for them, and leaves none behind.
+"""Starts the ranks of a measurement on this host, waits for them, and cleans up.
 
-Through the mpiexec of this environment where mpi4py is here, so that MPI can be measured; else by itself.
+With mpi4py, the environment's mpiexec starts the ranks, so that MPI can be measured; without it, hvdrun's launcher.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ def run_ranks(np: int, arguments: Sequence[str], timeout_s: float) -> None:
     Raises
     ------
     ClusterError
-        A rank failed, or they did not end in time; the message carries what they wrote.
+        A rank failed, or the ranks did not finish in time; the message contains their output.
     """
     command = [sys.executable, "-P", "-m", "hvd_kernel.bench.rank", *arguments]
     mpi = importlib.util.find_spec("mpi4py") is not None and (Path(sys.prefix) / "bin" / "mpiexec").exists()
     job = Job(command, np, env=variables(), timeout_s=timeout_s, use_mpi=mpi, mpi_args=_MCA if mpi else ())
-    said = io.StringIO()
-    outcome = launch(job, stdout=said, stderr=said)
+    output = io.StringIO()
+    outcome = launch(job, stdout=output, stderr=output)
     if outcome.status:
-        raise ClusterError(f"a rank ended with status {outcome.status}:\n{said.getvalue()[-_TAIL:]}")
+        raise ClusterError(f"a rank ended with status {outcome.status}:\n{output.getvalue()[-_TAIL:]}")
 
 
 def variables() -> dict[str, str]:
-    """Return: one thread per rank, and places where ours and torch's ranks meet: MPI's get none from the launcher."""
-    ours, theirs = _free_ports(2)
+    """Return variables for one thread per rank, and for the rendezvous of ours and torch: an MPI launcher sets none."""
+    our_port, torch_port = _free_ports(2)
     return {
         "HOROVOD_CONTROLLER_ADDR": "127.0.0.1",
-        "HOROVOD_CONTROLLER_PORT": str(ours),
+        "HOROVOD_CONTROLLER_PORT": str(our_port),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(theirs),
+        "MASTER_PORT": str(torch_port),
         "OMP_NUM_THREADS": "1",
     }
 

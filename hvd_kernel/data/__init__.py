@@ -1,4 +1,4 @@
-"""``horovod.data``: loaders of batches, read ahead by a thread where they are mixed with ``AsyncDataLoaderMixin``."""
+"""``horovod.data``: loaders of batches; with ``AsyncDataLoaderMixin`` a thread reads batches ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``horovod.data.data_loader_base``: a loader of batches, and what reads them ahead in a thread.
+"""``horovod.data.data_loader_base``: a loader of batches, and a mixin that reads them ahead in a thread.
 
 ::
 
@@ -8,8 +8,8 @@
 
     class BatchesAhead(AsyncDataLoaderMixin, Batches): ...
 
-Unlike Horovod's, every epoch has a thread of its own, which begins with the epoch: an epoch that was left early leaves
-no batches to the next one, and ``_iterate`` sees what was set before it (``sampler.set_epoch``).
+Unlike in Horovod, every epoch has its own thread, which starts with the epoch: batches of an epoch that was left early
+never appear in the next one, and ``_iterate`` sees what was set before the epoch (``sampler.set_epoch``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("hvd_kernel")
 
 
 class BaseDataLoader:
-    """Batches, one epoch after the other."""
+    """Iterable over the batches of one epoch."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -40,20 +40,21 @@ class BaseDataLoader:
             yield self._process_batch(batch)
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return what the user gets of a batch: a trainer's hook."""
+        """Return the batch that the user receives; a hook for trainers."""
         return batch
 
 
 if TYPE_CHECKING:
-    _Mixed = BaseDataLoader  # among the bases it comes after the mixin
+    _Mixed = BaseDataLoader  # follows the mixin among the bases
 else:
     _Mixed = object
 
 
 class AsyncDataLoaderMixin(_Mixed):
-    """Goes before a BaseDataLoader among the bases: a thread runs ``_iterate``, ``_process_batch`` stays with the user.
+    """Mixin before BaseDataLoader: a thread runs ``_iterate``, and the caller's thread runs ``_process_batch``.
 
-    ``async_loader_queue_size``: how many batches may wait; 0: no thread. ``debug_data_loader``: log what it does.
+    ``async_loader_queue_size`` is the number of batches that are read ahead; with 0 there is no thread.
+    ``debug_data_loader`` logs the start and end of threads.
     """
 
     def __init__(
@@ -63,35 +64,36 @@ class AsyncDataLoaderMixin(_Mixed):
             raise ValueError(f"async_loader_queue_size={async_loader_queue_size} must be 0 (no thread) or more.")
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
-        self._readings: list[Prefetch] = []
+        self._epochs: list[Prefetch] = []
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
         if self.async_loader_queue_size == 0:
             yield from super().__iter__()
             return
-        with closing(self._begin().take()) as batches:
+        with closing(self._start().take()) as batches:
             for batch in batches:
                 yield self._process_batch(batch)
 
     def close_async_loader(self) -> None:
-        """End the threads, and wait until they have ended: each with the batch that it is at."""
-        for reading in self._readings:
-            reading.stop()
-        for reading in self._readings:
-            reading.join()
-        self._readings = []
-        self._say("no thread reads any more")
+        """Stop the threads, and wait until each has finished its current batch."""
+        for epoch in self._epochs:
+            epoch.stop()
+        for epoch in self._epochs:
+            epoch.join()
+        self._epochs = []
+        self._log("no thread reads any more")
 
-    def _begin(self) -> Prefetch:
-        alive = [one for one in self._readings if one.alive]
-        # One that was stopped may still be at a batch, and two of them at a time would be too many for a file.
-        stopped = [one for one in alive if one.stopped]
-        reading = Prefetch(self._iterate, self.async_loader_queue_size, after=stopped)
-        self._readings = [*alive, reading]
-        self._say("a thread reads up to %d batches ahead", self.async_loader_queue_size)
-        return reading
+    def _start(self) -> Prefetch:
+        """Start the thread of an epoch."""
+        alive = [epoch for epoch in self._epochs if epoch.alive]
+        # A stopped thread may still read its current batch, and two threads must not read the same file at once.
+        stopped = [epoch for epoch in alive if epoch.stopped]
+        epoch = Prefetch(self._iterate, self.async_loader_queue_size, after=stopped)
+        self._epochs = [*alive, epoch]
+        self._log("a thread reads up to %d batches ahead", self.async_loader_queue_size)
+        return epoch
 
-    def _say(self, text: str, *values: Any) -> None:
+    def _log(self, text: str, *values: Any) -> None:
         if self.debug_data_loader:
             _LOG.warning("%s: " + text, type(self).__name__, *values)

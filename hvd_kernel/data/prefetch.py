@@ -1,11 +1,12 @@
-"""Prefetch: items of an iterable that a thread reads before they are taken.
+"""Prefetch: a thread reads items of an iterable before the consumer needs them.
 
 Terms.
-  reader  the thread; it runs the iterable from its first line to its last, ``finally`` included
-  room    how many items may wait; the reader waits when there are so many
-  stop    nobody takes any more: the reader ends with the item that it is at, and nobody waits for that
+  reader    the thread; it runs all code of the iterable, including ``finally``
+  consumer  the thread that iterates over ``take()``
+  room      maximum number of items that are buffered; the reader waits when the buffer is full
+  stop      the reader finishes the current item and exits, and the consumer does not wait for it
 
-What ends the reading, its end or an exception, comes after the items that were read before it.
+The consumer receives the items in order, and then the end of the iterable or its exception.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-_AT_EXIT_S = 1.0  # a source that says nothing keeps no program from ending
+_AT_EXIT_S = 1.0  # a blocked iterable does not keep the program from exiting
 _running: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 
 
 class Prefetch:
-    """One reading of an iterable. ``after``: readings that were stopped, and must have ended before this one begins."""
+    """Reads an iterable once, after the stopped readers of ``after`` have exited."""
 
     def __init__(self, read: Callable[[], Iterable[Any]], room: int, after: Sequence[Prefetch] = ()) -> None:
         self._items: deque[Any] = deque()
@@ -37,7 +38,7 @@ class Prefetch:
         self._reader.start()
 
     def take(self) -> Generator[Any, None, None]:
-        """Give the items in order; an exception of the reader's is raised here."""
+        """Yield the items in order; raise the exception of the reader, if there is one."""
         try:
             while item := self._next():
                 yield item[0]
@@ -47,7 +48,7 @@ class Prefetch:
             raise self._error
 
     def stop(self) -> None:
-        """End the reading, and the waiting of whoever takes. What an ended reader has read may still be taken."""
+        """Stop the reader and release a waiting consumer. No effect if the reader has exited: its items remain."""
         if not self.alive:
             return
         with self._changed:
@@ -56,13 +57,13 @@ class Prefetch:
             self._changed.notify_all()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the reader has ended."""
+        """Wait until the reader has exited."""
         if threading.current_thread() is not self._reader:
             self._reader.join(timeout)
 
     @property
     def alive(self) -> bool:
-        """Whether the reader still runs. In a forked child it does not, and nobody may touch its lock."""
+        """Whether the reader runs. False in a forked child, where its lock must not be acquired."""
         return self._reader.is_alive()
 
     def _next(self) -> tuple[Any] | None:
@@ -75,10 +76,10 @@ class Prefetch:
 
     def _read(self, read: Callable[[], Iterable[Any]], after: Sequence[Prefetch]) -> None:
         try:
-            for each in after:
-                each.join()
+            for reading in after:
+                reading.join()
             self._read_all(iter(read()))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for whoever takes
+        except BaseException as error:  # noqa: BLE001 - raised in the consumer
             self._error = error
         finally:
             with self._changed:
@@ -109,7 +110,7 @@ class Prefetch:
 
 @atexit.register
 def _end_all() -> None:
-    """Let no reader run into an interpreter that is going away."""
-    for one in list(_running):
-        one.stop()
-        one.join(_AT_EXIT_S)
+    """Stop all readers before the interpreter is finalized."""
+    for reading in list(_running):
+        reading.stop()
+        reading.join(_AT_EXIT_S)

@@ -1,1 +1,1 @@
-"""Formatting of ranks, numbers and files as people read them. A shared leaf."""
+"""Formatting of ranks, numbers and files for users. Imports nothing of this package."""

@@ -1,4 +1,4 @@
-"""Installed files: Python's own and the packages' of this environment, and what lies elsewhere, the user's own code."""
+"""Installed files, of Python and of the environment's packages, as opposed to the user's code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import sysconfig
 
 FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""Where they lie, each with a separator at its end."""
+"""Folders of installed files, with a separator at the end."""
 
 
 def is_installed(file: str) -> bool:
-    """Tell whether a code object's file name is such a file's, or none of a file: ``<string>``."""
+    """Return whether a code object's file name is an installed file, or not a file at all (``<string>``)."""
     return file.startswith((*FOLDERS, "<"))

@@ -1,4 +1,4 @@
-"""Labels of ranks as text: ``0,2-3``, ``[0,2-3]``, ``ranks 0-3``. Pure."""
+"""Ranks as text: ``0,2-3``, ``[0,2-3]``, ``ranks 0-3``. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PARTS = 12
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Ranks as text: ``0,2-3``."""
+    """Return ranks as text: ``0,2-3``."""
     parts: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if parts and rank == parts[-1][1] + 1:
@@ -20,18 +20,18 @@ def spans(ranks: Iterable[int]) -> str:
 
 
 def folded(ranks: Iterable[int]) -> str:
-    """Ranks for a message, as ``spans`` but of bounded length: ``0,2,4,... (500 ranks)``."""
+    """Return ranks for a message, as ``spans`` but of bounded length: ``0,2,4,... (500 ranks)``."""
     text, most = spans(every := set(ranks)), _PARTS
     parts = text.split(",")
     return text if len(parts) <= most else f"{','.join(parts[:most])},... ({len(every)} ranks)"
 
 
 def label(ranks: Iterable[int]) -> str:
-    """Ranks as the label of a line: ``[0,2-3]``."""
+    """Return ranks as the label of a line: ``[0,2-3]``."""
     return f"[{folded(ranks)}]"
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Ranks in a sentence: ``rank 2``, ``ranks 0-3``."""
+    """Return ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
     text = folded(ranks)
     return f"rank {text}" if text.isdigit() else f"ranks {text}"

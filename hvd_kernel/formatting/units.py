@@ -1,6 +1,6 @@
-"""Numbers and units as people read them, in the same words as widgets/js/units.js.
+"""Numbers and units as text, in the same format as widgets/js/units.js.
 
-tests/unit/js/units.json holds both: a table of numbers and their texts. A tie is rounded up, as browsers do.
+Both are tested with the same table of numbers and texts, tests/unit/js/units.json. A tie is rounded up, as in browsers.
 """
 
 # ruff: noqa: PLR2004 - a formatter is a list of thresholds
@@ -14,7 +14,7 @@ NONE = "\u2013"
 
 
 def number(value: float | None) -> str:
-    """0.21, 2.14, 21.4, 2,140, 2.14 M: a column of them keeps its width."""
+    """Return a number for a column of constant width: ``0.21``, ``2.14``, ``21.4``, ``2,140``, ``2.14 M``."""
     if value is None or not math.isfinite(value):
         return NONE
     size = abs(value)
@@ -29,7 +29,7 @@ def number(value: float | None) -> str:
 
 
 def metric(value: float | str | None) -> str:
-    """Return four significant digits, whole numbers (epochs, steps) as they are; ``nan`` and ``inf`` stay visible."""
+    """Return a metric with four significant digits, or all digits of a whole number (epochs, steps), or its text."""
     if value is None or isinstance(value, str):
         return NONE if value is None else value
     size = abs(value)
@@ -41,17 +41,17 @@ def metric(value: float | str | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0..1 as a whole percentage."""
+    """Return a share from 0 to 1 as a whole percentage."""
     return NONE if share is None else f"{_rounded(100 * share, '.0f')} %"
 
 
 def multiple(times: float) -> str:
-    """1.4x; beyond ten it is the other number that is next to nothing."""
+    """Return a ratio: ``1.4x``; above ten ``>10x``, as the divisor is then close to zero."""
     return f"{_rounded(times, '.1f')}x" if times < 9.95 else ">10x"
 
 
 def size_of(count: float | None) -> str:
-    """Bytes in decimal units."""
+    """Return a number of bytes in decimal units: ``2.5 MB``."""
     if not count:
         return NONE
     for unit, scale in (("GB", 1e9), ("MB", 1e6)):
@@ -62,7 +62,7 @@ def size_of(count: float | None) -> str:
 
 
 def rate_of(sent: float | None, received: float | None) -> str:
-    """Bytes per second, sent and received together; an idle link is ``0``, an absent one has no number."""
+    """Return the sum of bytes sent and received per second; ``0`` for an idle link, a dash for a missing one."""
     if sent is None or received is None:
         return NONE
     together = sent + received
@@ -70,27 +70,27 @@ def rate_of(sent: float | None, received: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """12.3 s, 4:05, 1:02:03."""
+    """Return a duration: ``12.3 s``, ``4:05``, ``1:02:03``."""
     if seconds < 59.95:
         return f"{_rounded(seconds, '.1f')} s"
-    minutes, s = divmod(int(seconds + 0.5), 60)
+    minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _rounded(value: float, form: str) -> str:
-    """Format by the binary value itself, ties up: ``format`` of a float rounds them to even."""
+    """Format the exact binary value and round ties up; ``format`` of a float rounds ties to even."""
     with localcontext(rounding=ROUND_HALF_UP):
         return format(Decimal(value), form)
 
 
 def _significant(value: float, digits: int) -> str:
-    """Format with so many digits, zeros at the end too; with an exponent where JavaScript's toPrecision has one."""
+    """Format like JavaScript's toPrecision: significant digits with trailing zeros, or an exponent."""
     rounded = Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(value)
     exponent = rounded.adjusted()
     return f"{rounded:.{digits - 1 - exponent}f}" if -7 < exponent < digits else f"{rounded:.{digits - 1}e}"
 
 
 def _short(text: str) -> str:
-    """Without zeros after the point."""
+    """Remove trailing zeros after the decimal point."""
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,1 +1,1 @@
-"""Framework adapters: what the rest of the package knows of torch, TensorFlow and the others, each behind one class."""
+"""Framework adapters: one class per framework, through which the rest of the package uses torch and the others."""

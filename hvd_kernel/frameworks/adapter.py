@@ -1,11 +1,11 @@
-"""The adapter of a framework: what a rank needs to know of values that are not Python's own.
+"""Interface of framework adapters: how a rank handles values of a framework, such as tensors and models.
 
 Terms.
-  elements  the numbers in an array or tensor, in the order of its rows
-  state     what stands for an object that holds tensors: a model, an optimizer, a random generator
+  elements  the numbers in an array or tensor, in row-major order
+  state     the contents of an object that holds tensors: a model, an optimizer, a random generator
 """
 
-# ruff: noqa: ARG002 - what a question is about, for those who answer it
+# ruff: noqa: ARG002 - arguments are for adapters that override these methods
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Elements:
-    """The numbers in an array or tensor; parts of it are read one at a time, so that a device's needs no copy."""
+    """The numbers in an array or tensor, read in parts, so that a tensor on a device is not copied as a whole."""
 
-    kind: str  # "array" or "tensor": equal numbers of two kinds are not equal values
-    dtype: str  # as NumPy writes it: "float32", "bfloat16"
+    kind: str  # "array" or "tensor": an array never equals a tensor
+    dtype: str  # NumPy's name: "float32", "bfloat16"
     shape: tuple[int, ...]
     itemsize: int
     count: int
-    raw: Callable[[slice], Flat]  # their bytes, as uint8
-    numbers: Callable[[slice], Flat]  # in a type of NumPy's, complex ones as they are
+    raw: Callable[[slice], Flat]  # the bytes of elements, as uint8
+    numbers: Callable[[slice], Flat]  # elements as a real or complex NumPy type
 
     @property
     def text(self) -> str:
-        """Write type and shape: ``float32 (3, 4)``."""
+        """Dtype and shape: ``float32 (3, 4)``."""
         return f"{self.dtype} {self.shape}"
 
 
@@ -46,18 +46,18 @@ class TensorShard:
 
 
 class FrameworkAdapter:
-    """What a framework's adapter answers; these are the answers of one that knows nothing.
+    """Base class of adapters; its methods return the defaults of a framework without any support.
 
-    An adapter is asked only while its framework is imported. It reads what it is given and never runs the user's code
-    beyond the framework's own methods.
+    An adapter is used only while its framework is imported. It reads values and runs no user code, except through the
+    framework's methods.
     """
 
     def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return ``shape`` and ``dtype`` of a tensor as people read them; None: it is none of this framework's."""
+        """Return ``shape`` and ``dtype`` of a tensor as text; None if it is not a tensor of this framework."""
         return None
 
     def elements(self, value: Any) -> Elements | None:
-        """Return the elements; None: it is not a tensor of this framework's, or has no plain bytes."""
+        """Return the elements of a tensor; None if it is not a tensor of this framework, or has no plain bytes."""
         return None
 
     def shard(self, value: Any) -> TensorShard | None:
@@ -65,19 +65,19 @@ class FrameworkAdapter:
         return None
 
     def state(self, value: Any) -> Any:
-        """Return what stands for an object with a state; the value itself where it has none."""
+        """Return the state of an object, or the object itself if it has no state."""
         return value
 
     def nbytes(self, value: Any) -> int | None:
-        """Return the size of a tensor; None: it is none of this framework's."""
+        """Return the size of a tensor in bytes; None if it is not a tensor of this framework."""
         return None
 
     def written(self) -> Iterable[type]:
-        """Return classes whose objects are equal when their texts are: devices, types."""
+        """Return classes whose objects are compared by their text: devices, types."""
         return ()
 
     def parts(self, value: Any) -> Mapping[str, Mapping[str, Any]]:
-        """Return attributes that an object finds by ``__getattr__``, in the places where it keeps them."""
+        """Return the attributes that an object looks up in ``__getattr__``, by the dictionary that holds them."""
         return {}
 
     def seeds(self) -> Mapping[str, Any]:
@@ -85,49 +85,50 @@ class FrameworkAdapter:
         return {}
 
     def reduced(self, value: Any) -> Any:
-        """Return how pickle is to make a value again elsewhere, as ``__reduce__`` does; NotImplemented: as it likes."""
+        """Return how pickle rebuilds a value in another process, like ``__reduce__``; NotImplemented: by default."""
         return NotImplemented
 
     def write(self, values: Mapping[str, Any], file: IO[bytes], pickler: type[Any]) -> None:
-        """Write values as the framework's archive: what shares memory does so there too. ``pickler``: for the rest."""
+        """Write values as an archive that keeps shared memory shared; ``pickler`` writes values without tensors."""
         raise NotImplementedError
 
     def read(self, file: IO[bytes], device: Any) -> dict[str, Any]:
-        """Read such an archive; what was on another rank's device comes to this one's."""
+        """Read an archive of ``write``; move tensors from the device of the writing rank to ``device``."""
         raise NotImplementedError
 
     def device(self, local_rank: int, named: Sequence[int]) -> Any:
-        """Return the device of this rank, as the framework names it; ``named``: the GPUs that ``--gpus`` names.
+        """Return the framework's device of this rank; ``named`` are the GPUs of ``--gpus``.
 
         Raises
         ------
         ConfigError
-            The framework does not see all that are named.
+            The framework does not see all of these GPUs.
         """
         return "cpu"
 
     def device_uuid(self, local_rank: int) -> str | None:
-        """Return the UUID of the GPU that this rank has used; None: it has used none so far, or cannot tell."""
+        """Return the UUID of the GPU that this rank has used; None if it has used no GPU, or it is unknown."""
         return None
 
     def gradient_bytes(self, value: Any) -> int:
-        """Return the size of the gradients that a model, or a tensor, has by now."""
+        """Return the size of the current gradients of a model or tensor, in bytes."""
         return 0
 
     def alive_bytes(self) -> Mapping[str, int]:
-        """Return the size of all ``tensors`` of this process, each once, whoever holds them, and of parts of these.
+        """Return the size in bytes of all ``tensors`` of this process, counted once, and of some parts.
 
-        The parts: ``gradients``, ``optimizer state``, the tensors that optimizers have made, and ``parameters``, those
-        that train. Two frameworks that are in use together, as Keras and its backend, do not tell the same bytes.
+        The parts are ``gradients``, ``optimizer state`` (tensors created by optimizers) and ``parameters`` (trainable
+        tensors). Two frameworks that are used together, such as Keras and its backend, do not report the same bytes
+        twice.
         """
         return {}
 
     unseen = ""
-    """Which of these parts the framework lets nobody see, in one sentence."""
+    """A sentence about the parts that cannot be measured in this framework; empty if there are no such parts."""
 
     def free_unused(self) -> None:
-        """Give memory back that the framework keeps for its next tensors."""
+        """Release memory that the framework has cached for new tensors."""
 
     def store(self, host: str, port: int, patience_s: float) -> Any:
-        """Return a client of the store that the framework's own launcher serves: ``set``, and ``get``, which waits."""
+        """Return a client of the key-value store of the framework's launcher, with ``set`` and a blocking ``get``."""
         raise NotImplementedError

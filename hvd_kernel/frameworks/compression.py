@@ -1,4 +1,4 @@
-"""Compression of gradients: a tensor is cast to fewer bits before it is reduced, and back to its own type after."""
+"""Compression of gradients: a tensor is cast to fewer bits before a reduction, and back to its type afterwards."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 class Compressor(ABC):
-    """Two functions that belong together."""
+    """Interface of a compression algorithm."""
 
     @staticmethod
     @abstractmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor that travels, and what ``decompress`` needs to know."""
+        """Return the tensor to be sent, and the context for ``decompress``."""
 
     @staticmethod
     @abstractmethod
@@ -23,7 +23,7 @@ class Compressor(ABC):
 
 
 class NoneCompressor(Compressor):
-    """Everything travels as it is."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -37,9 +37,9 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Floating point travels as the type ``wire``; integers as they are. A framework says how it casts."""
+    """Sends floating point tensors as the type ``wire``, others unchanged. Subclasses implement the cast."""
 
-    used = False  # in this process, by any framework: whoever gives advice asks
+    used = False  # True once any framework has used it in this process; read by the performance advice
     wire: Any
 
     @staticmethod
@@ -50,11 +50,11 @@ class CastCompressor(Compressor):
     @staticmethod
     @abstractmethod
     def is_floating(tensor: Any, /) -> bool:
-        """Tell whether the tensor's elements are floating point."""
+        """Return whether the tensor's elements are floating point."""
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Return a copy of the type that travels, and the type to restore."""
+        """Return a copy in the type to be sent, and the original type."""
         if not cls.is_floating(tensor):
             return tensor, None
         CastCompressor.used = True
@@ -62,12 +62,12 @@ class CastCompressor(Compressor):
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
-        """Return the tensor in its own type again."""
+        """Return the tensor in its original type."""
         return tensor if ctx is None else cls.cast(tensor, ctx)
 
 
 class FP16Compressor(CastCompressor):
-    """Arrays that have ``dtype`` and ``astype``, NumPy's and MXNet's: as float16 (up to 65504, 11 bits)."""
+    """Sends arrays with ``dtype`` and ``astype`` (NumPy, MXNet) as float16: up to 65504, 11 bits of precision."""
 
     wire = "float16"
 
@@ -78,12 +78,12 @@ class FP16Compressor(CastCompressor):
 
     @staticmethod
     def is_floating(tensor: Any, /) -> bool:
-        """Tell whether the array's elements are floating point."""
+        """Return whether the array's elements are floating point."""
         return bool(np.issubdtype(tensor.dtype, np.floating))
 
 
 class Compression:
-    """What ``compression=`` takes, of such arrays."""
+    """Values of ``compression=`` for NumPy and MXNet arrays."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,6 +1,6 @@
-"""Frontends: which of our modules is Horovod's API for a framework, and which of its modules take long. A table.
+"""Frontends: a table of frameworks with the module of their Horovod API and the modules that are slow to import.
 
-Nothing of a framework is imported for it, nor its adapter: it says what is worth importing before anybody asks.
+Using the table imports neither a framework nor its adapter. It selects what is imported before a cell needs it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Frontend:
 
     package: str
     api: str
-    prefetched: dict[str, float] = field(default_factory=dict)  # modules, and seconds without a cell before each
-    companions: tuple[str, ...] = ()  # packages that it imports, and that import it
-    later: tuple[str, ...] = ()  # modules that come with the first optimizer, and take seconds
-    attached: dict[str, str] = field(default_factory=dict)  # one of its modules -> ours: its ``attach`` is given that
+    prefetched: dict[str, float] = field(default_factory=dict)  # modules -> idle seconds before their import
+    companions: tuple[str, ...] = ()  # packages that import this one, or that it imports
+    later: tuple[str, ...] = ()  # modules imported by the first optimizer, which takes seconds
+    attached: dict[str, str] = field(default_factory=dict)  # module -> ours, whose ``attach`` receives it
 
 
 FRONTENDS = (
@@ -33,8 +33,8 @@ FRONTENDS = (
     ),
     Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras")),
     Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),
-    Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # which puts back first what MXNet needs
+    Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # ours first: it restores names that MXNet needs
 )
-"""The first one that is installed is the notebook's ``hvd``."""
+"""The notebook's ``hvd`` is the first one that is installed."""
 NUMPY = Frontend("numpy", "hvd_kernel.numpy")
-"""It is that where none is."""
+"""The notebook's ``hvd`` if no framework is installed."""

@@ -1,4 +1,4 @@
-"""Frameworks that are installed: their version, and what works with it or why not. Nothing of them is imported."""
+"""Installed frameworks: their versions, and which features work, or why not. No framework is imported."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _PACKAGE = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Way:
-    """Something that works with a framework, unless what is installed lacks it."""
+    """A feature of a framework, which some installations lack."""
 
     title: str
     needs: str = ""  # the package of another framework
-    without: tuple[str, ...] = ()  # distributions, or ends of a version, that cannot do it
+    without: tuple[str, ...] = ()  # distributions, or suffixes of a version, that lack it
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that Horovod's users have, and what it needs here."""
+    """A supported framework and its requirements."""
 
     title: str
     package: str
     distributions: tuple[str, ...]
     floor: str = "0"
-    plugin: str = ""  # a compiled part of ours that it needs, beside the core
-    ways: tuple[Way, ...] = ()  # what works
+    plugin: str = ""  # a compiled library of this package that it needs in addition to the core
+    ways: tuple[Way, ...] = ()  # features
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A framework, as it is here."""
+    """State of a framework in this environment."""
 
     title: str
     version: str  # "": it is not installed
     works: bool
-    summary: str  # what works and what of it does not, or why nothing does
-    ways: tuple[tuple[str, str], ...] = ()  # each that there may be, and why it does not work; "": it does
+    summary: str  # the features that work and those that do not, or why the framework does not work
+    ways: tuple[tuple[str, str], ...] = ()  # features, with the reason if they do not work, or ""
 
 
-_BACKENDS = (("TensorFlow", "tensorflow"), ("torch", "torch"), ("JAX", "jax"))  # of Keras 3; Keras 2 has the first
+_BACKENDS = (("TensorFlow", "tensorflow"), ("torch", "torch"), ("JAX", "jax"))  # of Keras 3; of Keras 2 the first
 
 FRAMEWORKS = (
     Framework(
@@ -102,41 +102,41 @@ FRAMEWORKS = (
         ways=tuple(Way(f"on {title}", package) for title, package in _BACKENDS),
     ),
 )
-"""Horovod's three, then others."""
+"""The three frameworks of Horovod, then others."""
 
 
 def every() -> list[Installed]:
-    """Look for each of ``FRAMEWORKS``."""
-    return [look(each) for each in FRAMEWORKS]
+    """Return the state of each of ``FRAMEWORKS``."""
+    return [look(framework) for framework in FRAMEWORKS]
 
 
 def one(package: str) -> Installed:
-    """Look for the framework of a package's name.
+    """Return the state of the framework with a package name.
 
     Raises
     ------
     StopIteration
-        It is none of ``FRAMEWORKS``.
+        The package is not in ``FRAMEWORKS``.
     """
-    return look(next(each for each in FRAMEWORKS if each.package == package))
+    return look(next(framework for framework in FRAMEWORKS if framework.package == package))
 
 
 def look(framework: Framework) -> Installed:
-    """Look for a framework by its distribution and our files.
+    """Return the state of a framework, from its distribution's metadata and the files of this package.
 
     Example: ``look(FRAMEWORKS[1]).ways`` is ``(("tensors of the CPU", ""), ("tensors of GPUs", "not in 2.13.0+cpu: pip
     install --force-reinstall torch"))``.
     """
-    name, here = next(_versions(framework), ("", ""))
-    if not here:
+    distribution, installed = next(_versions(framework), ("", ""))
+    if not installed:
         return Installed(framework.title, "", works=False, summary="not installed")
-    why = _why_not(framework, here)
-    ways = tuple((way.title, why or _lacks(way, name, here)) for way in framework.ways)
+    reason = _unusable(framework, installed)
+    ways = tuple((way.title, reason or _lacks(way, distribution, installed)) for way in framework.ways)
     working = [title for title, lacks in ways if not lacks]
     if framework.ways and not working:
-        why = why or "; ".join(f"{title}: {lacks}" for title, lacks in ways)
+        reason = reason or "; ".join(f"{title}: {lacks}" for title, lacks in ways)
     lacking = [f"not {title} ({lacks})" for title, lacks in ways if lacks]
-    return Installed(framework.title, here, not why, why or "; ".join(working + lacking), ways)
+    return Installed(framework.title, installed, not reason, reason or "; ".join(working + lacking), ways)
 
 
 def _versions(framework: Framework) -> Iterator[tuple[str, str]]:
@@ -147,21 +147,22 @@ def _versions(framework: Framework) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _lacks(way: Way, distribution: str, here: str) -> str:
-    """Return why what is installed cannot do this; empty: it can."""
+def _lacks(way: Way, distribution: str, installed: str) -> str:
+    """Return why a feature does not work with an installed version, or an empty string."""
     if way.needs:
         other = one(way.needs)
         return "" if other.version else f"{other.title} is not installed: pip install {way.needs}"
-    culprits = [each for each in way.without if distribution == each or (each.startswith("+") and here.endswith(each))]
-    return f"not in {distribution} {here}: {way.remedy}" if culprits else ""
+    names = (distribution, f"+{installed.rpartition('+')[2]}")
+    return f"not in {distribution} {installed}: {way.remedy}" if any(name in way.without for name in names) else ""
 
 
-def _why_not(framework: Framework, here: str) -> str:
+def _unusable(framework: Framework, installed: str) -> str:
+    """Return why a framework does not work at all, or an empty string."""
     if not (_PACKAGE / framework.package / "__init__.py").exists():
         return "hvd_kernel has no API for it"
     try:
-        old = Version(here) < Version(framework.floor)
-    except InvalidVersion:  # somebody's own build
+        old = Version(installed) < Version(framework.floor)
+    except InvalidVersion:  # a custom build
         old = False
     if old:
         return f"too old: {framework.floor} or newer is needed (pip install --upgrade {framework.distributions[0]})"

@@ -1,4 +1,4 @@
-"""Names that NumPy 1.24 has taken away, put back for frameworks of before: MXNet uses them when it is imported."""
+"""Names that NumPy 1.24 removed, restored for older frameworks: MXNet uses them when it is imported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ GONE = {"bool": bool, "complex": complex, "float": float, "int": int, "object": 
 
 
 def put_back() -> None:
-    """Let ``numpy.bool`` and the like be Python's own again. NumPy 2, with which it is no use, is left alone."""
+    """Restore ``numpy.bool`` and similar names as Python's types. NumPy 2 is left unchanged: MXNet needs more there."""
     numpy = importlib.import_module("numpy")
     if numpy.__version__.startswith("1."):
-        for name, kind in GONE.items():
-            vars(numpy).setdefault(name, kind)
+        for name, cls in GONE.items():
+            vars(numpy).setdefault(name, cls)

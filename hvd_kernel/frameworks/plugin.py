@@ -1,4 +1,4 @@
-"""Plugins of frameworks: compiled libraries that lie beside the core's and reach it by its C table."""
+"""Framework plugins: compiled libraries next to the core library, which they call through its C table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def path_of(file: str) -> Path:
-    """Return where a library of this package lies, with the core loaded."""
+    """Load the core, and return the path of a library of this package."""
     return Path(str(_core().__file__)).with_name(file)
 
 
@@ -19,7 +19,7 @@ def load(file: str, framework: str) -> ctypes.CDLL:
     Raises
     ------
     ImportError
-        The system cannot load it, and why.
+        The library cannot be loaded; the message has the reason.
     """
     path = path_of(file)
     try:
@@ -29,7 +29,7 @@ def load(file: str, framework: str) -> ctypes.CDLL:
 
 
 def core_table() -> ctypes.c_void_p:
-    """Return the core's C table (native/c_api/hvd_core.h), which a plugin is given."""
+    """Return the core's C table (native/c_api/hvd_core.h), to be passed to a plugin."""
     return ctypes.c_void_p(_core().core_table())
 
 

@@ -1,7 +1,7 @@
-"""The registry of framework adapters, each imported only when its framework is in use.
+"""The registry of framework adapters, which are imported only when their framework is in use.
 
-What is not imported costs nothing: a rank that trains with TensorFlow never touches torch. Only the thread that runs
-the user's code imports adapters, with ``settle``: another one could wait for it, and it for that one.
+A rank that trains with TensorFlow never imports torch. Only the thread that runs the user's code imports adapters, with
+``settle``: with imports in two threads, these could wait for each other's import locks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hvd_kernel.frameworks.adapter import FrameworkAdapter
 from hvd_kernel.protocol import serialization
 
-_MODULES = {  # a package -> where its adapter is; Keras before what it may stand on
+_MODULES = {  # package -> module of its adapter; Keras before its backends
     "numpy": "hvd_kernel.numpy.adapter",
     "keras": "hvd_kernel.keras.adapter",
     "tf_keras": "hvd_kernel.keras.adapter",
@@ -27,15 +27,15 @@ _unusable: set[str] = set()
 
 
 def adapter(package: str) -> FrameworkAdapter:
-    """Return the adapter of a framework, which is imported with it.
+    """Import and return the adapter of a framework, and the framework.
 
     Raises
     ------
     ImportError
-        The framework, or a version of it that works, is not installed.
+        The framework is not installed, or its version is not supported.
     """
-    made: FrameworkAdapter = importlib.import_module(_MODULES[package]).ADAPTER
-    return made
+    instance: FrameworkAdapter = importlib.import_module(_MODULES[package]).ADAPTER
+    return instance
 
 
 def settle() -> None:
@@ -47,13 +47,13 @@ def settle() -> None:
             and serialization.loaded(package) is not None
         ):
             _unusable.add(package)
-            with suppress(ImportError):  # too old a version: whoever uses it hears so from its own import
+            with suppress(ImportError):  # an unsupported version: importing our API of it raises this
                 adapter(package)
                 _unusable.remove(package)
 
 
 def in_use() -> Iterator[FrameworkAdapter]:
-    """Yield the adapters that have been imported. Any thread."""
+    """Yield the adapters that have been imported. May be called from any thread."""
     for name in dict.fromkeys(_MODULES.values()):
         module = serialization.loaded(name)
         if module is not None:
@@ -61,8 +61,9 @@ def in_use() -> Iterator[FrameworkAdapter]:
 
 
 def first(question: str, value: Any) -> Any:
-    """Return the first answer that is not None to a question about a value; None: nobody knows it.
+    """Call a method of all imported adapters with a value; return the first result that is not None, or None.
 
     Example: ``first("elements", tensor)``.
     """
-    return next((found for each in in_use() if (found := getattr(each, question)(value)) is not None), None)
+    answers = (getattr(framework, question)(value) for framework in in_use())
+    return next((answer for answer in answers if answer is not None), None)

@@ -1,1 +1,1 @@
-"""The Jupyter kernel ``hvd_kernel``: ipykernel's, with the magics loaded and the ranks tied to its life."""
+"""The Jupyter kernel ``hvd_kernel``: ipykernel with the magics loaded; the ranks exit with the kernel."""

@@ -1,6 +1,6 @@
-"""``python -P -m hvd_kernel.kernel -f CONNECTION_FILE``: what the kernelspec starts.
+"""``python -P -m hvd_kernel.kernel -f CONNECTION_FILE``: the command of the kernelspec.
 
--P keeps the notebook's folder off the path while we are loaded, so that no file there can stand for one of our modules.
+-P keeps the notebook's folder off the path while this package is imported, so that no file there shadows a module.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class HvdKernelApp(kernelapp.IPKernelApp):
-    """ipykernel's application, started without the notebook's folder on its path."""
+    """ipykernel's application, for a process that was started without the notebook's folder on its path."""
 
-    classes = [*kernelapp.IPKernelApp.classes, HvdKernel]  # noqa: RUF012 - as in the base; --help-all lists our settings
+    classes = [*kernelapp.IPKernelApp.classes, HvdKernel]  # noqa: RUF012 - as in the base; for --help-all
 
     def init_path(self) -> None:
-        """Let cells import from the notebook's folder, in IPython's place for it, unless the user says otherwise."""
+        """Add the notebook's folder to the path, in the same position as IPython, unless the user disabled it."""
         if "" in sys.path or self.ignore_cwd or os.environ.get("PYTHONSAFEPATH"):
             return
-        places = (at for at, path in enumerate(sys.path) if os.path.basename(path) in _INSTALLED)  # noqa: PTH119 - "" too
-        sys.path.insert(next(places, 0), "")
+        positions = (i for i, path in enumerate(sys.path) if os.path.basename(path) in _INSTALLED)  # noqa: PTH119 - ""
+        sys.path.insert(next(positions, 0), "")
 
 
 def find_ipython_dir() -> None:
-    """Give IPython a folder that goes with this kernel where it can make none, and would end with an error."""
+    """Set IPython's folder to a temporary one if the default cannot be created: IPython would fail otherwise."""
     try:
         get_ipython_dir()
-    except OSError as error:  # it asks for permissions, which tell nothing of a full quota, or of root on NFS
+    except OSError as error:  # IPython checks permissions only, which miss a full quota and root on NFS
         sys.stderr.write(f"{error.filename} cannot be made ({error.strerror}): history lasts as long as this kernel\n")
         os.environ["IPYTHONDIR"] = folder = tempfile.mkdtemp(prefix=INSTEAD)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def main() -> None:
-    """Serve until shut down."""
+    """Run the kernel until it is shut down."""
     find_ipython_dir()
     vars(kernelapp)["IOPubThread"] = PrivatePipe  # the application has no setting for it
     HvdKernelApp.launch_instance(kernel_class=HvdKernel)

@@ -1,12 +1,9 @@
-"""Interrupt handler of the notebook's own kernel: it raises in the user's code, never beside it.
+"""Interrupt handler of the notebook's kernel: it raises KeyboardInterrupt in the user's code only.
 
-ipykernel raises KeyboardInterrupt wherever the main thread is while it answers a request. Between taking a cell and
-running it, or while the reply is written, nobody catches it: the cell gets no reply, and shows as running for ever.
-What the key does to the ranks of a cell is in magics/interrupts.py.
-
-Terms.
-  beside    in IPython's or ipykernel's own code; a press that comes there waits for the user's next statement in the
-            same cell, and is forgotten with the cell
+ipykernel raises KeyboardInterrupt anywhere in the main thread while it handles a request. Before a cell runs, or while
+the reply is written, no code catches it: the cell gets no reply, and is shown as running forever. An interrupt that
+arrives in IPython's or ipykernel's code is kept until the user's next statement in the same cell, and discarded at the
+end of the cell. magics/interrupts.py describes the effect of an interrupt on the ranks of a cell.
 """
 
 from __future__ import annotations
@@ -22,60 +19,60 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 
 
 class Interrupts:
-    """Where the main thread is, and whether a press waits. Subshells are other threads: no signal reaches them."""
+    """Signal handler that knows whether the main thread runs user code. Subshells run in threads without signals."""
 
     def __init__(self) -> None:
-        self._inside = False
-        self._waiting = False
+        self._in_user_code = False
+        self._pending = False
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        """Take a press (a signal handler)."""
-        if self._inside:
+        """Handle SIGINT."""
+        if self._in_user_code:
             raise KeyboardInterrupt
-        self._waiting = True
+        self._pending = True
 
     def begin(self) -> Any:
-        """Take presses from here on; return who took them before."""
-        self._waiting = False
+        """Install this handler; return the previous one."""
+        self._pending = False
         return signal.signal(signal.SIGINT, self)
 
     @contextmanager
     def users_code(self) -> Iterator[None]:
-        """Mark the user's own code, which may run cells itself."""
-        with self._marked(inside=True):
+        """Mark the user's code, which may run cells itself."""
+        with self._marked(user_code=True):
             yield
 
     @contextmanager
     def own_code(self) -> Iterator[None]:
-        """Mark IPython's own code within the user's: the press waits."""
-        with self._marked(inside=False):
+        """Mark IPython's code inside the user's code: an interrupt is kept."""
+        with self._marked(user_code=False):
             yield
 
     @contextmanager
-    def _marked(self, *, inside: bool) -> Iterator[None]:
+    def _marked(self, *, user_code: bool) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        outside, self._inside = self._inside, inside
+        before, self._in_user_code = self._in_user_code, user_code
         try:
-            if inside and self._waiting:
-                self._waiting = False
+            if user_code and self._pending:
+                self._pending = False
                 raise KeyboardInterrupt
             yield
         finally:
-            self._inside = outside
+            self._in_user_code = before
 
 
 class HvdShell(ZMQInteractiveShell):
-    """IPython's shell that says when the user's code runs."""
+    """IPython's shell, which marks when the user's code runs."""
 
     async def run_code(self, *args: Any, **kwargs: Any) -> bool:
-        """Run one statement of the user's, where an interrupt may raise."""
+        """Run one statement of the user; an interrupt raises."""
         with self.kernel.interrupts.users_code():
             failed: bool = await super().run_code(*args, **kwargs)  # type: ignore[no-untyped-call]
         return failed
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show an error whole: IPython calls this within a statement, and a press would leave its cell without one."""
+        """Show an error without interruption: IPython calls this inside a statement, whose error would be lost."""
         with self.kernel.interrupts.own_code():
             super().showtraceback(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""HvdKernel: what ipykernel's kernel can do (completion, inspection, debugger, subshells, widgets), and the magics."""
+"""HvdKernel: ipykernel's kernel (completion, inspection, debugger, subshells, widgets) with the magics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _version() -> str:
 
 
 class HvdKernel(PagesAside, SettingTraits):
-    """ipykernel's kernel with ``%%hvdrun`` at hand."""
+    """ipykernel's kernel with ``%%hvdrun``."""
 
     implementation = "hvd_kernel"
     implementation_version = _version()
@@ -35,22 +35,22 @@ class HvdKernel(PagesAside, SettingTraits):
         super().__init__(**kwargs)
         try:
             load_ipython_extension(self.shell)
-        except ConfigError as error:  # of HVD_COMPAT: a notebook without ``import horovod`` is better than none
+        except ConfigError as error:  # of HVD_COMPAT: a notebook works without ``import horovod``
             self.log.warning("%s", error)
 
     @property
     def banner(self) -> str:  # type: ignore[override]
-        """Say what this is, above IPython's own words."""
+        """Name and version of this kernel, above IPython's banner."""
         return (
             f"hvd_kernel {self.implementation_version}: %%hvdrun -np 4 runs a cell on four ranks\n{self.shell.banner}"
         )
 
     def pre_handler_hook(self) -> None:
-        """Take the interrupt key while a request of the shell channel is answered."""
+        """Install the interrupt handler for a request of the shell channel."""
         self.saved_sigint_handler = self.interrupts.begin()
 
     def do_shutdown(self, restart: bool) -> Any:
-        """Stop the ranks, but those that are kept, then the kernel."""
+        """Stop the ranks, except those that are kept, then the kernel."""
         manager = manager_of(self.shell)
         if manager is not None:
             manager.end()

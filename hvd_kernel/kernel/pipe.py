@@ -1,7 +1,7 @@
-"""Output pipe from children that a cell forks, closed to strangers.
+"""Encrypted output pipe from children that a cell forks.
 
-ipykernel hears the output of forked children on a TCP port of this machine that anybody may write to, and compares a
-secret in the message afterwards. Here the port wants a key first, which only a fork of this process has.
+ipykernel receives the output of forked children on a local TCP port that every user may write to, and checks a secret
+inside the message. This pipe also requires a CurveZMQ key, which only a fork of this process has.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from zmq.eventloop.zmqstream import ZMQStream
 
-_LINGER_MS = 10_000  # what a child's last words may take, for a kernel that is paused on a busy machine to have them
+_LINGER_MS = 10_000  # for a child's last output, if the kernel is slow to receive on a busy machine
 
 
 class PrivatePipe(IOPubThread):
-    """ipykernel's publishing thread with CurveZMQ on the pipe."""
+    """ipykernel's publishing thread, with CurveZMQ on the pipe."""
 
     def _setup_pipe_in(self) -> None:
         self._pipe_uuid = os.urandom(16)
