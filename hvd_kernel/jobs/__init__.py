@@ -1,6 +1,6 @@
-"""Job specifications: read from any platform's file, line or environment, written for any other.
+"""Job specifications: read from a platform's file, command line or environment, and written for another platform.
 
-A reader is a pure function to a ``JobSpec``, a writer a pure function from one; nothing here starts a process.
+Readers are pure functions that return a ``JobSpec``, writers pure functions of one; no process is started.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""YAML documents that know line and column of every value, for errors that say where.
+"""YAML documents with the line and column of every value, for error messages.
 
 Terms.
-  path   the names and numbers that lead to a value: ("environment", "replicas", "n_workers")
-  model  a msgspec.Struct that says which fields there are, and their types
+  path   the keys and indices of a value: ("environment", "replicas", "n_workers")
+  model  a msgspec.Struct that defines the fields and their types
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Model = typing.TypeVar("Model", bound=msgspec.Struct)
 
 @dataclass
 class Document:
-    """A parsed file, and where each of its values stands."""
+    """A parsed file, with the positions of its values."""
 
     name: str
     value: Any = None
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def error(self, path: Path, what: str) -> JobError:
-        """Return an error on the value at a path, or on the nearest one above it that is there."""
+    def error(self, path: Path, message: str) -> JobError:
+        """Return an error with the position of the value at a path, or of its nearest existing parent."""
         near = next(path[:n] for n in range(len(path), -1, -1) if path[:n] in self.marks or n == 0)
         line, column = self.marks.get(near, (1, 1))
         named = f"{'.'.join(map(str, path))}: " if path else ""
-        return JobError(f"{self.name}:{line}:{column}: {named}{what.rstrip('.')}.")
+        return JobError(f"{self.name}:{line}:{column}: {named}{message.rstrip('.')}.")
 
     def convert(self, model: type[Model], path: Path = ()) -> Model:
         """Return the value at a path as a model.
@@ -59,7 +59,7 @@ class Document:
         Raises
         ------
         JobError
-            A field is unknown, missing or of another type; what is allowed: said.
+            A field is unknown, missing or of another type; the message has what is allowed.
         """
         value = self.value
         for step in path:
@@ -69,16 +69,17 @@ class Document:
         try:
             return msgspec.convert(value, model)
         except msgspec.ValidationError as error:
-            raise self._told(str(error), model, path) from None
+            raise self._error_of(str(error), model, path) from None
 
-    def _told(self, text: str, model: type, path: Path) -> JobError:
-        found = _AT.fullmatch(text)
-        what, below = (found["what"], _steps(found["path"])) if found else (text, ())
-        if missing := _MISSING.fullmatch(what):
+    def _error_of(self, text: str, model: type, path: Path) -> JobError:
+        """Convert the message of a msgspec error for a value at a path."""
+        match = _AT.fullmatch(text)
+        message, below = (match["what"], _steps(match["path"])) if match else (text, ())
+        if missing := _MISSING.fullmatch(message):
             return self.error((*path, *below, missing[1]), "is missing")
-        unknown = _UNKNOWN.fullmatch(what)
+        unknown = _UNKNOWN.fullmatch(message)
         if not unknown:
-            return self.error(path + below, _plain(what))
+            return self.error(path + below, _plain(message))
         allowed = _fields(model, below)
         near = difflib.get_close_matches(unknown[1], allowed, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -86,28 +87,30 @@ class Document:
 
 
 def parse(text: str, name: str) -> Document:
-    """Parse one YAML document; a line of three dots, as documentation has them, stands for something left out.
+    """Parse a YAML document; a line of three dots, an ellipsis in documentation, is ignored.
 
     Raises
     ------
     JobError
-        It is not YAML, too large, or has a name twice.
+        The text is not YAML, is too large, or has a duplicate key.
     """
-    root = _nodes(_LEFT_OUT.sub(r"\1#..", text), name, yaml.compose)  # a comment as long as the dots
+    root = _nodes(
+        _LEFT_OUT.sub(r"\1#..", text), name, yaml.compose
+    )  # a comment of the same length, which keeps columns
     return _document(root, name)
 
 
 def parse_all(text: str, name: str) -> list[Document]:
-    """Parse the YAML documents of one file, with ``---`` between them, as kubectl takes them; empty ones are left out.
+    """Parse the YAML documents of a file, separated by ``---`` as for kubectl, without empty ones.
 
     Raises
     ------
     JobError
-        As ``parse``.
+        See ``parse``.
     """
     nodes = _nodes(text, name, lambda text, Loader: list(yaml.compose_all(text, Loader)))  # noqa: N803 - PyYAML's name
-    found = [_document(node, name) for node in nodes if not _is_empty(node)]
-    return found or [_document(None, name)]
+    documents = [_document(node, name) for node in nodes if not _is_empty(node)]
+    return documents or [_document(None, name)]
 
 
 def _nodes(text: str, name: str, compose: Any) -> Any:
@@ -128,7 +131,7 @@ def _nodes(text: str, name: str, compose: Any) -> Any:
 
 
 def _check_extent(text: str, document: Document) -> None:
-    """Refuse what has too many values or levels, before libyaml's composer, which ends the process on deep ones."""
+    """Reject text with too many values or levels; libyaml's composer crashes the process on deep nesting."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -150,14 +153,14 @@ def _document(root: yaml.Node | None, name: str) -> Document:
 
 
 def ignored_fields(model: msgspec.Struct | None, path: Path) -> list[str]:
-    """Return a sentence on each field that a file has and that is ignored: its type's description says why."""
+    """Return a sentence for each ignored field of a file; the description of the field's type is the reason."""
     if model is None:
         return []
-    told = []
-    for name, why in _reasons(type(model)):
+    sentences = []
+    for name, reason in _reasons(type(model)):
         if getattr(model, name) is not None:
-            told.append(f"{'.'.join(map(str, (*path, name)))} is ignored: {why}")
-    return told
+            sentences.append(f"{'.'.join(map(str, (*path, name)))} is ignored: {reason}")
+    return sentences
 
 
 @functools.cache
@@ -174,28 +177,28 @@ def _value(node: yaml.Node, path: Path, document: Document) -> Any:
     if len(document.marks) > MAX_VALUES or len(path) > MAX_DEPTH:
         raise document.error((), f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels: aliases multiply them")
     if isinstance(node, yaml.SequenceNode):
-        return [_value(each, (*path, number), document) for number, each in enumerate(node.value)]
+        return [_value(item, (*path, index), document) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, document)
     return _scalar(node, path, document)
 
 
 def _mapping(node: yaml.MappingNode, path: Path, document: Document) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise document.error(path, "must be a name with a value")
-        if key.value in found:
+        if key.value in mapping:
             line = document.marks[*path, key.value][0]
             raise document.error((*path, key.value), f"appears twice, in lines {line} and {key.start_mark.line + 1}")
-        found[key.value] = _value(value, (*path, key.value), document)
-    return found
+        mapping[key.value] = _value(value, (*path, key.value), document)
+    return mapping
 
 
 def _scalar(node: yaml.Node, path: Path, document: Document) -> Any:
     if node.tag in _TEXTS:
         return node.value
-    if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:  # 1:1:1:... is a number to YAML, and takes its time
+    if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:  # 1:1:1:... is a number in YAML, and slow to parse
         raise document.error(path, f"{_shown(node.value)} is too long for {node.tag}")
     try:
         return yaml.constructor.SafeConstructor().construct_object(node)
@@ -204,17 +207,17 @@ def _scalar(node: yaml.Node, path: Path, document: Document) -> Any:
 
 
 def _steps(text: str) -> Path:
-    """Return what ``.a.b[0]`` leads to, up to the first step that msgspec does not name."""
-    found: list[str | int] = []
+    """Return the path of ``.a.b[0]``, up to the first step that msgspec does not name."""
+    steps: list[str | int] = []
     for name, number in _PATH.findall(text):
         if number == "...":
             break
-        found.append(int(number) if number else name)
-    return tuple(found)
+        steps.append(int(number) if number else name)
+    return tuple(steps)
 
 
 def _fields(model: Any, path: Path) -> list[str]:
-    """Return the names of the fields of the model that a path leads to from a model."""
+    """Return the field names of the model at a path below a model."""
     for step in path:
         hints = typing.get_type_hints(_struct(model)) if isinstance(step, str) else {}
         renamed = dict(zip(_struct(model).__struct_encode_fields__, _struct(model).__struct_fields__, strict=True))
@@ -223,9 +226,9 @@ def _fields(model: Any, path: Path) -> list[str]:
 
 
 def _struct(model: Any) -> Any:
-    """Return the struct of ``Struct``, ``Struct | None``, ``list[Struct]``; of several the first."""
+    """Return the first struct in ``Struct``, ``Struct | None`` or ``list[Struct]``."""
     if isinstance(model, types.UnionType) or typing.get_origin(model) is not None:
-        return next(found for found in map(_struct, typing.get_args(model)) if found is not None)
+        return next(struct for struct in map(_struct, typing.get_args(model)) if struct is not None)
     return model if isinstance(model, type) and issubclass(model, msgspec.Struct) else None
 
 
@@ -241,16 +244,16 @@ _WORDS = {
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?: (>=|<=|>|<) ([^`]*))?(?:, got `(\w+)`)?")
 
 
-def _plain(what: str) -> str:
-    """Return msgspec's words for a type in plain ones: "must be a whole number, not text"."""
-    found = _EXPECTED.fullmatch(what)
-    if not found:
-        return what
-    wanted = " or ".join(_WORDS.get(each, each) for each in found[1].split(" | ") if each != "null")
-    bound = f", {found[2]} {found[3]}" if found[2] else ""
-    return f"must be {wanted}{bound}" + (f", not {_WORDS.get(found[4], found[4])}" if found[4] else "")
+def _plain(text: str) -> str:
+    """Return msgspec's message about a type in plain words: "must be a whole number, not text"."""
+    match = _EXPECTED.fullmatch(text)
+    if not match:
+        return text
+    expected = " or ".join(_WORDS.get(name, name) for name in match[1].split(" | ") if name != "null")
+    bound = f", {match[2]} {match[3]}" if match[2] else ""
+    return f"must be {expected}{bound}" + (f", not {_WORDS.get(match[4], match[4])}" if match[4] else "")
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line's worth
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - fits on a line

@@ -1,9 +1,9 @@
-"""Command-line flags as tables: which there are, how many values each takes, and what a reader does with it. Pure.
+"""Tables of command-line flags: their names, number of values, and use. Pure.
 
 Terms.
-  use      what a flag is for: np, hosts, variable, ...; "ignored": its note says what is done instead;
-           "quiet": nothing, and nobody misses it; "refused": its note says what to write instead
-  spelled  a flag and its values as they were written
+  use      purpose of a flag: np, hosts, variable, ...; "ignored": the note has the reason; "quiet": ignored without a
+           warning; "refused": the note has an alternative
+  spelled  a flag and its values as written by the user
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GLUED = re.compile(r"(-{1,2}(?:np|n))([0-9]+)")
 
 
 class Flag(NamedTuple):
-    """A row of a table."""
+    """A flag of a table."""
 
     use: str
     nargs: int = 1
@@ -30,7 +30,7 @@ class Flag(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A flag of a line, with its values."""
+    """A flag on a command line, with its values."""
 
     name: str
     flag: Flag
@@ -42,21 +42,21 @@ Table = Mapping[str, Flag]
 
 
 class Spellings(NamedTuple):
-    """Flags with their dashes, of which each may be abbreviated.
+    """Flags with dashes that may be abbreviated.
 
     Parameters
     ----------
     flags
-        All of them.
+        All flags.
     last
-        Beginnings of those that an abbreviation means only where it can mean no other.
+        Prefixes of flags with low priority: an abbreviation stands for them only if no other flag matches.
     """
 
     flags: Sequence[str] = ()
     last: tuple[str, ...] = ()
 
     def whole(self, begun: str, meaning: Callable[[str], Hashable]) -> str:
-        """Return the flag that an abbreviation stands for, as argparse does; "": none begins so.
+        """Return the flag for an abbreviation, like argparse, or an empty string if no flag matches.
 
         >>> Spellings(("-np", "--num-proc")).whole("--num", str)
         '--num-proc'
@@ -64,14 +64,14 @@ class Spellings(NamedTuple):
         Parameters
         ----------
         begun
-            What is written, dashes and all, without ``=value``.
+            The abbreviation with dashes, without ``=value``.
         meaning
-            What a flag means: several names of one meaning are no choice.
+            Function that returns the meaning of a flag: names with the same meaning are not ambiguous.
 
         Raises
         ------
         ValueError
-            Several flags begin so; the text names them.
+            The abbreviation is ambiguous; the message has the flags.
         """
         likely = [flag for flag in self.flags if flag.startswith(begun)]
         likely = [flag for flag in likely if not flag.startswith(self.last)] or likely
@@ -84,87 +84,87 @@ _WHOLE = Spellings()
 
 
 def table(*rows: tuple[str, Flag]) -> dict[str, Flag]:
-    """Return a table of rows ``("n np c", Flag(...))``: several names, without their dashes, for one flag."""
+    """Return a table from rows ``("n np c", Flag(...))`` with the names of a flag, without dashes."""
     return {name: flag for names, flag in rows for name in names.split()}
 
 
-def take(line: Sequence[ShellWord], known: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
-    """Return the flags at the beginning of a line, and where what follows them begins.
+def split(line: Sequence[ShellWord], table: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
+    """Return the flags at the start of a command line, and the index of the first word after them.
 
-    One dash or two mean the same, ``--flag=value`` is ``--flag value``, and dots stand for what documentation left out.
-    ``spellings``: of flags that may be abbreviated; none, as with mpirun, else.
+    One and two dashes are equivalent, ``--flag=value`` is ``--flag value``, and an ellipsis is accepted. ``spellings``
+    has the flags that may be abbreviated; by default there are no abbreviations, as with mpirun.
 
     Raises
     ------
     JobError
-        A flag is unknown or refused, abbreviates several, or its value is missing.
+        A flag is unknown, refused or ambiguous, or its value is missing.
     """
-    found: list[Given] = []
-    at = 0
-    while at < len(line) and (line[at].value[:1] == "-" or line[at].value in _LEFT_OUT):
-        text = line[at].value
+    flags: list[Given] = []
+    index = 0
+    while index < len(line) and (line[index].value[:1] == "-" or line[index].value in _LEFT_OUT):
+        text = line[index].value
         if text in _LEFT_OUT:
-            found.append(Given(text, Flag("ignored", 0, "it stands for flags that are not shown"), (), text))
-            at += 1
+            flags.append(Given(text, Flag("ignored", 0, "it stands for flags that are not shown"), (), text))
+            index += 1
             continue
         if text == "--":
-            return found, at + 1
-        given = _given(line, at, known, name, spellings)
-        found.append(given)
-        at += 1 + given.flag.nargs - ("=" in text and given.flag.nargs > 0)
-    return found, at
+            return flags, index + 1
+        flag = _read_flag(line, index, table, name, spellings)
+        flags.append(flag)
+        index += 1 + flag.flag.nargs - ("=" in text and flag.flag.nargs > 0)
+    return flags, index
 
 
-def _given(line: Sequence[ShellWord], at: int, known: Table, name: str, spellings: Spellings) -> Given:
-    text = line[at].value
+def _read_flag(line: Sequence[ShellWord], index: int, table: Table, name: str, spellings: Spellings) -> Given:
+    text = line[index].value
     bare, equals, rest = text.lstrip("-").partition("=")
-    if bare and bare not in known:
-        bare = _whole(text.partition("=")[0], known, name, spellings) or bare
-    flag = known.get(bare)
+    if bare and bare not in table:
+        bare = _whole(text.partition("=")[0], table, name, spellings) or bare
+    flag = table.get(bare)
     if flag is None:
-        raise JobError(f"{name}: {_unknown(text.partition('=')[0], bare, known)}")
+        raise JobError(f"{name}: {_unknown(text.partition('=')[0], bare, table)}")
     if flag.use == "refused":
         raise JobError(f"{name}: {text}: {flag.note}.")
     first = [rest] if equals and flag.nargs else []
-    values = (*first, *(word.value for word in line[at + 1 : at + 1 + flag.nargs - len(first)]))
+    values = (*first, *(word.value for word in line[index + 1 : index + 1 + flag.nargs - len(first)]))
     if len(values) < flag.nargs:
-        wanted = "a value" if flag.nargs == 1 else f"{flag.nargs} values"
-        raise JobError(f"{name}: {text} wants {wanted}, and the line ends there.")
-    spelled = " ".join(word.raw for word in line[at : at + 1 + flag.nargs - len(first)])
+        expected = "a value" if flag.nargs == 1 else f"{flag.nargs} values"
+        raise JobError(f"{name}: {text} wants {expected}, and the line ends there.")
+    spelled = " ".join(word.raw for word in line[index : index + 1 + flag.nargs - len(first)])
     return Given(bare, flag, values, spelled)
 
 
-def _whole(begun: str, known: Table, name: str, spellings: Spellings) -> str:
+def _whole(begun: str, table: Table, name: str, spellings: Spellings) -> str:
     try:
-        return spellings.whole(begun, lambda flag: known[flag.lstrip("-")]).lstrip("-")
-    except ValueError as several:
-        raise JobError(f"{name}: {several}.") from None
+        return spellings.whole(begun, lambda flag: table[flag.lstrip("-")]).lstrip("-")
+    except ValueError as error:
+        raise JobError(f"{name}: {error}.") from None
 
 
-def _unknown(text: str, bare: str, known: Table) -> str:
+def _unknown(text: str, bare: str, table: Table) -> str:
     if glued := _GLUED.fullmatch(text):
         return f"{text!r} is not a flag: write {glued[1]} {glued[2]}, with a space."
-    near = difflib.get_close_matches(bare, known, 1)
+    near = difflib.get_close_matches(bare, table, 1)
     hint = f"did you mean {'-' * min(2, len(near[0]))}{near[0]}? " if near else ""
-    used = sorted((each for each, flag in known.items() if flag.use not in _USELESS), key=str.lower)
-    dashed = ", ".join("-" * min(2, len(each)) + each for each in used)
+    used = sorted((flag_name for flag_name, flag in table.items() if flag.use not in _USELESS), key=str.lower)
+    dashed = ", ".join("-" * min(2, len(flag_name)) + flag_name for flag_name in used)
     return f"{text!r} is not a flag known here: {hint}known flags: {dashed}."
 
 
-def ignored_flags(given: Sequence[Given]) -> tuple[str, ...]:
-    """Return a sentence on each flag that is ignored."""
-    return tuple(f"{each.spelled} is ignored: {each.flag.note}" for each in given if each.flag.use == "ignored")
+def ignored_flags(flags: Sequence[Given]) -> tuple[str, ...]:
+    """Return a sentence for each ignored flag."""
+    return tuple(f"{flag.spelled} is ignored: {flag.flag.note}" for flag in flags if flag.flag.use == "ignored")
 
 
-def count(given: Given, name: str, *, most: int = 100_000) -> int:
+def count(flag: Given, name: str, *, most: int = 100_000) -> int:
     """Return a flag's value as a whole number of at least 1.
 
     Raises
     ------
     JobError
-        It is none.
+        The value is not such a number.
     """
-    text = given.values[0]
+    text = flag.values[0]
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):  # noqa: PLR2004
-        raise JobError(f"{name}: {given.spelled}: {text!r} must be a whole number, from 1 to {most}.")
+        raise JobError(f"{name}: {flag.spelled}: {text!r} must be a whole number, from 1 to {most}.")
     return int(text)

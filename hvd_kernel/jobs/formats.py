@@ -1,6 +1,6 @@
-"""Job file formats: the table of readers, of which the first that knows a text takes it.
+"""Job file formats: a table of readers. The first reader that matches a text is used.
 
-It imports all of them: whoever wants one format alone imports that reader.
+This module imports all readers; to read a single format, import its reader.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ File = Callable[[str], str | None]
 
 
 class FormatReader(NamedTuple):
-    """A format: its name, whether a text looks like it, the function that reads it, and what such a text is called.
+    """A format: its name, functions that match and read a text, and a noun for such a text.
 
-    That function has a third argument where a text may name other files: ``file``, see ``read``.
+    If a text may name other files, ``read`` has a third argument ``file``, see ``formats.read``.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class FormatReader(NamedTuple):
     read: Callable[..., JobSpec]
     text: str
     names_files: bool = False
-    is_yaml: bool = False  # its keys tell it for certain; else any word may look like it
+    is_yaml: bool = False  # its keys identify the format reliably
 
 
 READERS = (
@@ -46,10 +46,10 @@ READERS = (
     FormatReader("sge", sge.matches, sge.read_text, "hostfile"),
     FormatReader("hostfile", hostfile.matches, hostfile.read, "hostfile"),
 )
-"""Batch scripts, then command lines: their first words tell them, while a file is told by what stands somewhere in it.
-A hostfile, of which each line may be a single word, is the last."""
+"""Batch scripts and command lines come first, as their first words identify them; other files are identified by any of
+their content. A hostfile comes last, as any word may be a line of it."""
 SCRIPTS = "*.sbatch *.slurm *.lsf *.pbs *.sge"
-"""Names that batch scripts have."""
+"""File name patterns of batch scripts."""
 
 
 def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobSpec:
@@ -58,18 +58,18 @@ def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobS
     Parameters
     ----------
     text
-        A file's content, or a command line.
+        Content of a file, or a command line.
     name
-        What errors call it: the file's path, or "the command line".
+        Name for error messages: the path of the file, or "the command line".
     kind
-        One of ``READERS``; empty: told from the text.
+        Kind of one of ``READERS``; empty: detected from the text.
     file
-        Returns the text of a file that this one names, such as mpirun's hostfile; None: there is none.
+        Function that returns the text of a file named in the text, such as mpirun's hostfile, or None.
 
     Raises
     ------
     JobError
-        No reader knows it, or the one that does finds something wrong, which is named with line and column.
+        No reader matches, or the text is invalid; the message has the line and column.
     """
     _check(text, name)
     kinds = [reader.kind for reader in READERS]
@@ -86,5 +86,5 @@ def _check(text: str, name: str) -> None:
         raise JobError(f"{name}: there are {len(text)} characters; {MAX_BYTES} are allowed.")
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # bytes of the command line that are no text
+    except UnicodeEncodeError as error:  # undecodable bytes of the command line
         raise JobError(f"{name}: character {error.start + 1} is not Unicode: write it in UTF-8.") from None

@@ -1,6 +1,6 @@
-"""Job sources on this host: files, command lines, the allocation that this process is in, the machine itself.
+"""Job sources on this host: files, command lines, the allocation of this process, the machine.
 
-The part of jobs that is not pure: it reads files, the environment and names of hosts. It starts nothing.
+The part of jobs that is not pure: it reads files, the environment and host names, and starts no ranks.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from hvd_kernel.jobs.shell_words import join
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.settings import gpus
 
-_ASK_S = 10.0
+_ANSWER_S = 10.0
 _MOST = 1 << 20  # characters of a job file
 
 
 def of_words(files: Sequence[str], line: Sequence[str], kind: str) -> JobSpec:
-    """Return the job of a file, or of a command line behind ``--``.
+    """Return the job of a file, or of a command line after ``--``.
 
     Raises
     ------
     UsageError
-        Neither is there, or a file too many.
+        There is neither, or more than one file.
     JobError
-        It cannot be used.
+        The file or line is invalid.
     """
     if len(files) > 1:
         raise UsageError(f"hvdrun job: one file at a time, but there are {', '.join(files)}")
     if files:
         return of_file(Path(files[0]), kind)
     if line:
-        from hvd_kernel.jobs import formats  # noqa: PLC0415 - all readers, of which a start without a file needs none
+        from hvd_kernel.jobs import formats  # noqa: PLC0415 - imports all readers, not needed without a file
 
         return formats.read(join([Path(line[0]).name, *line[1:]]), "the command line", kind, text_of)
     raise UsageError("hvdrun job: which job? Name its file, or a line behind --: hvdrun job plan -- mpirun -np 4 ...")
@@ -51,7 +51,7 @@ def of_file(path: Path, kind: str = "") -> JobSpec:
     Raises
     ------
     JobError
-        It cannot be read, or used.
+        The file cannot be read, or is invalid.
     """
     text = text_of(str(path))
     if text is None:
@@ -62,7 +62,7 @@ def of_file(path: Path, kind: str = "") -> JobSpec:
 
 
 def text_of(path: str) -> str | None:
-    """Return a file's text; None: there is none that could be read."""
+    """Return the text of a file, or None if it cannot be read."""
     try:
         with Path(path).open() as file:
             return file.read(_MOST + 1)
@@ -71,34 +71,34 @@ def text_of(path: str) -> str | None:
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that this process is in.
+    """Return the allocation of this process.
 
     Raises
     ------
     JobError
-        Its environment contradicts itself.
+        The environment is contradictory.
     """
     return detect(env, text_of, _addresses, _answer)
 
 
 def _answer(words: list[str]) -> str | None:
-    """Return what a scheduler's own command prints; None: it cannot be asked."""
+    """Return the output of a scheduler's command, or None if it fails."""
     try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_S, check=False)  # noqa: S603 - fixed words
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603 - fixed words
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return asked.stdout if asked.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _addresses(name: str) -> list[str]:
-    """Return the addresses of a name, each once, in order."""
+    """Return the sorted addresses of a host name, without duplicates."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return []
-    return sorted({str(address[0]) for _, _, _, _, address in found})
+    return sorted({str(address[0]) for _, _, _, _, address in infos})
 
 
 def machine() -> Machine:
-    """Return what this machine has."""
+    """Return the resources of this machine."""
     return Machine(len(os.sched_getaffinity(0)), psutil.virtual_memory().total, gpus.count())

@@ -1,6 +1,6 @@
-"""Shell lines that start ranks: a step as a command of hvdrun or srun, and back; a script as its lines.
+"""Shell lines that start ranks: convert a step to a command for hvdrun or srun, and back; split a script into lines.
 
-``wrapped("a | b") == "sh -c 'a | b'"``, since a launcher starts a program and knows no pipe; ``unwrapped`` undoes it.
+``wrapped("a | b") == "sh -c 'a | b'"``, as a launcher starts a program and has no pipes; ``unwrapped`` is the inverse.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from hvd_kernel.jobs.shell_words import is_plain
 from hvd_kernel.jobs.spec import JobError
 
 START_TIMEOUT_S = 600
-"""Parts of a job appear when their images have come."""
+"""Parts of a job start only after their images have been pulled."""
 _MEET = "from hvd_kernel.core import ops, process_sets; process_sets.init(); ops.barrier()"
 BARRIER = f"hvdrun --start-timeout 86400 python -c '{_MEET}'"
-"""A line at which every rank of a job waits for all others, where each part of the job starts its own."""
+"""A barrier for all ranks of a job in which each part starts its own ranks."""
 
-_SHELLS_OWN = {
+_SHELL_WORDS = {
     *("sh", ".", "..", "...", ":", "alias", "bg", "break", "case", "cd", "command", "continue", "do"),
     *("done", "elif", "else", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for"),
     *("function", "getopts", "hash", "if", "in", "jobs", "kill", "local", "pwd", "read", "readonly"),
     *("return", "select", "set", "shift", "source", "test", "then", "time", "times", "trap", "true"),
     *("type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while"),
 }
-"""What a shell would do itself, or take for its syntax."""
+"""Builtins and keywords of a shell."""
 _EXPANDED = re.compile(r'["$`\\!]')
 _INTERFACE = re.compile(r"[\w.:@-]+", re.ASCII)
 _HVDRUN = re.compile(
@@ -40,10 +40,10 @@ _PART = re.compile(
 
 
 def wrapped(step: str) -> str:
-    """Return a step as what a launcher starts: itself, where it is a plain program's, else a shell that runs it."""
+    """Return the command for a launcher: the step itself if it is a plain command, or a shell that runs it."""
     words = step.split()
     plain = bool(words) and is_plain(step) and step == " ".join(words) and step.isascii()
-    return step if plain and words[0] not in _SHELLS_OWN and step[0] != "-" else f"sh -c {quoted(step)}"
+    return step if plain and words[0] not in _SHELL_WORDS and step[0] != "-" else f"sh -c {quoted(step)}"
 
 
 def unwrapped(text: str) -> str:
@@ -53,12 +53,12 @@ def unwrapped(text: str) -> str:
 
 
 def hvdrun(step: str, np: int = 0, interfaces: Sequence[str] = (), start_timeout_s: int = 0) -> str:
-    """Return the line that has hvdrun start a step.
+    """Return the hvdrun line that starts a step.
 
     Raises
     ------
     JobError
-        What is called a network interface cannot be one.
+        The name of a network interface is invalid.
     """
     wrong = [name for name in interfaces if not _INTERFACE.fullmatch(name)]
     if wrong:
@@ -68,25 +68,25 @@ def hvdrun(step: str, np: int = 0, interfaces: Sequence[str] = (), start_timeout
 
 
 def of_hvdrun(line: str) -> tuple[str, int, tuple[str, ...]] | None:
-    """Return step, np and interfaces of a line that ``hvdrun`` wrote; None: it did not."""
-    found = _HVDRUN.fullmatch(line)
-    if found is None or not is_wrapped(found[3]):
+    """Return step, np and interfaces of a line written by ``hvdrun``; None for other lines."""
+    match = _HVDRUN.fullmatch(line)
+    if match is None or not is_wrapped(match[3]):
         return None
-    return unwrapped(found[3]), int(found[1] or 0), tuple(found[2].split(",")) if found[2] else ()
+    return unwrapped(match[3]), int(match[1] or 0), tuple(match[2].split(",")) if match[2] else ()
 
 
 def is_wrapped(text: str) -> bool:
-    """Tell what ``wrapped`` returns: in any other line a pipe or a quote is the launcher's shell's."""
+    """Return whether ``wrapped`` could return this: in other lines the launcher's shell handles pipes and quotes."""
     return unwrapped(text) != text or is_plain(text)
 
 
 def quoted(text: str) -> str:
-    """Return a text as one word of a shell's line, in the quotes that are easier to read."""
+    """Quote a text as a shell word, with the more readable kind of quotes."""
     return f'"{text}"' if "'" in text and not _EXPANDED.search(text) else shlex.quote(text)
 
 
 def logical(text: str, name: str) -> Iterator[tuple[int, str]]:
-    """Yield each line of a script with its number, without comments: quotes may hold line ends, a backslash joins two.
+    """Yield the logical lines of a script without comments: quotes may contain newlines, backslashes join lines.
 
     Raises
     ------
@@ -110,16 +110,16 @@ def logical(text: str, name: str) -> Iterator[tuple[int, str]]:
 
 
 def script(steps: Sequence[str], np: int, interfaces: Sequence[str], *, parts: int = 1, workdir: str = "") -> str:
-    """Return a shell's script that has hvdrun start step after step.
+    """Return a shell script in which hvdrun runs the steps in order.
 
-    Where a job has several ``parts`` that each run it, all ranks wait for each other between steps. The last line takes
-    the shell's place: signals that end a container reach it.
+    If several ``parts`` of a job run the script, all ranks wait for each other between steps. The last line replaces
+    the shell, so that it receives the signals that stop a container.
     """
     timeout = START_TIMEOUT_S if parts > 1 else 0
     between = f"\n{BARRIER}\n" if parts > 1 else "\n"
-    started = [hvdrun(step, np, interfaces, timeout) for step in steps]
-    moved = [f"cd {quoted(workdir)}"] if workdir else []
-    return "\n".join([*moved, between.join([*started[:-1], f"exec {started[-1]}"])])
+    commands = [hvdrun(step, np, interfaces, timeout) for step in steps]
+    prefix = [f"cd {quoted(workdir)}"] if workdir else []
+    return "\n".join([*prefix, between.join([*commands[:-1], f"exec {commands[-1]}"])])
 
 
 def _split(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Placement: a JobSpec's replicas on this machine, on the hosts that it names, or in an allocation. Pure.
+"""Placement of a JobSpec's replicas on this machine, on named hosts, or in an allocation. Pure.
 
 Terms.
-  room  the hosts of an allocation, with their slots; none: this machine
+  room  the hosts of an allocation, with their slots; empty for this machine
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ HERE = "localhost"
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has; ``gpus`` is None where only CUDA could tell."""
+    """Resources of this machine; ``gpus`` is None if the number is unknown without CUDA."""
 
     cores: int
     memory: int
     gpus: int | None
 
     def blind(self) -> Machine:
-        """Return it with devices that nobody counts: the user has said which ones are meant."""
+        """Return a copy with an unknown number of GPUs, for a user who selects the devices."""
         return replace(self, gpus=None)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Ranks on hosts. ``gpus``: how many devices the ranks of this machine want; None: not said."""
+    """Ranks on hosts. ``gpus``: number of devices for the ranks on this machine; None: unspecified."""
 
     hosts: tuple[str, ...]  # of each rank
     limits: tuple[Limits, ...]  # of each rank
@@ -44,21 +44,21 @@ class Placed:
 
     @property
     def devices(self) -> str:
-        """The choice of devices, as ``--gpus`` takes it, that follows from how many the ranks of this machine have."""
+        """The value of ``--gpus`` for the number of devices on this machine."""
         if self.gpus is None or any(host != HERE for host in self.hosts):
             return ""
         return ",".join(map(str, range(self.gpus))) or "none"
 
     @property
     def spelled(self) -> str:
-        """The hosts as ``-H`` takes them."""
+        """The value of ``-H`` for the hosts."""
         return ",".join(spelled(host, len(list(ranks))) for host, ranks in groupby(self.hosts))
 
 
 def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ()) -> Placed:
-    """Return where each rank runs, and what it may use.
+    """Return the host and the resource limits of each rank.
 
-    Replicas that name no host fill the room's slots in order; without a room all are on this machine.
+    Replicas without a host fill the slots of the room in order; without a room they are on this machine.
 
     Raises
     ------
@@ -69,41 +69,41 @@ def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ())
     parts = {id(replica): replica.resources.share(replica.slots) for replica in spec.replicas}
     hosts: list[str] = []
     limits: list[Limits] = []
-    here: list[Replica] = []  # of each rank of this machine
+    local: list[Replica] = []  # of each rank of this machine
     for rank, replica in spec.ranks():
         host = replica.host or (next(free, "") if room else HERE)
         if not host:
             raise ConfigError(f"{spec.size} ranks do not fit: the allocation has {rank} slot(s): ask it for more.")
         hosts.append(host)
         if host == HERE:
-            here.append(replica)
+            local.append(replica)
         part = parts[id(replica)]
         memory = part.memory_bytes.limit
         limits.append(Limits(part.cpu.limit, None if memory is None else int(memory)))
-    gpus = _gpus(here)
+    gpus = _gpus(local)
     if gpus and machine.gpus is not None and gpus > machine.gpus:
         raise ConfigError(
-            f"{spec.kind}: {len(here)} rank(s) want {gpus} GPU(s), this machine has {machine.gpus}: add --gpus none to "
-            "run them without, or run the job where they are."
+            f"{spec.kind}: {len(local)} rank(s) want {gpus} GPU(s), this machine has {machine.gpus}: "
+            "add --gpus none to run them without, or run the job where they are."
         )
-    told = _crowded([parts[id(replica)] for replica in here], machine)
-    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *told))
+    warnings = _crowded([parts[id(replica)] for replica in local], machine)
+    return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *warnings))
 
 
 def _gpus(here: Sequence[Replica]) -> int | None:
-    """Return how many devices the replicas of these ranks have in all."""
-    beside = {(replica.role, replica.index): replica.resources.gpus for replica in here}
-    said = [gpus for gpus in beside.values() if gpus is not None]
-    return sum(said) if said else None
+    """Return the total number of devices of the ranks' replicas, or None if it is unspecified."""
+    by_replica = {(replica.role, replica.index): replica.resources.gpus for replica in here}
+    numbers = [gpus for gpus in by_replica.values() if gpus is not None]
+    return sum(numbers) if numbers else None
 
 
 def _crowded(parts: Sequence[Resources], machine: Machine) -> list[str]:
-    """Return a sentence for each resource of which the ranks request more than this machine has."""
+    """Return a warning for each resource of which the ranks request more than this machine has."""
     cores = sum(part.cpu.request or 0 for part in parts)
     memory = sum(part.memory_bytes.request or 0 for part in parts)
-    told = []
+    warnings = []
     if math.ceil(cores) > machine.cores:
-        told.append(f"the ranks request {cores:g} cores, this machine has {machine.cores}: they take turns")
+        warnings.append(f"the ranks request {cores:g} cores, this machine has {machine.cores}: they take turns")
     if memory > machine.memory:
-        told.append(f"the ranks request {spoken(memory)} of memory, this machine has {spoken(machine.memory)}")
-    return told
+        warnings.append(f"the ranks request {spoken(memory)} of memory, this machine has {spoken(machine.memory)}")
+    return warnings

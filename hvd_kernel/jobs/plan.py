@@ -1,4 +1,4 @@
-"""Job plan: a JobSpec's tasks, one per rank, as a table and as JSON. Starts nothing."""
+"""Job plan: the tasks of a JobSpec, one per rank, as a table or JSON. Does not start ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = ("rank", "where", "cpus", "memory", "gpus", "command")
 
 
 class PlannedRank(msgspec.Struct, frozen=True):
-    """One rank: where it is, what it may use, what it runs. ``index`` is its replica's."""
+    """Host, resources and command of a rank. ``index`` is that of its replica."""
 
     rank: int
     role: str
@@ -28,18 +28,18 @@ class PlannedRank(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The host, else the replica."""
+        """The host, or the replica if there is no host."""
         return self.host or f"{self.role} {self.index}"
 
 
 class JobPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What would run."""
+    """The tasks, steps and warnings of a job."""
 
     kind: str
     tasks: tuple[PlannedRank, ...]
     steps: tuple[str, ...]
     warnings: tuple[str, ...]
-    mps: tuple[str, ...] = ()  # which ranks share devices, and what they get for that
+    mps: tuple[str, ...] = ()  # sentences about ranks that share devices
 
 
 def plan(spec: JobSpec) -> JobPlan:
@@ -54,28 +54,32 @@ def plan(spec: JobSpec) -> JobPlan:
 
 
 def _mps(spec: JobSpec) -> tuple[str, ...]:
-    """Return a sentence on each kind of host whose ranks are more than its devices."""
-    off = any(each.name == decision.CHOICE and each.value == "0" for each in spec.environment)
-    what = (
+    """Return a sentence for each kind of host with more ranks than devices."""
+    off = any(variable.name == decision.CHOICE and variable.value == "0" for variable in spec.environment)
+    consequence = (
         f"take turns ({decision.CHOICE}=0)"
         if off
         else f"have a private daemon of MPS, where {decision.CONTROL} is installed"
     )
     shared = {
-        (each.slots, each.resources.gpus): None for each in spec.replicas if 0 < (each.resources.gpus or 0) < each.slots
+        (replica.slots, replica.resources.gpus): None
+        for replica in spec.replicas
+        if 0 < (replica.resources.gpus or 0) < replica.slots
     }
-    return tuple(f"{ranks} ranks of a host share {gpus} GPU{'s' * (gpus != 1)}: they {what}" for ranks, gpus in shared)
+    return tuple(
+        f"{ranks} ranks of a host share {gpus} GPU{'s' * (gpus != 1)}: they {consequence}" for ranks, gpus in shared
+    )
 
 
-def as_json(made: JobPlan) -> str:
+def as_json(job_plan: JobPlan) -> str:
     """Return ``{"kind", "tasks": [{"rank", "role", "index", "host", "cpu": {"request", "limit"}, ...}], ...}``."""
-    return msgspec.json.format(msgspec.json.encode(_whole(msgspec.to_builtins(made))), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(_whole(msgspec.to_builtins(job_plan))), indent=2).decode()
 
 
-def as_text(made: JobPlan) -> str:
-    """Return a table; neighbours that differ in rank only share a line."""
+def as_text(job_plan: JobPlan) -> str:
+    """Return a table; consecutive ranks that are otherwise equal share a line."""
     rows = [_HEAD]
-    for _, group in groupby(made.tasks, key=lambda t: (t.where, t.cpu, t.memory_bytes, t.gpus, t.command)):
+    for _, group in groupby(job_plan.tasks, key=lambda t: (t.where, t.cpu, t.memory_bytes, t.gpus, t.command)):
         first, *_, last = same if len(same := list(group)) > 1 else same * 2
         ranks = str(first.rank) if first.rank == last.rank else f"{first.rank}-{last.rank}"
         memory = _bounds(first.memory_bytes, spoken)
@@ -83,23 +87,23 @@ def as_text(made: JobPlan) -> str:
         rows.append((ranks, first.where, _bounds(first.cpu, "{:g}".format), memory, gpus, first.command or "-"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    lines += [f"step {number}: {step}" for number, step in enumerate(made.steps, 1) if len(made.steps) > 1]
-    lines += [f"MPS: {each}" for each in made.mps]
-    lines += [f"warning: {each}" for each in made.warnings]
+    lines += [f"step {number}: {step}" for number, step in enumerate(job_plan.steps, 1) if len(job_plan.steps) > 1]
+    lines += [f"MPS: {sentence}" for sentence in job_plan.mps]
+    lines += [f"warning: {warning}" for warning in job_plan.warnings]
     return "\n".join(lines)
 
 
 def _bounds(bounds: Bounds, shown: Any) -> str:
-    """Return ``1..2``: request and limit; one number where they are equal or one is missing."""
+    """Return request and limit as ``1..2``, or a single number if they are equal or one is missing."""
     values = [value for value in (bounds.request, bounds.limit) if value is not None]
     texts = list(dict.fromkeys(map(shown, values)))
     return "..".join(texts) or "-"
 
 
 def _whole(value: Any) -> Any:
-    """Return the value with 2.0 as 2: a count of bytes is not a fraction."""
+    """Convert integral floats in a value to int, as numbers of bytes are integers."""
     if isinstance(value, dict):
-        return {name: _whole(each) for name, each in value.items()}
+        return {name: _whole(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_whole(each) for each in value]
+        return [_whole(item) for item in value]
     return int(value) if isinstance(value, float) and value == int(value) else value

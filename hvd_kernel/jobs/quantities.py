@@ -1,4 +1,4 @@
-"""Resource quantities as platforms write them: "500m" cores, "1Gi", "256M" or 4096 megabytes, as plain numbers.
+"""Conversion of resource quantities of platforms, "500m" cores, "1Gi", "256M" or 4096 megabytes, to numbers.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ ; Slurm's and LSF's sizes are
 powers of 1024 with one letter.
@@ -17,43 +17,43 @@ MEBIBYTE = 2**20
 
 
 def quantity(text: str | float) -> float:
-    """Return a Kubernetes quantity as a number: ``quantity("500m") == 0.5``, ``quantity("1Gi") == 2**30``.
+    """Return the number of a Kubernetes quantity: ``quantity("500m") == 0.5``, ``quantity("1Gi") == 2**30``.
 
     Raises
     ------
     ValueError
-        It is none; the text says what could be written.
+        The text is invalid; the message has the format.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return text
-    found = _QUANTITY.fullmatch(str(text).strip())
-    if found is None:
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
         raise ValueError(f"{text!r} is not a quantity: write 2, 0.5, 500m, 256M or 1Gi")
-    number, unit = found[1], found[2] or ""
+    number, unit = match[1], match[2] or ""
     if unit in _PARTS:
         return float(number) / _PARTS[unit]  # 9 * 1e-3 is not 0.009
     return float(number) * (_BINARY[unit] if unit in _BINARY else _DECIMAL[unit])
 
 
 def size(text: str | float, *, unit: int = MEBIBYTE) -> int:
-    """Return bytes of a size in powers of 1024 with one letter; a plain number counts ``unit`` bytes.
+    """Return the bytes of a size in powers of 1024 with a single letter; a plain number is in units of ``unit`` bytes.
 
-    ``size("2G") == 2**31``, ``size(256) == 256 * 2**20``, as Slurm, LSF, Polyaxon 0.x and RiseML count memory.
+    ``size("2G") == 2**31``, ``size(256) == 256 * 2**20``, as in Slurm, LSF, Polyaxon 0.x and RiseML.
 
     Raises
     ------
     ValueError
-        It is none; the text says what could be written.
+        The text is invalid; the message has the format.
     """
-    found = None if isinstance(text, bool) else _SIZE.fullmatch(str(text).strip().upper())
-    if found is None:
+    match = None if isinstance(text, bool) else _SIZE.fullmatch(str(text).strip().upper())
+    if match is None:
         raise ValueError(f"{text!r} is not an amount of memory: write 4096, 512M or 4G")
-    power = " KMGTP".index(found[2]) if found[2] else 0
-    return int(float(found[1]) * (2 ** (10 * power) if power else unit))
+    power = " KMGTP".index(match[2]) if match[2] else 0
+    return int(float(match[1]) * (2 ** (10 * power) if power else unit))
 
 
 def binary(number: float) -> str:
-    """Return bytes as a Kubernetes quantity, exactly: ``binary(2**30) == "1Gi"``, ``binary(1000) == "1000"``."""
+    """Return the exact Kubernetes quantity of bytes: ``binary(2**30) == "1Gi"``, ``binary(1000) == "1000"``."""
     whole = int(number)
     for unit, factor in reversed(_BINARY.items()):
         if whole and whole % factor == 0:
@@ -62,5 +62,5 @@ def binary(number: float) -> str:
 
 
 def cores(number: float) -> str:
-    """Return cores as a Kubernetes quantity: ``cores(2.0) == "2"``, ``cores(0.5) == "500m"``."""
+    """Return the Kubernetes quantity of cores: ``cores(2.0) == "2"``, ``cores(0.5) == "500m"``."""
     return str(int(number)) if number == int(number) else f"{round(number * 1000)}m"

@@ -1,4 +1,4 @@
-"""Shell words of command lines as pages print them: several lines with a backslash at their ends, quotes, a prompt."""
+"""Shell words of command lines as printed on web pages: with continuation lines, quotes, and a prompt."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPERATOR = re.compile(rf"(?:{_QUOTED}|[^|&;<>'\"\\])*[|&;<>]", re.DOTALL)
 
 MAX_LINE = 1 << 16
-_LOOKED_AT = 10_000
+_INSPECTED = 10_000
 
 
 class ShellWord(NamedTuple):
-    """A word of a command line: its value, how it was written, and whether it begins a line of its own."""
+    """A word of a command line: its value, its raw text, and whether it starts a line."""
 
     value: str
     raw: str
@@ -31,12 +31,12 @@ class ShellWord(NamedTuple):
 
     @property
     def operates(self) -> bool:
-        """Tell whether it holds what the shell takes for itself: ``|``, ``2>&1``, ``;``."""
+        """Whether the word contains a shell operator: ``|``, ``2>&1``, ``;``."""
         return _OPERATOR.match(self.raw) is not None
 
 
 def split(text: str, name: str) -> list[str]:
-    """Return the words of one command line.
+    """Return the words of a command line.
 
     Raises
     ------
@@ -47,27 +47,27 @@ def split(text: str, name: str) -> list[str]:
 
 
 def words(text: str, name: str) -> list[ShellWord]:
-    """As ``split``; with how each word was written.
+    """Return the words of a command line with their raw text.
 
     Raises
     ------
     JobError
-        As ``split``.
+        See ``split``.
     """
     if len(text) > MAX_LINE:
         raise JobError(f"{name}: the line has {len(text)} characters; {MAX_LINE} are allowed.")
     line = bare(text)
-    found: list[ShellWord] = []
-    at, gap = 0, "\n"
-    while at < len(line):
-        match = _RAW.match(line, at)
+    result: list[ShellWord] = []
+    position, gap = 0, "\n"
+    while position < len(line):
+        match = _RAW.match(line, position)
         if match is None:
             raise JobError(f"{name}: no closing quotation: close it, or write a backslash before the quote.")
-        found.append(ShellWord(_value(match[1]), match[1], "\n" in gap))
-        at, gap = match.end(), match[2]
-    if not found:
+        result.append(ShellWord(_value(match[1]), match[1], "\n" in gap))
+        position, gap = match.end(), match[2]
+    if not result:
         raise JobError(f"{name}: there is no command.")
-    return found
+    return result
 
 
 def _value(raw: str) -> str:
@@ -75,28 +75,28 @@ def _value(raw: str) -> str:
 
 
 def is_assigned(word: ShellWord) -> bool:
-    """Tell whether a word before a command is ``NAME=value``."""
+    """Return whether a word before a command is ``NAME=value``."""
     return _ASSIGNED.match(word.raw) is not None
 
 
 def program(text: str) -> str:
-    """Return the file name of what a line calls, without a look at the rest of it; empty: nothing that can be told."""
-    line = bare(text[:_LOOKED_AT])
-    at = 0
-    while match := _RAW.match(line, at):
+    """Return the file name of the program on a line, or an empty string if it cannot be determined."""
+    line = bare(text[:_INSPECTED])
+    position = 0
+    while match := _RAW.match(line, position):
         if not _ASSIGNED.match(match[1]):
             return "" if _QUOTES.search(match[1]) else match[1].rpartition("/")[2]
-        at = match.end()
+        position = match.end()
     return ""
 
 
 def refuse_operators(line: list[ShellWord], name: str) -> None:
-    """Refuse what only a shell would understand: read is one command.
+    """Reject shell operators, as only a single command is supported.
 
     Raises
     ------
     JobError
-        Naming the first operator that is not quoted.
+        There is an operator outside of quotes.
     """
     operator = next((word.raw for word in line if word.operates), "")
     if operator:
@@ -107,15 +107,15 @@ def refuse_operators(line: list[ShellWord], name: str) -> None:
 
 
 def bare(text: str) -> str:
-    """Return a command line without comments, continuations of lines, and the prompt."""
+    """Return a command line without comments, continuation lines, and the prompt."""
     return _PROMPT.sub("", _JOINED.sub(" ", _COMMENT.sub("", text)).strip())
 
 
 def join(words: list[str]) -> str:
-    """Return words as one shell line: ``join(["echo", "a b"]) == "echo 'a b'"``."""
+    """Return words as a shell line: ``join(["echo", "a b"]) == "echo 'a b'"``."""
     return shlex.join(words)
 
 
 def is_plain(line: str) -> bool:
-    """Tell whether a shell would only split the line at its blanks."""
+    """Return whether a shell would only split the line at blanks."""
     return not _SYNTAX.search(line)

@@ -1,10 +1,10 @@
-"""Job specification (JobSpec): what is to run, where, and with which resources. Immutable, checked when it is made.
+"""Job specification (JobSpec): steps, hosts and resources of a job. Immutable, validated on construction.
 
 Terms.
-  replica  one container, pod, task of a scheduler or host: a place with resources, for one rank or more
+  replica  a container, pod, task of a scheduler or host, with resources for one rank or more
   slot     room for one rank in a replica
-  step     a line that all ranks run; all of them wait for each other behind it
-  request  what a scheduler must set aside; limit: what may not be exceeded
+  step     a line that all ranks run, followed by a barrier
+  request  resources that a scheduler must reserve; limit: resources that must not be exceeded
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import msgspec
 from hvd_kernel.errors import ConfigError
 
 MAX_RANKS = 100_000
-"""More than that is a slip of the finger, and would be a table that nobody reads."""
+"""A larger number is most likely a typo, and its plan would be unreadable."""
 NO_COMMAND = "has no command: `job run` needs one"
-"""Ends a warning that does not hold once there is one."""
+"""End of a warning that is removed once there is a command."""
 
 
 class JobError(ConfigError):
-    """A job's file, line or environment cannot be used. The text names the place, the field, and what is allowed.
+    """A job's file, line or environment is invalid. The message has the position, the field, and what is allowed.
 
     Example: ``polyaxonfile.yml:9:5: environment.replicas.n_workers: 'four' is not a whole number, at least 0.``
     """
 
 
 class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A resource's request and limit; None: not said."""
+    """Request and limit of a resource; None: unspecified."""
 
     request: float | None = None
     limit: float | None = None
@@ -47,12 +47,12 @@ class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def share(self, parts: int) -> Bounds:
-        """Return one of ``parts`` equal shares."""
+        """Return the share of one of ``parts`` equal parts."""
         return Bounds(*(None if value is None else value / parts for value in (self.request, self.limit)))
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a replica has: cores, bytes of memory, devices. None: not said."""
+    """Resources of a replica: cores, bytes of memory, devices. None: unspecified."""
 
     cpu: Bounds = Bounds()
     memory_bytes: Bounds = Bounds()
@@ -63,26 +63,26 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise JobError(f"gpus: {self.gpus} must be at least 0.")
 
     def share(self, slots: int) -> Resources:
-        """Return what one rank of ``slots`` has; devices are shared where there are fewer than ranks."""
+        """Return the share of a rank; devices are shared by ranks if there are fewer devices than slots."""
         gpus = self.gpus if not self.gpus else max(1, self.gpus // slots)
         return Resources(self.cpu.share(slots), self.memory_bytes.share(slots), gpus)
 
 
 class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place for ranks.
+    """Part of a job with room for ranks.
 
     Parameters
     ----------
     role, index
-        Its name within the job, such as ("worker", 2); for a plain host ("host", 0).
+        Name within the job, such as ("worker", 2); for a host ("host", 0).
     host
-        Where it is, as ssh or srun knows it; empty where the platform has yet to choose.
+        Host name for ssh or srun; empty if the platform assigns the host later.
     slots
-        How many ranks it takes.
+        Maximum number of ranks.
     resources
-        Of the whole replica, not of each of its ranks.
+        Resources of the whole replica, not of each rank.
     command
-        What the platform's file has it run, where that is not the job's steps: ``sleep infinity``.
+        Command of the replica in the platform's file, if it differs from the job's steps: ``sleep infinity``.
     """
 
     role: str = "worker"
@@ -98,12 +98,12 @@ class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.slots < 1:
             raise JobError(f"{self.role} {self.index}: slots: {self.slots} must be at least 1.")
         if self.host.startswith("-") or any(c.isspace() or not c.isprintable() for c in self.host):
-            # ssh would take the first for an option, and a hostfile's line end at the second.
+            # ssh would parse a leading dash as an option, and white space would end a host name in a hostfile.
             raise JobError(f"{self.role} {self.index}: {self.host!r} is not a host's name.")
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An environment variable of the ranks; without a value it is taken over from whoever starts the job."""
+    """An environment variable of the ranks; without a value it is copied from the launcher's environment."""
 
     name: str
     value: str | None = None
@@ -114,7 +114,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RendezvousAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the ranks meet: rank 0's host, and its port (0: the launcher chooses)."""
+    """Address of the rendezvous: rank 0's host, and a port (0: chosen by the launcher)."""
 
     host: str
     port: int = 0
@@ -130,29 +130,29 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     kind
-        What it was read from: polyaxonfile, riseml, gradient, mpirun, hostfile, slurm, lsf, pbs, sge, mpijob, ...
+        Format of its source: polyaxonfile, riseml, gradient, mpirun, hostfile, slurm, lsf, pbs, sge, mpijob, ...
     replicas
-        In the order of their ranks; those of one host stand together.
+        Replicas in the order of their ranks; replicas of a host are consecutive.
     steps
-        Shell lines, in order. Empty: the file does not say, and whoever runs the job must.
+        Shell lines, in order. If empty, a command is required to run the job.
     np
-        How many ranks; 0: as many as the replicas have slots.
+        Number of ranks; 0: one for each slot.
     environment
-        Of the ranks.
+        Environment variables of the ranks.
     name, image, workdir
-        The platform's own: the job's name, the container image, the folder in which steps run.
+        Name of the job, container image, and working directory of the steps on the platform.
     rendezvous
-        Where the ranks meet, if the platform says so.
+        Address of the rendezvous, if the platform defines it.
     interfaces
-        Network interfaces, the first that is there is used.
+        Network interfaces; the first existing one is used.
     requires
-        Packages that must be installed, as ``tensorflow==1.5.0``.
+        Packages that must be installed, such as ``tensorflow==1.5.0``.
     hostfile
-        The path of a hostfile that the job's command asks for and that is yet to be made: ``/generated/hostfile``.
+        Path of a hostfile that the job's command needs and that does not exist yet: ``/generated/hostfile``.
     mca
-        Parameters of Open MPI with their values, where it is MPI that starts the ranks.
+        Parameters of Open MPI with their values, for a launch with MPI.
     warnings
-        Sentences on what was ignored.
+        Sentences about ignored settings.
     """
 
     kind: str
@@ -173,9 +173,11 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.replicas:
             raise JobError(f"{self.kind}: the job has no replica and no host: nothing could run.")
-        twice = [key for key, n in Counter((r.role, r.index) for r in self.replicas).items() if n > 1]
-        if twice:
-            raise JobError(f"{self.kind}: {twice[0][0]} {twice[0][1]} appears twice: give each an index of its own.")
+        duplicates = [key for key, n in Counter((r.role, r.index) for r in self.replicas).items() if n > 1]
+        if duplicates:
+            raise JobError(
+                f"{self.kind}: {duplicates[0][0]} {duplicates[0][1]} appears twice: give each an index of its own."
+            )
         slots = sum(replica.slots for replica in self.replicas)
         if self.np < 0 or self.np > slots:
             raise JobError(f"{self.kind}: np {self.np} ranks do not fit: the replicas have {slots} slot(s).")
@@ -188,6 +190,6 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.np or sum(replica.slots for replica in self.replicas)
 
     def ranks(self) -> Iterator[tuple[int, Replica]]:
-        """Yield each rank with its replica: replica by replica, as many as each has slots."""
+        """Yield each rank with its replica, filling the slots of the replicas in order."""
         slots = (replica for replica in self.replicas for _ in range(replica.slots))
         return zip(range(self.size), slots, strict=False)

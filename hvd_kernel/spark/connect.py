@@ -1,6 +1,6 @@
 """Spark Connect as a cluster engine: a client has no SparkContext, so a DataFrame's mapInPandas runs the tasks.
 
-The executors must reach the client, which they need for nothing else: the agents call back.
+The executors must be able to connect to the client, as the agents call back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ConnectStage(Stage):
-    """One stage that a session of Spark Connect runs; arguments as of ``Stage``."""
+    """A stage in a session of Spark Connect; for the arguments see ``Stage``."""
 
     def _run(self, invitation: Invitation) -> None:
         self._context.addTag(self._group)
@@ -24,7 +24,7 @@ class ConnectStage(Stage):
         rows.mapInPandas(_task(invitation), "rank long", barrier=self._barrier).collect()
 
     def _reachable(self, names: Sequence[str]) -> list[str]:
-        """Return where executors may reach this client; [] where the server is on this host, and runs them itself."""
+        """Return the client's addresses for executors; [] if a server on this host runs the tasks."""
         return [] if self._context.client.host in _HERE and not names else outward(names, "")
 
     def cancel(self) -> None:
@@ -32,7 +32,7 @@ class ConnectStage(Stage):
         self._context.interruptTag(self._group)
 
     def shortage(self) -> str:
-        """Say nothing: a client is not told what the cluster has."""
+        """Return an empty string: a client cannot query the cluster's resources."""
         return ""
 
 
@@ -42,12 +42,12 @@ def size(session: Any) -> int:
     Raises
     ------
     ConfigError
-        The server says none.
+        The server has no default.
     """
-    said = session.conf.get("spark.default.parallelism", None)
-    if said is None:
+    value = session.conf.get("spark.default.parallelism", None)
+    if value is None:
         raise ConfigError("num_proc is missing: Spark Connect does not tell how many tasks may run, e.g. num_proc=4.")
-    return int(said)
+    return int(value)
 
 
 def _task(invitation: Invitation) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -1,4 +1,4 @@
-"""PySpark's presence, looked at before the estimators import it: a sentence if it is missing."""
+"""Check for PySpark before the estimators import it, with a helpful error message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ NEEDED = "needs PySpark: pip install 'hvd-kernel[spark]'"
 
 
 def check() -> None:
-    """Refuse to go on without PySpark.
+    """Raise an error if PySpark is not installed.
 
     Raises
     ------
     ModuleNotFoundError
-        There is none.
+        PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ModuleNotFoundError(f"hvd_kernel.spark {NEEDED}", name="pyspark")

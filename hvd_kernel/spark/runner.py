@@ -1,4 +1,4 @@
-"""``hvd_kernel.spark.run``: a function on ranks that Spark starts, with Horovod's signature and its results."""
+"""``hvd_kernel.spark.run``: runs a function on ranks that Spark starts, with Horovod's signature and results."""
 
 from __future__ import annotations
 
@@ -37,43 +37,43 @@ def run(  # noqa: PLR0917 - Horovod's signature
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """Call ``fn(*args, **kwargs)`` on ranks that Spark starts and return what it returned, in rank order.
+    """Call ``fn(*args, **kwargs)`` on ranks that Spark starts; return its values in rank order.
 
-    Each rank is one task of a barrier stage: all of them start together or none does. The function runs in a process of
-    its own beside the executor's Python worker, which ends with that worker, with the driver, and with Ctrl-C. In a
-    notebook a panel shows the ranks while they train.
+    Each rank is a task of a barrier stage, so either all of them start or none. The function runs in a separate process
+    next to the executor's Python worker, which exits with that worker, with the driver, and at Ctrl-C. In a notebook a
+    panel shows the ranks while they train.
 
     Parameters
     ----------
     fn, args, kwargs
-        What is called on every rank; it says ``hvd.init()`` itself, as a script does.
+        Function and its arguments. The function calls ``hvd.init()``, as a script does.
     num_proc
-        How many ranks; None: ``spark.default.parallelism``.
+        Number of ranks; None: ``spark.default.parallelism``.
     start_timeout
-        Seconds that Spark may take to start all of them; None: HOROVOD_SPARK_START_TIMEOUT, else 600.
+        Maximum number of seconds in which Spark starts the ranks; None: HOROVOD_SPARK_START_TIMEOUT, or 600.
     use_mpi, use_gloo, extra_mpi_args
-        Accepted; Spark starts the ranks, and nothing here needs MPI.
+        No effect: Spark starts the ranks, and MPI is not needed.
     env
-        Variables that the ranks get besides those of the executor. The driver's own do not go along.
+        Environment variables of the ranks in addition to those of the executor. The driver's are not passed on.
     stdout, stderr
-        Streams of this process that get what the ranks write; None: its own.
+        Streams of this process for the output of the ranks; None: sys.stdout and sys.stderr.
     verbose
-        Accepted.
+        No effect.
     nics
-        Network interfaces of the driver and of rank 0 that the others reach.
+        Network interfaces of the driver and of rank 0 that the other ranks can reach.
     prefix_output_with_timestamp
-        Write the time before each line of a rank's.
+        Prefix each line of a rank with the time.
     executable
         Python interpreter of the ranks; None: that of the executor's Python workers.
 
     Raises
     ------
     RankFailed
-        The function raised; the message names the rank and holds its traceback, ``__cause__`` is its exception.
+        The function raised; the message has the rank and its traceback, ``__cause__`` is its exception.
     RankDied
-        A rank ended before its function returned, or its executor did.
+        A rank, or its executor, died before the function returned.
     ClusterError
-        Spark could not start the ranks, and why.
+        Spark could not start the ranks; the message has the reason.
     UsageError
         There is no active SparkContext.
 
@@ -92,11 +92,11 @@ def run(  # noqa: PLR0917 - Horovod's signature
             UserWarning,
             stacklevel=2,
         )
-    found = active()
-    np = _size(found) if num_proc is None else num_proc
+    context = active()
+    np = _size(context) if num_proc is None else num_proc
     if np < 1:
         raise ConfigError(f"num_proc={np}: a job has 1 rank or more, e.g. num_proc=4.")
-    engine = stage_of(found, np, nics, barrier=True)
+    engine = stage_of(context, np, nics, barrier=True)
     job = Job(
         command=[executable or ""],
         np=np,
@@ -135,37 +135,37 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Call ``fn(*args, **kwargs)`` on ranks that may come and go; return what those of the end returned, by rank.
+    """Call ``fn(*args, **kwargs)`` on ranks that may join and leave; return the values of the ranks that finish.
 
-    The function is one for ``hvd.elastic.run``. Each rank is a Spark task of its own. A rank that fails is started
-    again in its task; a task whose executor is lost is started by Spark on another one. The others go on meanwhile.
-    In a notebook a panel shows the ranks while they train, those that come and go too.
+    The function uses ``hvd.elastic.run``. Each rank is an independent Spark task. A rank that fails is restarted in its
+    task; if an executor is lost, Spark restarts its tasks on another one. The other ranks continue meanwhile. In a
+    notebook a panel shows the ranks while they train, including those that join or leave.
 
     Parameters
     ----------
     fn, args, kwargs, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp
-        As of ``run``.
+        See ``run``.
     num_proc
-        Ranks that must be there before the first begins; None: ``spark.default.parallelism``.
+        Number of ranks that must have started before the training starts; None: ``spark.default.parallelism``.
     min_num_proc, min_np
-        With fewer than these the ranks wait; None: num_proc.
+        Minimum number of ranks; with fewer, the ranks wait. None: num_proc.
     max_num_proc, max_np
-        Tasks that Spark is asked for: ranks that there may be; None: num_proc.
+        Maximum number of ranks, and number of Spark tasks; None: num_proc.
     start_timeout
-        Seconds until num_proc tasks are up; None: HOROVOD_SPARK_START_TIMEOUT, else 600.
+        Maximum number of seconds until num_proc tasks run; None: HOROVOD_SPARK_START_TIMEOUT, or 600.
     elastic_timeout
-        Longest wait for enough ranks, in seconds, after some were lost; None: HOROVOD_ELASTIC_TIMEOUT, else 600.
+        Maximum wait for enough ranks, in seconds, after ranks were lost; None: HOROVOD_ELASTIC_TIMEOUT, or 600.
     reset_limit
-        How often the ranks may meet again.
+        Maximum number of resets.
 
     Raises
     ------
     RankFailed
         The function raised; ``__cause__`` is its exception.
     RankDied
-        A rank ended, and there were too many of these.
+        A rank died after the limit of failures was reached.
     ClusterError
-        There were not enough ranks, and why.
+        There were not enough ranks; the message has the reason.
     ConfigError
         The sizes contradict each other.
     UsageError
@@ -180,10 +180,10 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
     del verbose
     if not callable(fn):
         raise TypeError(f"run_elastic() calls a function on the ranks, but got {fn!r}.")
-    found = active()
-    np = _size(found) if num_proc is None else num_proc
-    least, most = _one("min", min_num_proc, min_np) or np, _one("max", max_num_proc, max_np) or np
-    options = ElasticOptions(np, least, most, by_engine=True, timeout_s=elastic_timeout, reset_limit=reset_limit)
+    context = active()
+    np = _size(context) if num_proc is None else num_proc
+    minimum, maximum = _size_of("min", min_num_proc, min_np) or np, _size_of("max", max_num_proc, max_np) or np
+    options = ElasticOptions(np, minimum, maximum, by_engine=True, timeout_s=elastic_timeout, reset_limit=reset_limit)
     job = Job(
         command=[""],
         np=np,
@@ -191,21 +191,21 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
         network_interface=nics if isinstance(nics, str) else next(iter(nics or ()), ""),
         start_timeout_s=start_seconds(start_timeout),
         timestamp=prefix_output_with_timestamp,
-        engine=stage_of(found, most, nics, barrier=False),
+        engine=stage_of(context, maximum, nics, barrier=False),
     )
     call = pack_call(fn, args, kwargs or {}, ())
     with panel(np, "elastic ranks on Spark") as show:
         return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr, elastic=options)
 
 
-def stage_of(found: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:
-    """Return the stage of so many ranks in a SparkContext, or in a session of Spark Connect."""
-    kind = Stage if _is_context(found) else connect.ConnectStage
-    return kind(found, np, nics, barrier=barrier)
+def stage_of(context: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:
+    """Return a stage of np ranks in a SparkContext, or in a session of Spark Connect."""
+    cls = Stage if _is_context(context) else connect.ConnectStage
+    return cls(context, np, nics, barrier=barrier)
 
 
 def default_size() -> int:
-    """Return the number of ranks where nobody says one.
+    """Return the default number of ranks.
 
     Raises
     ------
@@ -215,36 +215,36 @@ def default_size() -> int:
     return _size(active())
 
 
-def _size(found: Any) -> int:
+def _size(context: Any) -> int:
     """Return the default number of ranks."""
-    return int(found.defaultParallelism) if _is_context(found) else connect.size(found)
+    return int(context.defaultParallelism) if _is_context(context) else connect.size(context)
 
 
-def _is_context(found: Any) -> bool:
-    """Tell a SparkContext from a session of Spark Connect, which has no such thing."""
-    return hasattr(type(found), "defaultParallelism")
+def _is_context(context: Any) -> bool:
+    """Return whether this is a SparkContext, not a session of Spark Connect."""
+    return hasattr(type(context), "defaultParallelism")
 
 
-def _one(which: str, new: int | None, old: int | None) -> int | None:
-    """Return what one of two names says."""
+def _size_of(which: str, new: int | None, old: int | None) -> int | None:
+    """Return the value of an argument with two names."""
     if new is not None and old is not None and new != old:
         raise ConfigError(f"{which}_num_proc={new} and {which}_np={old} are the same thing: keep {which}_num_proc.")
     return old if new is None else new
 
 
-def start_seconds(asked: float | None) -> float:
-    """Return how long Spark may take to start the ranks.
+def start_seconds(start_timeout: float | None) -> float:
+    """Return the maximum number of seconds in which Spark starts the ranks.
 
     Raises
     ------
     ConfigError
-        It is no number of seconds.
+        The value is not a positive number.
     """
-    said = os.environ.get("HOROVOD_SPARK_START_TIMEOUT", "") if asked is None else str(asked)
+    text = os.environ.get("HOROVOD_SPARK_START_TIMEOUT", "") if start_timeout is None else str(start_timeout)
     try:
-        seconds = float(said or _START_S)
+        seconds = float(text or _START_S)
     except ValueError:
         seconds = 0.0
     if seconds <= 0:
-        raise ConfigError(f"start_timeout={said}: write the seconds that Spark may take, e.g. 600.")
+        raise ConfigError(f"start_timeout={text}: write the seconds that Spark may take, e.g. 600.")
     return seconds

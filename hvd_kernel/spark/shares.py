@@ -1,11 +1,10 @@
-"""Which rows each rank has: row groups of parquet files, in an order that all ranks know, cut by rows. Pure.
+"""Assignment of rows to ranks: row groups of parquet files, in the same order on all ranks, split by rows. Pure.
 
-In each epoch the groups are put into another order, and their rows, one behind the other, are cut into shares of one
-length. The last share is filled with the first rows again. So all ranks take the same number of steps and each row is
-seen.
+In each epoch the groups are shuffled, and the sequence of their rows is split into shares of equal length; the last
+share is padded with the first rows. So all ranks run the same number of steps, and every row is used.
 
 Terms.
-  group  a row group: what a parquet file is read by
+  group  a row group, the unit in which a parquet file is read
   piece  rows of one group: [start, stop)
 """
 
@@ -20,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One row group: number ``index`` of a file (a path as the store's filesystem takes it), its rows and bytes."""
+    """Row group number ``index`` of a file (a path on the store's filesystem), with its number of rows and bytes."""
 
     path: str
     index: int
@@ -45,17 +44,17 @@ def share(
     Parameters
     ----------
     groups
-        All of them, in the same order on all ranks; one row at least.
+        All groups, in the same order on all ranks, with at least one row.
     rank, size
-        Whose share, and of how many.
+        Rank and number of ranks.
     order
-        A seed of the groups' order; None: as they are.
+        Seed for shuffling the groups; None: not shuffled.
     even
-        Whether all shares have the same length, and some rows are in two; else each row is in one share.
+        Whether all shares have the same length, so that some rows are in two shares; otherwise each row is in one.
     """
     rows = sum(group.rows for group in groups)
     if order is not None:
-        groups = [groups[at] for at in np.random.default_rng(order).permutation(len(groups))]
+        groups = [groups[i] for i in np.random.default_rng(order).permutation(len(groups))]
     length = math.ceil(rows / size)
     start, stop = (rank * length, (rank + 1) * length) if even else (rank * rows // size, (rank + 1) * rows // size)
     return list(_cut(groups, rows, start, stop))
@@ -67,7 +66,7 @@ def steps(rows: int, size: int, batch: int) -> int:
 
 
 def _cut(groups: Sequence[RowGroup], rows: int, start: int, stop: int) -> Iterator[Piece]:
-    """Rows [start, stop) of all groups one behind the other, again and again."""
+    """Yield rows [start, stop) of the concatenated groups, repeated cyclically."""
     while start < stop:
         before = start - start % rows
         for group in groups:

@@ -1,7 +1,7 @@
 """Stage of Spark as a cluster engine (cluster_engine.py): every task holds the agent of one rank.
 
-A barrier stage starts all of its tasks together, and is not tried again when one has failed. An elastic job has a stage
-of independent tasks: Spark starts each as soon as there is room, and once more where its executor is lost.
+A barrier stage starts all of its tasks together, and is not retried after a failure. An elastic job has a stage of
+independent tasks: Spark starts each as soon as resources are free, and again if its executor is lost.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _HIDDEN = (
     "PYTHON_WORKER_FACTORY_PORT",
     "PYTHON_WORKER_FACTORY_SOCK_PATH",
 )
-"""By these a process could speak as Spark's own."""
+"""Secrets with which a process could impersonate Spark."""
 
 
 def active() -> Any:
-    """Return the active SparkContext, or the session of Spark Connect where there is none.
+    """Return the active SparkContext, or the active session of Spark Connect.
 
     Raises
     ------
     UsageError
-        There is none.
+        Neither is active.
     """
     try:
-        from pyspark import SparkContext  # noqa: PLC0415 - the package without it has no Spark
+        from pyspark import SparkContext  # noqa: PLC0415 - PySpark is an optional dependency
     except ImportError as error:
         raise UsageError("hvd_kernel.spark needs PySpark: pip install 'hvd-kernel[spark]'.") from error
-    found = SparkContext._active_spark_context or _session()  # noqa: SLF001 - all else would make one
-    if found is None:
+    context = SparkContext._active_spark_context or _session()  # noqa: SLF001 - public functions would create one
+    if context is None:
         raise UsageError("Could not find an active SparkContext, are you running in a PySpark session?")
-    return found
+    return context
 
 
 def _session() -> Any:
@@ -50,32 +50,32 @@ def _session() -> Any:
 
     if not is_remote():
         return None
-    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - has packages of its own
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - has other dependencies
 
     return SparkSession.getActiveSession()
 
 
 class Stage:
-    """One stage of as many tasks as there are ranks.
+    """A stage with a task for each rank.
 
     Parameters
     ----------
-    found
+    context
         The SparkContext.
     np
-        How many.
+        Number of ranks.
     nics
-        Interfaces of the driver's that executors reach.
+        Network interfaces of the driver that executors can reach.
     barrier
-        Whether all start together.
+        Whether all tasks start together.
     """
 
     name = "Spark"
     hidden: tuple[str, ...] = _HIDDEN
 
-    def __init__(self, found: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bool) -> None:
+    def __init__(self, context: Any, np: int, nics: str | Sequence[str] | None, *, barrier: bool) -> None:
         self.error: BaseException | None = None
-        self._context, self._np, self._barrier = found, np, barrier
+        self._context, self._np, self._barrier = context, np, barrier
         self._group = f"horovod.spark.run.{next(_NUMBERS)}"
         names = [nics] if isinstance(nics, str) else [*(nics or ())]
         self.interface = names[0] if names else ""
@@ -95,7 +95,7 @@ class Stage:
         (tasks.barrier() if self._barrier else tasks).mapPartitions(_Rank(invitation)).collect()
 
     def _reachable(self, names: Sequence[str]) -> list[str]:
-        """Return where executors reach the driver, first where they do already; [] where all are on this host."""
+        """Return the driver's addresses for executors, first Spark's address; [] if all tasks are on this host."""
         if self._context.master.startswith("local"):
             return []
         return outward(names, self._context.getConf().get("spark.driver.host", ""))
@@ -105,24 +105,26 @@ class Stage:
         self._context.cancelJobGroup(self._group)
 
     def explain(self, error: BaseException) -> str:
-        """Return what Spark says of a stage that has failed."""
-        said = said_by_spark(error)
-        if _NO_SLOTS in said:
-            return f"num_proc={self._np} tasks must run at the same time. {self.shortage()} Spark says: {said}"
-        if _DYNAMIC in said:
-            return f"set spark.dynamicAllocation.enabled=false, or use run_elastic. Spark says: {said}"
-        if "No module named 'hvd_kernel'" in said:
-            return f"{said}: install hvd-kernel for the Python of the executors, or name another one by PYSPARK_PYTHON."
-        return said
+        """Return Spark's error message for a failed stage, and the remedy."""
+        message = error_message(error)
+        if _NO_SLOTS in message:
+            return f"num_proc={self._np} tasks must run at the same time. {self.shortage()} Spark says: {message}"
+        if _DYNAMIC in message:
+            return f"set spark.dynamicAllocation.enabled=false, or use run_elastic. Spark says: {message}"
+        if "No module named 'hvd_kernel'" in message:
+            return (
+                f"{message}: install hvd-kernel for the Python of the executors, or name another one by PYSPARK_PYTHON."
+            )
+        return message
 
     def shortage(self) -> str:
-        """Say how many tasks Spark can run at the same time."""
+        """Return a sentence with the number of tasks that Spark can run at the same time."""
         slots = _slots(self._context)
         return "" if slots is None else f"Spark can run {slots} task(s) at the same time now, counting busy ones."
 
 
 class _Rank:
-    """What a task does. It is sent to the executors by its module's name."""
+    """Function of a task, pickled by the name of its module."""
 
     def __init__(self, invitation: Invitation) -> None:
         self._invitation = invitation
@@ -134,7 +136,7 @@ class _Rank:
 
 
 def hold(invitation: Invitation) -> None:
-    """Bring the rank of the task that this process runs."""
+    """Run the rank of the task in this process."""
     from pyspark import TaskContext  # noqa: PLC0415 - see ``active``
 
     task = TaskContext.get()
@@ -142,30 +144,32 @@ def hold(invitation: Invitation) -> None:
     invitation.accept(task.partitionId(), variables(task.resources()))
 
 
-def said_by_spark(error: BaseException) -> str:
-    """Return the sentence of an error that came through Py4J or gRPC, without the stack of the JVM."""
+def error_message(error: BaseException) -> str:
+    """Return the message of an error from Py4J or gRPC, without the stack trace of the JVM."""
     java = getattr(error, "java_exception", None)
     text = str(error if java is None else java)
-    if told := re.search(r'^\s*details = "(.*)"$', text, re.MULTILINE):  # of a client of Spark Connect
-        return told[1]
+    if details := re.search(r'^\s*details = "(.*)"$', text, re.MULTILINE):  # from Spark Connect
+        return details[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line) and not line.startswith("org.apache")]
+    python_errors = [
+        line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line) and not line.startswith("org.apache")
+    ]
     first = next((line for line in lines if not line.startswith("An error occurred while calling")), text)
-    return own[-1] if own else re.sub(r"^(: )?([\w.$]+: )", "", first)
+    return python_errors[-1] if python_errors else re.sub(r"^(: )?([\w.$]+: )", "", first)
 
 
 def outward(names: Sequence[str], first: str) -> list[str]:
-    """Return the addresses of this host's interfaces of these names, else all by which others may reach it."""
-    here = addresses()
+    """Return the addresses of the named interfaces, or all addresses of this host that other hosts can reach."""
+    by_interface = addresses()
     if names:
-        return [here[name] for name in names if name in here]
-    found = [first, *(each for each in here.values() if not each.startswith("127."))]
-    return [each for each in dict.fromkeys(found) if each]
+        return [by_interface[name] for name in names if name in by_interface]
+    external = [first, *(address for address in by_interface.values() if not address.startswith("127."))]
+    return [address for address in dict.fromkeys(external) if address]
 
 
-def _slots(found: Any) -> int | None:
+def _slots(context: Any) -> int | None:
     try:
-        scala = found._jsc.sc()  # noqa: SLF001 - Spark's own check of barrier stages asks the same
+        scala = context._jsc.sc()  # noqa: SLF001 - as in Spark's check of barrier stages
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
     except Exception:  # noqa: BLE001 - another version may have no such method, or the JVM may be gone
         return None

@@ -1,8 +1,8 @@
-"""Experiment tracking: what ``hvd.log`` is given goes to TensorBoard, MLflow, Polyaxon or JSON lines. A shared leaf.
+"""Experiment tracking: ``hvd.log`` writes to TensorBoard, MLflow, Polyaxon or JSON lines.
 
-It knows neither ranks' communication nor a notebook: ``hvd_kernel.core.metrics`` reduces over ranks first and has
-rank 0 write, ``%hvd track`` chooses and lists. HVD_TRACK's syntax is in ``choice``, the interface of what writes in
-``sink``.
+This package uses neither the ranks' communication nor the notebook: ``hvd_kernel.core.metrics`` reduces values over the
+ranks, and rank 0 writes them; ``%hvd track`` selects the targets and lists runs. The syntax of HVD_TRACK is in
+``syntax``, the interface of writers in ``sink``.
 """
 
 from __future__ import annotations

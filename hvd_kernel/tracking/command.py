@@ -1,7 +1,7 @@
-"""Command ``%hvd track``, without the notebook: its words become a choice, and the ranks are told.
+"""Command ``%hvd track``, without the notebook: parses its arguments, and sends the choice to the ranks.
 
 Terms.
-  ask   how a notebook calls a handler of ranks: ``ask(handler, ranks, content)``, each rank's answer by its number
+  ask   function that calls a handler on ranks: ``ask(handler, ranks, content)`` returns the answers by rank
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Ask = Callable[[str, Sequence[int] | None, dict[str, Any]], Any]
 
 
 def commanded(words: Sequence[str], folder: Path, *, per_rank: bool = False) -> Choice:
-    """Return what the words choose, with every path from the root: a cell may change the ranks' folder.
+    """Parse the arguments; make all paths absolute, as a cell may change the ranks' working directory.
 
     Raises
     ------
     ConfigError
-        A word is not understood, or a package is missing.
+        An argument is invalid, or a package is not installed.
     """
     choice = parse(",".join(words), NAME)
     for target in choice.targets:
@@ -34,21 +34,21 @@ def commanded(words: Sequence[str], folder: Path, *, per_rank: bool = False) -> 
 
 
 def tell(ask: Ask, choice: Choice) -> str:
-    """Have all ranks track there, as a new run; return what is to be said of places where that failed at once."""
+    """Start a new run with these targets on all ranks; return the messages of targets that failed immediately."""
     answers = ask("track", None, {"choice": str(choice), "run": uuid.uuid4().hex})
     return "".join(f"{text}\n" for content, _ in answers.values() for text in content["dropped"])
 
 
 def tell_fresh(ask: Ask, n: int, fresh: Sequence[int]) -> None:
-    """Have ranks that replace others track what a living one tracks: all reduce, or none."""
-    living = next((rank for rank in range(n) if rank not in fresh), None)
-    if fresh and living is not None:
-        content, _ = ask("track", [living], {})[living]
+    """Copy the targets and the run of a surviving rank to new ranks: either all ranks reduce values, or none."""
+    survivor = next((rank for rank in range(n) if rank not in fresh), None)
+    if fresh and survivor is not None:
+        content, _ = ask("track", [survivor], {})[survivor]
         ask("track", fresh, {"choice": content["choice"], "run": content["run"]})
 
 
 def sentence(choice: Choice) -> str:
-    """Say what is tracked."""
+    """Return a sentence about what is tracked."""
     if not choice.targets:
         return "nothing is tracked\n"
     also = ", and every rank's own as name/rank_N" if choice.per_rank else ""

@@ -1,8 +1,8 @@
-"""JSON lines: one line per call, appended to one file, whatever run it is of.
+"""JSON lines: one line per call, appended to a file that all runs share.
 
     {"run": "3f2a91c0", "time": "2026-11-23T18:40:12.345678+00:00", "step": 10, "values": {"loss": 0.25}}
 
-A number that JSON does not have is text: "NaN", "Infinity", "-Infinity"; ``float()`` takes these.
+Numbers that JSON does not support are strings that ``float()`` accepts: "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DEFAULT_NAME = "metrics.jsonl"
 
 
 def file_of(place: str) -> Path:
-    """Return the file that a place means: a folder gets one of the default name."""
+    """Return the file of a place; for a folder, the file with the default name in it."""
     path = Path(place).expanduser()
     return path / DEFAULT_NAME if place.endswith("/") or path.is_dir() else path
 
 
 class JsonLines:
-    """One file that grows."""
+    """Sink that appends to a file."""
 
     def __init__(self, place: str, run: Run) -> None:
         path = file_of(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Appended by one call of the system: lines of several runs that write at once stay whole.
+        # One system call per line: lines of runs that write at the same time do not mix.
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._run = run
 
@@ -40,16 +40,16 @@ class JsonLines:
         self._write(point.time, {"step": point.step, "values": {k: _number(v) for k, v in point.values.items()}})
 
     def keep(self, item: Item) -> None:
-        """Write a line that says where the file is."""
-        about = {"path": str(item.path), "name": item.name, "kind": item.kind, **item.summary}
-        self._write(item.time, {"step": item.step, "artifact": about})
+        """Write a line with the path of the file."""
+        artifact = {"path": str(item.path), "name": item.name, "kind": item.kind, **item.summary}
+        self._write(item.time, {"step": item.step, "artifact": artifact})
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
         """Write a line of notes."""
-        self._write(now(), {"note": {what: dict(values)}})
+        self._write(now(), {"note": {category: dict(values)}})
 
     def end(self, status: str) -> None:
-        """Write how the run ended."""
+        """Write the final status of the run."""
         self._write(now(), {"status": status})
         os.close(self._descriptor)
 

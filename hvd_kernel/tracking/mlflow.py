@@ -1,7 +1,7 @@
-"""MLflow, through its package: ``pip install mlflow-skinny``. Without a URI it goes where MLFLOW_TRACKING_URI says.
+"""MLflow, through its package: ``pip install mlflow-skinny``. The default URI is MLFLOW_TRACKING_URI.
 
-A store in files (``mlflow:mlruns``) is what MLflow 3 refuses unless MLFLOW_ALLOW_FILE_STORE=true; naming one is leave
-enough. MLFLOW_EXPERIMENT_NAME names the experiment, MLFLOW_RUN_ID a run that is to go on.
+MLflow 3 refuses a file store (``mlflow:mlruns``) unless MLFLOW_ALLOW_FILE_STORE=true, which this sink sets for one.
+MLFLOW_EXPERIMENT_NAME names the experiment, MLFLOW_RUN_ID a run to continue.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
 
 
 def uri_of(place: str) -> str:
-    """Return where to write: a folder where neither the place nor the environment says more."""
+    """Return the tracking URI: the place, MLFLOW_TRACKING_URI, or the default folder."""
     return place or os.environ.get("MLFLOW_TRACKING_URI", "") or FOLDER
 
 
 class MLflow:
-    """One run of an experiment."""
+    """Sink that writes a run of an MLflow experiment."""
 
     def __init__(self, place: str, run: Run) -> None:
         uri = uri_of(place)
@@ -34,21 +34,23 @@ class MLflow:
         mlflow = importlib.import_module("mlflow")
         self._metric = importlib.import_module("mlflow.entities").Metric
         self._client = mlflow.MlflowClient(tracking_uri=uri)
-        self._id = os.environ.get("MLFLOW_RUN_ID") or self._created(run)
+        self._id = os.environ.get("MLFLOW_RUN_ID") or self._create(run)
         self._steps = Steps()
 
-    def _created(self, run: Run) -> str:
+    def _create(self, run: Run) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
-        found = self._client.get_experiment_by_name(name)
-        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
-        made = self._client.create_run(experiment, run_name=run.title or run.name, tags={"hvd.run": run.id})
-        return str(made.info.run_id)
+        experiment_of_name = self._client.get_experiment_by_name(name)
+        experiment = (
+            self._client.create_experiment(name) if experiment_of_name is None else experiment_of_name.experiment_id
+        )
+        created = self._client.create_run(experiment, run_name=run.title or run.name, tags={"hvd.run": run.id})
+        return str(created.info.run_id)
 
     def log(self, point: Point) -> None:
-        """Send one batch."""
-        at = int(point.time * 1000)
+        """Send values as a batch."""
+        milliseconds = int(point.time * 1000)
         metrics = [
-            self._metric(_NOT_IN_A_NAME.sub("_", name), value, at, self._steps.of(name, point.step))
+            self._metric(_NOT_IN_A_NAME.sub("_", name), value, milliseconds, self._steps.of(name, point.step))
             for name, value in point.values.items()
         ]
         self._client.log_batch(self._id, metrics=metrics)
@@ -58,13 +60,13 @@ class MLflow:
         send = self._client.log_artifacts if item.path.is_dir() else self._client.log_artifact
         send(self._id, str(item.path), MODEL if item.kind == MODEL else None)
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
         """Add inputs as parameters, everything else as tags."""
         for name, value in values.items():
-            if what == "inputs":
+            if category == "inputs":
                 self._client.log_param(self._id, name, value)
             else:
-                self._client.set_tag(self._id, f"{what}.{name}", value)
+                self._client.set_tag(self._id, f"{category}.{name}", value)
 
     def end(self, status: str) -> None:
         """Close the run."""

@@ -1,10 +1,10 @@
-"""Polyaxon's files of a run, as text and names: those that traceml writes. Pure.
+"""Names and contents of the files of a Polyaxon run, in the format of traceml. Pure.
 
 Terms.
-  events    events/metric/<name>.plx: a header, then a line per value, which begins with the line's end;
-            events/<kind>/<name>.plx, of files with a step: the same with a JSON value
-  files     outputs/, and assets/<kind>/ for those with a step
-  run       run.plx.json, and lineages.plx.json: what there is of it
+  events    events/metric/<name>.plx: a header, then a line per value, which starts with the newline;
+            events/<kind>/<name>.plx: the same with a JSON value, for files with a step
+  files     outputs/, and assets/<kind>/ for files with a step
+  run       run.plx.json, and the index lineages.plx.json
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ RUN, LINEAGES, OUTPUTS = "run.plx.json", "lineages.plx.json", "outputs"
 
 
 def name_of(name: str) -> str:
-    """Return a metric's name as a file has it: ``loss/rank_1`` is ``loss__rank_1``."""
+    """Return the file name of a metric: ``loss__rank_1`` for ``loss/rank_1``."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^\w\\/.\s-]", "", plain).strip()
     return re.sub(r"[-.\s]+", "-", re.sub(r"[\\/]+", "__", plain)) or "unnamed"
 
 
 def event_path(kind: str, name: str) -> str:
-    """Return where the events of a name are, in the run's folder."""
+    """Return the path of a file of events, relative to the run's folder."""
     return f"events/{kind}/{name}.plx"
 
 
 def header(kind: str) -> str:
-    """Return the first line of a table, without its end."""
+    """Return the first line of a file of events, without the newline."""
     return f"step|timestamp|{kind}"
 
 
 def line(step: int | None, time: float, value: object) -> str:
-    """Return one event; a value that no step belongs to has none."""
+    """Return an event; without a step its column is empty."""
     return f"\n{'' if step is None else step}|{moment(time).isoformat(' ', 'microseconds')}|{value}"
 
 
 def metric_summary(lines: Iterable[str]) -> dict[str, Any]:
-    """Return what the lineage says of a metric, given its file's lines: pandas' ``describe``, with the last value."""
+    """Return a metric's summary from the lines of its file: as pandas' ``describe``, with the last value."""
     steps = array("q")
     values = array("d")  # a long training has millions
     first = last = ""
@@ -60,30 +60,32 @@ def metric_summary(lines: Iterable[str]) -> dict[str, Any]:
     if steps:
         summary["step"] = {"count": len(steps), "min": min(steps), "max": max(steps)}
     summary["timestamp"] = {"min": first.replace(" ", "T"), "max": last.replace(" ", "T")}
-    summary["metric"] = _described(values)
+    summary["metric"] = _describe(values)
     return summary
 
 
 def lineage(name: str, kind: str, path: str, summary: dict[str, Any]) -> dict[str, Any]:
-    """Return one entry of lineages.plx.json."""
+    """Return an entry of lineages.plx.json."""
     return {"name": name, "kind": kind, "path": path, "summary": summary, "is_input": False}
 
 
-def _described(values: Sequence[float]) -> dict[str, float | None]:
-    known = sorted(value for value in values if math.isfinite(value))
+def _describe(values: Sequence[float]) -> dict[str, float | None]:
+    finite = sorted(value for value in values if math.isfinite(value))
     last = values[-1] if math.isfinite(values[-1]) else None
-    if not known:
-        none = dict.fromkeys(("mean", "std", "min", "25%", "50%", "75%", "max"))
-        return {"count": 0.0, **none, "last": last}
-    mean = math.fsum(known) / len(known)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)) if known[1:] else None
-    quarters = {f"{percent}%": _quantile(known, percent / 100) for percent in (25, 50, 75)}
-    described = {"mean": mean, "std": deviation, "min": known[0], **quarters, "max": known[-1]}
-    return {"count": float(len(known)), **described, "last": last}
+    if not finite:
+        missing = dict.fromkeys(("mean", "std", "min", "25%", "50%", "75%", "max"))
+        return {"count": 0.0, **missing, "last": last}
+    mean = math.fsum(finite) / len(finite)
+    deviation = (
+        math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / (len(finite) - 1)) if finite[1:] else None
+    )
+    quarters = {f"{percent}%": _quantile(finite, percent / 100) for percent in (25, 50, 75)}
+    described = {"mean": mean, "std": deviation, "min": finite[0], **quarters, "max": finite[-1]}
+    return {"count": float(len(finite)), **described, "last": last}
 
 
-def _quantile(known: Sequence[float], share: float) -> float:
-    """Return the value at a share of the way through sorted values, between two of them in proportion."""
-    whole, part = divmod((len(known) - 1) * share, 1)
-    low, high = known[int(whole)], known[min(int(whole) + 1, len(known) - 1)]
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted values, with linear interpolation."""
+    whole, part = divmod((len(values) - 1) * share, 1)
+    low, high = values[int(whole)], values[min(int(whole) + 1, len(values) - 1)]
     return low + (high - low) * part

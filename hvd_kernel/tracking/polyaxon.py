@@ -1,8 +1,8 @@
-"""Polyaxon's layout of a run on disk, without a dependency; ``polyaxon ops upload`` and its sidecar take it from there.
+"""Sink for Polyaxon's file layout of a run, without a dependency; ``polyaxon ops upload`` or its sidecar uploads it.
 
 Terms.
-  root      POLYAXON_ARTIFACTS_ROOT, or what HVD_TRACK=polyaxon:ROOT says, or POLYAXON_OFFLINE_ROOT (/tmp/plx/offline)
-  managed   Polyaxon itself runs this (POLYAXON_IS_MANAGED), and has made the folder of the run
+  root      ROOT of HVD_TRACK=polyaxon:ROOT, or POLYAXON_ARTIFACTS_ROOT, or POLYAXON_OFFLINE_ROOT (/tmp/plx/offline)
+  managed   this process runs on Polyaxon (POLYAXON_IS_MANAGED), which has created the folder of the run
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 from hvd_kernel.tracking import plx
 from hvd_kernel.tracking.sink import MODEL, Item, Point, Run, moment, now
 
-OFFLINE = "/tmp/plx/offline"  # noqa: S108 - Polyaxon's own default
+OFFLINE = "/tmp/plx/offline"  # noqa: S108 - Polyaxon's default
 MANAGED = "/plx-context/artifacts"
 MOST_FILES = 100
 Env = Mapping[str, str]
@@ -35,12 +35,12 @@ def folder_of(place: str, run_id: str, env: Env = os.environ) -> Path:
 
 
 def managed(env: Env = os.environ) -> bool:
-    """Tell whether Polyaxon runs this."""
+    """Return whether this process runs on Polyaxon."""
     return env.get("POLYAXON_IS_MANAGED", "").lower() in {"1", "true", "t", "yes"}
 
 
 class Polyaxon:
-    """One folder."""
+    """Sink that writes the folder of a run."""
 
     def __init__(self, place: str, run: Run) -> None:
         self._folder = folder_of(place, run.id)
@@ -48,7 +48,7 @@ class Polyaxon:
         self._files: dict[str, IO[bytes]] = {}
         self._metrics: set[str] = set()
         self._lineages: list[dict[str, Any]] = self._read(plx.LINEAGES, [])
-        self._about: dict[str, Any] = self._read(plx.RUN, _begun(run))
+        self._about: dict[str, Any] = self._read(plx.RUN, _initial(run))
         self._status("running", run.started)
 
     def log(self, point: Point) -> None:
@@ -59,7 +59,7 @@ class Polyaxon:
             self._metrics.add(plain)
 
     def keep(self, item: Item) -> None:
-        """Copy the file or folder: with a step among the assets, as one of its versions, else to the outputs."""
+        """Copy a file or folder to the outputs; with a step, to the assets as a version."""
         name = plx.name_of(item.name)
         if item.step is None:
             target = self._folder / plx.OUTPUTS / item.path.name
@@ -70,33 +70,33 @@ class Polyaxon:
             place = f"assets/{item.kind}/{name}_{item.step}{item.path.suffix}"
             self._copy(item.path, self._folder / place)
             events = plx.event_path(item.kind, name)
-            about = json.dumps({**item.summary, "kind": item.kind, "path": place}, separators=(",", ":"))
-            self._append(events, plx.header(item.kind), item, about)
+            value = json.dumps({**item.summary, "kind": item.kind, "path": place}, separators=(",", ":"))
+            self._append(events, plx.header(item.kind), item, value)
             place, summary = events, {"is_event": True}
-        self._lineages = [each for each in self._lineages if each["path"] != place or each["name"] != name]
+        self._lineages = [row for row in self._lineages if row["path"] != place or row["name"] != name]
         self._lineages.append(plx.lineage(name, item.kind, place, summary))
         self._write(plx.LINEAGES, self._lineages)
         if item.kind == MODEL:
-            self.note("meta", {"has_model": True})
+            self.annotate("meta", {"has_model": True})
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
         """Add to the run's file."""
-        if what == "tags":
+        if category == "tags":
             self._about["tags"] = list(dict.fromkeys([*self._about["tags"], *values]))
-        elif what == "run":
+        elif category == "run":
             self._about.update(values)
         else:
-            self._about.setdefault("meta_info" if what == "meta" else what, {}).update(values)
+            self._about.setdefault("meta_info" if category == "meta" else category, {}).update(values)
         self._write(plx.RUN, self._about)
 
     def end(self, status: str) -> None:
-        """Write the summaries and how it ended."""
+        """Write the summaries and the final status."""
         self._close()
         for name in sorted(self._metrics):
             path = plx.event_path("metric", name)
             with (self._folder / path).open() as lines:
                 summary = plx.metric_summary(lines)
-            self._lineages = [each for each in self._lineages if each["path"] != path]
+            self._lineages = [row for row in self._lineages if row["path"] != path]
             self._lineages.append(plx.lineage(name, "metric", path, summary))
             self._about.setdefault("outputs", {})[name] = summary["metric"]["last"]
         if self._metrics:
@@ -106,25 +106,25 @@ class Polyaxon:
         self._status(status, now())
 
     def _status(self, status: str, time: float) -> None:
-        said = moment(time).isoformat(timespec="microseconds")
+        text = moment(time).isoformat(timespec="microseconds")
         condition = {"type": status, "status": True, "reason": "hvd_kernel", "message": f"Operation is {status}"}
         self._about["status"] = status
-        self._about["status_conditions"].append({**condition, "last_update_time": said, "last_transition_time": said})
+        self._about["status_conditions"].append({**condition, "last_update_time": text, "last_transition_time": text})
         self._write(plx.RUN, self._about)
 
-    def _append(self, path: str, header: str, what: Point | Item, value: object) -> None:
-        file = self._opened(path)
+    def _append(self, path: str, header: str, event: Point | Item, value: object) -> None:
+        file = self._open(path)
         begin = "" if file.tell() else header
-        file.write((begin + plx.line(what.step, what.time, value)).encode())
+        file.write((begin + plx.line(event.step, event.time, value)).encode())
 
-    def _opened(self, path: str) -> IO[bytes]:
-        """Return a file at its end; those of earlier calls stay open, but for a great many."""
+    def _open(self, path: str) -> IO[bytes]:
+        """Return a file opened for appending. Files stay open until there are ``MOST_FILES``."""
         file = self._files.get(path)
         if file is None:
             self._close(MOST_FILES)
-            whole = self._folder / path
-            whole.parent.mkdir(parents=True, exist_ok=True)
-            file = self._files[path] = whole.open("ab", buffering=0)
+            full_path = self._folder / path
+            full_path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._files[path] = full_path.open("ab", buffering=0)
         return file
 
     def _close(self, at_least: int = 1) -> None:
@@ -135,7 +135,7 @@ class Polyaxon:
 
     def _copy(self, path: Path, target: Path) -> None:
         if path.resolve() == target.resolve():
-            return  # written there by the user
+            return  # the user has written it there
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             shutil.copytree(path, target, dirs_exist_ok=True)
@@ -147,28 +147,28 @@ class Polyaxon:
         return json.loads(file.read_text()) if file.exists() else default
 
     def _write(self, name: str, content: object) -> None:
-        """Replace the file at once: who reads it finds one or the other."""
+        """Replace a file atomically, for concurrent readers."""
         file = self._folder / name
-        beside = file.with_suffix(".part")
-        beside.write_text(json.dumps(content, separators=(",", ":"), default=str))
-        beside.replace(file)
+        temporary = file.with_suffix(".part")
+        temporary.write_text(json.dumps(content, separators=(",", ":"), default=str))
+        temporary.replace(file)
 
 
-def _begun(run: Run) -> dict[str, Any]:
-    said = moment(run.started).isoformat(timespec="microseconds")
+def _initial(run: Run) -> dict[str, Any]:
+    text = moment(run.started).isoformat(timespec="microseconds")
     created = {"type": "created", "status": True, "reason": "hvd_kernel", "message": "Operation is starting"}
     return {
         "uuid": run.id,
         "name": run.title or run.name,
         "tags": [],
-        "created_at": said,
-        "started_at": said,
+        "created_at": text,
+        "started_at": text,
         "managed_by": "user",
         "is_managed": False,
         "status": "created",
         "kind": "job",
         "runtime": "job",
-        "status_conditions": [{**created, "last_update_time": said, "last_transition_time": said}],
+        "status_conditions": [{**created, "last_update_time": text, "last_transition_time": text}],
     }
 
 

@@ -1,9 +1,9 @@
-"""The tracker of this process: made from HVD_TRACK when it is first asked for, or chosen later by ``%hvd track``.
+"""The tracker of this process, created from HVD_TRACK at its first use, or by ``%hvd track``.
 
 Terms.
-  run id  32 hexadecimal digits that all ranks of a job share: Polyaxon's own, the launcher's, or rank 0's, which ranks
-          hear when they meet
-  pinned  the run id is one that the others have too; else this process has made it
+  run id  32 hexadecimal digits, the same on all ranks of a job: from Polyaxon, from the launcher, or from rank 0, which
+          sends it at the rendezvous
+  pinned  the run id is known to the other ranks; if not pinned, this process has generated it
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ OUTPUTS = "outputs"
 
 
 def rank_of(env: Env) -> int:
-    """Return this process's rank as a launcher says it in the environment; 0 without one."""
-    slurm = ("SLURM_PROCID",) if "SLURM_STEP_ID" in env else ()  # a batch script has the first without the second
+    """Return the rank from a launcher's variables, 0 if they are not set."""
+    slurm = ("SLURM_PROCID",) if "SLURM_STEP_ID" in env else ()  # a batch script has only SLURM_PROCID
     return next((int(env[name]) for name in (*_RANKS, *slurm) if env.get(name, "").isdecimal()), 0)
 
 
 def run_id_of(env: Env) -> str:
-    """Return the run id that all ranks find in their environment; empty where there is none."""
+    """Return the run id in the environment of all ranks, or an empty string."""
     return env.get("POLYAXON_RUN_INSTANCE", "").rpartition(".")[2] or env.get(RUN, "")
 
 
 def rank_environment(env: Env) -> dict[str, str]:
-    """Return the variables that a launcher adds for all ranks of a job; refuse a HVD_TRACK that is none.
+    """Check HVD_TRACK, and return the variables that a launcher sets for all ranks of a job.
 
     Raises
     ------
     ConfigError
-        HVD_TRACK is not understood.
+        HVD_TRACK is invalid.
     """
     syntax.parse(env.get(TRACK, ""))
     return {} if env.get(RUN) else {RUN: uuid.uuid4().hex}
@@ -55,14 +55,14 @@ def rank_environment(env: Env) -> dict[str, str]:
 
 @dataclass
 class _State:
-    """Of this process."""
+    """Tracking state of this process."""
 
-    asked: bool = False  # whether HVD_TRACK was read, or something chosen
+    configured: bool = False  # by HVD_TRACK or `%hvd track`
     tracker: Tracker | None = None  # of HVD_TRACK or `%hvd track`
-    theirs: Tracker | None = None  # of a program that was written for Polyaxon
+    of_polyaxon: Tracker | None = None  # of a program written for Polyaxon
     run_id: str = ""
     pinned: bool = False
-    watched: bool = False  # whether the end of the process closes it
+    closes_at_exit: bool = False
 
 
 _state = _State()
@@ -70,7 +70,7 @@ _rank: Callable[[], int] = lambda: rank_of(os.environ)  # noqa: E731 - replaced 
 
 
 def know_rank(rank: Callable[[], int]) -> None:
-    """Have the rank told by whoever knows it better than the environment."""
+    """Set the function that returns the rank, instead of the launcher's variables."""
     global _rank  # noqa: PLW0603 - of the process
     _rank = rank
 
@@ -81,82 +81,82 @@ def rank() -> int:
 
 
 def tracker() -> Tracker | None:
-    """Return what to write to; None where nothing is tracked.
+    """Return the tracker; None if nothing is tracked.
 
     Raises
     ------
     ConfigError
-        HVD_TRACK cannot be used, or lacks a package.
+        HVD_TRACK is invalid, or a package is not installed.
     """
-    if not _state.asked:
+    if not _state.configured:
         choose(os.environ.get(TRACK, ""))
     return _state.tracker
 
 
 def choose(text: str, run_id: str = "") -> None:
-    """Track there from now on, as a new run if ``run_id`` is new; what was tracked until now is closed.
+    """Close the current tracker and use these targets, as a new run if ``run_id`` is new.
 
     Raises
     ------
     ConfigError
-        The text cannot be used: nothing has changed.
+        The text is invalid. The current tracker is kept.
     """
     _use(syntax.parse(text), run_id)
 
 
 def with_polyaxon() -> Tracker:
-    """Return a tracker that has a Polyaxon sink, for programs that were written for Polyaxon.
+    """Return a tracker with a Polyaxon sink, for programs written for Polyaxon.
 
-    It is the one that ``tracker`` returns, or another: a program may call this on one rank, and ``hvd.log`` reduces
-    where ``tracker`` is there, on all.
+    If ``tracker`` returns None, this is a separate tracker: a program may call this on one rank only, while ``hvd.log``
+    reduces values if ``tracker`` exists, on all ranks.
     """
-    more = Target(_POLYAXON, syntax.PLACES[_POLYAXON])
-    found = tracker() or _state.theirs
-    if found is None or found.ended:
-        found = _state.theirs = _opened(Choice((more,)))
-    elif _polyaxon(found) is None:
-        found.add(more)
-    return found
+    target = Target(_POLYAXON, syntax.PLACES[_POLYAXON])
+    current = tracker() or _state.of_polyaxon
+    if current is None or current.ended:
+        current = _state.of_polyaxon = _open(Choice((target,)))
+    elif _polyaxon(current) is None:
+        current.add(target)
+    return current
 
 
 def end(status: str = "") -> None:
-    """Close what is tracked; without a status: failed where an exception ends this process.
+    """Close the trackers; the default status is failed if an exception ends this process.
 
-    The chosen tracker stays, and writes nothing: this rank goes on to reduce with the others.
+    The tracker remains set and writes nothing more: this rank still takes part in reductions.
     """
     failed = getattr(sys, "last_value", None) is not None and "ipykernel" not in sys.modules
-    for each in (_state.tracker, _state.theirs):
-        if each is not None:
-            each.end(status or ("failed" if failed else "succeeded"))
+    for current in (_state.tracker, _state.of_polyaxon):
+        if current is not None:
+            current.end(status or ("failed" if failed else "succeeded"))
 
 
 def run_id() -> str:
     """Return this run's id."""
     if not _state.run_id:
-        found = run_id_of(os.environ)
-        _state.run_id, _state.pinned = found or uuid.uuid4().hex, bool(found)
+        shared = run_id_of(os.environ)
+        _state.run_id, _state.pinned = shared or uuid.uuid4().hex, bool(shared)
     return _state.run_id
 
 
 def pin(agreed: str) -> None:
-    """Take the run id that the ranks have agreed on."""
+    """Set the run id that the ranks have agreed on."""
     _state.run_id, _state.pinned = agreed, True
 
 
 def card() -> dict[str, Any]:
-    """Return what ranks tell each other of the run when they meet."""
+    """Return this rank's information about the run, which ranks exchange at the rendezvous."""
     return {"run": run_id(), "pinned": _state.pinned}
 
 
 def agree(cards: Sequence[Mapping[str, Any]]) -> None:
-    """Take the same run id as the others: a pinned one, for of old ranks and fresh ones the old ones have it."""
-    pin(next((each["run"] for each in cards if each["pinned"]), cards[0]["run"]))
+    """Set the same run id on all ranks: a pinned one, which surviving ranks have, or that of rank 0."""
+    pin(next((card["run"] for card in cards if card["pinned"]), cards[0]["run"]))
 
 
 def outputs() -> Path:
-    """Return the run's folder for the user's own files; the same on all ranks. It is there when this returns."""
-    found = tracker() or _state.theirs
-    target = None if found is None else _polyaxon(found)
+    """Create and return the run's folder for the user's files, the same on all ranks."""
+    current = tracker() or _state.of_polyaxon
+    target = None if current is None else _polyaxon(current)
     if target is None and not managed():
         folder = Path(OUTPUTS) / run_id()[:8]
     else:
@@ -166,28 +166,28 @@ def outputs() -> Path:
 
 
 def reset() -> None:
-    """Forget everything: for tests."""
+    """Close the trackers and discard all state, for tests."""
     global _state  # noqa: PLW0603 - of the process
     end("stopped")
-    _state = _State(watched=_state.watched)
+    _state = _State(closes_at_exit=_state.closes_at_exit)
 
 
-def _polyaxon(found: Tracker) -> Target | None:
-    return next((each for each in found.choice.targets if each.kind == _POLYAXON), None)
+def _polyaxon(tracker: Tracker) -> Target | None:
+    return next((target for target in tracker.choice.targets if target.kind == _POLYAXON), None)
 
 
-def _use(choice: Choice, wanted: str = "") -> None:
+def _use(choice: Choice, run_id: str = "") -> None:
     for target in choice.targets:
         check(target)
     end("succeeded")
-    if wanted:
-        pin(wanted)
-    _state.asked, _state.theirs = True, None
-    _state.tracker = _opened(choice) if choice.targets else None
+    if run_id:
+        pin(run_id)
+    _state.configured, _state.of_polyaxon = True, None
+    _state.tracker = _open(choice) if choice.targets else None
 
 
-def _opened(choice: Choice) -> Tracker:
-    if not _state.watched:  # not before: what ends a rank of MPI at once was registered by then, and comes behind this
-        _state.watched = True
+def _open(choice: Choice) -> Tracker:
+    if not _state.closes_at_exit:  # registered this late so that it runs before the handler that exits an MPI rank
+        _state.closes_at_exit = True
         atexit.register(end)
     return Tracker(choice, Run(run_id()), lambda: rank() == 0)

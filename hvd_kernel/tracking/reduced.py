@@ -1,4 +1,4 @@
-"""The mean over ranks of what they have logged, and what is said where they disagree. Pure."""
+"""The mean over ranks of logged values, and the error if ranks log different names. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 
 def values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_rank: bool) -> dict[str, float]:
-    """Return each name's mean, and with ``per_rank`` each rank's value as ``name/rank_3``; a row for each rank."""
+    """Return the mean of each column of ``rows``, with ``per_rank`` also each rank's value as ``name/rank_3``."""
     means = {name: mean([row[column] for row in rows.values()]) for column, name in enumerate(names)}
     if not per_rank:
         return means
@@ -15,21 +15,21 @@ def values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_ran
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """Return the mean as if numbers had any length, rounded at the end alone; of infinities what a sum gives."""
+    """Return the exactly rounded mean; with infinities and NaN, the mean in floating point."""
     try:
         return float(sum(map(Fraction, numbers)) / len(numbers))
-    except (OverflowError, ValueError):  # infinities, or what is not a number
+    except (OverflowError, ValueError):  # infinities and NaN are no fractions
         return sum(number / len(numbers) for number in numbers)
 
 
-def difference(said: Iterable[tuple[Sequence[str], int | None]]) -> str:
-    """Return a sentence that tells which ranks have logged what; ``said`` is each rank's names and step."""
-    found: dict[str, list[int]] = {}
-    for rank, (names, step) in enumerate(said):
+def difference(logged: Iterable[tuple[Sequence[str], int | None]]) -> str:
+    """Return an error message that lists the ranks by what they logged; ``logged`` has the names and step by rank."""
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, (names, step) in enumerate(logged):
         text = (", ".join(names) or "nothing") + ("" if step is None else f" at step {step}")
-        found.setdefault(text, []).append(rank)
-    told = "; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in found.items())
-    return f"hvd.log: ranks log different names or steps. {told}. Every rank has to log the same."
+        ranks_by_text.setdefault(text, []).append(rank)
+    groups = "; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items())
+    return f"hvd.log: ranks log different names or steps. {groups}. Every rank has to log the same."
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,11 +1,11 @@
-"""The Protocol of a sink: what writes a run's values and files to one kind of place. A new kind is one file.
+"""Interface of a sink, which writes a run's values and files to one kind of target.
 
 Terms.
-  sink     writes to one place; any of its calls may raise, which ends that sink and nothing else
-  run      one training, by one name in every sink
-  point    the values of one ``hvd.log``, already reduced over ranks
-  item     a file or folder that ``hvd.log_model`` or ``hvd.log_artifact`` names
-  notes    inputs, outputs, tags or meta of the run, by name
+  sink     writer for one target; an error in any of its methods disables only that sink
+  run      one training, with the same name in every sink
+  point    the values of one call of ``hvd.log``, reduced over ranks
+  item     a file or folder passed to ``hvd.log_model`` or ``hvd.log_artifact``
+  notes    inputs, outputs, tags or metadata of the run, by name
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = "file"
 
 
 def now() -> float:
-    """Return the seconds since 1970."""
+    """Return the current time in seconds since 1970."""
     return time.time()
 
 
@@ -36,13 +36,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Short, for people."""
+        """Short form of the id, for users."""
         return self.id[:8]
 
 
 @dataclass(frozen=True)
 class Point:
-    """Values of one moment."""
+    """Values with the same step and time."""
 
     values: Mapping[str, float]
     step: int | None = None
@@ -62,34 +62,34 @@ class Item:
 
 
 class Sink(Protocol):
-    """Writes to one place. Every call has reached the operating system when it returns."""
+    """Writer for one target. When a method returns, the operating system has the data."""
 
     def log(self, point: Point) -> None:
         """Add values."""
 
     def keep(self, item: Item) -> None:
-        """Add a file or folder, or a word about it where this kind of place has no files."""
+        """Add a file or folder, or its path if this kind of target stores no files."""
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
-        """Add to the run's inputs, outputs, tags or meta."""
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
+        """Add values to a category of notes: inputs, outputs, tags, meta or run."""
 
     def end(self, status: str) -> None:
-        """Close; status: succeeded, failed or stopped."""
+        """Close the run with a status: succeeded, failed or stopped."""
 
 
 def moment(seconds: float) -> datetime:
-    """Return a time in UTC."""
+    """Return a time in seconds since 1970 as a UTC datetime."""
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 class Steps:
-    """Counts for each name from 0 where the user gives no step, for places that need one."""
+    """Counts steps of each name from 0 if the user passes no step, for targets that need one."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def of(self, name: str, step: int | None) -> int:
-        """Return the step, or the number of this name's value."""
-        here = self._next.get(name, 0) if step is None else step
-        self._next[name] = here + 1
-        return here
+        """Return the step, by default the successor of the name's previous step."""
+        current = self._next.get(name, 0) if step is None else step
+        self._next[name] = current + 1
+        return current

@@ -1,4 +1,4 @@
-"""Sinks of a run as one: a sink that fails is named once and dropped, and the training goes on."""
+"""All sinks of a run: a sink that fails is reported once and dropped, and the training continues."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _polyaxon(place: str, run: Run) -> Sink:
 SINKS: dict[str, Open] = {"tensorboard": TensorBoard, "jsonl": JsonLines, "mlflow": MLflow, "polyaxon": _polyaxon}
 
 NEEDS = {"mlflow": ("mlflow", "mlflow-skinny")}
-"""Kind -> the module without which it is nothing, and what to install."""
+"""Kind -> the module that it needs, and the package to install."""
 
 
 class Tracker:
-    """What ``hvd.log`` writes to. Where ``writes`` says no, as on ranks above 0, it takes everything and opens nothing.
+    """Target of ``hvd.log``. Writes only while ``writes()`` is true, on rank 0; on other ranks it opens no sinks.
 
-    Asked at each call: where hosts come and go another process may become rank 0.
+    ``writes`` is called each time, as another process may become rank 0 in an elastic job.
     """
 
     def __init__(self, choice: Choice, run: Run, writes: Callable[[], bool]) -> None:
@@ -45,7 +45,7 @@ class Tracker:
         Raises
         ------
         ConfigError
-            A kind's package is not installed: on every rank, whether it writes or not.
+            A package is not installed. Raised on every rank, including those that do not write.
         """
         for target in choice.targets:
             check(target)
@@ -53,28 +53,28 @@ class Tracker:
         self.run = run
         self.writes = writes
         self.ended = False
-        self.dropped: list[str] = []  # what was said of sinks that have failed
-        self._begun: set[Target] = set()
+        self.dropped: list[str] = []  # messages of sinks that have failed
+        self._opened: set[Target] = set()
         self._sinks: dict[Target, Sink] = {}
         self._open()
 
     def add(self, target: Target) -> None:
-        """Write to one more place."""
+        """Add a target."""
         check(target)
         self.choice = replace(self.choice, targets=(*self.choice.targets, target))
         self._open()
 
     def log(self, point: Point) -> None:
         """Write values."""
-        self._each(lambda sink: sink.log(point))
+        self._for_each(lambda sink: sink.log(point))
 
     def keep(self, item: Item) -> None:
         """Write a file or folder."""
-        self._each(lambda sink: sink.keep(item))
+        self._for_each(lambda sink: sink.keep(item))
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
-        """Write inputs, outputs, tags or meta."""
-        self._each(lambda sink: sink.note(what, values))
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
+        """Write inputs, outputs, tags or metadata."""
+        self._for_each(lambda sink: sink.annotate(category, values))
 
     def end(self, status: str) -> None:
         """Close all sinks. May be called again."""
@@ -87,24 +87,24 @@ class Tracker:
         if not self.writes():
             return
         for target in self.choice.targets:
-            if target not in self._begun:
-                self._begun.add(target)
+            if target not in self._opened:
+                self._opened.add(target)
                 self._guarded(target, partial(self._begin, target))
 
     def _begin(self, target: Target) -> None:
         self._sinks[target] = SINKS[target.kind](target.place, self.run)
 
-    def _each(self, act: Callable[[Sink], None]) -> None:
+    def _for_each(self, action: Callable[[Sink], None]) -> None:
         if self.ended or not self.writes():
             return
         self._open()
         for target, sink in [*self._sinks.items()]:
-            self._guarded(target, partial(act, sink))
+            self._guarded(target, partial(action, sink))
 
-    def _guarded(self, target: Target, act: Callable[[], None]) -> None:
+    def _guarded(self, target: Target, action: Callable[[], None]) -> None:
         try:
-            act()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            action()
+        except Exception as error:  # noqa: BLE001 - no error of a sink stops the training
             self._sinks.pop(target, None)
             text = f"{target} failed and is dropped, the others go on: {type(error).__name__}: {error}"
             self.dropped.append(text)
@@ -112,7 +112,7 @@ class Tracker:
 
 
 def _users_level() -> int:
-    """Return how many calls above its caller's the first is that is not of this package: a warning names its line."""
+    """Return the ``stacklevel`` of the first caller outside this package, for warnings."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001 - inspect's is the same
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -120,12 +120,12 @@ def _users_level() -> int:
 
 
 def check(target: Target) -> None:
-    """See that a kind's package is installed.
+    """Check that the package of a kind of target is installed.
 
     Raises
     ------
     ConfigError
-        It is not; the message says what to install.
+        It is not installed; the message names the package.
     """
     module, package = NEEDS.get(target.kind, ("", ""))
     if module and importlib.util.find_spec(module) is None:

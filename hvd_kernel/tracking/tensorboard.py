@@ -1,6 +1,6 @@
-"""TensorBoard: an event file of scalars in a folder of its own for each run, without a dependency.
+"""TensorBoard: an event file of scalars in a separate folder for each run, without a dependency.
 
-``tensorboard --logdir runs`` shows them. Files and notes have no place there: the other sinks keep those.
+``tensorboard --logdir runs`` shows the runs. The format has no files and notes; other sinks store them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PATTERN = "events.out.tfevents.*"
 
 
 class TensorBoard:
-    """One event file."""
+    """Sink that writes an event file."""
 
     def __init__(self, place: str, run: Run) -> None:
         root = Path(place).expanduser()
-        here = sorted(root.glob(f"*_{run.name}"))  # where another process has begun this run
-        folder = here[-1] if here else root / f"{moment(run.started):%Y%m%d-%H%M%S}_{run.name}"
+        existing = sorted(root.glob(f"*_{run.name}"))  # another process of this run has created it
+        folder = existing[-1] if existing else root / f"{moment(run.started):%Y%m%d-%H%M%S}_{run.name}"
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{run.started:.0f}.{socket.gethostname()}.{os.getpid()}.0"
         self._file = (folder / name).open("ab", buffering=0)
@@ -39,10 +39,10 @@ class TensorBoard:
         self._file.write(b"".join(records))
 
     def keep(self, item: Item) -> None:
-        """Do nothing: see above."""
+        """Ignore the file: the format stores scalars only."""
 
-    def note(self, what: str, values: Mapping[str, Any]) -> None:
-        """Do nothing: see above."""
+    def annotate(self, category: str, values: Mapping[str, Any]) -> None:
+        """Ignore the notes: the format stores scalars only."""
 
     def end(self, status: str) -> None:  # noqa: ARG002 - of the Protocol
         """Close the file."""

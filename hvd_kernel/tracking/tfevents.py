@@ -1,4 +1,4 @@
-"""TensorBoard's event files of scalars, as bytes: records of TensorFlow that hold messages of protobuf. Pure.
+"""The format of TensorBoard's event files: TensorFlow records of protobuf messages with scalars. Pure.
 
 Terms.
   record    length (uint64), its checksum, message, its checksum; little-endian; checksum: crc32c, masked (uint32)
@@ -16,8 +16,8 @@ _WORD = 0xFFFFFFFF
 VERSION = "brain.Event:2"
 _TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5
 _ONE_VALUE, _TAG, _VALUE = 1, 1, 2
-_VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # how a field's bytes are laid
-_LOW = 0x7F  # of a varint's bytes all but the last have the bit above set
+_VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # wire types of protobuf
+_LOW = 0x7F  # in a varint, the high bit is set in all bytes but the last
 
 
 def _row(byte: int) -> int:
@@ -30,7 +30,7 @@ _TABLE = [_row(byte) for byte in range(256)]
 
 
 class Scalar(NamedTuple):
-    """One value as it stands in a file."""
+    """A value in an event file."""
 
     time: float
     step: int
@@ -43,7 +43,7 @@ class DamagedFileError(ValueError):
 
 
 def crc32c(data: bytes) -> int:
-    """Return Castagnoli's checksum."""
+    """Return the CRC-32C (Castagnoli) checksum."""
     crc = _WORD
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
@@ -51,7 +51,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(data: bytes) -> int:
-    """Return the checksum as a record has it: the checksum of data that holds checksums would be weak."""
+    """Return the masked checksum of a record; a plain CRC of data that contains CRCs would be weak."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & _WORD
 
@@ -63,7 +63,7 @@ def record(message: bytes) -> bytes:
 
 
 def version_event(time: float) -> bytes:
-    """Return the record that every file begins with."""
+    """Return the first record of every file."""
     return record(_double(_TIME, time) + _bytes(_FILE_VERSION, VERSION.encode()))
 
 
@@ -76,7 +76,7 @@ def scalar_event(scalar: Scalar) -> bytes:
 
 
 def scalars(data: bytes) -> Iterator[Scalar]:
-    """Read the values of a file back; a record that is not whole yet ends it.
+    """Yield the values of a file, up to a record that is not complete yet.
 
     Raises
     ------
@@ -94,22 +94,22 @@ def scalars(data: bytes) -> Iterator[Scalar]:
 
 
 def _messages(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + 12 <= len(data):
-        length, crc = struct.unpack_from("<QI", data, at)
-        end = at + 12 + length
-        if crc != masked(data[at : at + 8]):
-            raise DamagedFileError(f"the checksum of the length at byte {at} is wrong")
+    position = 0
+    while position + 12 <= len(data):
+        length, crc = struct.unpack_from("<QI", data, position)
+        end = position + 12 + length
+        if crc != masked(data[position : position + 8]):
+            raise DamagedFileError(f"the checksum of the length at byte {position} is wrong")
         if end + 4 > len(data):
             return
-        message = data[at + 12 : end]
+        message = data[position + 12 : end]
         if struct.unpack_from("<I", data, end)[0] != masked(message):
-            raise DamagedFileError(f"the checksum of the record at byte {at} is wrong")
+            raise DamagedFileError(f"the checksum of the record at byte {position} is wrong")
         yield message
-        at = end + 4
+        position = end + 4
 
 
-# Protobuf: a key is a field's number, and how its bytes are laid.
+# Protobuf: a key is the number of a field and its wire type.
 
 
 def _key(number: int, wire: int) -> bytes:
@@ -136,14 +136,14 @@ def _as_varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data[position]
         value |= (byte & _LOW) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte <= _LOW:
-            return value, at
+            return value, position
 
 
 def _signed(value: int) -> int:
@@ -151,7 +151,7 @@ def _signed(value: int) -> int:
 
 
 def _float32(value: float) -> float:
-    """Return the value, infinite where a float32 cannot hold it: ``struct`` would refuse."""
+    """Return the value, or infinity if it overflows float32, for which ``struct.pack`` raises an error."""
     try:
         struct.pack("<f", value)
     except OverflowError:
@@ -160,15 +160,15 @@ def _float32(value: float) -> float:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
         if key & 7 == _VARINT:
-            end = _varint(message, at)[1]
+            end = _varint(message, position)[1]
         elif key & 7 == _SIZED:
-            length, at = _varint(message, at)
-            end = at + length
+            length, position = _varint(message, position)
+            end = position + length
         else:
-            end = at + (8 if key & 7 == _EIGHT else 4)
-        yield key >> 3, message[at:end]
-        at = end
+            end = position + (8 if key & 7 == _EIGHT else 4)
+        yield key >> 3, message[position:end]
+        position = end

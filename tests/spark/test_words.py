@@ -49,6 +49,6 @@ def test_of_an_error_of_the_jvm_the_sentence_is_told() -> None:
         "ModuleNotFoundError: No module named 'hvd_kernel'\n"
         "\tat org.apache.spark.api.python.Runner.read(Runner.scala:1)"
     )
-    assert stage.said_by_spark(ValueError(text)) == "ModuleNotFoundError: No module named 'hvd_kernel'"
+    assert stage.error_message(ValueError(text)) == "ModuleNotFoundError: No module named 'hvd_kernel'"
     said = "An error occurred while calling collect.\n: org.apache.spark.SparkException: [SPARK-24942]: Barrier\n\tat x"
-    assert stage.said_by_spark(ValueError(said)) == "[SPARK-24942]: Barrier"
+    assert stage.error_message(ValueError(said)) == "[SPARK-24942]: Barrier"

@@ -1,1 +1,1 @@
-"""Job readers: a platform's file, line or environment -> JobSpec. ``jobs.formats`` has their table."""
+"""Job readers, from a platform's file, command line or environment to a JobSpec. ``jobs.formats`` lists them."""

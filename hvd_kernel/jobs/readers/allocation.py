@@ -1,4 +1,4 @@
-"""Allocation detection: the scheduler's job, pod or task in which this process is, from its environment -> JobSpec."""
+"""Allocation detection: the scheduler's job, pod or task of this process, read from its environment."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _MOST_NAMES = 4
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """Where this process is.
+    """An allocation of hosts.
 
     Parameters
     ----------
     spec
-        The hosts, with slots and what is known of their resources; no steps.
+        The hosts, with slots and known resources; without steps.
     sentence
-        What it is and what it gives, for people: "Slurm job 42 gives 2 hosts (n1, n2) with 4 slots each".
+        Description for users: "Slurm job 42 gives 2 hosts (n1, n2) with 4 slots each".
     via
-        What starts a process on a host besides ssh: "srun" or "jsrun"; empty: nothing does.
+        Command that starts a process on a host instead of ssh: "srun", "jsrun" or empty.
     own
-        Where each part of the job starts its own ranks alone: the index of the replica that this is; None: whoever
-        reads this starts all.
+        Index of this replica if each part of the job starts its own ranks; None if this process starts all ranks.
     """
 
     spec: JobSpec
@@ -41,25 +40,25 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 def detect(env: Env, file: File, resolve: Resolve, ask: Ask = lambda _: None) -> Allocation | None:
-    """Return what this process is in; None: a plain machine, or a job of others that says no hosts.
+    """Return the allocation of this process; None outside of one, or if the scheduler provides no hosts.
 
     Parameters
     ----------
     env
         The environment.
     file
-        Gives the text of a file by its path, None if there is none.
+        Function that returns the text of a file, or None.
     resolve
-        Gives the addresses of a host's name, none if there are none.
+        Function that returns the addresses of a host name.
     ask
-        Gives what a command (its words) prints, None if it cannot be run: CSM's queries.
+        Function that returns the output of a command, or None if it fails; for CSM's queries.
 
     Raises
     ------
     JobError
-        What was found contradicts itself, or this is a rank already; the variable or the file is named.
+        The environment is contradictory, or this process is a rank; the message has the variable or file.
     """
-    return next((found(env, file, resolve, ask) for speaks, found in _TABLE if speaks(env)), None)
+    return next((read(env, file, resolve, ask) for matches, read in _TABLE if matches(env)), None)
 
 
 def _slurm(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
@@ -68,7 +67,7 @@ def _slurm(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
 
 
 def _lsf(env: Env, file: File, _resolve: Resolve, ask: Ask) -> Allocation:
-    spec = lsf.read(env, file, lsf.asked(env, ask))
+    spec = lsf.read(env, file, lsf.query(env, ask))
     return Allocation(spec, f"LSF job {env['LSB_JOBID']} gives {_hosts(spec.replicas)}", via=JSRUN)
 
 
@@ -88,20 +87,20 @@ def _mpijob(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
 
 
 def _indexed_job(env: Env, _file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
-    spec, own = pods.indexed_job(env), pods.own(env)
-    return Allocation(spec, f"this is pod {own} of the Indexed Job {spec.name}: {_parts(spec, 'pod')}", own=own)
+    spec, index = pods.indexed_job(env), pods.own(env)
+    return Allocation(spec, f"this is pod {index} of the Indexed Job {spec.name}: {_parts(spec, 'pod')}", own=index)
 
 
 def _swarm(env: Env, _file: File, resolve: Resolve, _ask: Ask) -> Allocation:
-    spec, own = pods.swarm(env, resolve), pods.own(env)
-    return Allocation(spec, f"this is task {own + 1} of the service {spec.name}: {_parts(spec, 'task')}", own=own)
+    spec, index = pods.swarm(env, resolve), pods.own(env)
+    return Allocation(spec, f"this is task {index + 1} of the service {spec.name}: {_parts(spec, 'task')}", own=index)
 
 
-_TABLE = (  # the first that speaks; a batch system's job may run in a container of Kubernetes, seldom the reverse
-    (slurm.speaks, _slurm),
-    (lsf.speaks, _lsf),
-    (pbs.speaks, _pbs),
-    (sge.speaks, _sge),
+_TABLE = (  # the first match is used; a batch job may run in a container of Kubernetes, rarely the reverse
+    (slurm.in_allocation, _slurm),
+    (lsf.in_allocation, _lsf),
+    (pbs.in_allocation, _pbs),
+    (sge.in_allocation, _sge),
     (pods.is_mpijob_launcher, _mpijob),
     (pods.is_indexed_job, _indexed_job),
     (pods.is_swarm_task, _swarm),
@@ -117,16 +116,16 @@ def _hosts(replicas: Sequence[Replica]) -> str:
     if len(set(slots)) > 1:
         names = [f"{replica.host}: {replica.slots}" for replica in replicas]
         return f"{hosts} with {_number(sum(slots), 'slot')} ({_few(names)})" + (devices and f"{devices} each")
-    each = " each" if len(replicas) > 1 else ""
-    return f"{hosts} ({_few([replica.host for replica in replicas])}) with {_number(slots[0], 'slot')}{devices}{each}"
+    suffix = " each" if len(replicas) > 1 else ""
+    return f"{hosts} ({_few([replica.host for replica in replicas])}) with {_number(slots[0], 'slot')}{devices}{suffix}"
 
 
 def _parts(spec: JobSpec, part: str) -> str:
     """Return ``4 pods with 2 slots each; rendezvous at train-0.train:7000``."""
-    each = " each" if len(spec.replicas) > 1 else ""
+    suffix = " each" if len(spec.replicas) > 1 else ""
     where = f"{spec.rendezvous.host}:{spec.rendezvous.port}" if spec.rendezvous else ""
     slots = _number(spec.replicas[0].slots, "slot")
-    return f"{_number(len(spec.replicas), part)} with {slots}{each}; rendezvous at {where}"
+    return f"{_number(len(spec.replicas), part)} with {slots}{suffix}; rendezvous at {where}"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Paperspace's ``gradient experiments create|run multinode``: a master and workers, each with a command of its own.
+"""Paperspace's ``gradient experiments create|run multinode``: a master and workers with separate commands.
 
-The master's command is a line of mpirun that names a hostfile, which the platform makes; the workers wait and end with
-it. Gradient itself is gone since August 2026: what only it could use becomes a warning.
+The master's command is an mpirun line with a hostfile, which the platform creates; the workers wait and exit with the
+master. Gradient was shut down in August 2026: options that only Gradient could use become warnings.
 Source: gradient-cli 1.x, gradient/cli/experiments.py; Paperspace's page "Distributed Machine Learning with MPI".
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.jobs.documents import parse
-from hvd_kernel.jobs.flags import Given, count, take
+from hvd_kernel.jobs.flags import Given, count, split
 from hvd_kernel.jobs.readers import mpirun
 from hvd_kernel.jobs.shell_words import bare, refuse_operators, words
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
@@ -26,21 +26,21 @@ _MOST_WORKERS = 10_000
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell the line by its first words."""
+    """Return whether the first words of a line are those of this command."""
     return _LOOKS.match(bare(text[:10_000])) is not None
 
 
 def read(text: str, name: str, file: mpirun.File | None = None) -> JobSpec:
-    """Return the job of a line; ``file`` returns the text of its --optionsFile.
+    """Return the job of a command line; ``file`` returns the text of its --optionsFile.
 
     Raises
     ------
     JobError
-        A flag is unknown, missing, or its value wrong.
+        A flag is unknown or missing, or its value is invalid.
     """
-    given = _given(text, name)
-    options = _options(given, name, file)
-    missing = [f"--{each}" for each in REQUIRED if not options.get(each)]
+    flags = _flags(text, name)
+    options = _options(flags, name, file)
+    missing = [f"--{flag_name}" for flag_name in REQUIRED if not options.get(flag_name)]
     if missing:
         raise JobError(f"{name}: missing: {', '.join(missing)}. Gradient asks for each of them.")
     _check_type(options["experimentType"], name)
@@ -63,38 +63,38 @@ def read(text: str, name: str, file: mpirun.File | None = None) -> JobSpec:
         workdir=line.workdir or options.get("workingDirectory", ""),
         interfaces=line.interfaces,
         hostfile=line.hostfile,
-        warnings=(*_ignored(given), *_warnings(options, line), *line.warnings),
+        warnings=(*_ignored(flags), *_warnings(options, line), *line.warnings),
     )
 
 
 def _replica(options: Mapping[str, str], role: str, index: int, line: mpirun.MpirunLine, replicas: int) -> Replica:
-    """Return the master or a worker; where its machine's GPUs are unknown, it takes its share of the ranks."""
+    """Return the master or a worker; if the GPUs of its machine are unknown, it gets an equal share of the ranks."""
     gpus = gpus_of(options[f"{role}MachineType"])
     slots = line.per_host or (gpus or 1 if gpus is not None else -(-line.np // replicas) or 1)
     return Replica(role, index, slots=slots, resources=Resources(gpus=gpus), command=options[f"{role}Command"])
 
 
-def _given(text: str, name: str) -> list[Given]:
+def _flags(text: str, name: str) -> list[Given]:
     line = words(text, name)
     refuse_operators(line, name)
-    for at, allowed in enumerate(_PATH):
-        word = line[at].value if at < len(line) else ""
+    for index, allowed in enumerate(_PATH):
+        word = line[index].value if index < len(line) else ""
         if word.rpartition("/")[2] not in allowed:
             raise JobError(
                 f"{name}: {word!r} is not read: write `gradient experiments create multinode` or `run multinode`."
             )
-    given, at = take(line[len(_PATH) :], FLAGS, name)
-    if len(_PATH) + at < len(line):
-        word = line[len(_PATH) + at].value
+    flags, index = split(line[len(_PATH) :], FLAGS, name)
+    if len(_PATH) + index < len(line):
+        word = line[len(_PATH) + index].value
         raise JobError(f"{name}: {word!r} belongs to no flag: put a value with blanks in quotes.")
-    return given
+    return flags
 
 
-def _options(given: Iterable[Given], name: str, file: mpirun.File | None) -> dict[str, str]:
-    """Return the values of flags; those of the line win over those of --optionsFile."""
-    said = {each.name: each.values[0] for each in given if each.flag.use != "ignored"}
-    path = said.pop("optionsFile", "")
-    return (_of_file(path, name, file) if path else {}) | said
+def _options(flags: Iterable[Given], name: str, file: mpirun.File | None) -> dict[str, str]:
+    """Return the values of flags; the command line takes precedence over --optionsFile."""
+    values = {flag.name: flag.values[0] for flag in flags if flag.flag.use != "ignored"}
+    path = values.pop("optionsFile", "")
+    return (_of_file(path, name, file) if path else {}) | values
 
 
 def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
     document = parse(text, path)
     if not isinstance(document.value, dict):
         raise document.error((), "must be a mapping of flags to values")
-    unknown = [each for each in document.value if each not in FLAGS]
+    unknown = [key for key in document.value if key not in FLAGS]
     if unknown:
         raise document.error((unknown[0],), "is not a flag of gradient experiments create multinode")
     used = {key: value for key, value in document.value.items() if FLAGS[key].use != "ignored" and value is not None}
@@ -130,27 +130,30 @@ def _fit(line: mpirun.MpirunLine, replicas: tuple[Replica, ...], name: str) -> i
 
 
 def _variables(options: Mapping[str, str], line: mpirun.MpirunLine, name: str) -> tuple[Variable, ...]:
-    """Return --experimentEnv, and what mpirun's -x adds."""
+    """Return the variables of --experimentEnv and of mpirun's -x."""
     try:
-        given: Any = json.loads(options.get("experimentEnv", "{}"))
+        variables: Any = json.loads(options.get("experimentEnv", "{}"))
     except (ValueError, RecursionError) as error:
         raise JobError(f'{name}: --experimentEnv is not JSON: {error}. Write \'{{"NAME": "value"}}\'.') from None
-    if not isinstance(given, dict) or any(isinstance(value, (dict, list)) for value in given.values()):
+    if not isinstance(variables, dict) or any(isinstance(value, (dict, list)) for value in variables.values()):
         raise JobError(f'{name}: --experimentEnv must be names with values: \'{{"NAME": "value"}}\'.')
-    own = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
-    taken = {each.name: own.get(each.name) if each.value is None else each.value for each in line.environment}
-    return tuple(Variable(key, value) for key, value in (own | taken).items())
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in variables.items()}
+    exported = {
+        variable.name: texts.get(variable.name) if variable.value is None else variable.value
+        for variable in line.environment
+    }
+    return tuple(Variable(key, value) for key, value in (texts | exported).items())
 
 
-def _ignored(given: Iterable[Given]) -> Iterable[str]:
-    """Yield a sentence for each reason why flags are ignored. Values are not shown: some are passwords."""
+def _ignored(flags: Iterable[Given]) -> Iterable[str]:
+    """Yield a sentence for each reason why flags are ignored, without their values, which may be passwords."""
     reasons: dict[str, list[str]] = {}
-    for each in given:
-        if each.flag.use == "ignored":
-            reasons.setdefault(each.flag.note, []).append(each.spelled.split()[0].partition("=")[0])
-    for why, names in reasons.items():
+    for flag in flags:
+        if flag.flag.use == "ignored":
+            reasons.setdefault(flag.flag.note, []).append(flag.spelled.split()[0].partition("=")[0])
+    for reason, names in reasons.items():
         shown = list(dict.fromkeys(names))
-        yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} ignored: {why}"
+        yield f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} ignored: {reason}"
 
 
 def _warnings(options: Mapping[str, str], line: mpirun.MpirunLine) -> Iterable[str]:

@@ -1,6 +1,6 @@
-"""Hostfile reader: ``host slots=4``, ``host:4`` or ``host``, as Open MPI, Intel MPI, MPICH, PBS and Horovod write them.
+"""Hostfile reader: ``host slots=4``, ``host:4`` or ``host``, as in Open MPI, Intel MPI, MPICH, PBS and Horovod.
 
-A host of several lines has the sum of their slots, at the place of its first one. # begins a comment.
+The slots of a host on several lines are added, at the position of the first line. Comments start with #.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST = 80
 
 
 class HostfileLine(NamedTuple):
-    """A host, its slots (None: not said), the names of options that mean nothing here, and whether it is host:4."""
+    """A host, its slots or None, the names of ignored options, and whether it has the form host:4 without blanks."""
 
     host: str
     slots: int | None
@@ -40,23 +40,23 @@ class HostfileLine(NamedTuple):
 
 
 class _WrongError(ValueError):
-    """A line that cannot be read; ``ours``: it is a hostfile's all the same, with a slip in an option."""
+    """A line that cannot be read; ``ours``: it is still a line of a hostfile, with a typo in an option."""
 
-    def __init__(self, at: int, what: str, *, ours: bool = False) -> None:
-        super().__init__(what)
+    def __init__(self, at: int, message: str, *, ours: bool = False) -> None:
+        super().__init__(message)
         self.at, self.ours = at, ours
 
 
 def matches(text: str, name: str) -> bool:
-    """Tell a hostfile by each of its lines being one, or nearly: with ``slot=2`` or ``slots=two``.
+    """Return whether all lines are lines of a hostfile, possibly with a typo such as ``slot=2`` or ``slots=two``.
 
-    A command's only word is none, nor is YAML's ``name: 4``.
+    A command of a single word is not a hostfile, nor is YAML such as ``name: 4``.
     """
     lines = [line for _, line in _lines(text)]
-    return name != "the command line" and bool(lines) and all(map(_is_one, lines))
+    return name != "the command line" and bool(lines) and all(map(_is_host, lines))
 
 
-def _is_one(text: str) -> bool:
+def _is_host(text: str) -> bool:
     try:
         return _line(text).tight
     except _WrongError as wrong:
@@ -64,12 +64,12 @@ def _is_one(text: str) -> bool:
 
 
 def read(text: str, name: str, slots: int = 1) -> JobSpec:
-    """Return the hosts of a hostfile as a job without a command; ``slots``: of a host that does not say.
+    """Return the hosts of a hostfile as a job without steps; ``slots`` is the default number of slots of a host.
 
     Raises
     ------
     JobError
-        A line that cannot be read, with its number and column; or no host.
+        A line is invalid, or there is no host; the message has the line and column.
     """
     hosts: dict[str, int] = {}
     ignored: dict[str, list[int]] = {}
@@ -83,18 +83,20 @@ def read(text: str, name: str, slots: int = 1) -> JobSpec:
             ignored.setdefault(key, []).append(number)
     if not hosts:
         raise JobError(f"{name}:1:1: the hostfile names no host: write lines like `host slots=4`.")
-    return JobSpec("hostfile", replicas(hosts), warnings=tuple(_told(name, key, at) for key, at in ignored.items()))
+    return JobSpec(
+        "hostfile", replicas(hosts), warnings=tuple(_ignored(name, key, numbers) for key, numbers in ignored.items())
+    )
 
 
 def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
-    """Return the hosts of ``h1:2,h2:4`` in order, with their slots; without a number a host has ``slots``.
+    """Return the hosts of ``h1:2,h2:4`` in order, with their slots; ``slots`` is the default.
 
     Raises
     ------
     JobError
-        Naming the entry that cannot be read.
+        An entry is invalid.
     """
-    found = []
+    hosts = []
     for entry in entries(text):
         try:
             line = _line(entry)
@@ -102,14 +104,14 @@ def host_list(text: str, name: str, slots: int = 1) -> list[tuple[str, int]]:
             raise JobError(
                 f"{name}: {entry!r} is not a host with its slots: write host:4 (in a file: host slots=4)."
             ) from None
-        found.append((line.host, slots if line.slots is None else line.slots))
-    if not found:
+        hosts.append((line.host, slots if line.slots is None else line.slots))
+    if not hosts:
         raise JobError(f"{name} names no host: write host:slots,other:slots.")
-    return found
+    return hosts
 
 
 def spelled(host: str, slots: int) -> str:
-    """Return a host as ``host_list`` and hostfiles have it: ``spelled("joe@::1", 2) == "joe@[::1]:2"``."""
+    """Return a host in the format of ``host_list`` and hostfiles: ``spelled("joe@::1", 2) == "joe@[::1]:2"``."""
     user, at, name = host.rpartition("@")
     return f"{user}{at}[{name}]:{slots}" if _is_ipv6(name) else f"{host}:{slots}"
 
@@ -127,27 +129,27 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _line(text: str) -> HostfileLine:
-    """Return what a line without a comment says."""
+    """Parse a line without a comment."""
     start, word = len(text) - len(text.lstrip()), (text.split(maxsplit=1) or [""])[0]
     if _is_ipv6(word):
         raise _WrongError(start, f"{_short(word)!r} is not a host: an IPv6 address has brackets, as in [fe80::1]:4")
-    found = _HOST.match(text)
-    if found is None or (found["address"] is not None and not _is_ipv6(found["address"])):
+    match = _HOST.match(text)
+    if match is None or (match["address"] is not None and not _is_ipv6(match["address"])):
         raise _WrongError(start, f"{_short(text.strip())!r} is not a host: {_WRITE}")
-    colon = _COLON.match(text, found.end())
-    slots, user, ignored = _options(text, colon.end() if colon else found.end())
-    if (colon and slots is not None) or (found["user"] and user):
+    colon = _COLON.match(text, match.end())
+    slots, user, ignored = _options(text, colon.end() if colon else match.end())
+    if (colon and slots is not None) or (match["user"] and user):
         raise _WrongError(start, f"{_short(text.strip())!r} says its slots or its user twice: {_WRITE}")
     if colon:
         slots = _count(colon["count"], colon.start("count"))
-    host = (found["user"] or user) + (found["address"] or found["name"])
+    host = (match["user"] or user) + (match["address"] or match["name"])
     return HostfileLine(host, slots, ignored, not colon or not colon["blank"] + colon["after"])
 
 
-def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
-    """Return the slots, ``user@``, and the names of the rest, of options from a place in a line on."""
+def _options(text: str, position: int) -> tuple[int | None, str, tuple[str, ...]]:
+    """Parse the options from a position in a line; return the slots, ``user@``, and the names of ignored options."""
     slots, user, ignored = None, "", []
-    while option := _OPTION.match(text, at):
+    while option := _OPTION.match(text, position):
         key = option["key"].lower().replace("-", "_")
         if key in _SLOTS:
             slots = _count(option["value"], option.start("value"), ours=True)
@@ -158,38 +160,38 @@ def _options(text: str, at: int) -> tuple[int | None, str, tuple[str, ...]]:
         else:
             near = difflib.get_close_matches(key, _ALLOWED, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            what = f"{_short(option['key'])!r} is unknown here: {hint}allowed: {', '.join(_ALLOWED)}"
-            raise _WrongError(option.start("key"), what, ours=bool(near))
-        at = option.end()
-    rest = text[at:].lstrip()
+            message = f"{_short(option['key'])!r} is unknown here: {hint}allowed: {', '.join(_ALLOWED)}"
+            raise _WrongError(option.start("key"), message, ours=bool(near))
+        position = option.end()
+    rest = text[position:].lstrip()
     if rest:
         raise _WrongError(len(text) - len(rest), f"{_short(rest)!r} is not understood: {_WRITE}")
     return slots, user, tuple(ignored)
 
 
-def _count(text: str, at: int, *, ours: bool = False) -> int:
+def _count(text: str, position: int, *, ours: bool = False) -> int:
     if not _COUNT.fullmatch(text):
-        what = (
+        message = (
             f"{_short(text)!r} is not a number of slots from 1 to 999999" if text else "the number of slots is missing"
         )
-        raise _WrongError(at, f"{what}: {_WRITE}", ours=ours)
+        raise _WrongError(position, f"{message}: {_WRITE}", ours=ours)
     return int(text)
 
 
-def _user(text: str, at: int) -> str:
-    if not _USER.fullmatch(text):  # ssh would take some for an option
-        raise _WrongError(at, f"{_short(text)!r} is not a user's name: {_WRITE}")
+def _user(text: str, position: int) -> str:
+    if not _USER.fullmatch(text):  # ssh would parse some names as an option
+        raise _WrongError(position, f"{_short(text)!r} is not a user's name: {_WRITE}")
     return text + "@"
 
 
 def _is_ipv6(text: str) -> bool:
     try:
-        return ipaddress.ip_address(text).version == 6  # noqa: PLR2004 - its number
+        return ipaddress.ip_address(text).version == 6  # noqa: PLR2004 - version number
     except ValueError:
         return False
 
 
-def _told(name: str, key: str, lines: list[int]) -> str:
+def _ignored(name: str, key: str, lines: list[int]) -> str:
     where = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
     return f"{name}: {key} is ignored, in {where}: only a host, its user and its slots are used"
 

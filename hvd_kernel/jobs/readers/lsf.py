@@ -1,7 +1,7 @@
-"""LSF allocation reader: LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, or what IBM's CSM says of the job.
+"""LSF allocation reader: LSB_MCPU_HOSTS, LSB_DJOB_HOSTFILE, or the answers of IBM's CSM.
 
-On machines with CSM a job begins on a launch node, which LSF lists first, with one slot; no rank runs there.
-Tried with golden texts alone: there is no LSF here.
+On machines with CSM a job starts on a launch node, which LSF lists first, with one slot; no rank runs on it.
+Tested with golden texts only, without an LSF installation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ASK_CSM = "LSF counts cores, and the GPUs of a node are not known here: say -np
 
 
 class Csm(NamedTuple):
-    """What IBM's Cluster System Manager has answered to ``allocation_query`` and ``node_query``."""
+    """Answers of IBM's Cluster System Manager to ``allocation_query`` and ``node_query``."""
 
     allocation: str
     node: str
@@ -45,43 +45,43 @@ class _Answer(msgspec.Struct):
     record: _Node = msgspec.field(name="Record_1")
 
 
-def speaks(env: Env) -> bool:
-    """Tell whether this process is in a job of LSF."""
+def in_allocation(env: Env) -> bool:
+    """Return whether this process is in an LSF job."""
     return bool(env.get("LSB_JOBID")) and any(env.get(name) for name in (*_LISTS, "CSM_ALLOCATION_ID"))
 
 
 def allocation_query(env: Env) -> list[str]:
-    """Return the command that asks CSM for the job's nodes; none where CSM is not."""
+    """Return the command that queries CSM for the job's nodes, or an empty list without CSM."""
     number = env.get("CSM_ALLOCATION_ID", "").strip()
     return [f"{_CSM}/csm_allocation_query", "-a", number] if number else []
 
 
 def node_query(allocation: str) -> list[str]:
-    """Return the command that asks CSM for what the first node of an allocation has."""
-    _, asked = _allocation(allocation)
-    return [f"{_CSM}/csm_node_attributes_query", "-n", asked.compute_nodes[0]]
+    """Return the command that queries CSM for the resources of an allocation's first node."""
+    _, nodes = _allocation(allocation)
+    return [f"{_CSM}/csm_node_attributes_query", "-n", nodes.compute_nodes[0]]
 
 
-def asked(env: Env, ask: Callable[[list[str]], str | None]) -> Csm | None:
-    """Return what CSM answers through ``ask``, which gives what a command prints; None: there is no CSM."""
-    question = allocation_query(env)
-    allocation = ask(question) if question else None
+def query(env: Env, ask: Callable[[list[str]], str | None]) -> Csm | None:
+    """Query CSM with ``ask``, which returns the output of a command; return None without CSM."""
+    command = allocation_query(env)
+    allocation = ask(command) if command else None
     node = None if allocation is None else ask(node_query(allocation))
     return None if allocation is None or node is None else Csm(allocation, node)
 
 
 def read(env: Env, file: File, csm: Csm | None = None) -> JobSpec:
-    """Return the job's hosts; by CSM with one slot per GPU, else with LSF's slots.
+    """Return the job's hosts, with one slot per GPU if CSM is available, otherwise with LSF's slots.
 
     Raises
     ------
     JobError
-        A variable or an answer cannot be read, which is named.
+        A variable or an answer is invalid; the message names it.
     """
     name = env.get("LSB_JOBNAME", "")
     if csm is not None:
         return JobSpec("lsf", _compute_nodes(csm), name=name)
-    hosts = next((found for variable, of in _LISTS.items() if env.get(variable) for found in [of(env, file)]), {})
+    hosts = next((hosts_of(env, file) for variable, hosts_of in _LISTS.items() if env.get(variable)), {})
     launched = bool(env.get("CSM_ALLOCATION_ID"))
     first = next(iter(hosts), "")
     if launched and len(hosts) > 1 and hosts[first] == 1:
@@ -95,7 +95,9 @@ def _mcpu_hosts(env: Env, _file: File) -> dict[str, int]:
     """Return the hosts of ``h1 4 h2 4``."""
     words = env["LSB_MCPU_HOSTS"].split()
     names, numbers = words[::2], words[1::2]
-    if len(names) != len(numbers) or not all(each.isascii() and each.isdecimal() and int(each) for each in numbers):
+    if len(names) != len(numbers) or not all(
+        number.isascii() and number.isdecimal() and int(number) for number in numbers
+    ):
         raise JobError(f"LSB_MCPU_HOSTS={env['LSB_MCPU_HOSTS']!r} is not a list of hosts with their slots: h1 4 h2 4.")
     return _summed(zip(names, map(int, numbers), strict=True))
 
@@ -129,16 +131,18 @@ def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 def _allocation(text: str) -> tuple[Document, _Allocation]:
     document = parse(text, "csm_allocation_query")
-    asked = document.convert(_Allocation)
-    if not asked.compute_nodes:
+    nodes = document.convert(_Allocation)
+    if not nodes.compute_nodes:
         raise document.error(("compute_nodes",), "the allocation has no node")
-    return document, asked
+    return document, nodes
 
 
 def _compute_nodes(csm: Csm) -> tuple[Replica, ...]:
-    _, asked = _allocation(csm.allocation)
+    _, allocation = _allocation(csm.allocation)
     node = parse(csm.node, "csm_node_attributes_query").convert(_Answer).record
-    cores = node.discovered_cores - node.discovered_sockets * asked.isolated_cores
-    own = Resources(Bounds(max(cores, 0)), gpus=node.discovered_gpus)
+    cores = node.discovered_cores - node.discovered_sockets * allocation.isolated_cores
+    resources = Resources(Bounds(max(cores, 0)), gpus=node.discovered_gpus)
     slots = node.discovered_gpus or 1
-    return tuple(Replica("host", index, name, slots, own) for index, name in enumerate(sorted(asked.compute_nodes)))
+    return tuple(
+        Replica("host", index, name, slots, resources) for index, name in enumerate(sorted(allocation.compute_nodes))
+    )

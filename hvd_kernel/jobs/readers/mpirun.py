@@ -1,7 +1,7 @@
-"""Command lines of mpirun, mpiexec, horovodrun and hvdrun, as Horovod's tutorials print them.
+"""Command lines of mpirun, mpiexec, horovodrun and hvdrun, as printed in Horovod's tutorials.
 
-A line names ranks, hosts, variables and a command; what only tunes MPI becomes a warning with a word on what is done
-instead. A line without hosts leaves open where its ranks run.
+A line has ranks, hosts, variables and a command; flags that only tune MPI become warnings with the alternative. A line
+without hosts does not define where its ranks run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, count, ignored_flags, take
+from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, count, ignored_flags, split
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.shell_words import ShellWord, bare, is_assigned, program, refuse_operators, words
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
@@ -21,7 +21,7 @@ from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MCA, MCA_NOTE, 
 from hvd_kernel.settings.lists import entries
 
 File = Callable[[str], str | None]
-"""Returns the text of a file that a line names; None: it is not to be had."""
+"""Returns the text of a file named on a line, or None."""
 
 _PPR = re.compile(r"ppr:([0-9]{1,6}):node\b", re.IGNORECASE)
 _IN_ORDER = re.compile(r"ppr:[0-9]+:node\b|slot\b|:", re.IGNORECASE)
@@ -32,7 +32,7 @@ _WITHIN = "{} is called within the line, so each rank would call it: put it at t
 
 
 class _Launcher(NamedTuple):
-    """Flags of a launcher; those of ``wrapped`` have it begin with the first host again, where slots are used up."""
+    """Flags of a launcher; those in ``wrapped`` let ranks continue on the first host when all slots are used."""
 
     flags: Table
     spellings: Spellings
@@ -48,7 +48,7 @@ Hosts = tuple[tuple[str, int], ...]
 
 
 class MpirunLine(msgspec.Struct, frozen=True):
-    """What a line says. ``np`` 0, no hosts, no hostfile: not said; ``slots``: of a host that does not say."""
+    """A parsed line. ``np`` is 0, and hosts and hostfile are empty, if not set; ``slots``: the default of a host."""
 
     kind: str = "mpirun"
     np: int = 0
@@ -65,12 +65,12 @@ class MpirunLine(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
     def fit(self, replicas: Sequence[Replica]) -> int:
-        """Return how many ranks run on replicas that another file names; 0: as many as they have slots.
+        """Return the number of ranks on replicas of another file; 0: one for each slot.
 
         Raises
         ------
         JobError
-            They have fewer slots.
+            The replicas have fewer slots than ranks.
         """
         slots = sum(replica.slots for replica in replicas)
         if self.np > slots:
@@ -79,48 +79,48 @@ class MpirunLine(msgspec.Struct, frozen=True):
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a line by its first word: mpirun, mpiexec and their like."""
+    """Return whether the first word of a line is mpirun, mpiexec or similar."""
     return program(text) in programs.MPI
 
 
 def matches_horovod(text: str, _name: str) -> bool:
-    """Tell a line by its first word: horovodrun or hvdrun."""
+    """Return whether the first word of a line is horovodrun or hvdrun."""
     return program(text) in programs.HOROVOD
 
 
 def line_of(text: str, name: str) -> MpirunLine:
-    """Return what a line says, behind ``cd FOLDER &&`` too; one of neither mpirun nor horovodrun is a step as it is.
+    """Parse a line, also after ``cd FOLDER &&``; a line without mpirun or horovodrun is a step.
 
     Raises
     ------
     JobError
-        A flag is unknown or its value wrong.
+        A flag is unknown, or its value is invalid.
     """
     line = bare(text)
-    moved = _MOVED.match(line)
-    rest = line[moved.end() :] if moved else line
+    folder = _MOVED.match(line)
+    rest = line[folder.end() :] if folder else line
     if program(rest) in programs.ALL:
-        found = parse(rest, name)
-        return msgspec.structs.replace(found, workdir=found.workdir or (moved[1] if moved else ""))
-    called = _CALLED.search(line)
-    return MpirunLine(steps=(line,), warnings=(_WITHIN.format(called[0]),) if called else ())
+        parsed = parse(rest, name)
+        return msgspec.structs.replace(parsed, workdir=parsed.workdir or (folder[1] if folder else ""))
+    launcher = _CALLED.search(line)
+    return MpirunLine(steps=(line,), warnings=(_WITHIN.format(launcher[0]),) if launcher else ())
 
 
 def read(text: str, name: str, file: File | None = None) -> JobSpec:
-    """Return the job of a line; ``file`` returns the text of the hostfile that it names.
+    """Return the job of a line; ``file`` returns the text of its hostfile.
 
-    Without that hostfile it stays open where ranks run, and the job says which file it asks for.
+    If the hostfile does not exist, the hosts are undefined, and the job has the path of the hostfile.
 
     Raises
     ------
     JobError
-        A flag is unknown, or its value or the hostfile is wrong.
+        A flag is unknown, or its value or the hostfile is invalid.
     """
     line = parse(text, name)
-    found = file(line.hostfile) if file and line.hostfile else None
-    hosts = line.hosts if found is None else _chosen(_in_file(found, line), line.hosts, line.hostfile)
-    lacks = line.hostfile and found is None
-    told = {
+    content = file(line.hostfile) if file and line.hostfile else None
+    hosts = line.hosts if content is None else _chosen(_in_file(content, line), line.hosts, line.hostfile)
+    lacks = line.hostfile and content is None
+    warnings = {
         f"the hostfile {line.hostfile} does not exist here: -H host:slots names the hosts": lacks,
         "the line gives no number of ranks, 1 is assumed: -np N sets it": not hosts and not line.np,
     }
@@ -134,177 +134,177 @@ def read(text: str, name: str, file: File | None = None) -> JobSpec:
         interfaces=line.interfaces,
         hostfile=line.hostfile if lacks else "",
         mca=line.mca,
-        warnings=(*line.warnings, *(sentence for sentence, holds in told.items() if holds)),
+        warnings=(*line.warnings, *(sentence for sentence, holds in warnings.items() if holds)),
     )
 
 
 def parse(text: str, name: str) -> MpirunLine:
-    """Return what a line says, without looking at its hostfile.
+    """Parse a line, without reading its hostfile.
 
     Raises
     ------
     JobError
-        A flag is unknown or its value wrong, or more than one command is there.
+        A flag is unknown, its value is invalid, or there is more than one command.
     """
     line = words(text, name)
-    start = next((at for at, word in enumerate(line) if not is_assigned(word)), len(line) - 1)
-    called = line[start].value.rpartition("/")[2]
-    if called not in programs.ALL:
-        raise JobError(f"{name}: {called!r} is not known: there are {', '.join(sorted(programs.ALL))}.")
-    kind = "horovodrun" if called in programs.HOROVOD else "mpirun"
-    known = _LAUNCHERS[kind]
+    start = next((index for index, word in enumerate(line) if not is_assigned(word)), len(line) - 1)
+    launcher = line[start].value.rpartition("/")[2]
+    if launcher not in programs.ALL:
+        raise JobError(f"{name}: {launcher!r} is not known: there are {', '.join(sorted(programs.ALL))}.")
+    kind = "horovodrun" if launcher in programs.HOROVOD else "mpirun"
+    table = _LAUNCHERS[kind]
     refuse_operators(line, name)
     rest = line[start + 1 :]
-    given, at = take(rest, known.flags, name, known.spellings)
-    command = _command(rest, at, name)
-    hosted = bool(_used(given, "hosts", "hostfile"))
-    slots = next((count(each, name) for each in reversed(_used(given, "slots"))), 1)
+    flags, index = split(rest, table.flags, name, table.spellings)
+    command = _command(rest, index, name)
+    hosted = bool(_used(flags, "hosts", "hostfile"))
+    slots = next((count(flag, name) for flag in reversed(_used(flags, "slots"))), 1)
     outside = {word.value.partition("=")[0]: word.value.partition("=")[2] for word in line[:start]}
     return MpirunLine(
         kind,
-        np=next((count(each, name, most=MAX_RANKS) for each in reversed(_used(given, "np"))), 0),
-        hosts=_hosts(given, name, slots),
-        hostfile=next((each.values[0] for each in _used(given, "hostfile")), ""),
+        np=next((count(flag, name, most=MAX_RANKS) for flag in reversed(_used(flags, "np"))), 0),
+        hosts=_hosts(flags, name, slots),
+        hostfile=next((flag.values[0] for flag in _used(flags, "hostfile")), ""),
         slots=slots,
-        per_host=_per_host(given, name),
-        oversubscribe=any(each.name in known.wrapped or "oversubscribe" in each.spelled.lower() for each in given),
-        environment=_variables(given, outside, name),
-        workdir=next((each.values[0] for each in _used(given, "workdir")), ""),
-        interfaces=_interfaces(given),
-        mca=tuple(_mca(given)),
+        per_host=_per_host(flags, name),
+        oversubscribe=any(flag.name in table.wrapped or "oversubscribe" in flag.spelled.lower() for flag in flags),
+        environment=_variables(flags, outside, name),
+        workdir=next((flag.values[0] for flag in _used(flags, "workdir")), ""),
+        interfaces=_interfaces(flags),
+        mca=tuple(_mca(flags)),
         steps=(command,) if command else (),
         warnings=(
-            *ignored_flags([_noted(each, hosted) for each in given]),
+            *ignored_flags([_mark_ignored(flag, hosted) for flag in flags]),
             *(() if command else (f"the line {NO_COMMAND}",)),
         ),
     )
 
 
-def _used(given: Iterable[Given], *uses: str) -> list[Given]:
-    return [each for each in given if each.flag.use in uses]
+def _used(flags: Iterable[Given], *uses: str) -> list[Given]:
+    return [flag for flag in flags if flag.flag.use in uses]
 
 
-def _command(rest: Sequence[ShellWord], at: int, name: str) -> str:
-    """Return the command as it was written, without its line ends."""
+def _command(rest: Sequence[ShellWord], start: int, name: str) -> str:
+    """Return the command as written, without newlines."""
     for number, word in enumerate(rest):
-        if number >= at and word.value == ":":
+        if number >= start and word.value == ":":
             raise JobError(
                 f"{name}: ':' begins a second program (MPMD), and all ranks run the same one: write one line for all."
             )
-        if number > at and word.first and not word.value.startswith("-"):
+        if number > start and word.first and not word.value.startswith("-"):
             raise JobError(
                 f"{name}: {word.value!r} begins a second line: end the first with a backslash, or leave it out."
             )
-    return " ".join(word.raw for word in rest[at:])
+    return " ".join(word.raw for word in rest[start:])
 
 
-def _hosts(given: Sequence[Given], name: str, unsaid: int) -> Hosts:
-    """Return hosts with their slots, else ``unsaid``; one that is named again has more, as Open MPI counts."""
-    found: dict[str, int] = {}
-    for each in _used(given, "hosts"):
-        for host, slots in hostfile.host_list(each.values[0], f"{name}: {each.spelled}", unsaid):
-            found[host] = found.get(host, 0) + slots
-    return tuple(found.items())
+def _hosts(flags: Sequence[Given], name: str, default: int) -> Hosts:
+    """Return hosts with their slots, by default ``default``; repeated hosts add up, as in Open MPI."""
+    slots_of: dict[str, int] = {}
+    for flag in _used(flags, "hosts"):
+        for host, slots in hostfile.host_list(flag.values[0], f"{name}: {flag.spelled}", default):
+            slots_of[host] = slots_of.get(host, 0) + slots
+    return tuple(slots_of.items())
 
 
-def _per_host(given: Sequence[Given], name: str) -> int:
-    if _used(given, "one_per_host"):
+def _per_host(flags: Sequence[Given], name: str) -> int:
+    if _used(flags, "one_per_host"):
         return 1
-    ppr = next((found for each in _used(given, "map_by") if (found := _PPR.match(each.values[0]))), None)
-    said = [count(each, name) for each in _used(given, "per_host")]
-    return said[-1] if said else int(ppr[1]) if ppr else 0
+    ppr = next((match for flag in _used(flags, "map_by") if (match := _PPR.match(flag.values[0]))), None)
+    counts = [count(flag, name) for flag in _used(flags, "per_host")]
+    return counts[-1] if counts else int(ppr[1]) if ppr else 0
 
 
-def _variables(given: Sequence[Given], outside: dict[str, str], name: str) -> tuple[Variable, ...]:
-    """Return the ranks' variables: those before the program, then those of flags; None: taken over."""
-    named: dict[str, str | None] = dict(outside)
-    for each in given:
-        use, values = each.flag.use, each.values
+def _variables(flags: Sequence[Given], outside: dict[str, str], name: str) -> tuple[Variable, ...]:
+    """Return the variables set before the program and by flags; the value None is taken from the environment."""
+    variables: dict[str, str | None] = dict(outside)
+    for flag in flags:
+        use, values = flag.flag.use, flag.values
         if use == "variable":
             variable, equals, value = values[0].partition("=")
-            named[variable] = value if equals else named.get(variable)
+            variables[variable] = value if equals else variables.get(variable)
         elif use == "pair":
-            named[values[0]] = values[1]
+            variables[values[0]] = values[1]
         elif use == "names":
-            named |= {variable: named.get(variable) for variable in entries(values[0])}
+            variables |= {variable: variables.get(variable) for variable in entries(values[0])}
         elif use.isupper() or "=" in use:
             variable, equals, value = use.partition("=")
-            named[variable] = value if equals else _knob(each, name)
-    return tuple(Variable(variable, value) for variable, value in named.items())
+            variables[variable] = value if equals else _knob(flag, name)
+    return tuple(Variable(variable, value) for variable, value in variables.items())
 
 
-def _knob(given: Given, name: str) -> str:
-    """Return the value of a variable that horovodrun sets; its threshold counts mebibytes."""
-    if given.flag.note != "MiB":
-        return given.values[0]
-    text = given.values[0]
+def _knob(flag: Given, name: str) -> str:
+    """Return the value of a variable that horovodrun sets; the fusion threshold is in mebibytes."""
+    if flag.flag.note != "MiB":
+        return flag.values[0]
+    text = flag.values[0]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004 - a petabyte
-        raise JobError(f"{name}: {given.spelled}: {text!r} must be a whole number of megabytes.")
+        raise JobError(f"{name}: {flag.spelled}: {text!r} must be a whole number of megabytes.")
     return str(int(text) << 20)
 
 
-def _interfaces(given: Sequence[Given]) -> tuple[str, ...]:
-    found = [each.values[0] for each in _used(given, "interfaces")]
-    found += [each.values[1] for each in _used(given, "mca") if MCA.get(each.values[0]) == ""]
-    names = [name for text in found for name in entries(text)]
-    return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(name)))
+def _interfaces(flags: Sequence[Given]) -> tuple[str, ...]:
+    texts = [item.values[0] for item in _used(flags, "interfaces")]
+    texts += [item.values[1] for item in _used(flags, "mca") if MCA.get(item.values[0]) == ""]
+    names = [name for text in texts for name in entries(text)]
+    return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(item)))
 
 
-def _mca(given: Sequence[Given]) -> Iterator[tuple[str, str]]:
-    """Yield Open MPI's parameters, without the component openib, which is gone since Open MPI 5."""
-    for each in _used(given, "mca"):
-        name, value = each.values
+def _mca(flags: Sequence[Given]) -> Iterator[tuple[str, str]]:
+    """Yield Open MPI's parameters, without the component openib, which Open MPI 5 has removed."""
+    for flag in _used(flags, "mca"):
+        name, value = flag.values
         parts = [part for part in value.removeprefix("^").split(",") if part != "openib"]
         if any(parts):
             yield name, "^" * value.startswith("^") + ",".join(parts)
 
 
-def still_true(warnings: Sequence[str], given: Collection[str]) -> list[str]:
-    """Return a line's warnings without those on parameters of MPI's that it is given after all."""
-    return [each for each in warnings if not set(given).intersection(each.split()[1:2])]
+def still_true(warnings: Sequence[str], passed: Collection[str]) -> list[str]:
+    """Return a line's warnings, without those about MPI parameters that are passed on."""
+    return [warning for warning in warnings if not set(passed).intersection(warning.split()[1:2])]
 
 
-def _noted(given: Given, hosted: bool) -> Given:
-    """Return a flag as one that is ignored, where it means something elsewhere and here it does not."""
-    if given.flag.use == "slots" and not hosted:
-        return given._replace(flag=Flag("ignored", 1, SLOTS_NOTE))
-    if given.flag.use == "map_by" and not _IN_ORDER.match(given.values[0]):
-        return given._replace(flag=Flag("ignored", 1, "ranks fill the hosts in order, as with -map-by slot"))
-    if given.flag.use != "mca" or (MCA.get(given.values[0]) == "" and not _PREFIXED.search(given.values[1])):
-        return given
-    return given._replace(flag=Flag("ignored", 2, MCA.get(given.values[0]) or MCA_NOTE))
+def _mark_ignored(flag: Given, hosted: bool) -> Given:
+    """Return a flag as an ignored one if it has no effect here."""
+    if flag.flag.use == "slots" and not hosted:
+        return flag._replace(flag=Flag("ignored", 1, SLOTS_NOTE))
+    if flag.flag.use == "map_by" and not _IN_ORDER.match(flag.values[0]):
+        return flag._replace(flag=Flag("ignored", 1, "ranks fill the hosts in order, as with -map-by slot"))
+    if flag.flag.use != "mca" or (MCA.get(flag.values[0]) == "" and not _PREFIXED.search(flag.values[1])):
+        return flag
+    return flag._replace(flag=Flag("ignored", 2, MCA.get(flag.values[0]) or MCA_NOTE))
 
 
 def _in_file(text: str, line: MpirunLine) -> Hosts:
     return tuple((replica.host, replica.slots) for replica in hostfile.read(text, line.hostfile, line.slots).replicas)
 
 
-def _chosen(listed: Hosts, asked: Hosts, name: str) -> Hosts:
-    """Return the hosts of a file that -H names too, or all of them."""
-    if not asked:
+def _chosen(listed: Hosts, selected: Hosts, name: str) -> Hosts:
+    """Return the hosts of a file that -H selects, by default all of them."""
+    if not selected:
         return listed
     slots = dict(listed)
-    missing = [host for host, _ in asked if host not in slots]
+    missing = [host for host, _ in selected if host not in slots]
     if missing:
         raise JobError(f"{name}: the hostfile does not have {', '.join(missing)}, which -H names.")
-    return asked
+    return selected
 
 
 def _slots(hosts: Hosts, line: MpirunLine, name: str) -> Hosts:
-    """Return hosts with the slots that the line gives them."""
+    """Return hosts with the numbers of slots after the flags of the line are applied."""
     if line.per_host:
         hosts = tuple((host, line.per_host) for host, _ in hosts)
-    slots = sum(each for _, each in hosts)
+    slots = sum(count for _, count in hosts)
     if not hosts or line.np <= slots:
         return hosts
     if not line.oversubscribe:
-        named = ",".join(f"{host}:{each}" for host, each in hosts[:5]) + (",..." if len(hosts) > 5 else "")  # noqa: PLR2004
+        listed = ",".join(f"{host}:{count}" for host, count in hosts[:5]) + (",..." if len(hosts) > 5 else "")  # noqa: PLR2004
         raise JobError(
-            f"{name}: -np {line.np} ranks do not fit on {named}, which has {slots} slot(s): give hosts more of them "
+            f"{name}: -np {line.np} ranks do not fit on {listed}, which has {slots} slot(s): give hosts more of them "
             "(host:8), or write --oversubscribe."
         )
-    each, more = divmod(line.np - slots, len(hosts))
-    return tuple((host, own + each + (number < more)) for number, (host, own) in enumerate(hosts))
+    extra, remainder = divmod(line.np - slots, len(hosts))
+    return tuple((host, count + extra + (number < remainder)) for number, (host, count) in enumerate(hosts))
 
 
 def _replicas(hosts: Hosts, line: MpirunLine) -> tuple[Replica, ...]:

@@ -1,4 +1,4 @@
-"""PBS and Torque allocation reader: PBS_NODEFILE, which has a host's name once for each of its slots."""
+"""PBS and Torque allocation reader: PBS_NODEFILE, which lists a host once per slot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Env = Mapping[str, str]
 File = Callable[[str], str | None]
 
 
-def speaks(env: Env) -> bool:
-    """Tell whether this process is in a job of PBS."""
+def in_allocation(env: Env) -> bool:
+    """Return whether this process is in a PBS job."""
     return bool(env.get("PBS_JOBID")) and bool(env.get("PBS_NODEFILE"))
 
 
 def read(env: Env, file: File) -> JobSpec:
-    """Return the job's hosts with their slots (mpiprocs, ppn), and, of Torque, their GPUs.
+    """Return the job's hosts with their slots (mpiprocs, ppn), and with Torque also their GPUs.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def read(env: Env, file: File) -> JobSpec:
 
 
 def _gpus(text: str | None) -> Counter[str]:
-    """Return how many GPUs each host has by Torque's lines ``host-gpu0``."""
+    """Count the GPUs of each host in Torque's lines ``host-gpu0``."""
     return Counter(line.strip().rpartition("-gpu")[0] for line in (text or "").splitlines() if line.strip())
 
 

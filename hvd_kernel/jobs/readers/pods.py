@@ -1,11 +1,11 @@
 """Pod and task environment readers: an MPIJob's launcher, a pod of our Indexed Job, a task of our swarm service.
 
-The launcher starts all ranks. In the other two every pod or task runs the same hvdrun, which starts its own ranks; all
-meet at the first one. Our writers put these variables there:
+The launcher starts all ranks. In the other two, every pod or task runs the same hvdrun command, which starts its own
+ranks; the rendezvous is at the first pod or task. Our writers set these variables:
   HVD_JOB_NAME, HVD_JOB_SERVICE  the Job, and its headless Service: pod i is NAME-i.SERVICE
-  HVD_SWARM_SERVICE, _SLOT       the service's name, and {{.Task.Slot}}, which counts from 1
-  HVD_JOB_SIZE, HVD_JOB_SLOTS    how many pods or tasks, and ranks in each
-  HVD_JOB_PORT                   where the ranks meet
+  HVD_SWARM_SERVICE, _SLOT       the service's name, and {{.Task.Slot}}, which starts at 1
+  HVD_JOB_SIZE, HVD_JOB_SLOTS    number of pods or tasks, and of ranks in each
+  HVD_JOB_PORT                   port of the rendezvous
   HVD_SECRET_KEY                 from a Secret
 """
 
@@ -31,17 +31,17 @@ _PORTS = 65_535
 
 
 def is_mpijob_launcher(env: Env) -> bool:
-    """Tell the launcher's pod of a Kubeflow MPIJob."""
+    """Return whether this is the launcher's pod of a Kubeflow MPIJob."""
     return env.get("K_MPI_JOB_ROLE") == "launcher"
 
 
 def mpijob(env: Env, file: File) -> JobSpec:
-    """Return the workers of an MPIJob, from the hostfile that its launcher has for any of the three MPIs.
+    """Return the workers of an MPIJob, from the hostfile of its launcher for any of the three MPIs.
 
     Raises
     ------
     JobError
-        The file is not there, or cannot be read.
+        The file does not exist, or cannot be read.
     """
     path = hostfile_of(env)
     text = file(path)
@@ -57,17 +57,17 @@ def hostfile_of(env: Env) -> str:
 
 
 def is_indexed_job(env: Env) -> bool:
-    """Tell a pod of an Indexed Job of ours."""
+    """Return whether this is a pod of an Indexed Job written by us."""
     return "JOB_COMPLETION_INDEX" in env and "HVD_JOB_NAME" in env
 
 
 def indexed_job(env: Env) -> JobSpec:
-    """Return all pods of the Indexed Job that this one belongs to.
+    """Return all pods of this pod's Indexed Job.
 
     Raises
     ------
     JobError
-        A variable is missing or wrong, which is named.
+        A variable is missing or invalid; the message names it.
     """
     own(env)
     name, service = _text(env, "HVD_JOB_NAME"), _text(env, "HVD_JOB_SERVICE")
@@ -77,27 +77,27 @@ def indexed_job(env: Env) -> JobSpec:
 
 
 def is_swarm_task(env: Env) -> bool:
-    """Tell a task of a swarm service of ours."""
+    """Return whether this is a task of a swarm service written by us."""
     return "HVD_SWARM_SERVICE" in env and "HVD_SWARM_SLOT" in env
 
 
 def swarm(env: Env, resolve: Resolve) -> JobSpec:
-    """Return all tasks of the service that this one belongs to.
+    """Return all tasks of this task's service.
 
-    Swarm's names give all addresses of a service, and not which task has which: the ranks try each until the first
-    task's answers.
+    Swarm's DNS returns the addresses of all tasks of a service in no particular order, so the ranks try each address
+    until the first task responds.
 
     Raises
     ------
     JobError
-        A variable is missing or wrong, which is named; or the service's name has no address.
+        A variable is missing or invalid; or the service's name has no address.
     """
     own(env)
     service = _text(env, "HVD_SWARM_SERVICE")
-    there = f"tasks.{service}"
-    if not resolve(there):
-        raise JobError(f"{there} has no address: the service {service} must be on an overlay network of its stack.")
-    return _symmetric(env, "swarm", service, [""] * _whole(env, "HVD_JOB_SIZE", 1), there)
+    dns_name = f"tasks.{service}"
+    if not resolve(dns_name):
+        raise JobError(f"{dns_name} has no address: the service {service} must be on an overlay network of its stack.")
+    return _symmetric(env, "swarm", service, [""] * _whole(env, "HVD_JOB_SIZE", 1), dns_name)
 
 
 def own(env: Env) -> int:
@@ -106,7 +106,7 @@ def own(env: Env) -> int:
     Raises
     ------
     JobError
-        There is none, or it is beyond the job's size.
+        The index is missing, or exceeds the job's size.
     """
     name, first = ("JOB_COMPLETION_INDEX", 0) if is_indexed_job(env) else ("HVD_SWARM_SLOT", 1)
     index, size = _whole(env, name, first) - first, _whole(env, "HVD_JOB_SIZE", 1)

@@ -1,7 +1,7 @@
-"""RiseML's riseml.yml: ``train`` with Horovod workers of some GPUs each, and lines that all of them run.
+"""RiseML's riseml.yml: ``train`` with Horovod workers with GPUs, and lines that all workers run.
 
-Processes per worker are its GPUs, or one without GPUs, or ``processes:``. Each line of ``run`` is run by every process,
-and all wait for all behind it.
+The number of processes per worker is ``processes:``, or its number of GPUs, or one. Every process runs each line of
+``run``, with a barrier after each line.
 Source: RiseML's documentation of 2018, as kept in tests/platforms/data/riseml.yml.
 """
 
@@ -59,7 +59,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a riseml.yml by its section ``train``."""
+    """Return whether a file has the section ``train``."""
     return _LOOKS.search(text) is not None
 
 
@@ -69,13 +69,13 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field.
+        The file is invalid; the message has the line, column and field.
     """
     document = parse(text, name)
     file = document.convert(_File)
     train = file.train
-    asked = train.tensorflow.horovod.workers if train.tensorflow and train.tensorflow.horovod else 1
-    workers = asked if isinstance(asked, _Workers) else _Workers(asked)
+    workers_or_count = train.tensorflow.horovod.workers if train.tensorflow and train.tensorflow.horovod else 1
+    workers = workers_or_count if isinstance(workers_or_count, _Workers) else _Workers(workers_or_count)
     slots = workers.processes or train.resources.gpus or 1
     resources = _resources(train.resources, document)
     steps = (train.run,) if isinstance(train.run, str) else tuple(train.run)
@@ -89,13 +89,13 @@ def read(text: str, name: str) -> JobSpec:
     )
 
 
-def _resources(asked: _Resources, document: Document) -> Resources:
-    """Return the limits of one worker; a plain number of memory counts mebibytes."""
+def _resources(requested: _Resources, document: Document) -> Resources:
+    """Return the limits of a worker; a plain number of memory is in mebibytes."""
     try:
-        memory = None if asked.mem is None else size(asked.mem)
+        memory = None if requested.mem is None else size(requested.mem)
     except ValueError as error:
         raise document.error(("train", "resources", "mem"), str(error)) from None
-    return Resources(Bounds(limit=asked.cpus), Bounds(limit=memory), asked.gpus)
+    return Resources(Bounds(limit=requested.cpus), Bounds(limit=memory), requested.gpus)
 
 
 def _requires(train: _Train) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def _requires(train: _Train) -> tuple[str, ...]:
 def _warnings(file: _File, slots: int) -> tuple[str, ...]:
     gpus = file.train.resources.gpus
     uneven = gpus % slots != 0 and gpus > slots
-    told = {
+    warnings = {
         f"{gpus} GPUs are not a multiple of {slots} processes per worker: some stay unused": uneven,
         "train.run is missing: `job run` needs a command": not file.train.run,
         "train.parameters is ignored: only the first experiment of several could be meant": file.train.parameters,
@@ -115,4 +115,4 @@ def _warnings(file: _File, slots: int) -> tuple[str, ...]:
         "tensorboard is not started: `%hvd track` and HVD_TRACK=tensorboard write its files": file.train.tensorflow
         and file.train.tensorflow.tensorboard,
     }
-    return tuple(text for text, holds in told.items() if holds)
+    return tuple(text for text, holds in warnings.items() if holds)

@@ -14,8 +14,8 @@ File = Callable[[str], str | None]
 _LINE = re.compile(r"\s*(?P<host>[\w.-]+)\s+(?P<slots>0*[1-9][0-9]{0,5})\s+(?P<queue>\S+)(?:\s+\S+)*\s*", re.ASCII)
 
 
-def speaks(env: Env) -> bool:
-    """Tell whether this process is in a parallel environment of Grid Engine."""
+def in_allocation(env: Env) -> bool:
+    """Return whether this process is in a parallel environment of Grid Engine."""
     return bool(env.get("PE_HOSTFILE"))
 
 
@@ -25,7 +25,7 @@ def read(env: Env, file: File) -> JobSpec:
     Raises
     ------
     JobError
-        The file cannot be read, or one of its lines.
+        The file cannot be read, or a line is invalid.
     """
     path = env["PE_HOSTFILE"]
     text = file(path)
@@ -35,28 +35,28 @@ def read(env: Env, file: File) -> JobSpec:
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a PE_HOSTFILE by each of its lines: a host, a number, a queue."""
+    """Return whether all lines have a host, a number and a queue."""
     lines = [line for line in text.splitlines() if line.strip()]
     return bool(lines) and all(_LINE.fullmatch(line) for line in lines)
 
 
 def read_text(text: str, name: str, job: str = "") -> JobSpec:
-    """Return the hosts of a PE_HOSTFILE; a host in several queues has the sum of its slots.
+    """Return the hosts of a PE_HOSTFILE; the slots of a host in several queues are added.
 
     Raises
     ------
     JobError
-        A line that cannot be read, with its number; or no host.
+        A line is invalid, or there is no host; the message has the line.
     """
     hosts: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        found = _LINE.fullmatch(line)
-        if not found:
+        match = _LINE.fullmatch(line)
+        if not match:
             column = len(line) - len(line.lstrip()) + 1
             raise JobError(f"{name}:{number}:{column}: {line.strip()[:80]!r} is not `host slots queue processors`.")
-        hosts[found["host"]] = hosts.get(found["host"], 0) + int(found["slots"])
+        hosts[match["host"]] = hosts.get(match["host"], 0) + int(match["slots"])
     if not hosts:
         raise JobError(f"{name}:1:1: the file names no host: Grid Engine writes lines `host slots queue processors`.")
     return JobSpec("sge", hostfile.replicas(hosts), name=job)

@@ -1,13 +1,13 @@
-"""Slurm allocation reader: the environment of a batch script, of salloc's shell or of an interactive step -> JobSpec.
+"""Slurm allocation reader: the environment of a batch script, of salloc's shell or of an interactive step.
 
-What the job has been given is a request here: Slurm itself sees to the limits. Tried with Slurm 22.05:
+Resources of the job become requests, as Slurm enforces the limits. Tested with Slurm 22.05:
   * A batch script has SLURM_PROCID=0 and no SLURM_STEP_ID. It is not a task.
-  * salloc's shell is on no node: it does not know SLURM_CPUS_ON_NODE, nor, after --gres, any GPU.
-  * In a step the variables of tasks speak of the step, those of nodes and cores of the job. An interactive step
-    (salloc with use_interactive_step) stands for the whole job.
-  * Without --ntasks there is no SLURM_NTASKS, and SLURM_TASKS_PER_NODE counts cores.
-  * A heterogeneous job has its variables once per component, with _HET_GROUP_N behind the name; in a batch script
-    those of the first one also without it.
+  * salloc's shell runs on no node: SLURM_CPUS_ON_NODE is not set, nor, with --gres, any variable for GPUs.
+  * In a step the variables of tasks describe the step, those of nodes and cores describe the job. An interactive step
+    (salloc with use_interactive_step) represents the whole job.
+  * Without --ntasks SLURM_NTASKS is not set, and SLURM_TASKS_PER_NODE has the number of cores.
+  * A heterogeneous job has separate variables per component, with the suffix _HET_GROUP_N; in a batch script the
+    variables of the first component are also set without the suffix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, 
 Env = Mapping[str, str]
 
 _INTERACTIVE = str(2**32 - 6)
-_HET = (("SLURM_HET_SIZE", "_HET_GROUP_"), ("SLURM_PACK_SIZE", "_PACK_GROUP_"))  # the second one up to Slurm 20.02
+_HET = (("SLURM_HET_SIZE", "_HET_GROUP_"), ("SLURM_PACK_SIZE", "_PACK_GROUP_"))  # the latter up to Slurm 20.02
 _OF_THE_JOB = (  # in a step
     *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"),
     "SLURM_JOB_GPUS",
@@ -37,8 +37,8 @@ _A_STEP_KNOWS = (
 )
 
 
-def speaks(env: Env) -> bool:
-    """Tell whether this process is in an allocation of Slurm."""
+def in_allocation(env: Env) -> bool:
+    """Return whether this process is in an allocation of Slurm."""
     lists = (
         "SLURM_JOB_NODELIST",
         "SLURM_NODELIST",
@@ -49,19 +49,19 @@ def speaks(env: Env) -> bool:
 
 
 def is_task(env: Env) -> bool:
-    """Tell whether srun started this process as one of several tasks: it is a rank, and not to start any."""
+    """Return whether this process is one of several tasks of srun: it is a rank, and must not start ranks."""
     return _in_step(env) and env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
 
 
 def read(env: Env) -> JobSpec:
     """Return the nodes of the allocation, or, in a step of one task, of that step.
 
-    A node's slots are the tasks that were asked for, else its GPUs, else what Slurm would start.
+    The slots of a node are the requested tasks, or its number of GPUs, or Slurm's default number of tasks.
 
     Raises
     ------
     JobError
-        This is one of several tasks of a step; or a variable cannot be read, which is named.
+        This is one of several tasks of a step; or a variable is invalid.
     """
     if is_task(env):
         number = f"{env.get('SLURM_JOB_ID', '?')}.{env['SLURM_STEP_ID']}"
@@ -70,14 +70,14 @@ def read(env: Env) -> JobSpec:
             f"Slurm step {number}, so each of them would start ranks: leave hvdrun out (srun python train.py), or srun "
             "(hvdrun python train.py)."
         )
-    found: list[Replica] = []
+    replicas: list[Replica] = []
     for component in _components(env):
-        found += _nodes(component, len(found))
-    return JobSpec("slurm", tuple(found), name=env.get("SLURM_JOB_NAME", ""), warnings=_warnings(env, found))
+        replicas += _nodes(component, len(replicas))
+    return JobSpec("slurm", tuple(replicas), name=env.get("SLURM_JOB_NAME", ""), warnings=_warnings(env, replicas))
 
 
 def title(env: Env) -> str:
-    """Return what people call this: Slurm job 42, or Slurm step 42.1."""
+    """Return a name for users: Slurm job 42, or Slurm step 42.1."""
     job = env.get("SLURM_JOB_ID", "?")
     return f"Slurm step {job}.{env['SLURM_STEP_ID']}" if _in_step(env) else f"Slurm job {job}"
 
@@ -88,34 +88,34 @@ def expand(names: str, variable: str = "SLURM_JOB_NODELIST") -> list[str]:
     Raises
     ------
     JobError
-        It is none, or has more than ``MAX_RANKS`` names.
+        The list is invalid, or has more than ``MAX_RANKS`` names.
     """
     if not _LIST.fullmatch(names):
         raise JobError(
             f"{variable}={names!r} is not a list of nodes, as in n[1-3,07],m: a bracket or a name is missing."
         )
-    found: list[str] = []
+    nodes: list[str] = []
     for item in re.findall(_ITEM, names):
         parts = re.split(r"\[([^\]]*)\]", item)
-        sets = [_numbers(part, variable) if place % 2 else [part] for place, part in enumerate(parts)]
+        sets = [_numbers(part, variable) if index % 2 else [part] for index, part in enumerate(parts)]
         total = 1
-        for each in sets:
-            total *= len(each)
-        if total + len(found) > MAX_RANKS:
+        for alternatives in sets:
+            total *= len(alternatives)
+        if total + len(nodes) > MAX_RANKS:
             raise JobError(f"{variable}={names!r} has more than {MAX_RANKS} nodes.")
-        found += ["".join(one) for one in product(*sets)]
-    return found
+        nodes += ["".join(combination) for combination in product(*sets)]
+    return nodes
 
 
 def _numbers(ranges: str, variable: str) -> list[str]:
-    found: list[str] = []
-    for each in ranges.split(","):
-        match = _RANGE.fullmatch(each)
+    numbers: list[str] = []
+    for item in ranges.split(","):
+        match = _RANGE.fullmatch(item)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or not 0 <= high - low < MAX_RANKS:
-            raise JobError(f"{variable}: [{ranges}] has {each!r}, which is not a range of numbers: 1, 1-3 or 001-100.")
-        found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
-    return found
+            raise JobError(f"{variable}: [{ranges}] has {item!r}, which is not a range of numbers: 1, 1-3 or 001-100.")
+        numbers += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
+    return numbers
 
 
 def counts(text: str, variable: str) -> list[int]:
@@ -124,16 +124,16 @@ def counts(text: str, variable: str) -> list[int]:
     Raises
     ------
     JobError
-        It is none of those.
+        The text is invalid.
     """
-    found: list[int] = []
-    for each in text.split(","):
-        match = _TIMES.fullmatch(each)
+    numbers: list[int] = []
+    for item in text.split(","):
+        match = _TIMES.fullmatch(item)
         times = int(match[2] or 1) if match else 0
-        if match is None or times + len(found) > MAX_RANKS:
+        if match is None or times + len(numbers) > MAX_RANKS:
             raise JobError(f"{variable}={text!r} is not a number for each node, as in 4(x2),3.")
-        found += [int(match[1])] * times
-    return found
+        numbers += [int(match[1])] * times
+    return numbers
 
 
 def _in_step(env: Env) -> bool:
@@ -141,7 +141,7 @@ def _in_step(env: Env) -> bool:
 
 
 def _components(env: Env) -> list[Env]:
-    """Return the environment as each component of a heterogeneous job would have it alone."""
+    """Return the environment of each component of a heterogeneous job, as in a separate job."""
     if _in_step(env):
         alone = {name: value for name, value in env.items() if name not in _OF_THE_JOB}
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
@@ -151,17 +151,17 @@ def _components(env: Env) -> list[Env]:
         if variable in env:
             total = _whole(env, variable)
             components = [_component(env, f"{mark}{number}") for number in range(min(total, MAX_RANKS))]
-            here = {name: env[name] for name in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS") if name in env}
-            return [here | component if number == 0 else component for number, component in enumerate(components)]
+            of_node = {name: env[name] for name in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS") if name in env}
+            return [of_node | component if number == 0 else component for number, component in enumerate(components)]
     return [env]
 
 
 def _component(env: Env, suffix: str) -> dict[str, str]:
-    own = {name.removesuffix(suffix): value for name, value in env.items() if name.endswith(suffix)}
-    own["SLURM_JOB_NODELIST"] = own.get("SLURM_JOB_NODELIST") or own.get("SLURM_NODELIST", "")
-    if not own["SLURM_JOB_NODELIST"]:
+    variables = {name.removesuffix(suffix): value for name, value in env.items() if name.endswith(suffix)}
+    variables["SLURM_JOB_NODELIST"] = variables.get("SLURM_JOB_NODELIST") or variables.get("SLURM_NODELIST", "")
+    if not variables["SLURM_JOB_NODELIST"]:
         raise JobError(f"SLURM_JOB_NODELIST{suffix} is not set: the heterogeneous job has lost a component.")
-    return own
+    return variables
 
 
 def _nodes(env: Env, first: int) -> list[Replica]:
@@ -169,27 +169,27 @@ def _nodes(env: Env, first: int) -> list[Replica]:
     tasks = _each(env, "SLURM_TASKS_PER_NODE", len(names)) or _same(env, "SLURM_NTASKS_PER_NODE", len(names))
     cores = _each(env, "SLURM_JOB_CPUS_PER_NODE", len(names))
     gpus = _gpus(env, len(names), tasks)
-    asked = "SLURM_NTASKS" in env or "SLURM_NTASKS_PER_NODE" in env
-    slots = tasks if tasks and (asked or not gpus) else [gpus or 1] * len(names)
-    found = []
+    is_requested = "SLURM_NTASKS" in env or "SLURM_NTASKS_PER_NODE" in env
+    slots = tasks if tasks and (is_requested or not gpus) else [gpus or 1] * len(names)
+    replicas = []
     for index, name in enumerate(names):
         node_cores = cores[index] if cores else None
-        own = Resources(Bounds(node_cores), Bounds(_memory(env, node_cores)), gpus)
-        found.append(Replica("host", first + index, name, slots[index], own))
-    return found
+        resources = Resources(Bounds(node_cores), Bounds(_memory(env, node_cores)), gpus)
+        replicas.append(Replica("host", first + index, name, slots[index], resources))
+    return replicas
 
 
 def _each(env: Env, variable: str, nodes: int) -> list[int]:
-    """Return a number per node; none where the variable is not set, or an interactive step's own."""
+    """Return a number per node; an empty list if the variable is not set, or describes an interactive step."""
     if not env.get(variable):
         return []
-    found = counts(env[variable], variable)
-    if len(found) == nodes and all(found):
-        return found
+    numbers = counts(env[variable], variable)
+    if len(numbers) == nodes and all(numbers):
+        return numbers
     if env.get("SLURM_STEP_ID") == _INTERACTIVE:
         return []
     raise JobError(
-        f"{variable}={env[variable]!r} is for {len(found)} node(s), but there are {nodes}: if the job was resized, "
+        f"{variable}={env[variable]!r} is for {len(numbers)} node(s), but there are {nodes}: if the job was resized, "
         f"unset {variable}."
     )
 
@@ -199,29 +199,29 @@ def _same(env: Env, variable: str, nodes: int) -> list[int]:
 
 
 def _gpus(env: Env, nodes: int, tasks: Sequence[int]) -> int | None:
-    """Return the GPUs of each node; None where Slurm does not say, or where nodes may differ."""
-    here = _whole(env, "SLURM_GPUS_ON_NODE") if env.get("SLURM_GPUS_ON_NODE") else None
-    if here is None and env.get("SLURM_JOB_GPUS"):
-        here = len(env["SLURM_JOB_GPUS"].split(","))
+    """Return the number of GPUs of each node; None if it is unknown or may differ between nodes."""
+    on_node = _whole(env, "SLURM_GPUS_ON_NODE") if env.get("SLURM_GPUS_ON_NODE") else None
+    if on_node is None and env.get("SLURM_JOB_GPUS"):
+        on_node = len(env["SLURM_JOB_GPUS"].split(","))
     if env.get("SLURM_GPUS_PER_NODE"):
         return _sum(env, "SLURM_GPUS_PER_NODE")
     if env.get("SLURM_GPUS_PER_TASK") and tasks and len(set(tasks)) == 1:
         return _sum(env, "SLURM_GPUS_PER_TASK") * tasks[0]
-    if env.get("SLURM_GPUS") and nodes > 1 and _sum(env, "SLURM_GPUS") != (here or 0) * nodes:
+    if env.get("SLURM_GPUS") and nodes > 1 and _sum(env, "SLURM_GPUS") != (on_node or 0) * nodes:
         return None
-    return _sum(env, "SLURM_GPUS") if here is None and nodes == 1 and env.get("SLURM_GPUS") else here
+    return _sum(env, "SLURM_GPUS") if on_node is None and nodes == 1 and env.get("SLURM_GPUS") else on_node
 
 
 def _sum(env: Env, variable: str) -> int:
     """Return the GPUs of ``2``, ``a100:2`` or ``a100:1,v100:1``."""
-    found = [_GPUS.fullmatch(each) for each in env[variable].split(",")]
-    if not all(found):
+    matches = [_GPUS.fullmatch(item) for item in env[variable].split(",")]
+    if not all(matches):
         raise JobError(f"{variable}={env[variable]!r} is not a number of GPUs, as in 2 or a100:2.")
-    return sum(int(each[1]) for each in found if each)
+    return sum(int(item[1]) for item in matches if item)
 
 
 def _memory(env: Env, cores: int | None) -> int | None:
-    """Return a node's memory in bytes; Slurm counts mebibytes, and 0 is all that there is."""
+    """Return a node's memory in bytes; Slurm's unit is mebibytes, and 0 stands for all memory."""
     try:
         whole = size(env.get("SLURM_MEM_PER_NODE", "0"))
         per_core = size(env.get("SLURM_MEM_PER_CPU", "0"))
@@ -237,11 +237,11 @@ def _whole(env: Env, variable: str) -> int:
 
 
 def _warnings(env: Env, nodes: Sequence[Replica]) -> tuple[str, ...]:
-    there = env.get("SLURM_JOB_NUM_NODES", "")
+    job_nodes = env.get("SLURM_JOB_NUM_NODES", "")
     gpus = {node.resources.gpus for node in nodes}
-    only = f"of the job's {there} nodes only this step's are used: start hvdrun outside of srun to have them all"
-    told = {
-        only: _in_step(env) and there.isdecimal() and int(there) > len(nodes),
+    only = f"of the job's {job_nodes} nodes only this step's are used: start hvdrun outside of srun to have them all"
+    warnings = {
+        only: _in_step(env) and job_nodes.isdecimal() and int(job_nodes) > len(nodes),
         _A_STEP_KNOWS: None in gpus and (not env.get("SLURMD_NODENAME") or len(gpus) > 1),
     }
-    return tuple(text for text, holds in told.items() if holds)
+    return tuple(text for text, holds in warnings.items() if holds)

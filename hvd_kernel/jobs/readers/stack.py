@@ -1,6 +1,6 @@
-"""Docker stack files for a swarm: the service whose tasks have the ranks.
+"""Docker stack files for a swarm: the service whose tasks run the ranks.
 
-Source: https://docs.docker.com/reference/compose-file/ ; ``$$`` is one $, and {{...}} is swarm's.
+Source: https://docs.docker.com/reference/compose-file/ ; ``$$`` stands for $, and {{...}} is a template of swarm.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _File(msgspec.Struct):
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a stack file by its section ``services``."""
+    """Return whether a file has the section ``services``."""
     return _LOOKS.search(text) is not None
 
 
@@ -73,65 +73,67 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field.
+        The file is invalid; the message has the line, column and field.
     """
     document, *others = parse_all(text, name)
     if others:
         raise others[0].error((), "a second document stands there: a stack file has one")
-    called = _chosen(document, document.convert(_File).services)
-    path: Path = ("services", called)
+    service_name = _chosen(document, document.convert(_File).services)
+    path: Path = ("services", service_name)
     service = document.convert(_Service, path)
     if service.deploy.mode not in {"replicated", "replicated-job"}:
         raise document.error(
             (*path, "deploy", "mode"), f"{service.deploy.mode!r} has no number of tasks: write replicated"
         )
     variables = _variables(document, path, service.environment)
-    own = {name: variables.pop(name) or "" for name in _OWN if name in variables}
+    of_writer = {name: variables.pop(name) or "" for name in _OWN if name in variables}
     words = [*_words(document, path, service.entrypoint), *_words(document, path, service.command)]
     line = commands.of_words(words, name)
     resources = _resources(document, (*path, "deploy", "resources"), service.deploy.resources)
-    slots = _whole(document, path, own, "HVD_JOB_SLOTS") or 1
+    slots = _whole(document, path, of_writer, "HVD_JOB_SLOTS") or 1
     replicas = tuple(
         Replica("worker", index, slots=slots, resources=resources) for index in range(service.deploy.replicas)
     )
-    port = _whole(document, path, own, "HVD_JOB_PORT")
+    port = _whole(document, path, of_writer, "HVD_JOB_PORT")
     return JobSpec(
         "swarm",
         replicas,
         steps=line.steps,
         np=commands.fit(line, replicas, document, (*path, "command")),
         environment=_merged(variables, line.environment),
-        name=called,
+        name=service_name,
         image=_plain(service.image),
         workdir=_plain(service.working_dir) or line.workdir,
-        rendezvous=RendezvousAddress(f"tasks.{called}", port) if "HVD_SWARM_SLOT" in own else None,
+        rendezvous=RendezvousAddress(f"tasks.{service_name}", port) if "HVD_SWARM_SLOT" in of_writer else None,
         interfaces=line.interfaces,
         warnings=line.warnings,
     )
 
 
 def _chosen(document: Document, services: Mapping[str, Any]) -> str:
-    """Return the name of the service that has ranks: the only one, or the one of ours."""
-    ours = [name for name, each in services.items() if "HVD_SWARM_SLOT" in str(each)]
-    found = list(services) if len(services) == 1 else ours
-    if len(found) != 1:
+    """Return the name of the service with ranks: the only service, or the one written by us."""
+    ours = [name for name, service in services.items() if "HVD_SWARM_SLOT" in str(service)]
+    candidates = list(services) if len(services) == 1 else ours
+    if len(candidates) != 1:
         raise document.error(
             ("services",), f"one service with ranks is expected, but there are {len(services)}: leave the others out"
         )
-    return found[0]
+    return candidates[0]
 
 
-def _variables(document: Document, path: Path, said: Mapping[str, Value] | list[str] | None) -> dict[str, str | None]:
-    pairs = said.items() if isinstance(said, Mapping) else (_pair(each) for each in said or [])
-    found: dict[str, str | None] = {}
+def _variables(
+    document: Document, path: Path, environment: Mapping[str, Value] | list[str] | None
+) -> dict[str, str | None]:
+    pairs = environment.items() if isinstance(environment, Mapping) else (_pair(item) for item in environment or [])
+    variables: dict[str, str | None] = {}
     for name, value in pairs:
         text = str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
-        found[name] = None if text is None else text if name in _OWN else _plain(_literal(text))
+        variables[name] = None if text is None else text if name in _OWN else _plain(_literal(text))
         try:
-            Variable(name, found[name])
+            Variable(name, variables[name])
         except JobError as error:
             raise document.error((*path, "environment"), str(error)) from None
-    return found
+    return variables
 
 
 def _pair(text: str) -> tuple[str, str | None]:
@@ -142,21 +144,21 @@ def _pair(text: str) -> tuple[str, str | None]:
 def _merged(variables: Mapping[str, str | None], line: tuple[Variable, ...]) -> tuple[Variable, ...]:
     return (
         *(Variable(name, value) for name, value in variables.items()),
-        *(each for each in line if each.name not in variables),
+        *(variable for variable in line if variable.name not in variables),
     )
 
 
-def _words(document: Document, path: Path, said: str | list[str] | None) -> list[str]:
-    if isinstance(said, list):
-        return [_plain(word) for word in said]
+def _words(document: Document, path: Path, command: str | list[str] | None) -> list[str]:
+    if isinstance(command, list):
+        return [_plain(word) for word in command]
     try:
-        return shlex.split(_plain(said or ""))
+        return shlex.split(_plain(command or ""))
     except ValueError as error:
         raise document.error((*path, "command"), str(error).lower()) from None
 
 
 def _plain(text: str) -> str:
-    """Return text as a stack file makes it of what is written."""
+    """Unescape a text of a stack file, in which $$ stands for $."""
     return text.replace("$$", "$")
 
 
@@ -164,8 +166,8 @@ def _literal(text: str) -> str:
     return text.replace('{{"{{"}}', "{{")
 
 
-def _resources(document: Document, path: Path, asked: _Resources) -> Resources:
-    reserved, limits = asked.reservations, asked.limits
+def _resources(document: Document, path: Path, requirements: _Resources) -> Resources:
+    reserved, limits = requirements.reservations, requirements.limits
 
     def cpus(side: str, amounts: _Amounts) -> float | None:
         try:
@@ -179,8 +181,8 @@ def _resources(document: Document, path: Path, asked: _Resources) -> Resources:
         except ValueError as error:
             raise document.error((*path, side, "memory"), str(error)) from None
 
-    devices = [each.discrete_resource_spec for each in reserved.generic_resources or []]
-    gpus = [each.value for each in devices if "gpu" in each.kind.lower()]
+    devices = [device.discrete_resource_spec for device in reserved.generic_resources or []]
+    gpus = [device.value for device in devices if "gpu" in device.kind.lower()]
     try:
         return Resources(
             Bounds(cpus("reservations", reserved), cpus("limits", limits)),
@@ -193,8 +195,8 @@ def _resources(document: Document, path: Path, asked: _Resources) -> Resources:
         raise document.error(path, str(error)) from None
 
 
-def _whole(document: Document, path: Path, own: Mapping[str, str], name: str) -> int:
-    text = own.get(name, "0")
+def _whole(document: Document, path: Path, variables: Mapping[str, str], name: str) -> int:
+    text = variables.get(name, "0")
     if not (text.isascii() and text.isdecimal() and len(text) < 7):  # noqa: PLR2004 - a million
         raise document.error((*path, "environment", name), f"{text!r} must be a whole number")
     return int(text)

@@ -1,1 +1,1 @@
-"""Job tables: which fields and flags platforms' files and command lines have, and what each means here."""
+"""Job tables: fields and flags of the platforms' files and command lines, and how they are used."""

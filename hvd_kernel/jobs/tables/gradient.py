@@ -1,4 +1,4 @@
-"""Flags of ``gradient experiments create|run multinode``, and the GPUs of the machine types that it had.
+"""Flags of ``gradient experiments create|run multinode``, and the GPUs of Gradient's machine types.
 
 Source: gradient-cli 1.x, gradient/cli/experiments.py; the pages on machine types of Paperspace and of AWS.
 """
@@ -65,7 +65,7 @@ _CPU_ONLY = re.compile(r"C\d{1,2}|[cmrt]\d[a-z]*\.\w+", re.ASCII)
 
 
 def gpus_of(machine: str) -> int | None:
-    """Return the GPUs of a machine type: ``gpus_of("p3.8xlarge") == 4``; None: it is unknown."""
-    if found := _PAPERSPACE.fullmatch(machine):
-        return int(found["gpus"] or 1)
+    """Return the number of GPUs of a machine type, ``gpus_of("p3.8xlarge") == 4``, or None if it is unknown."""
+    if match := _PAPERSPACE.fullmatch(machine):
+        return int(match["gpus"] or 1)
     return _GPUS.get(machine, 0 if _CPU_ONLY.fullmatch(machine) else None)

@@ -1,6 +1,6 @@
-"""Flags that become variables of the ranks: one row for each, with its place in hvdrun's configuration file.
+"""Flags that set environment variables of the ranks: a table with their names in hvdrun's configuration file.
 
-What a value may be, and what it means, is said once: in the tables of ``hvd_kernel.settings``.
+The allowed values and their meaning are defined in the tables of ``hvd_kernel.settings``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NO = {"0", "false", "no", "off"}
 
 @dataclass(frozen=True)
 class Knob:
-    """One row.
+    """A row of the table.
 
-    A switch has ``flags`` for yes and ``off`` for no; what is no switch takes a value. ``turn`` makes the variable's
-    value of the user's text. ``doc``: where the flag says something else than the variable, or has no effect here.
+    A switch has ``flags`` for yes and ``off`` for no; other flags have a value. ``turn`` converts the user's text to
+    the variable's value. ``doc`` is set if the flag differs from the variable, or has no effect.
     """
 
     key: str  # in the configuration file, below ``section``
@@ -34,21 +34,21 @@ class Knob:
     off: tuple[str, ...] = ()
     doc: str = ""
     turn: Turn = str
-    unit: str = ""  # of the flag's value, where the variable has another
+    unit: str = ""  # of the flag's value, if it differs from the variable's unit
 
     @property
     def switch(self) -> bool:
-        """Tell whether it takes no value."""
+        """Whether this is a switch, without a value."""
         return bool(self.off)
 
     @property
     def dest(self) -> str:
-        """Its name among the parsed flags."""
+        """Name of the parsed flag."""
         return f"{self.section}.{self.key}"
 
     @property
     def help(self) -> str:
-        """What it does: the variable's words in the table of settings, with its default."""
+        """Help text: by default that of the variable in the table of settings, with the default value."""
         if self.doc:
             return self.doc
         row = next(row for row in SETTINGS if self.variable in row.variables)
@@ -61,7 +61,7 @@ class Knob:
         Raises
         ------
         ValueError
-            Saying what is wanted.
+            The text is invalid; the message has the allowed values.
         """
         turned = self.turn(text)
         check = _checks().get(self.variable)
@@ -70,11 +70,11 @@ class Knob:
         return turned
 
     def argument(self, text: str) -> str:
-        """As ``value``, for argparse."""
+        """Return the variable's value, or raise the error class of argparse."""
         try:
             return self.value(text)
-        except ValueError as wanted:
-            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: it must be {wanted}") from None
+        except ValueError as expected:
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: it must be {expected}") from None
 
 
 def _checks() -> dict[str, Callable[[str], str]]:
@@ -176,21 +176,21 @@ HOLDS = {
     "HOROVOD_NUM_NCCL_STREAMS": ("1", "each rank gives NCCL one stream"),
     "HOROVOD_MPI_THREADS_DISABLE": ("0", "the core itself knows which thread may call MPI"),
 }
-"""variable -> the value that it has here whatever is asked for, and what is so."""
+"""Variable -> its fixed value in this implementation, and the reason."""
 
 
-def without_effect(found: Mapping[str, str]) -> list[str]:
-    """Return a sentence on each flag, by ``dest``, that asks for something else than holds here."""
-    asked = [(knob, *HOLDS[knob.variable]) for knob in KNOBS if knob.dest in found and knob.variable in HOLDS]
-    return [f"{knob.flags[0]} has no effect: {so}" for knob, holds, so in asked if found[knob.dest] != holds]
+def without_effect(values: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each flag, by ``dest``, whose value differs from the fixed one."""
+    fixed = [(knob, *HOLDS[knob.variable]) for knob in KNOBS if knob.dest in values and knob.variable in HOLDS]
+    return [f"{knob.flags[0]} has no effect: {reason}" for knob, holds, reason in fixed if values[knob.dest] != holds]
 
 
-def environment(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for values by ``dest``. They win over HVD_* of the same setting, which become empty."""
+def environment(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for values by ``dest``; HVD_* variables of the same settings are emptied to not override."""
     env: dict[str, str] = {}
     rivals = {name: row.variables for row in SETTINGS for name in row.variables}
     for knob in KNOBS:
-        if knob.dest in found:
+        if knob.dest in values:
             env |= {name: "" for name in rivals.get(knob.variable, ()) if name.startswith("HVD_")}
-            env[knob.variable] = found[knob.dest]
+            env[knob.variable] = values[knob.dest]
     return env

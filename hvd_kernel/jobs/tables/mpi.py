@@ -1,4 +1,4 @@
-"""Flags of mpirun, mpiexec and horovodrun, as tables: what each means here, or what is done instead.
+"""Tables of the flags of mpirun, mpiexec and horovodrun, with their use or the alternative.
 
 Sources: mpirun(1) of Open MPI 4 and 5; MPICH's wiki, "Using the Hydra Process Manager"; Intel MPI's reference, "Global
 Hydra Options"; Horovod's ``horovodrun --help``.
@@ -28,7 +28,7 @@ _COMMON = (
 
 
 def _variable(knob: Knob) -> list[tuple[str, Flag]]:
-    """Return the rows of a flag that sets a variable: of a switch one for each of its two values."""
+    """Return the rows of a flag that sets a variable; a switch has a row for each of its values."""
 
     def names(flags: Iterable[str]) -> str:
         return " ".join(flag.lstrip("-") for flag in flags)
@@ -109,13 +109,13 @@ HOROVOD = table(
     ("build-horovod-shim install-mpirun", Flag("refused", 1, "it starts no job: leave it out")),
     *(row for knob in KNOBS for row in _variable(knob)),
 )
-"""What becomes a variable has its name for a use: ``NAME=value`` of a switch, else the flag's value."""
+"""The use of a flag that sets a variable is the variable's name, for a switch with its value: ``NAME=value``."""
 _ONE_DASH = ("np", "H", "hostfile", "p", "i", "prefix-timestamp", "v", "cb", "h")
 OURS = (
     *("--gpus", "--install-", "--uninstall-", "--build-", "--max-restarts", "--discovery-interval", "--spares"),
     *("--slot-failures", "--host-failures", "--hang-timeout"),
 )
-"""Not Horovod's, and no reason to refuse an abbreviation."""
+"""Flags that Horovod does not have; they do not make abbreviations ambiguous."""
 HOROVOD_SPELLED = Spellings(
     (*(f"-{name}" for name in _ONE_DASH), "--hostfile", *(f"--{name}" for name in HOROVOD if name not in _ONE_DASH)),
     OURS,
@@ -130,5 +130,5 @@ MCA = {
     "btl_tcp_if_exclude": "use `hvdrun --network-interfaces` to choose the ranks' interfaces",
     "oob_tcp_if_exclude": "use `hvdrun --network-interfaces` to choose the ranks' interfaces",
 }
-"""Parameters of Open MPI with a word of their own: empty, they name network interfaces; for all others see below."""
+"""Parameters of Open MPI with separate notes, empty for network interfaces; ``MCA_NOTE`` is for all others."""
 MCA_NOTE = "ranks choose their links (shared memory, TCP) themselves, without Open MPI"

@@ -1,4 +1,4 @@
-"""Fields of Polyaxon's polyaxonfile of 0.4 to 0.6: what is read, and why the rest is ignored.
+"""Fields of Polyaxon's polyaxonfile of 0.4 to 0.6, with the reasons why some are ignored.
 
 Source: Polyaxon's page "Environment" of 0.6, and the schemas of 0.4 and 0.5 for the older spellings.
 """
@@ -23,21 +23,21 @@ Tpu = Annotated[Any, msgspec.Meta(description="there are no TPUs here")]
 
 
 class Amounts(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked for at least, and at most."""
+    """Minimum and maximum amount of a resource."""
 
     requests: Amount = None
     limits: Amount = None
 
 
 class Gpus(msgspec.Struct, forbid_unknown_fields=True):
-    """The same of devices."""
+    """Minimum and maximum number of GPUs."""
 
     requests: Annotated[int, msgspec.Meta(ge=0)] | None = None
     limits: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class AskedResources(msgspec.Struct, forbid_unknown_fields=True):
-    """Resources of the master or of a worker. Cores are numbers, memory counts mebibytes."""
+    """Resources of the master or of a worker. Cores are numbers, memory is in mebibytes."""
 
     cpu: Amounts | None = None
     memory: Amounts | None = None
@@ -71,13 +71,13 @@ class Pod(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WorkerSection(Pod, kw_only=True):
-    """A worker with a section of its own."""
+    """The section of a single worker."""
 
     index: int
 
 
 class Replicas(msgspec.Struct, forbid_unknown_fields=True):
-    """Workers: how many, what each has, and which of them have something else."""
+    """Workers: their number, their default resources, and exceptions."""
 
     n_workers: Annotated[int, msgspec.Meta(ge=0, le=MAX_WORKERS)] = 0
     default_worker: Pod | None = None
@@ -96,7 +96,7 @@ class Replicas(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EnvironmentSection(Pod):
-    """The master's section, and that of the workers in one of its spellings."""
+    """The section of the master, with that of the workers in several spellings."""
 
     replicas: Replicas | None = None
     horovod: Replicas | None = None
@@ -114,7 +114,7 @@ class EnvironmentSection(Pod):
 
 
 class RunSection(msgspec.Struct, forbid_unknown_fields=True):
-    """What is run."""
+    """The section of the command."""
 
     cmd: str | list[str] = msgspec.field(default_factory=list)
     image: str = ""
@@ -125,7 +125,7 @@ class RunSection(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Build(msgspec.Struct):
-    """The image."""
+    """The section of the image."""
 
     image: str = ""
     env_vars: Any = None

@@ -1,4 +1,4 @@
-"""Program names of other launchers, whose command lines are read here. A leaf."""
+"""Program names of other launchers whose command lines are supported."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MPI = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "orterun", "prterun"}
 )
 HOROVOD = frozenset({"horovodrun", "hvdrun"})
-"""Horovod's launcher and ours, which has the same flags."""
+"""Horovod's launcher, and ours with the same flags."""
 ALL = MPI | HOROVOD
 GRADIENT = (("gradient",), ("experiments", "experiment"))
-"""The first words of Gradient's lines; ``gradient`` alone may be any program."""
+"""The first words of Gradient's command lines; ``gradient`` only could be any program."""
 JSRUN = "jsrun"
 """IBM's launcher of an LSF allocation."""
 JSRUN_PLACE = "an LSF job"
-"""Where it is."""
+"""Location of jsrun, for messages."""
 
 
 def launcher(command: Sequence[str]) -> str:
-    """Return the program of another launcher's line; empty: the command is a program as any other.
+    """Return the program of another launcher's command line, or an empty string for any other command.
 
     >>> launcher(["/usr/bin/mpirun", "-np", "2", "train"]), launcher(["gradient", "models"])
     ('mpirun', '')

@@ -1,7 +1,7 @@
-"""Job writers: JobSpec -> a platform's file, as text. Reading what was written gives the same JobSpec.
+"""Job writers, from a JobSpec to the text of a platform's file. Reading a written file returns the same JobSpec.
 
-What a platform cannot say stands as a comment at the file's head; what it cannot do without is a ``JobError`` that
-names the field and the remedy.
+Settings that a platform does not support become comments at the start of the file; missing required settings raise a
+``JobError`` with the field and the remedy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
 __all__ = ["OPTION_KINDS", "WRITERS", "Writer", "WriterOptions", "write"]
 
 
-def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - it is frozen
+def write(spec: JobSpec, kind: str, options: WriterOptions = WriterOptions()) -> str:  # noqa: B008 - WriterOptions is frozen
     """Return the file that starts a job on a platform.
 
     Raises
     ------
     JobError
-        There is no such kind, or the job cannot be said in it.
+        The kind is unknown, or it does not support the job.
     """
     if kind not in WRITERS:
         raise JobError(f"{kind!r} is not a kind of file that is written: there are {', '.join(WRITERS)}.")

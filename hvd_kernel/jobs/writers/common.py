@@ -1,4 +1,4 @@
-"""Parts of all job writers: which replicas have ranks, whether they are alike, what a format cannot say."""
+"""Common parts of job writers: replicas with ranks, checks that they are equal, notes about unsupported settings."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterable, Sequence
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica
 from hvd_kernel.jobs.writers.options import WriterOptions
 
-PORT = 61440  # above what Linux gives to connections
+PORT = 61440  # above Linux's range of ephemeral ports
 SECRETS = ("HVD_SECRET_KEY", "HOROVOD_SECRET_KEY")
 _GIBIBYTE = 2**30
 _SHOWN = 5
 
 
 class Shape:
-    """The replicas that have ranks; ``np`` is 0 where they take all slots; ``notes`` name replicas without any."""
+    """The replicas with ranks. ``np`` is 0 if ranks fill all slots; ``notes`` list replicas without ranks."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.size, slots = spec.size, 0
-        found: list[Replica] = []
+        replicas: list[Replica] = []
         for replica in spec.replicas:
             if slots >= self.size:
                 break
-            found.append(replica)
+            replicas.append(replica)
             slots += replica.slots
-        self.replicas = tuple(found)
+        self.replicas = tuple(replicas)
         self.np = 0 if slots == self.size else self.size
-        idle = spec.replicas[len(found) :]
-        self.notes = [f"{_named(idle)} left out: np {self.size} gives them no rank"] if idle else []
+        idle = spec.replicas[len(replicas) :]
+        self.notes = [f"{_labels(idle)} left out: np {self.size} gives them no rank"] if idle else []
 
     def alike(self, kind: str) -> Replica:
-        """Return the first replica, which stands for all.
+        """Return the first replica after checking that all are equal.
 
         Raises
         ------
         JobError
-            One of them differs in slots or resources.
+            The replicas differ in slots or resources.
         """
         return alike(self.replicas, kind)
 
     def filled(self, kind: str, part: str) -> int:
-        """Return how many ranks each part of the job starts, where each starts its own and knows no others.
+        """Return the number of ranks in each part of the job, if each part starts only its own ranks.
 
         Raises
         ------
@@ -59,12 +59,12 @@ class Shape:
     def counted(self, part: str) -> str:
         """Return ``8 ranks in 2 pods of 4``."""
         parts, slots = len(self.replicas), self.replicas[0].slots
-        each = f" of {slots}" if parts > 1 and self.np == 0 else ""
-        return f"{self.size} rank{'s'[: self.size > 1]} in {parts} {part}{'s'[: parts > 1]}{each}"
+        suffix = f" of {slots}" if parts > 1 and self.np == 0 else ""
+        return f"{self.size} rank{'s'[: self.size > 1]} in {parts} {part}{'s'[: parts > 1]}{suffix}"
 
 
 def alike(replicas: Sequence[Replica], kind: str) -> Replica:
-    """As ``Shape.alike``."""
+    """Return the first replica; raise the error of ``Shape.alike`` if another one differs."""
     first = replicas[0]
     for replica in replicas[1:]:
         differ = [name for name in ("slots", "resources") if getattr(replica, name) != getattr(first, name)]
@@ -82,7 +82,7 @@ def steps(spec: JobSpec) -> tuple[str, ...]:
     Raises
     ------
     JobError
-        There is none, or a process could not be given it.
+        There are no steps, or a step cannot be passed to a process.
     """
     if not spec.steps:
         raise JobError("steps: the job does not say what to run: give a command.")
@@ -90,12 +90,12 @@ def steps(spec: JobSpec) -> tuple[str, ...]:
 
 
 def whole(text: str, field: str) -> str:
-    """Return a text that a process can be given.
+    """Return a text after checking that it can be passed to a process.
 
     Raises
     ------
     JobError
-        It has a NUL character.
+        The text has a NUL character.
     """
     if "\0" in text:
         raise JobError(f"{field}: {text!r} has a NUL character: leave it out.")
@@ -103,33 +103,33 @@ def whole(text: str, field: str) -> str:
 
 
 def lost(spec: JobSpec, kind: str) -> list[str]:
-    """Return a sentence on each thing that no written file says."""
+    """Return a sentence for each setting that no format supports."""
     hosts = [replica.host for replica in spec.replicas if replica.host]
     commands = [replica.command for replica in spec.replicas if replica.command]
-    told = {
+    sentences = {
         f"hosts {_some(hosts)} are left out: {kind} chooses": hosts,
         f"what replicas run themselves is left out: {_some(commands)}": commands,
         f"must be installed there: {_some(spec.requires)}": spec.requires,
     }
-    return [sentence for sentence, holds in told.items() if holds] + list(spec.warnings)
+    return [sentence for sentence, holds in sentences.items() if holds] + list(spec.warnings)
 
 
 def taken_over(spec: JobSpec) -> list[str]:
-    """Return a sentence on variables that a container cannot take over from whoever starts it."""
+    """Return a sentence about variables without a value, which a container cannot copy from its launcher."""
     names = [variable.name for variable in spec.environment if variable.value is None]
     return [f"{_some(names)} left as the image has it: nobody's environment comes into a container"] if names else []
 
 
 def kept_secret(spec: JobSpec, instead: str) -> list[str]:
-    """Return a sentence on a secret that stands in the environment, and so never comes into the file."""
+    """Return a sentence about secrets in the environment, which are not written to the file."""
     names = [variable.name for variable in spec.environment if variable.name in SECRETS]
     return [f"{_some(names)} of the environment left out: {instead}"] if names else []
 
 
 def head(does: str, how: Sequence[str], notes: Iterable[str]) -> str:
-    """Return the comment at a file's head: what it does, how to submit it, what it does not say."""
-    told = [f"note: {' '.join(note.split())}" for note in dict.fromkeys(notes)]
-    return "".join(f"# {line}".rstrip() + "\n" for line in (f"{does}. Written by `hvdrun job write`.", *how, *told))
+    """Return the comment at the start of a file: its purpose, how to submit it, and unsupported settings."""
+    comments = [f"note: {' '.join(note.split())}" for note in dict.fromkeys(notes)]
+    return "".join(f"# {line}".rstrip() + "\n" for line in (f"{does}. Written by `hvdrun job write`.", *how, *comments))
 
 
 def shm_bytes(replica: Replica, options: WriterOptions) -> int:
@@ -139,19 +139,19 @@ def shm_bytes(replica: Replica, options: WriterOptions) -> int:
 
 
 def top(bounds: Bounds) -> float | None:
-    """Return the limit, else the request."""
+    """Return the limit, or the request if there is no limit."""
     return bounds.request if bounds.limit is None else bounds.limit
 
 
-def mebibytes(number: float, what: str, notes: list[str]) -> int:
-    """Return bytes as mebibytes; a fraction counts whole, and is noted."""
+def mebibytes(number: float, resource: str, notes: list[str]) -> int:
+    """Return bytes as mebibytes, rounded up with a note."""
     rounded = math.ceil(number / 2**20)
     if rounded * 2**20 != number:
-        notes.append(f"{what} of {number:.0f} bytes became {rounded} MiB: only whole ones can be asked for")
+        notes.append(f"{resource} of {number:.0f} bytes became {rounded} MiB: only whole ones can be asked for")
     return rounded
 
 
-def _named(replicas: Sequence[Replica]) -> str:
+def _labels(replicas: Sequence[Replica]) -> str:
     return _some([f"{replica.role} {replica.index}" for replica in replicas])
 
 

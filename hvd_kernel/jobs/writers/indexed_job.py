@@ -1,6 +1,6 @@
-"""Indexed Job for Kubernetes, with a headless Service and a Secret: no operator, no ssh, no launcher's pod.
+"""Indexed Job for Kubernetes, with a headless Service and a Secret, without operator, ssh and launcher pod.
 
-Every pod runs the same hvdrun, which starts the pod's own ranks; all meet at pod 0, NAME-0.NAME. Pod and index:
+Every pod runs the same hvdrun command, which starts the pod's ranks; the rendezvous is at pod 0, NAME-0.NAME. Source:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
 """
 
@@ -22,15 +22,15 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     Raises
     ------
     JobError
-        The job has no image or no steps, its pods differ, or Kubernetes refuses its name.
+        The job has no image or no steps, its pods differ, or its name is invalid in Kubernetes.
     """
     shape = common.Shape(spec)
     pods = len(shape.replicas)
-    name = kubernetes.named(spec, f"-{pods - 1}", "Job")
+    name = kubernetes.checked_name(spec, f"-{pods - 1}", "Job")
     port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
-    own = {"HVD_JOB_NAME": name, "HVD_JOB_SERVICE": name, "HVD_JOB_SIZE": str(pods), "HVD_JOB_PORT": str(port)}
-    own["HVD_JOB_SLOTS"] = str(shape.filled("Job", "pod"))
-    objects = [_service(name, port), _job(spec, shape, name, own, options)]
+    variables = {"HVD_JOB_NAME": name, "HVD_JOB_SERVICE": name, "HVD_JOB_SIZE": str(pods), "HVD_JOB_PORT": str(port)}
+    variables["HVD_JOB_SLOTS"] = str(shape.filled("Job", "pod"))
+    objects = [_service(name, port), _job(spec, shape, name, variables, options)]
     notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec)]
     notes += [*common.kept_secret(spec, f"the Secret {name}-secret has it"), *_moved(spec, name)]
     how = [f"  kubectl apply -f FILE && kubectl logs -f -l {_INSTANCE}={name} --prefix --max-log-requests {pods}"]
@@ -61,9 +61,11 @@ def _service(name: str, port: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {**spec, "ports": ports}}
 
 
-def _job(spec: JobSpec, shape: common.Shape, name: str, own: dict[str, str], options: WriterOptions) -> dict[str, Any]:
+def _job(
+    spec: JobSpec, shape: common.Shape, name: str, hvd_variables: dict[str, str], options: WriterOptions
+) -> dict[str, Any]:
     pods, replica = len(shape.replicas), shape.replicas[0]
-    variables = kubernetes.environment(spec, own, ("JOB_COMPLETION_INDEX",))
+    variables = kubernetes.environment(spec, hvd_variables, ("JOB_COMPLETION_INDEX",))
     reference = {"secretKeyRef": {"name": f"{name}-secret", "key": "HVD_SECRET_KEY"}}
     variables.append({"name": "HVD_SECRET_KEY", "valueFrom": reference})
     script = lines.script(common.steps(spec), 0, spec.interfaces, parts=pods)

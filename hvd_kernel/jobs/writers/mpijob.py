@@ -14,7 +14,7 @@ from hvd_kernel.jobs.writers import common, kubernetes
 from hvd_kernel.jobs.writers.options import WriterOptions
 
 LAUNCHERS = ("launcher", "master")
-"""Roles of a first replica that starts the others' ranks and has ranks itself."""
+"""Roles of a first replica that starts the ranks of all replicas and runs ranks itself."""
 
 
 def write(spec: JobSpec, options: WriterOptions) -> str:
@@ -23,12 +23,12 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     Raises
     ------
     JobError
-        The job has no image or no steps, its workers differ, or the operator refuses its name.
+        The job has no image or no steps, its workers differ, or its name is invalid for the operator.
     """
     shape = common.Shape(spec)
     leads = shape.replicas[0].role in LAUNCHERS
     workers = shape.replicas[leads:]
-    name = kubernetes.named(spec, f"-worker-{max(1, len(workers)) - 1}", "MPIJob")
+    name = kubernetes.checked_name(spec, f"-worker-{max(1, len(workers)) - 1}", "MPIJob")
     slots = common.alike([_slots_only(replica) for replica in shape.replicas], "MPIJob").slots
     if workers:
         common.alike(workers, "MPIJob")
@@ -39,19 +39,21 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     body |= {"runLauncherAsWorker": True} if leads else {}
     body |= {"launcherCreationPolicy": "WaitForWorkersReady", "mpiImplementation": "OpenMPI"}
     body |= {"runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0}, "mpiReplicaSpecs": specs}
-    made = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name}, "spec": body}
+    manifest = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name}, "spec": body}
     notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
     notes.append("the image needs sshd for the workers and ssh for the launcher")
     logs = f"  kubectl apply -f FILE && kubectl logs -f -l training.kubeflow.org/job-name={name},"
     how = [f"{logs}training.kubeflow.org/job-role=launcher"]
-    return common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, notes) + kubernetes.dumped([made])
+    return common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, notes) + kubernetes.dumped(
+        [manifest]
+    )
 
 
 def rendezvous_notes(spec: JobSpec) -> list[str]:
-    """Return a sentence on where ranks were to meet, if the job said so."""
-    said = spec.rendezvous
-    return [f"the ranks meet where hvdrun says, and not at {said.host}"] if said else []
+    """Return a sentence about the job's rendezvous address, which is not used, if there is one."""
+    rendezvous = spec.rendezvous
+    return [f"the ranks meet where hvdrun says, and not at {rendezvous.host}"] if rendezvous else []
 
 
 def _slots_only(replica: Replica) -> Replica:
@@ -60,11 +62,11 @@ def _slots_only(replica: Replica) -> Replica:
 
 def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> dict[str, Any]:
     script = lines.script(common.steps(spec), shape.np, spec.interfaces)
-    own = shape.replicas[0].resources if leads else Resources()
+    required = shape.replicas[0].resources if leads else Resources()
     ranks = kubernetes.container(
         "launcher",
         spec,
-        own,
+        required,
         **kubernetes.shell(script),
         workingDir=common.whole(spec.workdir, "workdir"),
         env=kubernetes.environment(spec, {}, ("K_MPI_JOB_ROLE",)),

@@ -1,4 +1,4 @@
-"""Options of the job writers: what a file needs besides the job. One table for all kinds."""
+"""Options of the job writers in addition to the job."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hvd_kernel.jobs.spec import JobError
 OPTION_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"secret": ("job",), "shm_bytes": ("job", "mpijob", "swarm"), "port": ("job", "swarm"), "runtime": ("trainjob",)}
 )
-"""An option -> the kinds of file that say it."""
+"""Option -> the kinds of file that use it."""
 
 
 class WriterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says besides the job.
+    """Settings of a written file in addition to the job.
 
     Parameters
     ----------
     secret
-        job: the value of HVD_SECRET_KEY, such as ``secrets.token_hex(32)``; empty: whoever submits makes the Secret.
+        job: value of HVD_SECRET_KEY, such as ``secrets.token_hex(32)``; if empty, the user creates the Secret.
     shm_bytes
-        job, mpijob, swarm: the size of /dev/shm, through which ranks of one replica reach each other; 0: half of the
-        replica's memory, or a gibibyte per rank where that is not said.
+        job, mpijob, swarm: size of /dev/shm, for communication inside a replica; 0: half of the replica's memory, or a
+        gibibyte per rank if the memory is unspecified.
     port
-        job, swarm: where the ranks meet; 0: that of the job's rendezvous, or 61440.
+        job, swarm: port of the rendezvous; 0: that of the job's rendezvous, or 61440.
     runtime
-        trainjob: the name of a ClusterTrainingRuntime with an mpi policy.
+        trainjob: name of a ClusterTrainingRuntime with an mpi policy.
     """
 
     secret: str = ""

@@ -1,7 +1,7 @@
-"""Docker stack file for a swarm: one service whose tasks each run hvdrun, on an overlay network, with a sized /dev/shm.
+"""Docker stack file for a swarm: a service whose tasks run hvdrun on an overlay network, with a /dev/shm of known size.
 
-Traps that this file steps around: a stack file puts variables in for $NAME (``$$`` is one $), swarm expands {{...}} in
-environments, and a service's /dev/shm is 64 MiB unless memory is mounted there.
+Notes on the format: $NAME is expanded (``$$`` stands for $), swarm expands {{...}} in environments, and /dev/shm of a
+service has 64 MiB unless memory is mounted there.
 Source: https://docs.docker.com/reference/compose-file/ and docker/cli's schema of version 3.8.
 """
 
@@ -29,14 +29,14 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     Raises
     ------
     JobError
-        The job has no image or no steps, its tasks differ, or its name is not a service's.
+        The job has no image or no steps, its tasks differ, or its name is invalid for a service.
     """
     shape = common.Shape(spec)
     name = spec.name or "hvd"
     if not _NAME.fullmatch(name):
         raise JobError(f"name: {name!r} is not a service's name: letters, digits, dots, dashes, at most 63.")
     service = _service(spec, shape, options)
-    made = {
+    stack = {
         "version": "3.8",
         "services": {name: service},
         "networks": {"ranks": {"driver": "overlay"}},
@@ -50,7 +50,7 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
         f"  openssl rand -hex 32 | docker secret create {name}_hvd_secret_key -",
         f"  docker stack deploy -c FILE {name} && docker service logs -f {name}_{name}",
     ]
-    return common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, notes) + kubernetes.dumped([made])
+    return common.head(f"{shape.counted('task')}, of a Docker swarm's service", how, notes) + kubernetes.dumped([stack])
 
 
 def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, Any]:
@@ -72,48 +72,53 @@ def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict
 
 
 def _environment(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict[str, str]:
-    own = {"HVD_SWARM_SERVICE": "{{.Service.Name}}", "HVD_SWARM_SLOT": "{{.Task.Slot}}"}
+    hvd_variables = {"HVD_SWARM_SERVICE": "{{.Service.Name}}", "HVD_SWARM_SLOT": "{{.Task.Slot}}"}
     port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
-    own |= {"HVD_JOB_SIZE": str(len(shape.replicas)), "HVD_JOB_SLOTS": str(shape.filled("swarm service", "task"))}
-    own["HVD_JOB_PORT"] = str(port)
+    hvd_variables |= {
+        "HVD_JOB_SIZE": str(len(shape.replicas)),
+        "HVD_JOB_SLOTS": str(shape.filled("swarm service", "task")),
+    }
+    hvd_variables["HVD_JOB_PORT"] = str(port)
     for variable in spec.environment:
-        if variable.name in own:
+        if variable.name in hvd_variables:
             raise JobError(f"environment: {variable.name} has another meaning there: leave it out.")
         if not _VARIABLE.fullmatch(variable.name):
             raise JobError(f"environment: {variable.name!r} is not a variable's name: rename it, or leave it out.")
-    said = {each.name: each.value for each in spec.environment if each.value is not None}
-    return own | {name: escaped(literal(value)) for name, value in said.items() if name not in common.SECRETS}
+    of_job = {variable.name: variable.value for variable in spec.environment if variable.value is not None}
+    return hvd_variables | {
+        name: escaped(literal(value)) for name, value in of_job.items() if name not in common.SECRETS
+    }
 
 
 def escaped(text: str) -> str:
-    """Return text as a stack file leaves it."""
+    """Escape a text for a stack file."""
     return text.replace("$", "$$")
 
 
 def literal(text: str) -> str:
-    """Return text as swarm's templates leave it."""
+    """Escape a text for swarm's templates."""
     return text.replace("{{", '{{"{{"}}')
 
 
 def _deploy(tasks: int, replica: Replica) -> dict[str, Any]:
-    asked = replica.resources
-    limits = _amounts(asked, "limit")
-    reserved: dict[str, Any] = _amounts(asked, "request")
-    if asked.gpus is not None:
-        reserved["generic_resources"] = [{"discrete_resource_spec": {"kind": GPU, "value": asked.gpus}}]
-    resources = {side: each for side, each in (("limits", limits), ("reservations", reserved)) if each}
+    required = replica.resources
+    limits = _amounts(required, "limit")
+    reserved: dict[str, Any] = _amounts(required, "request")
+    if required.gpus is not None:
+        reserved["generic_resources"] = [{"discrete_resource_spec": {"kind": GPU, "value": required.gpus}}]
+    resources = {side: amounts for side, amounts in (("limits", limits), ("reservations", reserved)) if amounts}
     deploy: dict[str, Any] = {"mode": "replicated", "replicas": tasks, "restart_policy": {"condition": "none"}}
     return deploy | ({"resources": resources} if resources else {})
 
 
-def _amounts(asked: Resources, which: str) -> dict[str, str]:
-    cpu, memory = _side(asked.cpu, which), _side(asked.memory_bytes, which)
-    found = {} if cpu is None else {"cpus": f"{math.ceil(round(cpu * 1e9, 3)) / 1e9:.9f}".rstrip("0").rstrip(".")}
-    return found | ({} if memory is None else {"memory": _memory(memory)})
+def _amounts(required: Resources, which: str) -> dict[str, str]:
+    cpu, memory = _side(required.cpu, which), _side(required.memory_bytes, which)
+    amounts = {} if cpu is None else {"cpus": f"{math.ceil(round(cpu * 1e9, 3)) / 1e9:.9f}".rstrip("0").rstrip(".")}
+    return amounts | ({} if memory is None else {"memory": _memory(memory)})
 
 
 def _memory(number: float) -> str:
-    """Return bytes with one letter, whose powers are of 1024 there: 4G."""
+    """Return bytes with a single letter, for powers of 1024: 4G."""
     return binary(math.ceil(number)).removesuffix("i")
 
 

@@ -22,11 +22,11 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     Raises
     ------
     JobError
-        The job has no steps, its replicas differ, or the Trainer refuses what is said.
+        The job has no steps, its replicas differ, or a value is invalid for the Trainer.
     """
     shape = common.Shape(spec)
     nodes = len(shape.replicas)
-    name = kubernetes.named(spec, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
+    name = kubernetes.checked_name(spec, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     trainer: dict[str, Any] = {"image": common.whole(spec.image, "image")} if spec.image else {}
     trainer |= kubernetes.shell(lines.script(common.steps(spec), shape.np, spec.interfaces, workdir=spec.workdir))
     trainer |= _filled("env", kubernetes.environment(spec, {}))
@@ -35,26 +35,31 @@ def write(spec: JobSpec, options: WriterOptions) -> str:
     trainer |= _filled("resourcesPerNode", kubernetes.resources(first.resources))
     _check(trainer)
     body = {"runtimeRef": {"name": options.runtime}, "trainer": trainer}
-    made = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name}, "spec": body}
+    manifest = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": body,
+    }
     notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *mpijob.rendezvous_notes(spec)]
     notes += common.kept_secret(spec, "hvdrun makes one for each run")
     notes.append(f"the runtime {options.runtime} must have an mpi policy, its nodes hvd_kernel and memory for /dev/shm")
     how = [f"  kubectl apply -f FILE && kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}"]
-    return common.head(f"{shape.counted('node')}, by Kubeflow's Trainer", how, notes) + kubernetes.dumped([made])
+    return common.head(f"{shape.counted('node')}, by Kubeflow's Trainer", how, notes) + kubernetes.dumped([manifest])
 
 
 def _check(trainer: dict[str, Any]) -> None:
-    told = {
+    problems = {
         f"image: the Trainer takes at most {MOST_IMAGE} characters": len(trainer.get("image", "")) > MOST_IMAGE,
         f"steps: the Trainer takes at most {MOST_TEXT} characters; put them into a script of the image": any(
-            len(each) > MOST_TEXT for each in trainer["args"]
+            len(argument) > MOST_TEXT for argument in trainer["args"]
         ),
         f"environment: the Trainer takes at most {MOST_VARIABLES} variables": len(trainer.get("env", ()))
         > MOST_VARIABLES,
     }
-    wrong = next((sentence for sentence, holds in told.items() if holds), "")
-    if wrong:
-        raise JobError(f"{wrong}.")
+    problem = next((sentence for sentence, holds in problems.items() if holds), "")
+    if problem:
+        raise JobError(f"{problem}.")
 
 
 def _filled(name: str, value: Any) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What the estimators share: params, store, backend, data; by the module names of ``horovod.spark.common``."""
+"""Common parts of the estimators: params, store, backend, data; the modules of ``horovod.spark.common``."""
 
 from __future__ import annotations
 
-import hvd_kernel.spark.installed  # before anything below asks for PySpark
+import hvd_kernel.spark.installed  # checks PySpark before the modules below import it

@@ -1,6 +1,6 @@
-"""Backends of the estimators: who runs the training function, and on how many ranks. Horovod's interface.
+"""Backends of the estimators, which run the training function on ranks. Horovod's interface.
 
-Two come with it: ranks as tasks of a Spark job, and the ranks of ``hvd_kernel.run``, which in a notebook are its own.
+There are two: ranks as tasks of a Spark job, and ranks of ``hvd_kernel.run``, which in a notebook are its ranks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hvd_kernel.launch.run import api
 from hvd_kernel.spark import runner
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-"""The driver's own: an executor has other devices."""
+"""Not sent to the ranks: it describes the driver's devices, and executors have others."""
 
 
 class Backend:
-    """Runs a function on ranks. A backend of one's own has these two methods."""
+    """Runs a function on ranks. A custom backend implements these two methods."""
 
     def run(
         self,
@@ -26,7 +26,7 @@ class Backend:
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on every rank; return what each has returned, in rank order."""
+        """Call ``fn(*args, **kwargs)`` on every rank; return its values in rank order."""
         raise NotImplementedError
 
     def num_processes(self) -> int:
@@ -40,11 +40,12 @@ class SparkBackend(Backend):
     Parameters
     ----------
     num_proc
-        How many; None: ``spark.default.parallelism``.
+        Number of ranks; None: ``spark.default.parallelism``.
     env
-        Variables for the ranks; CUDA_VISIBLE_DEVICES is left out, for it tells of the driver.
+        Environment variables of the ranks, without CUDA_VISIBLE_DEVICES, which describes the driver's devices.
     **options
-        More of ``hvd_kernel.spark.run``: start_timeout, stdout, stderr, nics, executable, prefix_output_with_timestamp.
+        Other arguments of ``hvd_kernel.spark.run``: start_timeout, stdout, stderr, nics, executable,
+        prefix_output_with_timestamp.
 
     Examples
     --------
@@ -65,31 +66,31 @@ class SparkBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call the function on the ranks; errors as of ``hvd_kernel.spark.run``."""
-        given = self._env | dict(env or {})
-        given.pop(_DEVICES, None)
-        return runner.run(fn, args, kwargs, num_proc=self._num_proc, env=given, **self._options)
+        """Call the function on the ranks; raises the errors of ``hvd_kernel.spark.run``."""
+        variables = self._env | dict(env or {})
+        variables.pop(_DEVICES, None)
+        return runner.run(fn, args, kwargs, num_proc=self._num_proc, env=variables, **self._options)
 
     def num_processes(self) -> int:
         """Return the number of ranks."""
         return self._num_proc
 
     def description(self) -> dict[str, Any]:
-        """Return the arguments that make it again, as they are stored beside an estimator."""
+        """Return the arguments of the constructor, which are saved with an estimator."""
         return {"num_proc": self._num_proc, "env": self._env, **self._options}
 
 
 class RunBackend(Backend):
-    """Ranks of ``hvd_kernel.run``: in a notebook those of ``%%hvdrun``, with their panel, else fresh processes.
+    """Ranks of ``hvd_kernel.run``: in a notebook the ranks of ``%%hvdrun``, with a panel, otherwise new processes.
 
-    They have to see the store: a folder of this machine will do where they run here.
+    The ranks must be able to access the store: for ranks on this machine a local folder is sufficient.
 
     Parameters
     ----------
     num_proc
-        How many.
+        Number of ranks.
     **options
-        More of ``hvd_kernel.run``: hosts, hostfile, reuse, start_timeout ...
+        Other arguments of ``hvd_kernel.run``: hosts, hostfile, reuse, start_timeout ...
 
     Examples
     --------
@@ -108,20 +109,20 @@ class RunBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call the function on the ranks; errors as of ``hvd_kernel.run``."""
-        return api.run(_Within(fn, env or {}), args, kwargs, num_proc=self._num_proc, **self._options)
+        """Call the function on the ranks; raises the errors of ``hvd_kernel.run``."""
+        return api.run(_WithEnvironment(fn, env or {}), args, kwargs, num_proc=self._num_proc, **self._options)
 
     def num_processes(self) -> int:
         """Return the number of ranks."""
         return self._num_proc
 
     def description(self) -> dict[str, Any]:
-        """Return the arguments that make it again."""
+        """Return the arguments of the constructor."""
         return {"num_proc": self._num_proc, **self._options}
 
 
-class _Within:
-    """A function that sets variables first: ranks that stay have others' besides."""
+class _WithEnvironment:
+    """A function that first sets environment variables, for ranks that outlive a job."""
 
     def __init__(self, function: Callable[..., Any], env: Mapping[str, str]) -> None:
         self._function, self._env = function, dict(env)
@@ -132,7 +133,7 @@ class _Within:
 
 
 def default_num_proc() -> int:
-    """Return the number of ranks where nobody says one: ``spark.default.parallelism``.
+    """Return the default number of ranks, ``spark.default.parallelism``.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Data modules: Horovod's interface for readers of one's own, and the default, which reads parquet.
+"""Data modules: Horovod's interface for custom readers, and the default, which reads parquet files.
 
-A rank opens it as a context manager. ``train_data()`` and ``val_data()`` give batches, of which the first
-``steps_per_epoch_train`` and ``steps_per_epoch_val`` are an epoch's, the next ones the next epoch's.
+A rank uses a data module as a context manager. ``train_data()`` and ``val_data()`` return iterables of batches; an
+epoch consists of the next ``steps_per_epoch_train`` or ``steps_per_epoch_val`` batches.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import hvd_kernel.spark.installed  # isort: split # noqa: F401 - the others need what it looks for
+import hvd_kernel.spark.installed  # isort: split # noqa: F401 - checks PySpark before the imports below
 from hvd_kernel.spark.common.data.reader import BatchReader, Source
 
 NO_SHORT_NAME = '{} cannot be registered without a name: set its attribute short_name, e.g. short_name = "mine".'
-_known: dict[str, type[DataModule]] = {}
+_registered: dict[str, type[DataModule]] = {}
 
 
 class DataModule(ABC):
-    """Gives batches of one rank's share.
+    """Reads a rank's share of the rows in batches.
 
     Parameters
     ----------
     train_dir, val_dir
         Folders of parquet files, with their scheme.
     num_train_epochs, has_val, train_batch_size, val_batch_size, transform_fn, inmemory_cache_all
-        As the estimator was told.
+        Params of the estimator.
     shuffle, shuffle_size
-        Whether rows are shuffled, and how many among each other; None: the module's choice.
+        Whether rows are shuffled, and how many together; None: the module's default.
     cur_shard, shard_count
-        This rank, and how many there are.
+        Rank and number of ranks.
     schema_fields
-        Columns: features, labels, and that of the weights.
+        Names of the columns: features, labels, and sample weights.
     storage_options
-        Of the store.
+        Options of the store.
     steps_per_epoch_train, steps_per_epoch_val
-        Batches of an epoch.
+        Number of batches in an epoch.
     **kwargs
-        What else there may be.
+        Other options.
     """
 
     short_name: str | None = None
@@ -79,43 +79,43 @@ class DataModule(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(  # noqa: B027 - a module with nothing to close needs none
+    def __exit__(  # noqa: B027 - optional to override
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close what was opened."""
+        """Close open files."""
 
     @abstractmethod
     def train_data(self) -> Any:
-        """Return batches to train on, in the form that the framework takes."""
+        """Return batches for training, in the framework's format."""
 
     @abstractmethod
     def val_data(self) -> Any:
-        """Return batches to validate on."""
+        """Return batches for validation."""
 
     @classmethod
     def register(cls) -> None:
-        """Let ``datamodule_from_name`` find it by its short name.
+        """Register this class under its short name for ``datamodule_from_name``.
 
         Raises
         ------
         ValueError
-            It has none.
+            The class has no short name.
         """
         if not cls.short_name:
             raise ValueError(NO_SHORT_NAME.format(cls.__name__))
-        _known[cls.short_name] = cls
+        _registered[cls.short_name] = cls
 
 
 class ParquetDataModule(DataModule):
-    """Batches of the row groups that are a rank's share, as arrays of NumPy by name; see ``data.reader``.
+    """Reads a rank's share of parquet row groups as NumPy arrays by name; see ``data.reader``.
 
-    ``train_source``, ``val_source``: the data sets, as the driver has listed them; ``seed``: of the order.
+    Other options: ``train_source`` and ``val_source``, the data sets listed by the driver; ``seed`` of the order.
     """
 
     short_name = "parquet"
 
     def train_reader(self) -> BatchReader:
-        """Return this rank's share to train on."""
+        """Return a reader of this rank's share for training."""
         return BatchReader(
             self._source("train_source"),
             self.cur_shard,
@@ -129,7 +129,7 @@ class ParquetDataModule(DataModule):
         )
 
     def val_reader(self, *, even: bool = False) -> BatchReader:
-        """Return this rank's share to validate on; unless they are even, no row is in two of them."""
+        """Return a reader of this rank's share for validation; only even shares may have rows in common."""
         return BatchReader(
             self._source("val_source"),
             self.cur_shard,
@@ -141,11 +141,11 @@ class ParquetDataModule(DataModule):
         )
 
     def train_data(self) -> Any:
-        """Return batches without an end."""
+        """Return an endless iterator over the batches of all epochs."""
         return self.train_reader().endless()
 
     def val_data(self) -> Any:
-        """Return the batches of one validation."""
+        """Return an iterator over the batches of a validation."""
         return self.val_reader().epoch(0)
 
     def _source(self, which: str) -> Source:
@@ -154,21 +154,21 @@ class ParquetDataModule(DataModule):
 
 
 def datamodule_from_name(name: str) -> type[DataModule]:
-    """Return the module that has registered this short name, else the class at this dotted path.
+    """Return the data module registered under a short name, or the class at a dotted path.
 
     Raises
     ------
     ImportError
-        There is neither.
+        The name is not registered, and no class has this path.
     """
-    if name in _known:
-        return _known[name]
-    module, _, kind = name.rpartition(".")
+    if name in _registered:
+        return _registered[name]
+    module, _, class_name = name.rpartition(".")
     try:
-        found: type[DataModule] = getattr(importlib.import_module(module), kind)
+        cls: type[DataModule] = getattr(importlib.import_module(module), class_name)
     except (ImportError, ValueError, AttributeError) as error:
         raise ImportError(f"data_module={name!r} is neither registered nor the path of a class, a.b.Class.") from error
-    return found
+    return cls
 
 
 ParquetDataModule.register()

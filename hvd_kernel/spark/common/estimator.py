@@ -1,4 +1,4 @@
-"""Estimator and model of any framework: stages of pyspark.ml that train on ranks and predict by whole batches."""
+"""Base classes of estimators and models: stages of pyspark.ml that train on ranks and predict in batches."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from typing import Any
 
 from pyspark.ml import Estimator, Model
 
-import hvd_kernel.spark.installed  # isort: split # noqa: F401 - the others need what it looks for
+import hvd_kernel.spark.installed  # isort: split # noqa: F401 - checks PySpark before the imports below
 from hvd_kernel.spark.common.backend import Backend, SparkBackend
 from hvd_kernel.spark.common.data.columns import Column
-from hvd_kernel.spark.common.data.prepare import Prepared, Wanted, found, prepare
+from hvd_kernel.spark.common.data.prepare import Prepared, Selection, existing, prepare
 from hvd_kernel.spark.common.job import TrainingJob
 from hvd_kernel.spark.common.params import EstimatorParams, ModelParams, check_validation
 from hvd_kernel.spark.common.predict import Forward, with_predictions
 from hvd_kernel.spark.common.saving import Saved
 from hvd_kernel.spark.common.store import Store
 
-_given: set[str] = set()
+_used_run_ids: set[str] = set()
 
 
 class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
     """Trains a model on the rows of a DataFrame."""
 
-    _runs_begin_with = "run"
+    _run_prefix = "run"
 
     def fit(self, df: Any, params: Any = None) -> Any:
         """Train on a DataFrame.
 
-        The rows go into the store first, once for each DataFrame. ``params``: a param map that overrides, or a list.
+        The rows are first written to the store, once per DataFrame. ``params``: a param map that overrides, or a list.
 
         Raises
         ------
         ValueError
-            A param is missing, or does not fit the DataFrame; the message says which.
+            A param is missing or does not match the DataFrame; the message names it.
         RankFailed
             A rank raised; ``__cause__`` is its exception.
         """
         return super().fit(df, params)
 
     def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
-        """Train on parquet files that are in the store already, at ``store.get_train_data_path(dataset_idx)``."""
+        """Train on existing parquet files in the store, at ``store.get_train_data_path(dataset_idx)``."""
         if params:
             return self.copy(dict(params)).fit_on_parquet(dataset_idx=dataset_idx)
         backend = self._backend()
-        return self._train(backend, found(self._store(), self._wanted(backend), dataset_idx))
+        return self._train(backend, existing(self._store(), self._selection(backend), dataset_idx))
 
     def _fit(self, dataset: Any) -> Any:
         backend = self._backend()
-        wanted = self._wanted(backend)
+        selection = self._selection(backend)
         self._check_before()
-        return self._train(backend, prepare(dataset, self._store(), wanted))
+        return self._train(backend, prepare(dataset, self._store(), selection))
 
     def _train(self, backend: Backend, prepared: Prepared) -> Any:
         self._check_params(prepared.columns)
@@ -59,32 +59,32 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
         results = backend.run(self._function(), args=(job, *self._arguments(job)), env=self._environment())
         return self._model(job, results)
 
-    # Of each framework.
+    # Implemented for each framework.
 
     def _check_before(self) -> None:
-        """Raise ValueError where params cannot be, before anything is written."""
+        """Raise ValueError for invalid params before data are written."""
 
     def _function(self) -> Callable[..., Any]:
-        """Return what each rank calls, with the job and ``_arguments``."""
+        """Return the function that each rank calls with the job and ``_arguments``."""
         raise NotImplementedError
 
     def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
         raise NotImplementedError
 
     def _model(self, job: TrainingJob, results: Sequence[Any]) -> Any:
-        """Return the model of what the ranks have returned."""
+        """Return the model, from the values that the ranks returned."""
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
-        """Return variables that the ranks need."""
+        """Return environment variables of the ranks."""
         return {}
 
-    # What is the same for all.
+    # Common to all frameworks.
 
     def _job(self, prepared: Prepared) -> TrainingJob:
         labels, weight = self.getLabelCols(), self.getSampleWeightCol()
         others = [name for name in prepared.columns if name not in {*labels, weight}]
-        run_id = self.getRunId() or _fresh(self._store(), self._runs_begin_with)
+        run_id = self.getRunId() or _new_run_id(self._store(), self._run_prefix)
         options = {
             param.name: self.getOrDefault(param)
             for param in self.params
@@ -112,11 +112,11 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
             raise ValueError('At most one of parameters "backend" and "num_proc" may be specified')
         return backend
 
-    def _wanted(self, backend: Backend) -> Wanted:
+    def _selection(self, backend: Backend) -> Selection:
         check_validation(self.getValidation())
         if not self.getModel():
             raise ValueError("Model parameter is required")
-        return Wanted(
+        return Selection(
             features=self.getFeatureCols(),
             labels=self.getLabelCols() or (),
             weight=self.getSampleWeightCol(),
@@ -131,21 +131,21 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, Saved):
 class HorovodModel(Model, ModelParams, Saved):
     """Adds a column of predictions for each label to a DataFrame."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        if given.get("label_columns"):
-            self.setOutputCols([f"{name}__output" for name in given["label_columns"]])
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        if params.get("label_columns"):
+            self.setOutputCols([f"{name}__output" for name in params["label_columns"]])
 
     def transform(self, dataset: Any, params: Any = None) -> Any:
-        """Return the DataFrame with a column more for each label, ``<label>__output`` or as ``setOutputCols`` says.
+        """Return the DataFrame with an additional column per label, ``<label>__output`` or set by ``setOutputCols``.
 
-        One number for each row gets the label's type, rounded where that is an integer; several are a DenseVector,
-        or a SparseVector where the label was one in each row.
+        An output of one number per row is converted to the label's type, and rounded for an integer type. An output of
+        several numbers is a DenseVector, or a SparseVector if all labels were sparse.
 
         Raises
         ------
         ValueError
-            A feature is missing, or a column of the output's name is there already.
+            A feature is missing, or the output column already exists.
         """
         return super().transform(dataset, params)
 
@@ -161,14 +161,14 @@ class HorovodModel(Model, ModelParams, Saved):
         )
 
     def _loader(self, columns: Mapping[str, Column]) -> Callable[[], Forward]:
-        """Return what makes ``forward`` on the driver and on executors; it can be pickled."""
+        """Return a picklable function that creates ``forward`` on the driver and on executors."""
         raise NotImplementedError
 
 
-def _fresh(store: Store, begin: str) -> str:
-    """Return the id of a run that there is not yet: a fit that names none never goes on from another's checkpoint."""
+def _new_run_id(store: Store, prefix: str) -> str:
+    """Return an unused run id: without run_id, a fit never continues from the checkpoint of another run."""
     now = int(time.time())
-    while (name := f"{begin}_{now}") in _given or store.exists(store.get_run_path(name)):
+    while (name := f"{prefix}_{now}") in _used_run_ids or store.exists(store.get_run_path(name)):
         now += 1
-    _given.add(name)
+    _used_run_ids.add(name)
     return name

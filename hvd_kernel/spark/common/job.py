@@ -1,4 +1,4 @@
-"""What the ranks of a fit are told, whatever the framework: data, sizes, the run. Without Spark: ranks have it too."""
+"""Description of a fit for the ranks of all frameworks: data, sizes, run. Does not import Spark, as ranks use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEST = ".best"
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training run; ``options`` are the estimator's params by name."""
+    """A training run; ``options`` are the estimator's params by name."""
 
     store: Store
     run_id: str
@@ -37,18 +37,18 @@ class TrainingJob:
 
     @property
     def weight(self) -> str | None:
-        """The column of the rows' weights."""
-        found: str | None = self.options["sample_weight_col"]
-        return found
+        """The column of the sample weights, or None."""
+        column: str | None = self.options["sample_weight_col"]
+        return column
 
     @property
-    def speaks(self) -> bool:
-        """Whether rank 0 says how it goes."""
+    def is_verbose(self) -> bool:
+        """Whether rank 0 reports progress."""
         return bool(self.options["verbose"])
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the model is that of the best epoch."""
+        """Whether the model of the best epoch is used, not that of the last epoch."""
         return bool(self.options["best_checkpoint"])
 
     def weights(self) -> list[float]:
@@ -56,29 +56,29 @@ class TrainingJob:
         return list(self.options["loss_weights"] or [1 / len(self.labels)] * len(self.labels))
 
     def train_steps(self, size: int) -> int:
-        """Return the batches of an epoch, on each rank."""
-        asked: int | None = self.options["train_steps_per_epoch"]
-        return asked or steps(self.train.rows, size, self.options["batch_size"])
+        """Return the number of batches in an epoch, on each rank."""
+        limit: int | None = self.options["train_steps_per_epoch"]
+        return limit or steps(self.train.rows, size, self.options["batch_size"])
 
     def validation_steps(self, size: int) -> int:
-        """Return the most batches of a validation, on each rank."""
-        asked: int | None = self.options["validation_steps_per_epoch"]
-        return asked or (0 if self.validation is None else steps(self.validation.rows, size, self.val_batch))
+        """Return the maximum number of batches in a validation, on each rank."""
+        limit: int | None = self.options["validation_steps_per_epoch"]
+        return limit or (0 if self.validation is None else steps(self.validation.rows, size, self.val_batch))
 
     @property
     def val_batch(self) -> int:
-        """Rows of a batch when it validates."""
+        """Number of rows in a batch for validation."""
         return int(self.options["val_batch_size"] or self.options["batch_size"])
 
     def data(self, kind: type[ParquetDataModule], rank: int, size: int) -> DataModule:
-        """Return this rank's data module: the estimator's, else one of this kind."""
-        asked = self.options.get("data_module")
-        chosen = datamodule_from_name(asked) if isinstance(asked, str) else asked or kind
+        """Return this rank's data module: the estimator's, or one of class ``kind``."""
+        option = self.options.get("data_module")
+        cls = datamodule_from_name(option) if isinstance(option, str) else option or kind
         window: int | None = self.options["shuffle_buffer_size"]
-        own: dict[str, Any] = {}
-        if issubclass(chosen, ParquetDataModule):
-            own = {"train_source": self.train, "val_source": self.validation, "seed": self.options["random_seed"]}
-        found: DataModule = chosen(
+        sources: dict[str, Any] = {}
+        if issubclass(cls, ParquetDataModule):
+            sources = {"train_source": self.train, "val_source": self.validation, "seed": self.options["random_seed"]}
+        module: DataModule = cls(
             train_dir=self.store.get_train_data_path(self.index),
             val_dir=self.store.get_val_data_path(self.index),
             num_train_epochs=self.options["epochs"],
@@ -95,14 +95,14 @@ class TrainingJob:
             storage_options=self.store.description().get("storage_options"),
             steps_per_epoch_train=self.train_steps(size),
             steps_per_epoch_val=self.validation_steps(size),
-            verbose=self.speaks,
-            **own,
+            verbose=self.is_verbose,
+            **sources,
         )
-        return found
+        return module
 
 
 class RunFiles:
-    """A run's files, as rank 0 writes them: the checkpoint of each epoch, the best one, TensorBoard's events."""
+    """Writes a run's files on rank 0: the last checkpoint, the best checkpoint, TensorBoard's events."""
 
     def __init__(self, job: TrainingJob, *, keeps_best: bool = False) -> None:
         self._job = job
@@ -112,7 +112,7 @@ class RunFiles:
         self.last, self.best = b"", b""
 
     def epoch(self, number: int, loss: float, checkpoint: Callable[[], bytes], values: Mapping[str, float]) -> None:
-        """Keep what an epoch has come to. ``loss``: what the best epoch has the least of; ``values`` by tag."""
+        """Write the results of an epoch: its checkpoint, its loss, which selects the best epoch, and values by tag."""
         self.last = checkpoint()
         is_best = self._least is None or loss < self._least
         if is_best:
@@ -128,12 +128,12 @@ class RunFiles:
         store.write(f"{store.get_logs_path(self._job.run_id)}/events.out.tfevents.hvd", b"".join(self._events))
 
     def result(self) -> bytes:
-        """Return the checkpoint that the model is made of."""
+        """Return the checkpoint of the resulting model."""
         return self.best if self._keeps_best else self.last
 
 
 def checkpoint_of(store: Store, run_id: str) -> bytes | None:
-    """Return the checkpoint of a run that is in the store; None: there is none."""
+    """Return the checkpoint of a run, or None if the store has no checkpoint."""
     folder = store.get_checkpoint_path(run_id)
     file = f"{folder}/{store.get_checkpoint_filename()}"
     return store.read(file) if folder is not None and store.exists(file) else None

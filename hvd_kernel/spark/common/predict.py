@@ -1,8 +1,8 @@
-"""Predictions as columns of a DataFrame: whole batches through the model, and nothing but its inputs leaves the JVM.
+"""Predictions as columns of a DataFrame: the model runs on batches, and only its inputs leave the JVM.
 
 Terms.
-  forward   arrays of the features in, arrays of the outputs out: rows x what each output has
-  scalar    an output of one number for each row; it gets its label's type, rounded where that is an integer
+  forward   function from arrays of the features to arrays of the outputs, rows x elements of an output
+  scalar    an output of one number per row, which is converted to its label's type, and rounded for an integer type
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from hvd_kernel.spark.common.data.columns import INTEGERS, VECTORS, Column, valu
 Arrays = list[npt.NDArray[Any]]
 Forward = Callable[[Arrays], Arrays]
 _KINDS = {"byte", "short", "integer", "long", "float", "double", "boolean"}
-_PROBE_ROWS = 2  # a model may squeeze a batch of one
+_PROBE_ROWS = 2  # a model may squeeze a batch of one row
 
 
 @dataclass(frozen=True)
 class PredictionColumn:
-    """One column of predictions: its name, its label's kind, and whether it is one number."""
+    """A column of predictions: its name, its label's kind, and whether it is a scalar."""
 
     name: str
     kind: str
     scalar: bool
 
 
-def with_predictions(  # noqa: PLR0917 - one caller, which has all of them
+def with_predictions(  # noqa: PLR0917 - it has a single caller
     frame: Any,
     load: Callable[[], Forward],
     features: Sequence[str],
@@ -44,21 +44,21 @@ def with_predictions(  # noqa: PLR0917 - one caller, which has all of them
     labels: Sequence[str],
     columns: Mapping[str, Column],
 ) -> Any:
-    """Return the DataFrame with a column more for each output.
+    """Return the DataFrame with an additional column for each output.
 
     Parameters
     ----------
     load
-        Makes ``forward``; called once on the driver, and once for each partition.
+        Function that creates ``forward``, called once on the driver, and once per partition.
     features, outputs, labels
-        Names of columns: of the model's inputs, of its outputs, and of the labels that the outputs stand for.
+        Names of columns: inputs of the model, its outputs, and the corresponding labels.
     columns
-        What the labels and features hold.
+        Kinds and shapes of the labels and features.
 
     Raises
     ------
     ValueError
-        A column is missing, or one of the outputs is there already.
+        A column is missing, or an output column already exists.
     """
     for name in outputs:
         if name in frame.columns:
@@ -69,20 +69,20 @@ def with_predictions(  # noqa: PLR0917 - one caller, which has all of them
     if not columns.keys() >= {*features, *labels}:
         raise ValueError("The model does not know its columns: it needs the _metadata of the fit that has made it.")
     shapes = [columns[name].shape or () for name in features]
-    told = _told(load(), shapes, outputs, [columns[name].kind for name in labels])
-    result = StructType([StructField(f"o{at}", _between(each)) for at, each in enumerate(told)])
-    run = _udf(_Predict(load, list(zip(features, shapes, strict=True)), told), result)
-    marked = frame.withColumn(_HELD, run(sql.struct(*(_input(frame, name) for name in features))))
-    for at, each in enumerate(told):
-        marked = marked.withColumn(each.name, _final(sql.col(f"{_HELD}.o{at}"), each))
-    return marked.drop(_HELD)
+    predictions = _probe(load(), shapes, outputs, [columns[name].kind for name in labels])
+    result = StructType([StructField(f"o{i}", _intermediate(column)) for i, column in enumerate(predictions)])
+    run = _udf(_Predict(load, list(zip(features, shapes, strict=True)), predictions), result)
+    extended = frame.withColumn(_TEMPORARY, run(sql.struct(*(_input(frame, name) for name in features))))
+    for i, column in enumerate(predictions):
+        extended = extended.withColumn(column.name, _final(sql.col(f"{_TEMPORARY}.o{i}"), column))
+    return extended.drop(_TEMPORARY)
 
 
-_HELD = "_hvd_predictions"
+_TEMPORARY = "_hvd_predictions"
 
 
 class _Predict:
-    """What executors run: batches of Arrow in and out."""
+    """Function of executors, from batches of Arrow to batches of Arrow."""
 
     def __init__(self, load: Callable[[], Forward], features: list[tuple[str, tuple[int, ...]]], outputs: Any) -> None:
         self._load, self._features, self._outputs = load, features, outputs
@@ -91,25 +91,25 @@ class _Predict:
         forward = self._load()
         for batch in batches:
             fields = batch.flatten()
-            given = [values(array, *feature) for array, feature in zip(fields, self._features, strict=True)]
-            found = forward(given) if len(batch) else [np.zeros((0, 1))] * len(self._outputs)
-            made = [_packed(array, each) for array, each in zip(found, self._outputs, strict=False)]
-            yield pa.StructArray.from_arrays(made, names=[f"o{at}" for at in range(len(made))])
+            inputs = [values(array, *feature) for array, feature in zip(fields, self._features, strict=True)]
+            arrays = forward(inputs) if len(batch) else [np.zeros((0, 1))] * len(self._outputs)
+            packed = [_packed(array, column) for array, column in zip(arrays, self._outputs, strict=False)]
+            yield pa.StructArray.from_arrays(packed, names=[f"o{i}" for i in range(len(packed))])
 
 
-def _told(forward: Forward, shapes: Any, outputs: Sequence[str], kinds: Sequence[str]) -> list[PredictionColumn]:
-    """Run the model on zeros, and look at what it gives."""
-    found = forward([np.zeros((_PROBE_ROWS, *shape)) for shape in shapes])
-    if len(found) < len(outputs):
-        raise ValueError(f"The model gives {len(found)} output(s) for {len(outputs)} label(s): {', '.join(outputs)}.")
-    sizes = [array.size // _PROBE_ROWS for array in found]
+def _probe(forward: Forward, shapes: Any, outputs: Sequence[str], kinds: Sequence[str]) -> list[PredictionColumn]:
+    """Run the model on zeros to determine the sizes of its outputs."""
+    arrays = forward([np.zeros((_PROBE_ROWS, *shape)) for shape in shapes])
+    if len(arrays) < len(outputs):
+        raise ValueError(f"The model gives {len(arrays)} output(s) for {len(outputs)} label(s): {', '.join(outputs)}.")
+    sizes = [array.size // _PROBE_ROWS for array in arrays]
     return [
         PredictionColumn(name, kind, scalar=size == 1 and kind not in VECTORS)
         for name, kind, size in zip(outputs, kinds, sizes, strict=False)
     ]
 
 
-def _between(output: PredictionColumn) -> Any:
+def _intermediate(output: PredictionColumn) -> Any:
     return DoubleType() if output.scalar else ArrayType(DoubleType(), containsNull=False)
 
 
@@ -132,12 +132,12 @@ def _final(column: Any, output: PredictionColumn) -> Any:
 
 
 def _sparse(column: Any) -> Any:
-    """Return the column of SparseVectors: row by row, for the JVM has no function for that."""
+    """Return a column of SparseVectors, converted row by row: the JVM has no function for it."""
 
-    def made(values: Sequence[float]) -> SparseVector:
-        return SparseVector(len(values), [(at, value) for at, value in enumerate(values) if value])
+    def convert(values: Sequence[float]) -> SparseVector:
+        return SparseVector(len(values), [(i, value) for i, value in enumerate(values) if value])
 
-    return sql.udf(made, VectorUDT())(column)
+    return sql.udf(convert, VectorUDT())(column)
 
 
 def _input(frame: Any, name: str) -> Any:
@@ -147,7 +147,7 @@ def _input(frame: Any, name: str) -> Any:
 
 
 def _udf(predict: _Predict, result: StructType) -> Any:
-    """Return the function of columns: on Arrow's arrays (Spark 4.1 and newer), else on pandas'."""
+    """Return the user-defined function, on Arrow arrays (Spark 4.1 and newer) or pandas DataFrames."""
     arrow_udf = getattr(sql, "arrow_udf", None)
     if arrow_udf is not None:
 
@@ -156,12 +156,12 @@ def _udf(predict: _Predict, result: StructType) -> Any:
 
         on_arrow.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         return arrow_udf(on_arrow, result)
-    import pandas as pd  # noqa: PLC0415 - pyspark's own choice of pandas, where it is needed
+    import pandas as pd  # noqa: PLC0415 - only this branch needs it
 
     def on_pandas(frames: Iterator[Any]) -> Iterator[Any]:
         structs = (pa.Table.from_pandas(frame, preserve_index=False).to_struct_array() for frame in frames)
-        for made in predict(each.combine_chunks() for each in structs):
-            yield pa.Table.from_struct_array(made).to_pandas()
+        for batch in predict(struct.combine_chunks() for struct in structs):
+            yield pa.Table.from_struct_array(batch).to_pandas()
 
     on_pandas.__annotations__ = {"frames": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]}
     return sql.pandas_udf(on_pandas, result)

@@ -1,11 +1,11 @@
-"""Saving of estimators and models as stages of pyspark.ml: with their backend and store, in a Pipeline too.
+"""Saving of estimators and models as stages of pyspark.ml with their backend and store, also in a Pipeline.
 
 ::
 
-    PATH/metadata   JSON, as of each stage: the params that JSON can hold; ``store`` and ``backend`` as arguments
-    PATH/objects    parquet: one pickle, of all other params, in parts
+    PATH/metadata   JSON: params that JSON can store; ``store`` and ``backend`` as constructor arguments
+    PATH/objects    parquet: a pickle of all other params, in parts
 
-A model of one's own is code, and so is what is loaded: load only what you trust, as with ``torch.load``.
+Loading a stage runs code, as models are pickled: load only trusted files, as with ``torch.load``.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class StageWriter(MLWriter):
         self._stage = stage
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - pyspark.ml's name
-        """Write it below a path that has nothing yet."""
+        """Write the stage to a new path."""
         texts, objects = {}, {}
         for param, value in self._stage.extractParamMap().items():
             if self._stage.isSet(param):
-                kept = _as_json(param.name, value)
-                if kept is None:
+                text = _as_json(param.name, value)
+                if text is None:
                     objects[param.name] = value
                 else:
-                    texts[param.name] = kept
+                    texts[param.name] = text
         DefaultParamsWriter.saveMetadata(self._stage, path, self.sc, paramMap=texts)
         data = self._stage.packed(objects)
-        parts = [(at, bytearray(data[at : at + _PART])) for at in range(0, max(len(data), 1), _PART)]
+        parts = [(offset, bytearray(data[offset : offset + _PART])) for offset in range(0, max(len(data), 1), _PART)]
         frame = self.sparkSession.createDataFrame(parts, "at long, part binary")
         frame.coalesce(1).write.parquet(f"{path}/objects")
 
@@ -58,50 +58,50 @@ class StageReader(MLReader[Any]):
         self._cls = cls
 
     def load(self, path: str) -> Any:
-        """Return the stage; code of its params is run."""
+        """Return the stage; code of its params is run on loading."""
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         rows = self.sparkSession.read.parquet(f"{path}/objects").orderBy("at").collect()
         stage = self._cls()
-        stage._resetUid(metadata["uid"])  # noqa: SLF001 - as pyspark.ml's own reader
-        given = {name: _from_json(name, value) for name, value in metadata["paramMap"].items()}
-        given |= self._cls.unpacked(b"".join(bytes(row["part"]) for row in rows), given)
-        stage._set(**given)  # noqa: SLF001 - as above
+        stage._resetUid(metadata["uid"])  # noqa: SLF001 - as in pyspark.ml's reader
+        params = {name: _from_json(name, value) for name, value in metadata["paramMap"].items()}
+        params |= self._cls.unpacked(b"".join(bytes(row["part"]) for row in rows), params)
+        stage._set(**params)  # noqa: SLF001 - as above
         return stage
 
 
 class Saved(MLWritable, MLReadable[Any]):
-    """A stage that can be saved: ``stage.write().overwrite().save(path)``, and loaded: ``Class.load(path)``."""
+    """A stage with ``stage.write().overwrite().save(path)`` and ``Class.load(path)``."""
 
     def write(self) -> StageWriter:
-        """Return what writes it."""
+        """Return a writer of this stage."""
         return StageWriter(self)
 
     @classmethod
     def read(cls) -> StageReader:
-        """Return what reads one."""
+        """Return a reader of stages of this class."""
         return StageReader(cls)
 
     def packed(self, objects: dict[str, Any]) -> bytes:
-        """Return params that JSON cannot hold, together: an optimizer's parameters stay those of its model."""
+        """Pickle params that JSON cannot store together, so that an optimizer keeps the parameters of its model."""
         data: bytes = cloudpickle.dumps(objects)
         return data
 
     @classmethod
-    def unpacked(cls, data: bytes, given: dict[str, Any]) -> dict[str, Any]:
-        """Return them again. ``given``: the params that JSON holds."""
-        del given
-        found: dict[str, Any] = pickle.load(io.BytesIO(data))  # noqa: S301 - see the head of this file
-        return found
+    def unpacked(cls, data: bytes, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the objects of ``packed``; ``params`` are those stored as JSON."""
+        del params
+        objects: dict[str, Any] = pickle.load(io.BytesIO(data))  # noqa: S301 - see the docstring of this module
+        return objects
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Return the stage that was saved below a path."""
+        """Load a stage from a path."""
         loaded: Self = cls.read().load(path)
         return loaded
 
 
 def _as_json(name: str, value: Any) -> Any:
-    """Return what JSON holds of a param, so that it comes back as it was; None: it cannot."""
+    """Return a param for JSON, or None if JSON cannot restore it exactly."""
     if name in _DESCRIBED and hasattr(value, "description"):
         kind = type(value)
         return _plain({"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": value.description()})
@@ -121,7 +121,7 @@ def _from_json(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value where JSON gives the same back."""
+    """Return the value if JSON restores it exactly, or None."""
     try:
         return value if value is not None and json.loads(json.dumps(value)) == value and _exact(value) else None
     except (TypeError, ValueError, RuntimeError):
@@ -129,9 +129,9 @@ def _plain(value: Any) -> Any:
 
 
 def _exact(value: Any) -> bool:
-    """Tell whether it is made of JSON's own kinds alone: a tuple, or a tensor that equals a number, is not."""
+    """Return whether a value has only JSON types: no tuple, and no tensor that equals a number."""
     if isinstance(value, dict):
-        return all(type(key) is str and _exact(each) for key, each in value.items())
+        return all(type(key) is str and _exact(element) for key, element in value.items())
     if isinstance(value, list):
         return all(map(_exact, value))
     return value is None or type(value) in {str, int, float, bool}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import hvd_kernel.spark.installed  # before anything below asks for PySpark
+import hvd_kernel.spark.installed  # checks PySpark before the modules below import it
 
 if TYPE_CHECKING:
     from hvd_kernel.spark.keras.estimator import KerasEstimator, KerasModel
@@ -23,7 +23,7 @@ __all__ = ["KerasEstimator", "KerasModel"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import them when somebody asks: a rank imports the training alone, which needs no pyspark."""
+    """Import the estimator on demand: ranks import only the training, which does not need PySpark."""
     if name in __all__:
         return getattr(importlib.import_module("hvd_kernel.spark.keras.estimator"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

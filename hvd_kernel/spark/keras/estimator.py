@@ -18,23 +18,23 @@ from hvd_kernel.spark.keras.packed import (
     PackedOptimizer,
     assign,
     from_bytes,
-    known,
     load_forward,
     pack_model,
     pack_optimizer,
+    with_registered_names,
 )
 
-_CUSTOM = ParamRow("names of layers, losses and the like, and what they stand for", {})
+_CUSTOM = ParamRow("custom layers, losses and other objects by name", {})
 
 
 @declare(
     {
         "custom_objects": _CUSTOM,
         "checkpoint_callback": ParamRow(
-            "a ModelCheckpoint for rank 0; hvd.callbacks.BestModelCheckpoint: the best is the model"
+            "a ModelCheckpoint for rank 0; with hvd.callbacks.BestModelCheckpoint the best model is returned"
         ),
         "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
-        "backend_env": ParamRow("variables for the ranks", {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}),
+        "backend_env": ParamRow("environment variables of the ranks", {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}),
         "tensorflow_dataset_prefetch_buffer_size": ParamRow("accepted: a thread reads ahead", 0),
     }
 )
@@ -44,22 +44,22 @@ class KerasEstimator(HorovodEstimator):
     Parameters
     ----------
     num_proc, backend
-        Ranks: a number, or who runs them.
+        Number of ranks, or a backend.
     store
-        Where data and runs are kept.
+        Store of data and runs.
     model
         A built ``keras.Model``.
     optimizer, loss, metrics
-        As of ``model.compile``; an optimizer that is not given is that of the compiled model.
+        See ``model.compile``; the default optimizer is that of the compiled model.
     feature_cols, label_cols
         One input of the model for each feature, one output for each label.
     **params
-        More: ``estimator.explainParams()`` has all of them, with their defaults.
+        Other params; ``estimator.explainParams()`` lists all of them with their defaults.
 
     Raises
     ------
     TypeError
-        There is no param of this name.
+        A param is unknown.
 
     Examples
     --------
@@ -72,17 +72,17 @@ class KerasEstimator(HorovodEstimator):
         estimator.fit(frame).transform(frame).select("y__output")
     """
 
-    _runs_begin_with = "keras"
+    _run_prefix = "keras"
 
     def _check_before(self) -> None:
         if not isinstance(self.getModel(), keras.Model):
-            raise ValueError("model has to be an instance of keras.Model")  # noqa: TRY004 - Horovod's kind
+            raise ValueError("model has to be an instance of keras.Model")  # noqa: TRY004 - Horovod's error class
         if not self.getLoss():
             raise ValueError("Loss parameter is required for the model to compile")
         if self._optimizer() is None:
             raise ValueError("Optimizer must be provided either as a parameter or as part of a compiled model")
         if not isinstance(self._optimizer(), str | keras.optimizers.Optimizer):
-            raise ValueError(  # noqa: TRY004 - Horovod's kind
+            raise ValueError(  # noqa: TRY004 - Horovod's error class
                 "optimizer has to be an instance of keras.optimizers.Optimizer"
             )
 
@@ -93,14 +93,14 @@ class KerasEstimator(HorovodEstimator):
         return remote.train
 
     def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
-        how = remote.Compiled(
+        compiled = remote.Compiled(
             pack_optimizer(self._optimizer()),
             self.getLoss(),
             self.getLossWeights(),
             self.getMetrics(),
-            known(self.getCustomObjects()),
+            with_registered_names(self.getCustomObjects()),
         )
-        return pack_model(self.getModel()), how, checkpoint_of(job.store, job.run_id)
+        return pack_model(self.getModel()), compiled, checkpoint_of(job.store, job.run_id)
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": keras.backend.backend(), **(self.getBackendEnv() or {})}
@@ -108,7 +108,7 @@ class KerasEstimator(HorovodEstimator):
     def _model(self, job: TrainingJob, results: Sequence[Any]) -> KerasModel:
         history, checkpoint = results[0]
         weights, values = from_bytes(checkpoint)
-        model = pack_model(self.getModel()).model(known(self.getCustomObjects()))
+        model = pack_model(self.getModel()).model(with_registered_names(self.getCustomObjects()))
         model.set_weights(list(weights))
         optimizer = pack_optimizer(self._optimizer()).optimizer(model)
         optimizer.build(model.trainable_variables)
@@ -128,41 +128,41 @@ class KerasEstimator(HorovodEstimator):
         )
 
     def packed(self, objects: dict[str, Any]) -> bytes:
-        """Return params that JSON cannot hold; model and optimizer as configuration and arrays."""
+        """Pickle params that JSON cannot store, model and optimizer as configuration and arrays."""
         return super().packed(_packed(objects))
 
     @classmethod
-    def unpacked(cls, data: bytes, given: dict[str, Any]) -> dict[str, Any]:
-        """Return them again."""
-        return _unpacked(super().unpacked(data, given), given)
+    def unpacked(cls, data: bytes, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the objects of ``packed``."""
+        return _unpacked(super().unpacked(data, params), params)
 
 
-@declare({"custom_objects": _CUSTOM, "_floatx": ParamRow("Keras's type of numbers when it was trained", "float32")})
+@declare({"custom_objects": _CUSTOM, "_floatx": ParamRow("Keras' default float type during the training", "float32")})
 class KerasModel(HorovodModel):
     """A Keras model that predicts on a DataFrame, in batches; ``getModel()`` is the keras.Model."""
 
     def _loader(self, columns: Mapping[str, Column]) -> Callable[[], Any]:
         del columns
-        custom = known(self.getCustomObjects())
+        custom = with_registered_names(self.getCustomObjects())
         return partial(load_forward, pack_model(self.getModel()), custom, self.getOrDefault("_floatx"))
 
     def packed(self, objects: dict[str, Any]) -> bytes:
-        """Return params that JSON cannot hold; the model as configuration and arrays, without how it was compiled."""
+        """Pickle params that JSON cannot store, the model as configuration and arrays without compile arguments."""
         return super().packed(_packed(objects))
 
     @classmethod
-    def unpacked(cls, data: bytes, given: dict[str, Any]) -> dict[str, Any]:
-        """Return them again."""
-        return _unpacked(super().unpacked(data, given), given)
+    def unpacked(cls, data: bytes, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the objects of ``packed``."""
+        return _unpacked(super().unpacked(data, params), params)
 
 
 def _packed(objects: dict[str, Any]) -> dict[str, Any]:
-    how = {"model": pack_model, "optimizer": pack_optimizer}
-    return {name: how[name](value) if name in how else value for name, value in objects.items()}
+    packers = {"model": pack_model, "optimizer": pack_optimizer}
+    return {name: packers[name](value) if name in packers else value for name, value in objects.items()}
 
 
-def _unpacked(objects: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    custom = known(objects.get("custom_objects") or given.get("custom_objects") or {})
+def _unpacked(objects: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    custom = with_registered_names(objects.get("custom_objects") or params.get("custom_objects") or {})
     model = objects.get("model")
     if isinstance(model, PackedModel):
         objects["model"] = model.model(custom)

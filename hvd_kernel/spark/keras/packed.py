@@ -1,6 +1,6 @@
-"""Keras models and optimizers as they travel and are kept: configuration and arrays. Keras is imported late.
+"""Serialized Keras models and optimizers: configuration and arrays.
 
-An executor imports Keras only after the backend has been set that the driver has: ``ready``.
+Keras is imported late: an executor first sets the backend of the driver, in ``ready``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BACKEND = "KERAS_BACKEND"
 
 @dataclass(frozen=True)
 class PackedModel:
-    """A built model: what makes its layers, and their weights; how it was compiled is left out."""
+    """A built model: configuration and weights, without compile arguments."""
 
     config: Mapping[str, Any]
     weights: Arrays
@@ -39,28 +39,28 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedOptimizer:
-    """An optimizer: what makes it, and its variables' values where it has them."""
+    """An optimizer: configuration, and the values of its variables if it is built."""
 
     config: Any
     values: Arrays
 
     def optimizer(self, model: Any) -> Any:
-        """Return the optimizer, built for a model where it was built."""
+        """Return the optimizer; build it for a model if it was built."""
         keras = importlib.import_module("keras")
-        found = keras.optimizers.get(self.config)
+        optimizer = keras.optimizers.get(self.config)
         if self.values:
-            found.build(model.trainable_variables)
-            assign(found.variables, self.values)
-        return found
+            optimizer.build(model.trainable_variables)
+            assign(optimizer.variables, self.values)
+        return optimizer
 
 
 def ready(backend: str) -> Any:
-    """Import Keras with this backend.
+    """Import Keras with a backend.
 
     Raises
     ------
     RuntimeError
-        It has been imported with another one.
+        Keras was imported with another backend.
     """
     os.environ[_BACKEND] = backend
     keras = importlib.import_module("keras")
@@ -70,17 +70,17 @@ def ready(backend: str) -> Any:
 
 
 def pack_model(model: Any) -> PackedModel:
-    """Return a model as it travels.
+    """Serialize a model.
 
     Raises
     ------
     ValueError
-        It has no weights yet.
+        The model has no weights yet.
     """
     if not model.built:
         raise ValueError("The model is not built: begin it with keras.Input(shape), or call it once.")
     keras = importlib.import_module("keras")
-    compiled, model.compiled = model.compiled, False  # how it is trained may have functions without a name
+    compiled, model.compiled = model.compiled, False  # compile arguments may contain lambdas
     try:
         config = keras.saving.serialize_keras_object(model)
     finally:
@@ -88,15 +88,15 @@ def pack_model(model: Any) -> PackedModel:
     return PackedModel(config, model.get_weights(), keras.backend.backend())
 
 
-def known(custom_objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return custom objects under the names that they are registered by, too: a decorator does not run elsewhere."""
+def with_registered_names(custom_objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Add custom objects under their registered names: the registering decorator does not run in ranks."""
     keras = importlib.import_module("keras")
-    named = {keras.saving.get_registered_name(each): each for each in custom_objects.values() if callable(each)}
-    return {**named, **custom_objects}
+    registered = {keras.saving.get_registered_name(item): item for item in custom_objects.values() if callable(item)}
+    return {**registered, **custom_objects}
 
 
 def pack_optimizer(optimizer: Any) -> PackedOptimizer:
-    """Return an optimizer as it travels: an object of Keras, or its name."""
+    """Serialize an optimizer, which is a Keras object or a name."""
     if isinstance(optimizer, str):
         return PackedOptimizer(optimizer, [])
     keras = importlib.import_module("keras")
@@ -105,52 +105,52 @@ def pack_optimizer(optimizer: Any) -> PackedOptimizer:
 
 
 def arrays(variables: Sequence[Any]) -> Arrays:
-    """Return what variables hold."""
+    """Return the values of variables."""
     keras = importlib.import_module("keras")
-    return [np.array(keras.ops.convert_to_numpy(each)) for each in variables]
+    return [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
 
 
 def assign(variables: Sequence[Any], values: Arrays) -> None:
-    """Give variables their values."""
+    """Assign values to variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
 def to_bytes(weights: Arrays, optimizer: Arrays) -> bytes:
-    """Return a checkpoint: NumPy's npz, in which nothing is a pickle."""
+    """Return a checkpoint in NumPy's npz format, without pickles."""
     out = io.BytesIO()
-    named = {f"weight.{at}": value for at, value in enumerate(weights)}
-    named |= {f"optimizer.{at}": value for at, value in enumerate(optimizer)}
-    np.savez(out, **named)  # type: ignore[arg-type] # its own stub takes no keywords but one
+    named = {f"weight.{i}": value for i, value in enumerate(weights)}
+    named |= {f"optimizer.{i}": value for i, value in enumerate(optimizer)}
+    np.savez(out, **named)  # type: ignore[arg-type] # the stub allows a single keyword
     return out.getvalue()
 
 
 def from_bytes(checkpoint: bytes) -> tuple[Arrays, Arrays]:
     """Return a checkpoint's weights, and the optimizer's values."""
-    with np.load(io.BytesIO(checkpoint), allow_pickle=False) as found:
+    with np.load(io.BytesIO(checkpoint), allow_pickle=False) as file:
         parts = {
-            kind: [found[f"{kind}.{at}"] for at in range(sum(name.startswith(f"{kind}.") for name in found.files))]
+            kind: [file[f"{kind}.{i}"] for i in range(sum(name.startswith(f"{kind}.") for name in file.files))]
             for kind in ("weight", "optimizer")
         }
     return parts["weight"], parts["optimizer"]
 
 
 def input_shapes(model: Any) -> list[tuple[int, ...]]:
-    """Return the shape of each input, -1 where it may vary."""
-    return [tuple(-1 if size is None else size for size in each.shape) for each in model.inputs]
+    """Return the shape of each input, with -1 for variable dimensions."""
+    return [tuple(-1 if size is None else size for size in tensor.shape) for tensor in model.inputs]
 
 
 def load_forward(packed: PackedModel, custom_objects: Mapping[str, Any], floatx: str) -> Any:
-    """Return what makes predictions: arrays in, arrays out."""
+    """Return a function for predictions, from arrays to arrays."""
     keras = ready(packed.backend)
     keras.config.set_floatx(floatx)
     model = packed.model(custom_objects)
     shapes = input_shapes(model)
 
-    def forward(given: Arrays) -> list[npt.NDArray[Any]]:
-        inputs = [array.reshape(shape).astype(floatx) for array, shape in zip(given, shapes, strict=True)]
-        found = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
-        outputs = list(found) if isinstance(found, list | tuple) else [found]
-        return [np.asarray(keras.ops.convert_to_numpy(each)) for each in outputs]
+    def forward(features: Arrays) -> list[npt.NDArray[Any]]:
+        inputs = [array.reshape(shape).astype(floatx) for array, shape in zip(features, shapes, strict=True)]
+        result = model(inputs[0] if len(inputs) == 1 else inputs, training=False)
+        outputs = list(result) if isinstance(result, list | tuple) else [result]
+        return [np.asarray(keras.ops.convert_to_numpy(output)) for output in outputs]
 
     return forward

@@ -1,4 +1,4 @@
-"""What each rank of a Keras estimator's fit does: ``model.fit`` on batches of its share, gradients averaged."""
+"""Training of a Keras estimator on a rank: ``model.fit`` on batches of its share, with averaged gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Callback: Any = keras.callbacks.Callback
 
 @dataclass(frozen=True)
 class Compiled:
-    """How the model is to be trained."""
+    """Compile arguments of the model."""
 
     optimizer: PackedOptimizer
     loss: Any
@@ -40,13 +40,15 @@ class Compiled:
     custom_objects: Mapping[str, Any]
 
 
-def train(job: TrainingJob, packed: PackedModel, how: Compiled, checkpoint: bytes | None) -> tuple[Any, bytes] | None:
-    """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: of a run that goes on."""
+def train(
+    job: TrainingJob, packed: PackedModel, compiled: Compiled, checkpoint: bytes | None
+) -> tuple[Any, bytes] | None:
+    """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: state of a run to continue."""
     hvd.init()
     if job.options["random_seed"] is not None:
         keras.utils.set_random_seed(job.options["random_seed"])
-    model = packed.model(how.custom_objects)
-    optimizer = how.optimizer.optimizer(model)
+    model = packed.model(compiled.custom_objects)
+    optimizer = compiled.optimizer.optimizer(model)
     if checkpoint is not None:
         weights, values = from_bytes(checkpoint)
         model.set_weights(list(weights))
@@ -59,29 +61,35 @@ def train(job: TrainingJob, packed: PackedModel, how: Compiled, checkpoint: byte
         backward_passes_per_step=job.options["backward_passes_per_step"],
         **({"compression": compression} if compression else {}),
     )
-    model.compile(wrapped, loss=how.loss, loss_weights=how.loss_weights, metrics=how.metrics or None, jit_compile=False)
+    model.compile(
+        wrapped,
+        loss=compiled.loss,
+        loss_weights=compiled.loss_weights,
+        metrics=compiled.metrics or None,
+        jit_compile=False,
+    )
     with job.data(KerasDataModule, hvd.rank(), hvd.size()) as data, tempfile.TemporaryDirectory() as folder:
         return _fit(job, model, data, Path(folder))
 
 
 class KerasDataModule(ParquetDataModule):
-    """Parquet's batches; all ranks validate on the same number of them, for Keras takes steps."""
+    """Reads parquet; all ranks validate on the same number of batches, as Keras counts steps."""
 
     def val_data(self) -> Any:
-        """Return batches without an end."""
+        """Return an endless iterator over batches."""
         return self.val_reader(even=True).endless()
 
 
 def _fit(job: TrainingJob, model: Any, data: DataModule, folder: Path) -> tuple[Any, bytes] | None:
     size, is_first = hvd.size(), hvd.rank() == 0
-    asked = job.options["checkpoint_callback"]
-    run = RunFiles(job, keeps_best=isinstance(asked, hvd.callbacks.BestModelCheckpoint))
+    checkpoint_callback = job.options["checkpoint_callback"]
+    run = RunFiles(job, keeps_best=isinstance(checkpoint_callback, hvd.callbacks.BestModelCheckpoint))
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
     callbacks += job.options["callbacks"]
-    if is_first and asked is not None:
-        asked.filepath = str(folder / "checkpoint.keras")
-        callbacks.append(asked)
-    callbacks.append(_Keep(run, asked, writes=is_first))
+    if is_first and checkpoint_callback is not None:
+        checkpoint_callback.filepath = str(folder / "checkpoint.keras")
+        callbacks.append(checkpoint_callback)
+    callbacks.append(_Keep(run, checkpoint_callback, writes=is_first))
     shapes = input_shapes(model)
     validation: dict[str, Any] = {}
     if job.validation is not None:
@@ -89,41 +97,41 @@ def _fit(job: TrainingJob, model: Any, data: DataModule, folder: Path) -> tuple[
             "validation_data": _split(job, data.val_data(), shapes),
             "validation_steps": job.validation_steps(size),
         }
-    found = model.fit(
+    fitted = model.fit(
         _split(job, data.train_data(), shapes),
         steps_per_epoch=job.train_steps(size),
         epochs=job.options["epochs"],
         callbacks=callbacks,
-        shuffle=False,  # the reader has
-        verbose=(2 if job.speaks and is_first else 0),
+        shuffle=False,  # the reader shuffles
+        verbose=(2 if job.is_verbose and is_first else 0),
         **validation,
     )
     if not is_first:
         return None
-    if asked is not None and not isinstance(asked, hvd.callbacks.BestModelCheckpoint):
+    if checkpoint_callback is not None and not isinstance(checkpoint_callback, hvd.callbacks.BestModelCheckpoint):
         job.store.sync_fn(job.run_id)(str(folder))
-    return {name: [float(each) for each in values] for name, values in found.history.items()}, run.result()
+    return {name: [float(value) for value in values] for name, values in fitted.history.items()}, run.result()
 
 
 class _Keep(_Callback):
-    """Keeps what each epoch has come to, and shows it on the panel."""
+    """Writes the results of each epoch, and shows them on the panel."""
 
-    def __init__(self, run: RunFiles, asked: Any, *, writes: bool) -> None:
+    def __init__(self, run: RunFiles, checkpoint_callback: Any, *, writes: bool) -> None:
         super().__init__()
         self._run, self._writes = run, writes
-        self._monitor = getattr(asked, "monitor", None)
-        self._more_is_better = "acc" in (self._monitor or "") or getattr(asked, "mode", "auto") == "max"
+        self._monitor = getattr(checkpoint_callback, "monitor", None)
+        self._more_is_better = "acc" in (self._monitor or "") or getattr(checkpoint_callback, "mode", "auto") == "max"
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write rank 0's checkpoint."""
         values = {name: float(value) for name, value in (logs or {}).items()}
         hvd.log(values, step=epoch)
         if self._writes:
-            judged = values.get(self._monitor or "", values.get("val_loss", values.get("loss", 0.0)))
-            self._run.epoch(epoch, -judged if self._more_is_better else judged, self._packed, _tagged(values))
+            loss = values.get(self._monitor or "", values.get("val_loss", values.get("loss", 0.0)))
+            self._run.epoch(epoch, -loss if self._more_is_better else loss, self._packed, _tagged(values))
 
     def _packed(self) -> bytes:
-        """Return a checkpoint: of the learning rate that one rank would have."""
+        """Return a checkpoint, with the learning rate for a single rank."""
         optimizer = self.model.optimizer
         rate = _rate(optimizer)
         values = [
@@ -134,30 +142,30 @@ class _Keep(_Callback):
 
 
 def _split(job: TrainingJob, batches: Iterator[Batch], shapes: list[tuple[int, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Give Keras's form of the batches: inputs, labels, and the rows' weights where there are any."""
+    """Yield batches for Keras: inputs, labels, and sample weights if there are any."""
     for batch in batches:
-        inputs = [_there(batch, name).reshape(shape) for name, shape in zip(job.features, shapes, strict=True)]
-        labels = [_there(batch, name) for name in job.labels]
+        inputs = [_column(batch, name).reshape(shape) for name, shape in zip(job.features, shapes, strict=True)]
+        labels = [_column(batch, name) for name in job.labels]
         if job.options["label_shapes"]:
             labels = [
                 label.reshape(tuple(shape)) for label, shape in zip(labels, job.options["label_shapes"], strict=True)
             ]
         labels = [label.reshape(-1, 1) if label.ndim == 1 else label for label in labels]
-        given: tuple[Any, ...] = (_alone(inputs), _alone(labels))
-        yield given if job.weight is None else (*given, _there(batch, job.weight))
+        pair: tuple[Any, ...] = (_unwrapped(inputs), _unwrapped(labels))
+        yield pair if job.weight is None else (*pair, _column(batch, job.weight))
 
 
-def _there(batch: Batch, name: str) -> npt.NDArray[Any]:
+def _column(batch: Batch, name: str) -> npt.NDArray[Any]:
     array = np.asarray(batch[name])
     return array.astype(keras.config.floatx(), copy=False)
 
 
-def _alone(values: list[Any]) -> Any:
+def _unwrapped(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def _rate(optimizer: Any) -> Any:
-    """Return the variable of the learning rate; None: it follows a schedule."""
+    """Return the variable of the learning rate, or None for a schedule."""
     rate = getattr(optimizer, "_learning_rate", None)
     return rate if hasattr(rate, "assign") else None
 

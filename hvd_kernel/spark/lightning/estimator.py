@@ -18,17 +18,17 @@ from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 
 @declare(
     {
-        "input_shapes": ParamRow("shape of each input, with -1 for the rows; None: what the columns hold"),
-        "loss_constructors": ParamRow("functions that make the losses; not of a LightningModule"),
-        "train_minibatch_fn": ParamRow("accepted: training_step is the module's"),
-        "num_gpus": ParamRow("devices of each rank; None: one"),
-        "logger": ParamRow("a logger of Lightning's, for rank 0"),
-        "log_every_n_steps": ParamRow("as of lightning.Trainer", 50),
+        "input_shapes": ParamRow("shape of each input, with -1 for the rows; None: the shapes of the columns"),
+        "loss_constructors": ParamRow("functions that create the losses; not for a LightningModule"),
+        "train_minibatch_fn": ParamRow("accepted: the module has its training_step"),
+        "num_gpus": ParamRow("number of devices of each rank; None: 1"),
+        "logger": ParamRow("a logger of Lightning for rank 0"),
+        "log_every_n_steps": ParamRow("see lightning.Trainer", 50),
         "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
-        "loader_num_epochs": ParamRow("accepted: batches go on from epoch to epoch"),
-        "terminate_on_nan": ParamRow("whether a loss that is no number ends the training", False),
-        "profiler": ParamRow("as of lightning.Trainer"),
-        "trainer_args": ParamRow("more arguments of lightning.Trainer, before ours"),
+        "loader_num_epochs": ParamRow("accepted: batches continue from epoch to epoch"),
+        "terminate_on_nan": ParamRow("whether to stop the training if the loss is not finite", False),
+        "profiler": ParamRow("see lightning.Trainer"),
+        "trainer_args": ParamRow("other arguments of lightning.Trainer, which override ours"),
         "debug_data_loader": ParamRow("accepted", False),
         "train_async_data_loader_queue_size": ParamRow("accepted: a thread reads ahead"),
         "val_async_data_loader_queue_size": ParamRow("accepted: a thread reads ahead"),
@@ -40,23 +40,23 @@ class TorchEstimator(ModuleEstimator):
     Parameters
     ----------
     num_proc, backend
-        Ranks: a number, or who runs them.
+        Number of ranks, or a backend.
     store
-        Where data and runs are kept.
+        Store of data and runs.
     model
-        A LightningModule; its ``training_step`` gets a dict of tensors by column. Of a plain torch model also optimizer
-        and loss, as of ``horovod.spark.torch.TorchEstimator``.
+        A LightningModule, whose ``training_step`` receives a dict of tensors by column; or a torch model, with
+        ``optimizer`` and ``loss`` as for ``horovod.spark.torch.TorchEstimator``.
     feature_cols, label_cols
-        Columns of the batch; features are what ``forward`` takes in ``transform``.
+        Columns of the batch; the features are the arguments of ``forward`` in ``transform``.
     **params
-        More: ``estimator.explainParams()`` has all of them, with their defaults.
+        Other params; ``estimator.explainParams()`` lists all of them with their defaults.
 
     Raises
     ------
     ValueError
-        loss and loss_constructors are given both.
+        Both loss and loss_constructors are set.
     TypeError
-        There is no param of this name.
+        A param is unknown.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class TorchEstimator(ModuleEstimator):
     def _module(self, job: TrainingJob) -> Any:
         if isinstance(self.getModel(), lightning.LightningModule):
             return copy.deepcopy(self.getModel())
-        model, optimizer = copy.deepcopy(self._both())
+        model, optimizer = copy.deepcopy(self._model_and_optimizer())
         loss = self.getLoss() or [make(model=model, optimizer=optimizer) for make in self.getLossConstructors()]
         return Module(
             model,
@@ -101,7 +101,7 @@ class TorchEstimator(ModuleEstimator):
         module = self._module(job)
         module.load_state_dict(remote.state_of(checkpoint)["state_dict"])
         model = module.model if isinstance(module, Module) else module
-        return TorchModel(model=model.eval(), **self._of_the_run(job, history))
+        return TorchModel(model=model.eval(), **self._run_params(job, history))
 
 
 class TorchModel(plain.TorchModel):

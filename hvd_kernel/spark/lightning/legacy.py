@@ -1,4 +1,4 @@
-"""A torch model with its optimizer and losses as a LightningModule, for estimators that are given those."""
+"""A torch model with its optimizer and losses as a LightningModule, for estimators without a LightningModule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvd_kernel.spark.torch.tensors import outputs_of
 
 
 class Module(lightning.LightningModule):
-    """Trains a model as ``horovod.spark.torch.TorchEstimator`` does. Parameters: that estimator's."""
+    """Trains a model like ``horovod.spark.torch.TorchEstimator``, with the params of that estimator."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Module(lightning.LightningModule):
         sample_weight: str | None,
     ) -> None:
         super().__init__()
-        self.model, self._made = model, optimizer
+        self.model, self._optimizer = model, optimizer
         self._losses = losses.as_list(loss)
         self._names = (list(features), list(labels), sample_weight)
         self._weights = list(weights)
@@ -37,8 +37,8 @@ class Module(lightning.LightningModule):
         return self.model(*inputs)
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer that was given."""
-        return self._made
+        """Return the optimizer of the estimator."""
+        return self._optimizer
 
     def training_step(self, batch: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
         """Return the loss of a batch."""
@@ -52,9 +52,9 @@ class Module(lightning.LightningModule):
 
     def _loss(self, batch: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         features, labels, weight = self._names
-        outputs = outputs_of(self(*(batch[each] for each in features)))
-        wanted = losses.fitted(outputs, [batch[each].float() for each in labels])
+        outputs = outputs_of(self(*(batch[feature] for feature in features)))
+        expected = losses.fitted(outputs, [batch[label].float() for label in labels])
         rows = None if weight is None else batch[weight]
-        loss = losses.weighted(outputs, wanted, self._losses, self._weights, rows)
+        loss = losses.weighted(outputs, expected, self._losses, self._weights, rows)
         self.log(name, loss, on_step=False, on_epoch=True, batch_size=len(outputs[0]))
         return loss

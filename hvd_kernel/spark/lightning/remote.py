@@ -1,4 +1,4 @@
-"""What each rank of a Lightning estimator's fit does: a Trainer with our strategy on batches of its share."""
+"""Training of a Lightning estimator on a rank: a Trainer with our strategy on batches of its share."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ _QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "enable_c
 
 
 def train(job: TrainingJob, module: Any, checkpoint: bytes | None) -> tuple[list[Any], bytes] | None:
-    """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: of a run that goes on."""
+    """Train on this rank; return history and checkpoint on rank 0. ``checkpoint``: state of a run to continue."""
     hvd.init()
     module = copy.deepcopy(module)  # a backend may call this in the driver
     options = job.options
     if options["random_seed"] is not None:
         lightning.seed_everything(options["random_seed"], verbose=False)
     is_first = hvd.rank() == 0
-    keep = _Keep(RunFiles(job), writes=is_first, speaks=job.speaks, finite=options["terminate_on_nan"])
+    results = _Results(RunFiles(job), writes=is_first, verbose=job.is_verbose, finite=options["terminate_on_nan"])
     compression = options["gradient_compression"]
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "strategy": HorovodStrategy(**({"compression": compression} if compression else {})),
         "accelerator": "auto" if options["use_gpu"] else "cpu",
         "devices": options["num_gpus"] or 1,
         "max_epochs": options["epochs"] + _done(checkpoint),
         "accumulate_grad_batches": options["backward_passes_per_step"],
-        "callbacks": [*options["callbacks"], keep],
+        "callbacks": [*options["callbacks"], results],
         "logger": options["logger"] if is_first and options["logger"] is not None else False,
         "profiler": options["profiler"],
         "log_every_n_steps": options["log_every_n_steps"],
         "num_sanity_val_steps": 0,
         **_QUIET,
     }
-    trainer = lightning.Trainer(**{**given, **(options["trainer_args"] or {})})
+    trainer = lightning.Trainer(**{**arguments, **(options["trainer_args"] or {})})
     with job.data(ParquetDataModule, hvd.rank(), hvd.size()) as data, tempfile.TemporaryDirectory() as folder:
         batches = iter(data.train_data())
         loaders: dict[str, Any] = {"train_dataloaders": Batches(job, lambda: batches, job.train_steps(hvd.size()))}
         if job.validation is not None and _validates(module):
             loaders["val_dataloaders"] = Batches(job, data.val_data, job.validation_steps(hvd.size()))
         trainer.fit(module, **loaders, **_resume(checkpoint, Path(folder)))
-    return (keep.history, keep.run.result()) if is_first else None
+    return (results.history, results.run.result()) if is_first else None
 
 
 class Batches:
-    """Batches as Lightning takes them: a dict of tensors by column.
+    """Iterable over batches for Lightning: dicts of tensors by column.
 
     Parameters
     ----------
     read
-        Gives batches; those of a training go on where the last epoch has ended.
+        Function that returns batches; training batches continue from epoch to epoch.
     steps
-        How many are an epoch's, at most.
+        Maximum number of batches in an epoch.
     """
 
     def __init__(self, job: TrainingJob, read: Callable[[], Any], steps: int) -> None:
         self._read, self._steps = read, steps
-        given = shapes(job.options["input_shapes"], job.features, job.columns)
-        self._shapes = dict(zip(job.features, given, strict=True)) if job.options["input_shapes"] else {}
+        input_shapes = shapes(job.options["input_shapes"], job.features, job.columns)
+        self._shapes = dict(zip(job.features, input_shapes, strict=True)) if job.options["input_shapes"] else {}
 
     def __len__(self) -> int:
         return self._steps
@@ -83,45 +83,45 @@ class Batches:
 
     def _tensor(self, name: str, values: Any) -> Any:
         if isinstance(values, np.ndarray) and values.dtype.kind not in _NUMBERS:
-            return values  # texts and the like are for the module's own code
-        found = values if isinstance(values, torch.Tensor) else torch.utils.dlpack.from_dlpack(values)
-        if found.dtype == torch.float64:
-            found = found.float()
-        return found.reshape(self._shapes[name]) if name in self._shapes else found
+            return values  # text and other objects are passed to the module unchanged
+        tensor = values if isinstance(values, torch.Tensor) else torch.utils.dlpack.from_dlpack(values)
+        if tensor.dtype == torch.float64:
+            tensor = tensor.float()
+        return tensor.reshape(self._shapes[name]) if name in self._shapes else tensor
 
 
-class _Keep(lightning.Callback):
-    """Keeps what each epoch has come to, and shows it on the panel."""
+class _Results(lightning.Callback):
+    """Writes the results of each epoch, and shows them on the panel."""
 
-    def __init__(self, run: RunFiles, *, writes: bool, speaks: bool, finite: bool) -> None:
+    def __init__(self, run: RunFiles, *, writes: bool, verbose: bool, finite: bool) -> None:
         self.run = run
         self.history: list[dict[str, Any]] = []
-        self._writes, self._speaks, self._finite = writes, speaks, finite
+        self._writes, self._verbose, self._finite = writes, verbose, finite
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End a training whose loss is no number any more, on wish."""
+        """Stop the training if the loss is not finite and terminate_on_nan is set."""
         del trainer, pl_module, batch
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if self._finite and loss is not None and not math.isfinite(float(loss)):
             raise ValueError(f"The loss of batch {batch_idx} is {float(loss)}: terminate_on_nan ends the training.")
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Average what was logged over the ranks, and write rank 0's checkpoint."""
+        """Average the logged metrics over the ranks, and write a checkpoint on rank 0."""
         del pl_module
-        mine = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
-        everyone = hvd.allgather_object(mine, name="estimator.metrics")
-        means = {name: sum(theirs[name] for theirs in everyone if name in theirs) for name in mine}
-        means = {name: value / sum(name in theirs for theirs in everyone) for name, value in means.items()}
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        by_rank = hvd.allgather_object(metrics, name="estimator.metrics")
+        sums = {name: sum(of_rank[name] for of_rank in by_rank if name in of_rank) for name in metrics}
+        means = {name: total / sum(name in of_rank for of_rank in by_rank) for name, total in sums.items()}
         hvd.log(means, step=trainer.current_epoch)
         state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # noqa: SLF001 - as save_checkpoint, without a file
         if not self._writes:
             return
-        told = {"epoch": trainer.current_epoch, **means}
-        self.history.append(told)
-        if self._speaks:
-            print(told, flush=True)  # noqa: T201 - of the rank: it goes to the driver
-        judged = next((means[name] for name in ("val_loss", "loss", "train_loss") if name in means), 0.0)
-        self.run.epoch(trainer.current_epoch, judged, lambda: _packed(state), means)
+        epoch = {"epoch": trainer.current_epoch, **means}
+        self.history.append(epoch)
+        if self._verbose:
+            print(epoch, flush=True)  # noqa: T201 - output of a rank, which is forwarded to the driver
+        loss = next((means[name] for name in ("val_loss", "loss", "train_loss") if name in means), 0.0)
+        self.run.epoch(trainer.current_epoch, loss, lambda: _packed(state), means)
 
 
 def _packed(state: dict[str, Any]) -> bytes:
@@ -131,13 +131,13 @@ def _packed(state: dict[str, Any]) -> bytes:
 
 
 def state_of(checkpoint: bytes) -> dict[str, Any]:
-    """Return what a checkpoint holds; no code of the file is run."""
-    found: dict[str, Any] = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=True)
-    return found
+    """Return the contents of a checkpoint, without running code of the file."""
+    state: dict[str, Any] = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=True)
+    return state
 
 
 def _done(checkpoint: bytes | None) -> int:
-    """Return the number of epochs that a run has behind it."""
+    """Return the number of epochs that a run has completed."""
     return 0 if checkpoint is None else int(state_of(checkpoint)["epoch"]) + 1
 
 

@@ -1,4 +1,4 @@
-"""GPUs that Spark has given a task, as its rank sees them: ``horovod.spark.task.get_available_devices``."""
+"""GPUs that Spark has assigned to a rank's task: ``horovod.spark.task.get_available_devices``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
 
 def variables(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a rank is told of its task's resources."""
+    """Return a rank's environment variables for its task's resources."""
     gpu = resources.get("gpu")
     return {} if gpu is None else {VARIABLE: ",".join(gpu.addresses)}
 
 
 def get_available_devices() -> list[str]:
-    """Return the addresses of the GPUs that Spark has given this rank's task.
+    """Return the addresses of the GPUs that Spark has assigned to this rank's task.
 
     Returns
     -------
     list of str
-        Empty where Spark was asked for none, or HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 says to take the device of the
-        local rank.
+        Empty if no GPUs were requested from Spark, or HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 selects the device of
+        the local rank.
     """
     if os.environ.get(_LOCAL_RANK) == "1":
         return []
-    return [each for each in os.environ.get(VARIABLE, "").split(",") if each]
+    return [address for address in os.environ.get(VARIABLE, "").split(",") if address]

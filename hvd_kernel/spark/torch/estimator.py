@@ -18,14 +18,16 @@ from hvd_kernel.spark.torch import remote
 from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
 from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
 
-_INPUTS = ParamRow("shape of each input, with -1 for the rows; None: what the columns hold")
+_INPUTS = ParamRow("shape of each input, with -1 for the rows; None: the shapes of the columns")
 
 
 @declare(
     {
         "input_shapes": _INPUTS,
-        "loss_constructors": ParamRow("functions that make the losses on the ranks; excludes loss"),
-        "train_minibatch_fn": ParamRow("what is done with a batch; None: forward, backward and a step"),
+        "loss_constructors": ParamRow("functions that create the losses on the ranks; excludes loss"),
+        "train_minibatch_fn": ParamRow(
+            "function that trains on a batch; None: forward, backward and an optimizer step"
+        ),
         "data_module": ParamRow("reads the batches (common.datamodule): a class, or its name"),
     }
 )
@@ -35,24 +37,24 @@ class TorchEstimator(ModuleEstimator):
     Parameters
     ----------
     num_proc, backend
-        Ranks: a number, or who runs them.
+        Number of ranks, or a backend.
     store
-        Where data and runs are kept.
+        Store of data and runs.
     model, optimizer
-        A ``torch.nn.Module`` and an optimizer of its parameters.
+        A ``torch.nn.Module`` and an optimizer for its parameters.
     loss
         ``loss(output, label)``, or one for each label.
     feature_cols, label_cols
         One input of the model for each feature, one output for each label.
     **params
-        More: ``estimator.explainParams()`` has all of them, with their defaults.
+        Other params; ``estimator.explainParams()`` lists all of them with their defaults.
 
     Raises
     ------
     ValueError
-        loss and loss_constructors are given both.
+        Both loss and loss_constructors are set.
     TypeError
-        There is no param of this name.
+        A param is unknown.
 
     Examples
     --------
@@ -69,22 +71,22 @@ class TorchEstimator(ModuleEstimator):
         return remote.train
 
     def _arguments(self, job: TrainingJob) -> tuple[Any, ...]:
-        return (*self._both(), checkpoint_of(job.store, job.run_id))
+        return (*self._model_and_optimizer(), checkpoint_of(job.store, job.run_id))
 
     def _model(self, job: TrainingJob, results: Sequence[Any]) -> TorchModel:
         history, checkpoint = results[0]
-        model, optimizer = copy.deepcopy(self._both())
+        model, optimizer = copy.deepcopy(self._model_and_optimizer())
         remote.load(checkpoint, model, optimizer)
         model.eval()
-        return TorchModel(model=model, optimizer=optimizer, **self._of_the_run(job, history))
+        return TorchModel(model=model, optimizer=optimizer, **self._run_params(job, history))
 
 
 @declare(
     {
-        "optimizer": ParamRow("the optimizer, as it was at the end"),
+        "optimizer": ParamRow("the optimizer at the end of the training"),
         "input_shapes": _INPUTS,
-        "loss": ParamRow("the loss that it was trained with"),
-        "loss_constructors": ParamRow("functions that make the losses"),
+        "loss": ParamRow("the loss of the training"),
+        "loss_constructors": ParamRow("functions that create the losses"),
     }
 )
 class TorchModel(HorovodModel):
@@ -96,14 +98,14 @@ class TorchModel(HorovodModel):
         return partial(_load, model, features, shapes(self.getInputShapes(), features, columns))
 
 
-def _load(model: Any, features: Sequence[str], given: Sequence[tuple[int, ...]]) -> Callable[..., Any]:
-    torch.set_num_threads(1)  # other tasks have the other cores
+def _load(model: Any, features: Sequence[str], input_shapes: Sequence[tuple[int, ...]]) -> Callable[..., Any]:
+    torch.set_num_threads(1)  # other tasks use the other cores
 
     @torch.no_grad()
     def forward(arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         inputs = [
             tensor(array if array.flags.writeable else array.copy(), name).reshape(shape)
-            for array, name, shape in zip(arrays, features, given, strict=True)
+            for array, name, shape in zip(arrays, features, input_shapes, strict=True)
         ]
         return [output.numpy() for output in outputs_of(model(*inputs))]
 

@@ -1,4 +1,4 @@
-"""Losses and metrics of several labels, as Horovod's estimator counts them. Pure functions of tensors."""
+"""Losses and metrics of several labels, computed like Horovod's estimator. Pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Function = Callable[..., Tensor]
 
 
 def as_list(functions: Any) -> list[Function]:
-    """Return one function, or several, as a list."""
+    """Return a function or a sequence of functions as a list."""
     if functions is None:
         return []
     return list(functions) if isinstance(functions, list | tuple) else [functions]
 
 
 def for_each(functions: Sequence[Function], number: int) -> list[Function]:
-    """Return a function for each output: of one that is given alone, the same for all."""
+    """Return a function for each output; a single function is used for all outputs."""
     return list(functions) * number if len(functions) == 1 else list(functions)
 
 
 def fitted(outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> list[Tensor]:
-    """Return the labels in the shapes of the outputs, where they have as many numbers."""
+    """Reshape labels to the shapes of the outputs, if they have the same number of elements."""
     return [
         label.reshape(output.shape) if output.shape.numel() == label.shape.numel() else label
         for output, label in zip(outputs, labels, strict=False)
@@ -39,7 +39,7 @@ def weighted(
     weights: Sequence[float],
     rows: Tensor | None,
 ) -> Tensor:
-    """Return the sum of the labels' losses, each times its weight; ``rows``: the weight of each row.
+    """Return the weighted sum of the labels' losses; ``rows`` has the weight of each row.
 
     A row's weight multiplies its loss, and the mean is over the rows: weights need not add up to one.
     """
@@ -48,18 +48,18 @@ def weighted(
         if rows is None:
             total = total + loss(output, label) * weight
         else:
-            each = _by_row(loss, output, label).reshape(len(rows), -1).mean(dim=1)
-            total = total + (each * rows).mean() * weight
+            by_row = _by_row(loss, output, label).reshape(len(rows), -1).mean(dim=1)
+            total = total + (by_row * rows).mean() * weight
     return total
 
 
 def _by_row(loss: Function, output: Tensor, label: Tensor) -> Tensor:
-    """Return the loss of each row: of a module of torch.nn, and of a function of torch.nn.functional."""
+    """Return the loss of each row, for a module of torch.nn or a function of torch.nn.functional."""
     if isinstance(loss, torch.nn.Module):
-        each = copy.copy(loss)
-        vars(each)["reduction"] = "none"
-        found: Tensor = each(output, label)
-        return found
+        unreduced = copy.copy(loss)
+        vars(unreduced)["reduction"] = "none"
+        losses: Tensor = unreduced(output, label)
+        return losses
     return loss(output, label, reduction="none")
 
 
@@ -68,7 +68,7 @@ class Means:
 
     def __init__(self, metrics: Sequence[Sequence[Function]], labels: Sequence[str]) -> None:
         self._groups = [as_list(group) for group in metrics]
-        self.names = [[f"group_{at}_{label}" for label in labels] for at in range(len(self._groups))]
+        self.names = [[f"group_{i}_{label}" for label in labels] for i in range(len(self._groups))]
         self.sums = torch.zeros(2 + len(self._groups) * len(labels), dtype=torch.float64)
 
     @torch.no_grad()
@@ -85,7 +85,7 @@ class Means:
         self.sums[0] += rows
         self.sums[1:] += torch.stack([value.detach().double().cpu() for value in values]) * rows
 
-    def told(self, sums: Tensor) -> dict[str, Any]:
-        """Return Horovod's form of them; ``sums``: of all ranks together."""
+    def as_dict(self, sums: Tensor) -> dict[str, Any]:
+        """Return the means in Horovod's format, from the sums over all ranks."""
         means = iter((sums[1:] / sums[0]).tolist())
         return {"loss": next(means), "all_metrics": [{name: next(means) for name in names} for names in self.names]}

@@ -1,4 +1,4 @@
-"""What the estimators of torch modules share, Lightning's too: model, optimizer and losses that fit each other."""
+"""Base class of the estimators for torch modules and Lightning: checks of model, optimizer and losses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hvd_kernel.spark.common.job import TrainingJob
 
 
 class ModuleEstimator(HorovodEstimator):
-    """Trains a torch module with an optimizer of its parameters and a loss, or one for each label."""
+    """Trains a torch module with an optimizer of its parameters, and one loss or one for each label."""
 
-    _runs_begin_with = "pytorch"
+    _run_prefix = "pytorch"
 
     def __init__(self, **params: Any) -> None:
         if params.get("loss") is not None and params.get("loss_constructors") is not None:
@@ -24,18 +24,18 @@ class ModuleEstimator(HorovodEstimator):
         if self.getLoss() is None and not self.getLossConstructors():
             raise ValueError("Loss parameter is required: loss=torch.nn.functional.mse_loss")
 
-    def _both(self) -> tuple[Any, Any]:
-        """Return model and optimizer, the latter of the former's parameters."""
+    def _model_and_optimizer(self) -> tuple[Any, Any]:
+        """Return the model and an optimizer of its parameters."""
         model, optimizer = self.getModel(), self.getOptimizer()
-        own = {id(each) for each in model.parameters()}
-        if all(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+        ids = {id(parameter) for parameter in model.parameters()}
+        if all(id(parameter) in ids for group in optimizer.param_groups for parameter in group["params"]):
             return model, optimizer
-        fresh = type(optimizer)(model.parameters(), lr=1)  # of an equal model: as Horovod, by its state alone
-        fresh.load_state_dict(optimizer.state_dict())
-        return model, fresh
+        copied = type(optimizer)(model.parameters(), lr=1)  # of another copy of the model: as in Horovod, by its state
+        copied.load_state_dict(optimizer.state_dict())
+        return model, copied
 
-    def _of_the_run(self, job: TrainingJob, history: Any) -> dict[str, Any]:
-        """Return what a model is told of the run that it comes of."""
+    def _run_params(self, job: TrainingJob, history: Any) -> dict[str, Any]:
+        """Return the params of a model that describe its training run."""
         return {
             "history": history,
             "feature_columns": [*job.features],

@@ -1,4 +1,4 @@
-"""Arrays of a batch as tensors, for training and for predictions alike: float32, of the shapes that the model takes."""
+"""Arrays of a batch as float32 tensors with the input shapes of the model, for training and predictions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hvd_kernel.spark.common.data.columns import Column
 
 
 def shapes(
-    given: Sequence[Sequence[int]] | None, features: Sequence[str], columns: Mapping[str, Column]
+    input_shapes: Sequence[Sequence[int]] | None, features: Sequence[str], columns: Mapping[str, Column]
 ) -> list[tuple[int, ...]]:
-    """Return the shape of each input: as given, else -1 x what the column holds, 1 for a number."""
-    if given:
-        return [tuple(each) for each in given]
+    """Return the shape of each input: ``input_shapes``, or (-1, *shape of the column), with (1,) for a number."""
+    if input_shapes:
+        return [tuple(shape) for shape in input_shapes]
     return [(-1, *(columns[name].shape or (1,))) for name in features]
 
 
 def tensor(array: npt.NDArray[Any] | Tensor, name: str) -> Tensor:
-    """Return a column as float32; an array of float32 is not copied (DLPack).
+    """Return a column as float32; a float32 array is not copied (DLPack).
 
     Raises
     ------
     ValueError
-        It holds no numbers.
+        The column does not contain numbers.
     """
     if isinstance(array, Tensor):
         return array.float()
@@ -41,6 +41,6 @@ def tensor(array: npt.NDArray[Any] | Tensor, name: str) -> Tensor:
     return torch.utils.dlpack.from_dlpack(array).float()
 
 
-def outputs_of(found: Any) -> list[Tensor]:
+def outputs_of(result: Any) -> list[Tensor]:
     """Return a model's outputs as a list."""
-    return list(found) if isinstance(found, tuple | list) else [found]
+    return list(result) if isinstance(result, tuple | list) else [result]

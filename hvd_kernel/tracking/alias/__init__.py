@@ -1,1 +1,1 @@
-"""What ``import polyaxon`` and ``import traceml`` give in ranks where these are not installed: their tracking alone."""
+"""Stand-ins for ``polyaxon`` and ``traceml`` in ranks where these are not installed, with tracking only."""

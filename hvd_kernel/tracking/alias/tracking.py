@@ -1,7 +1,7 @@
-"""Polyaxon's ``tracking`` module for programs that are written for it: the same calls on every rank leave one run.
+"""Stand-in for Polyaxon's ``tracking`` module: the same calls on every rank write a single run.
 
-Rank 0's values are written, to Polyaxon's layout and whatever HVD_TRACK names besides; the calls of other ranks do
-nothing. Nothing is reduced and nobody waits, so calls that stand behind ``if hvd.rank() == 0`` work too.
+The values of rank 0 are written in Polyaxon's layout and to the targets of HVD_TRACK; the calls of other ranks have no
+effect. Values are not reduced and no rank waits, so calls guarded by ``if hvd.rank() == 0`` work too.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _PREFIXES = ("log_", "set_", "get_", "sync_")
 _warned: set[str] = set()
 
 
-def init(*_args: Any, **how: Any) -> Any:
-    """Begin the run. Of the arguments name, description, tags, owner and project are taken."""
-    about = {key: how[key] for key in ("name", "description", "owner", "project") if how.get(key)}
+def init(*_args: Any, **options: Any) -> Any:
+    """Start the run. Uses the arguments name, description, tags, owner and project, and ignores the others."""
+    details = {key: options[key] for key in ("name", "description", "owner", "project") if options.get(key)}
     tracker = process.with_polyaxon()
-    if about:
-        tracker.note("run", about)
-    if how.get("tags"):
-        log_tags(how["tags"])
+    if details:
+        tracker.annotate("run", details)
+    if options.get("tags"):
+        log_tags(options["tags"])
     return sys.modules[__name__]
 
 
 def log_metric(name: str, value: float, step: int | None = None, timestamp: datetime | None = None) -> None:
-    """Write one value."""
+    """Write a value."""
     process.with_polyaxon().log(Point({name: _number(value)}, _step(step), _seconds(timestamp)))
 
 
 def log_metrics(step: int | None = None, timestamp: datetime | None = None, **metrics: float) -> None:
-    """Write values of one moment."""
+    """Write values with the same time."""
     values = {name: _number(value) for name, value in metrics.items()}
     process.with_polyaxon().log(Point(values, _step(step), _seconds(timestamp)))
 
@@ -46,30 +46,30 @@ def log_metrics(step: int | None = None, timestamp: datetime | None = None, **me
 def log_inputs(reset: bool = False, async_req: bool = True, **inputs: Any) -> None:
     """Write the run's parameters."""
     del reset, async_req  # of Polyaxon's signature
-    process.with_polyaxon().note("inputs", inputs)
+    process.with_polyaxon().annotate("inputs", inputs)
 
 
 def log_outputs(reset: bool = False, async_req: bool = True, **outputs: Any) -> None:
     """Write the run's results."""
     del reset, async_req
-    process.with_polyaxon().note("outputs", outputs)
+    process.with_polyaxon().annotate("outputs", outputs)
 
 
 def log_tags(tags: str | Sequence[str], reset: bool = False, async_req: bool = True) -> None:
     """Add tags."""
     del reset, async_req
     listed = [tag for part in tags.split(",") if (tag := part.strip())] if isinstance(tags, str) else tags
-    process.with_polyaxon().note("tags", dict.fromkeys(listed, True))
+    process.with_polyaxon().annotate("tags", dict.fromkeys(listed, True))
 
 
 def log_meta(reset: bool = False, async_req: bool = True, **meta: Any) -> None:
-    """Add to what is known of the run."""
+    """Add metadata to the run."""
     del reset, async_req
-    process.with_polyaxon().note("meta", meta)
+    process.with_polyaxon().annotate("meta", meta)
 
 
 def log_progress(value: float) -> None:
-    """Say how far the run is, from 0 to 1."""
+    """Write the progress of the run, from 0 to 1."""
     log_meta(progress=value)
 
 
@@ -79,7 +79,7 @@ def log_model(
     framework: str | None = None,
     summary: dict[str, Any] | None = None,
     step: int | None = None,
-    **_how: Any,
+    **_options: Any,
 ) -> None:
     """Copy a model."""
     _keep(path, name, MODEL, {"framework": framework, **(summary or {})} if framework else summary, step)
@@ -91,70 +91,72 @@ def log_artifact(
     kind: str | None = None,
     summary: dict[str, Any] | None = None,
     step: int | None = None,
-    **_how: Any,
+    **_options: Any,
 ) -> None:
     """Copy a file or folder."""
     _keep(path, name, kind or FILE, summary, step)
 
 
-def get_outputs_path(rel_path: str | None = None, ensure_path: bool = True, is_dir: bool = False, **_how: Any) -> str:
-    """Return the run's folder for the program's own files, or a path in it; the same on all ranks."""
+def get_outputs_path(
+    rel_path: str | None = None, ensure_path: bool = True, is_dir: bool = False, **_options: Any
+) -> str:
+    """Return the run's folder for the program's files, or a path in it; the same on all ranks."""
     process.with_polyaxon()
     return _ensured(process.outputs() / (rel_path or ""), is_dir=is_dir, ensure=ensure_path and bool(rel_path))
 
 
 def get_artifacts_path(
-    rel_path: str | None = None, ensure_path: bool = False, is_dir: bool = False, **_how: Any
+    rel_path: str | None = None, ensure_path: bool = False, is_dir: bool = False, **_options: Any
 ) -> str:
     """Return the run's folder, or a path in it."""
     process.with_polyaxon()
     return _ensured(process.outputs().parent / (rel_path or ""), is_dir=is_dir, ensure=ensure_path)
 
 
-def get_tensorboard_path(rel_path: str = "tensorboard", **_how: Any) -> str:
-    """Return the folder for the program's own event files."""
+def get_tensorboard_path(rel_path: str = "tensorboard", **_options: Any) -> str:
+    """Return the folder for the program's event files."""
     return get_outputs_path(rel_path, is_dir=True)
 
 
-def log_succeeded(*_args: Any, **_how: Any) -> None:
+def log_succeeded(*_args: Any, **_options: Any) -> None:
     """Close the run."""
     process.end("succeeded")
 
 
-def log_failed(*_args: Any, **_how: Any) -> None:
+def log_failed(*_args: Any, **_options: Any) -> None:
     """Close the run."""
     process.end("failed")
 
 
-def log_stopped(*_args: Any, **_how: Any) -> None:
+def log_stopped(*_args: Any, **_options: Any) -> None:
     """Close the run."""
     process.end("stopped")
 
 
 def end() -> None:
-    """Close the run, if nobody has yet."""
+    """Close the run if it is open."""
     process.end()
 
 
 def __getattr__(name: str) -> Any:
-    """Return a call that does nothing but say so once, for what Polyaxon has and we do not."""
+    """Return a function that only warns, once, for functions of Polyaxon that are not implemented."""
     if name == "TRACKING_RUN":
         return sys.modules[__name__]
     if name == "run_uuid":
         return process.run_id()
     if not name.startswith(_PREFIXES):
         raise AttributeError(f"module 'polyaxon.tracking' of hvd_kernel has no attribute {name!r}")
-    return _nothing(name)
+    return _unsupported(name)
 
 
-def _nothing(name: str) -> Callable[..., None]:
-    def call(*_args: Any, **_how: Any) -> None:
+def _unsupported(name: str) -> Callable[..., None]:
+    def call(*_args: Any, **_options: Any) -> None:
         if name not in _warned and process.rank() == 0:
             _warned.add(name)
-            why = (
+            reason = (
                 "hvd_kernel stands in for polyaxon, which is not installed, and has no such call: pip install polyaxon"
             )
-            warnings.warn(f"tracking.{name} does nothing: {why}", stacklevel=2)
+            warnings.warn(f"tracking.{name} does nothing: {reason}", stacklevel=2)
 
     return call
 

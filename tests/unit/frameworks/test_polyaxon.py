@@ -52,8 +52,8 @@ def test_the_run_and_what_there_is_of_it(tmp_path: Path) -> None:
     model.write_text("x" * 10)
     sink = Polyaxon(str(tmp_path), RUN)
     folder = tmp_path / "runs" / RUN.id
-    sink.note("inputs", {"lr": 0.1})
-    sink.note("tags", {"a": True, "b": True})
+    sink.annotate("inputs", {"lr": 0.1})
+    sink.annotate("tags", {"a": True, "b": True})
     for step in range(3):
         sink.log(Point({"loss": 1 / (step + 1)}, step, BEGAN + step))
     sink.keep(Item(model, "model", "model", summary={"framework": "torch"}))

@@ -1,4 +1,4 @@
-"""Indexed Jobs of Kubernetes (batch/v1): one pod per index, each with some ranks.
+"""Indexed Jobs of Kubernetes (batch/v1): a pod with one or more ranks per index.
 
 Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
 """
@@ -32,7 +32,7 @@ class _File(msgspec.Struct):
     metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
 
 
-matches = objects.looks("Job")
+matches = objects.matcher("Job")
 
 
 def read(text: str, name: str) -> JobSpec:
@@ -41,17 +41,17 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field.
+        The manifest is invalid; the message has the line, column and field.
     """
     document = objects.only(text, name, "Job", "batch/v1")
     file = document.convert(_File)
     pods = file.spec.completions or 1
     _check(document, file.spec, pods)
-    called = objects.called(document, file.metadata, f"-{pods - 1}", "Job")
+    job_name = objects.called(document, file.metadata, f"-{pods - 1}", "Job")
     ranks = pod.ranks(document, _AT, file.spec.template, _OWN)
-    slots = _whole(document, ranks.own, "HVD_JOB_SLOTS", 1)
-    port = _whole(document, ranks.own, "HVD_JOB_PORT", 0)
-    service = ranks.own.get("HVD_JOB_SERVICE", "")
+    slots = _whole(document, ranks.writer_variables, "HVD_JOB_SLOTS", 1)
+    port = _whole(document, ranks.writer_variables, "HVD_JOB_PORT", 0)
+    service = ranks.writer_variables.get("HVD_JOB_SERVICE", "")
     replicas = tuple(Replica("worker", index, slots=slots, resources=ranks.resources) for index in range(pods))
     return JobSpec(
         "job",
@@ -59,10 +59,10 @@ def read(text: str, name: str) -> JobSpec:
         steps=ranks.line.steps,
         np=commands.fit(ranks.line, replicas, document, (*_AT, "spec", "containers", 0, "command")),
         environment=ranks.environment,
-        name=called,
+        name=job_name,
         image=ranks.image,
         workdir=ranks.line.workdir,
-        rendezvous=RendezvousAddress(f"{called}-0.{service}", port) if service else None,
+        rendezvous=RendezvousAddress(f"{job_name}-0.{service}", port) if service else None,
         interfaces=ranks.line.interfaces,
         warnings=ranks.warnings,
     )
@@ -78,8 +78,8 @@ def _check(document: Document, spec: _Spec, pods: int) -> None:
         )
 
 
-def _whole(document: Document, own: Mapping[str, str], name: str, default: int) -> int:
-    text = own.get(name, str(default))
+def _whole(document: Document, variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 7):  # noqa: PLR2004 - a million
         raise document.error(_AT, f"{name}={text!r} must be a whole number")
     return int(text)

@@ -1,6 +1,6 @@
-"""MPIJob of Kubeflow's MPI Operator, kubeflow.org/v2beta1, with the rules that its controller checks.
+"""MPIJob of Kubeflow's MPI Operator, kubeflow.org/v2beta1, with the rules of its controller.
 
-The schema alone lets most mistakes through, and the job then fails in the cluster.
+The schema does not detect most mistakes, and the job would fail in the cluster.
 Source: https://github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go and pkg/apis/kubeflow/validation.
 """
 
@@ -31,7 +31,7 @@ _VALUES: tuple[tuple[Path, tuple[str, ...]], ...] = (
 
 
 class _Scheduling(msgspec.Struct, forbid_unknown_fields=True):
-    minAvailable: int | None = None  # noqa: N815 - the operator's names, as those below
+    minAvailable: int | None = None  # noqa: N815 - the operator's names, also below
     queue: str | None = None
     minResources: Any = None  # noqa: N815
     priorityClass: str | None = None  # noqa: N815
@@ -73,7 +73,7 @@ class _File(objects.Manifest, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
 
 
-matches = objects.looks("MPIJob")
+matches = objects.matcher("MPIJob")
 
 
 def read(text: str, name: str) -> JobSpec:
@@ -82,21 +82,23 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field; what the operator's controller would refuse too.
+        The manifest is invalid for the operator's controller; the message has the line, column and field.
     """
     document = objects.only(text, name, "MPIJob", "kubeflow.org/v2beta1")
     file = document.convert(_File)
     workers = check(document, file)
-    called = objects.called(document, file.metadata, f"-worker-{max(1, workers) - 1}", "MPIJob")
+    job_name = objects.called(document, file.metadata, f"-worker-{max(1, workers) - 1}", "MPIJob")
     launcher = _ranks(document, "Launcher", file.spec.mpiReplicaSpecs.Launcher)
     leads = bool(file.spec.runLauncherAsWorker) or not workers
     slots = 1 if file.spec.slotsPerWorker is None else file.spec.slotsPerWorker
     replicas = [Replica("launcher", 0, slots=slots, resources=launcher.resources)] if leads else []
     warnings = launcher.warnings
     if workers:
-        each = _ranks(document, "Worker", file.spec.mpiReplicaSpecs.Worker)
-        replicas += [Replica("worker", index, slots=slots, resources=each.resources) for index in range(workers)]
-        warnings = (*warnings, *each.warnings)
+        worker_ranks = _ranks(document, "Worker", file.spec.mpiReplicaSpecs.Worker)
+        replicas += [
+            Replica("worker", index, slots=slots, resources=worker_ranks.resources) for index in range(workers)
+        ]
+        warnings = (*warnings, *worker_ranks.warnings)
     return JobSpec(
         "mpijob",
         tuple(replicas),
@@ -105,7 +107,7 @@ def read(text: str, name: str) -> JobSpec:
             launcher.line, replicas, document, (*_REPLICAS, "Launcher", "template", "spec", "containers", 0, "command")
         ),
         environment=launcher.environment,
-        name=called,
+        name=job_name,
         image=launcher.image,
         workdir=launcher.line.workdir,
         interfaces=launcher.line.interfaces,
@@ -114,12 +116,12 @@ def read(text: str, name: str) -> JobSpec:
 
 
 def check(document: Document, file: _File) -> int:
-    """Check what the controller checks, and return the number of workers.
+    """Check the rules of the controller, and return the number of workers.
 
     Raises
     ------
     JobError
-        A rule is broken.
+        A rule is violated.
     """
     for path, allowed in _VALUES:
         value: Any = file
@@ -136,8 +138,8 @@ def check(document: Document, file: _File) -> int:
     if launcher.replicas not in {None, 1}:
         raise document.error((*_REPLICAS, "Launcher", "replicas"), f"must be 1, not {launcher.replicas}")
     if worker is not None and (worker.replicas or 0) < 1:
-        said = "it is missing" if worker.replicas is None else f"not {worker.replicas}"
-        raise document.error((*_REPLICAS, "Worker", "replicas"), f"must be at least 1, {said}")
+        number = "it is missing" if worker.replicas is None else f"not {worker.replicas}"
+        raise document.error((*_REPLICAS, "Worker", "replicas"), f"must be at least 1, {number}")
     return worker.replicas or 0 if worker else 0
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes objects of a file: the one of a kind, its name, and the rules that its names must keep."""
+"""Kubernetes objects in a file: find the object of a kind, and check its name and values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hvd_kernel.jobs.spec import JobError
 
 
 class Meta(msgspec.Struct):
-    """An object's metadata, as far as it says what a job is called."""
+    """The part of an object's metadata that names a job."""
 
     name: str = ""
-    generateName: str = ""  # noqa: N815 - its name there
+    generateName: str = ""  # noqa: N815 - Kubernetes' name
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What every object's file has beside its ``spec``, which each kind adds."""
+    """Common fields of all objects; each kind adds its ``spec``."""
 
     apiVersion: str  # noqa: N815
     kind: str
@@ -29,8 +29,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     status: Any = None
 
 
-def looks(kind: str) -> Callable[[str, str], bool]:
-    """Return a function that tells whether a file has an object of a kind at its top."""
+def matcher(kind: str) -> Callable[[str, str], bool]:
+    """Return a function that matches files with a top-level object of a kind."""
     line = re.compile(rf"^[\"'{{]*kind[\"']?[ \t]*:[ \t]*[\"']?{kind}[\"']?[ \t]*(?:[,#}}].*)?$", re.MULTILINE)
     version = re.compile(r"\bapiVersion[\"']?[ \t]*:")
     return lambda text, _name: line.search(text) is not None and version.search(text) is not None
@@ -42,15 +42,17 @@ def only(text: str, name: str, kind: str, version: str) -> Document:
     Raises
     ------
     JobError
-        There is none or another, or it is of another version.
+        The file does not have exactly one object of the kind, or its version is not supported.
     """
-    found = [each for each in parse_all(text, name) if isinstance(each.value, dict) and each.value.get("kind") == kind]
-    if len(found) != 1:
-        raise JobError(f"{name}: one object of kind {kind} is expected, but there are {len(found)}: split the file.")
-    document = found[0]
+    documents = [doc for doc in parse_all(text, name) if isinstance(doc.value, dict) and doc.value.get("kind") == kind]
+    if len(documents) != 1:
+        raise JobError(
+            f"{name}: one object of kind {kind} is expected, but there are {len(documents)}: split the file."
+        )
+    document = documents[0]
     if document.value.get("apiVersion") != version:
-        said = document.value.get("apiVersion")
-        raise document.error(("apiVersion",), f"{said!r} is not known for kind {kind}: it must be {version}")
+        actual = document.value.get("apiVersion")
+        raise document.error(("apiVersion",), f"{actual!r} is not known for kind {kind}: it must be {version}")
     return document
 
 
@@ -60,22 +62,22 @@ def called(document: Document, meta: Meta, last: str, kind: str) -> str:
     Raises
     ------
     JobError
-        With ``last`` at its end it is not a pod's name.
+        The name with suffix ``last`` is not a valid name of a pod.
     """
     name = meta.name or meta.generateName.rstrip("-")
-    wrong = labels.wrong(name, last, kind) if name else "is missing: the pods are called by it"
-    if wrong:
-        raise document.error(("metadata", "name"), wrong)
+    problem = labels.wrong(name, last, kind) if name else "is missing: the pods are called by it"
+    if problem:
+        raise document.error(("metadata", "name"), problem)
     return name
 
 
 def one_of(document: Document, path: Path, value: str | None, allowed: Sequence[str]) -> None:
-    """Check a field of which only some values are known; None: it is not said.
+    """Check a field with a fixed set of values; None stands for a missing field.
 
     Raises
     ------
     JobError
-        It is another.
+        The value is not allowed.
     """
     if value is not None and value not in allowed:
         raise document.error(path, f"{value!r} is not known: it must be one of {', '.join(allowed)}")

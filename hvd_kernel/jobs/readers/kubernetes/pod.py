@@ -1,6 +1,6 @@
-"""Pod templates of Kubernetes: the first container's image, command, environment, folder and resources.
+"""Pod templates of Kubernetes: the first container's image, command, environment, working directory and resources.
 
-Kubernetes knows hundreds of fields here; those that are not named below are left to it.
+Pod templates have hundreds of fields; those not listed here are not validated.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _OF_NO_RANK = {
 
 
 class EnvVar(msgspec.Struct):
-    """A variable of a container."""
+    """An environment variable of a container."""
 
     name: str
     value: str | None = None
-    valueFrom: Any = None  # noqa: N815 - Kubernetes' name, as those below
+    valueFrom: Any = None  # noqa: N815 - Kubernetes' name, also below
 
 
 class Requirements(msgspec.Struct):
@@ -44,7 +44,7 @@ class Requirements(msgspec.Struct):
 
 
 class Container(msgspec.Struct):
-    """What is read of a container."""
+    """The fields of a container that are used."""
 
     image: str = ""
     command: list[str] | None = None
@@ -55,7 +55,7 @@ class Container(msgspec.Struct):
 
 
 class PodSpec(msgspec.Struct):
-    """What is read of a pod."""
+    """The fields of a pod that are used."""
 
     containers: list[Container]
     volumes: list[dict[str, Any]] | None = None
@@ -71,54 +71,54 @@ class Template(msgspec.Struct):
 
 
 class PodRanks(msgspec.Struct, frozen=True):
-    """What a pod's template says of the ranks in it; ``own`` has the variables that our writers put there."""
+    """The ranks of a pod's template; ``writer_variables`` were added by our writers."""
 
     image: str
     line: MpirunLine
     environment: tuple[Variable, ...]
-    own: Mapping[str, str]
+    writer_variables: Mapping[str, str]
     resources: Resources
     warnings: tuple[str, ...]
 
 
-def ranks(document: Document, path: Path, template: Template, own: tuple[str, ...] = ()) -> PodRanks:
-    """Return what the template at a path says; variables named in ``own`` are kept apart.
+def ranks(document: Document, path: Path, template: Template, writer_variables: tuple[str, ...] = ()) -> PodRanks:
+    """Read the template at a path; ``writer_variables`` are returned separately.
 
     Raises
     ------
     JobError
-        With line, column and field.
+        The template is invalid; the message has the line, column and field.
     """
-    at = (*path, "spec", "containers")
+    containers = (*path, "spec", "containers")
     if not template.spec.containers:
-        raise document.error(at, "at least one container is needed")
-    container, here = template.spec.containers[0], (*at, 0)
-    line, variables, ignored = run(document, here, container)
+        raise document.error(containers, "at least one container is needed")
+    container, container_path = template.spec.containers[0], (*containers, 0)
+    line, variables, ignored = run(document, container_path, container)
     warnings = [*_pods_ignored(template.spec, path), *ignored, *line.warnings]
-    said = [each for each in variables if each.name not in own]
+    variables_of_user = [variable for variable in variables if variable.name not in writer_variables]
     return PodRanks(
         container.image,
         msgspec.structs.replace(line, workdir=container.workingDir or line.workdir),
-        merged(said, line.environment),
-        {each.name: each.value or "" for each in variables if each.name in own},
-        resources(document, (*here, "resources"), container.resources),
+        merged(variables_of_user, line.environment),
+        {variable.name: variable.value or "" for variable in variables if variable.name in writer_variables},
+        resources(document, (*container_path, "resources"), container.resources),
         tuple(warnings),
     )
 
 
 def merged(first: Sequence[Variable], second: Sequence[Variable]) -> tuple[Variable, ...]:
-    """Return variables of two places; where both name one, the first place's."""
-    known = {each.name for each in first}
-    return (*first, *(each for each in second if each.name not in known))
+    """Merge variables; the first sequence takes precedence."""
+    names = {variable.name for variable in first}
+    return (*first, *(variable for variable in second if variable.name not in names))
 
 
 def run(document: Document, path: Path, container: Container) -> tuple[MpirunLine, list[Variable], list[str]]:
-    """Return what a container's command says, its variables, and sentences on what was ignored.
+    """Read a container; return its command, its variables, and sentences about ignored fields.
 
     Raises
     ------
     JobError
-        With line, column and field.
+        The template is invalid; the message has the line, column and field.
     """
     words = [literal(word) for word in (container.command or []) + (container.args or [])]
     try:
@@ -126,34 +126,34 @@ def run(document: Document, path: Path, container: Container) -> tuple[MpirunLin
     except JobError as error:
         raise document.error((*path, "command"), str(error).removeprefix(f"{document.name}: ")) from None
     variables, ignored = [], []
-    for number, each in enumerate(container.env or []):
-        if each.valueFrom is not None:
-            if each.name not in _SECRETS:
+    for number, variable in enumerate(container.env or []):
+        if variable.valueFrom is not None:
+            if variable.name not in _SECRETS:
                 where = ".".join(map(str, (*path, "env", number)))
-                ignored.append(f"{where}: {each.name} is ignored: only the cluster has its value")
+                ignored.append(f"{where}: {variable.name} is ignored: only the cluster has its value")
             continue
         try:
-            variables.append(Variable(each.name, literal(each.value or "")))
+            variables.append(Variable(variable.name, literal(variable.value or "")))
         except JobError as error:
             raise document.error((*path, "env", number), str(error)) from None
     return line, variables, ignored
 
 
 def literal(text: str) -> str:
-    """Return text as Kubernetes makes it of what is written: $$ is one $."""
+    """Unescape a text of a manifest, in which $$ stands for $."""
     return text.replace("$$", "$")
 
 
-def resources(document: Document, path: Path, asked: Requirements | None) -> Resources:
-    """Return requests and limits of one container.
+def resources(document: Document, path: Path, requirements: Requirements | None) -> Resources:
+    """Return the requests and limits of a container.
 
     Raises
     ------
     JobError
-        One is not a quantity, or a request is above its limit.
+        A value is not a quantity, or a request exceeds its limit.
     """
-    asked = asked or Requirements()
-    requests, limits = asked.requests or {}, asked.limits or {}
+    requirements = requirements or Requirements()
+    requests, limits = requirements.requests or {}, requirements.limits or {}
 
     def number(side: str, amounts: Amounts, name: str) -> float | None:
         try:
@@ -169,15 +169,17 @@ def resources(document: Document, path: Path, asked: Requirements | None) -> Res
     try:
         return Resources(bounds("cpu"), bounds("memory"), None if gpus is None else int(gpus))
     except JobError as error:
-        at = () if str(error).startswith(document.name) else path
-        raise document.error(at, str(error)) if at else error from None
+        error_path = () if str(error).startswith(document.name) else path
+        raise document.error(error_path, str(error)) if error_path else error from None
 
 
 def _pods_ignored(spec: PodSpec, path: Path) -> list[str]:
     shown = ".".join(map(str, (*path, "spec")))
-    told = [f"{shown}.{name} is ignored: {why}" for name, why in _OF_NO_RANK.items() if getattr(spec, name)]
-    mounted = [str(each.get("name", "?")) for each in spec.volumes or [] if "emptyDir" not in each]
+    sentences = [f"{shown}.{name} is ignored: {reason}" for name, reason in _OF_NO_RANK.items() if getattr(spec, name)]
+    mounted = [str(volume.get("name", "?")) for volume in spec.volumes or [] if "emptyDir" not in volume]
     if mounted:
-        told.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must already exist")
+        sentences.append(f"{shown}.volumes is ignored: {', '.join(mounted)} must already exist")
     others = len(spec.containers) - 1
-    return told + ([f"{shown}.containers: {others} beside the first is ignored: it has the ranks"] if others else [])
+    return sentences + (
+        [f"{shown}.containers: {others} beside the first is ignored: it has the ranks"] if others else []
+    )

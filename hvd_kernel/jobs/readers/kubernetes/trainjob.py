@@ -1,6 +1,6 @@
 """TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, with an mpi runtime.
 
-What the TrainJob does not say is its runtime's, and that is in the cluster.
+Fields that the TrainJob does not set are defined by its runtime, which exists only in the cluster.
 Source: https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go.
 """
 
@@ -21,12 +21,12 @@ _LAUNCHER = "-launcher-0-0"
 _AT = ("spec", "trainer")
 _MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
 _RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
-_RUNTIMES_OWN = "what it changes is the runtime's, which is in the cluster"
+_IN_RUNTIME = "what it changes is the runtime's, which is in the cluster"
 
 
 class _Runtime(msgspec.Struct, forbid_unknown_fields=True):
     name: Label
-    apiGroup: str | None = None  # noqa: N815 - the Trainer's names, as those below
+    apiGroup: str | None = None  # noqa: N815 - the Trainer's names, also below
     kind: str | None = None
 
 
@@ -49,16 +49,16 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     labels: Any = None
     annotations: Any = None
     initializer: Annotated[Any, msgspec.Meta(description="what it downloads must already exist")] = None
-    runtimePatches: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
-    podTemplateOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
-    podSpecOverrides: Annotated[Any, msgspec.Meta(description=_RUNTIMES_OWN)] = None  # noqa: N815
+    runtimePatches: Annotated[Any, msgspec.Meta(description=_IN_RUNTIME)] = None  # noqa: N815
+    podTemplateOverrides: Annotated[Any, msgspec.Meta(description=_IN_RUNTIME)] = None  # noqa: N815
+    podSpecOverrides: Annotated[Any, msgspec.Meta(description=_IN_RUNTIME)] = None  # noqa: N815
 
 
 class _File(objects.Manifest, kw_only=True, forbid_unknown_fields=True):
     spec: _Spec
 
 
-matches = objects.looks("TrainJob")
+matches = objects.matcher("TrainJob")
 
 
 def read(text: str, name: str) -> JobSpec:
@@ -67,7 +67,7 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field.
+        The manifest is invalid; the message has the line, column and field.
     """
     document = objects.only(text, name, "TrainJob", "trainer.kubeflow.org/v1alpha1")
     file = document.convert(_File)
@@ -75,7 +75,7 @@ def read(text: str, name: str) -> JobSpec:
     objects.one_of(document, ("spec", "managedBy"), file.spec.managedBy, _MANAGERS)
     objects.one_of(document, ("spec", "runtimeRef", "kind"), file.spec.runtimeRef.kind, _RUNTIMES)
     nodes = trainer.numNodes or 1
-    called = objects.called(document, file.metadata, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
+    job_name = objects.called(document, file.metadata, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     container = pod.Container(trainer.image or "", trainer.command, trainer.args, trainer.env)
     line, variables, ignored = pod.run(document, _AT, container)
     resources = pod.resources(document, (*_AT, "resourcesPerNode"), trainer.resourcesPerNode)
@@ -87,17 +87,17 @@ def read(text: str, name: str) -> JobSpec:
         steps=line.steps,
         np=commands.fit(line, replicas, document, (*_AT, "command")),
         environment=pod.merged(variables, line.environment),
-        name=called,
+        name=job_name,
         image=trainer.image or "",
         workdir=line.workdir,
         interfaces=line.interfaces,
-        warnings=(*_unsaid(trainer), *ignored_fields(file.spec, ("spec",)), *ignored, *line.warnings),
+        warnings=(*_missing(trainer), *ignored_fields(file.spec, ("spec",)), *ignored, *line.warnings),
     )
 
 
-def _unsaid(trainer: _Trainer) -> list[str]:
-    told = {
+def _missing(trainer: _Trainer) -> list[str]:
+    sentences = {
         "numNodes is missing: it is in the runtime, 1 is assumed": trainer.numNodes,
         "numProcPerNode is missing: it is in the runtime, one per GPU is assumed": trainer.numProcPerNode,
     }
-    return [f"spec.trainer.{sentence}" for sentence, value in told.items() if value is None]
+    return [f"spec.trainer.{sentence}" for sentence, value in sentences.items() if value is None]

@@ -1,7 +1,7 @@
-"""Polyaxon's component of version 1.1 with ``run.kind: mpijob``: a launcher, and workers of some slots each.
+"""Polyaxon's component of version 1.1 with ``run.kind: mpijob``: a launcher, and workers with slots.
 
 The launcher is not a rank: it runs an mpirun line, which starts ranks on the workers. Names are camelCase, resources
-are Kubernetes's. An operation is read too where its component stands in the same file.
+have Kubernetes' format. An operation is also supported if its component is in the same file.
 Source: https://polyaxon.com/docs/experimentation/distributed/mpi-jobs/
 """
 
@@ -82,7 +82,7 @@ class _Operation(msgspec.Struct):
 
 
 def is_one(document: Document) -> bool:
-    """Tell a component or an operation by its kind, or by a ``run`` that has a kind."""
+    """Return whether this is a component or an operation, by its kind, or by the kind of ``run``."""
     value = document.value
     if not isinstance(value, dict):
         return False
@@ -96,7 +96,7 @@ def read(document: Document) -> JobSpec:
     Raises
     ------
     JobError
-        With line, column and field.
+        The file is invalid; the message has the line, column and field.
     """
     path, component, params = _component(document)
     run = component.run
@@ -105,14 +105,14 @@ def read(document: Document) -> JobSpec:
         raise document.error((*at, "kind"), f"{run.kind!r} is not a job of ranks; allowed: mpijob")
     if run.worker is None:
         raise document.error(at, "there is no worker: ranks run on run.worker.replicas workers")
-    known = {each.name: each.value for each in component.inputs} | {key: each.value for key, each in params.items()}
+    values = {item.name: item.value for item in component.inputs} | {key: param.value for key, param in params.items()}
     resources = _resources(run.worker.container.resources, (*at, "worker", "container", "resources"), document)
     workers = tuple(
         Replica("worker", index, slots=run.slots_per_worker, resources=resources)
         for index in range(run.worker.replicas)
     )
-    line = _line(run, known, at, document)
-    told = [*line.warnings, *_warnings(document, path, run)]
+    line = _line(run, values, at, document)
+    warnings = [*line.warnings, *_warnings(document, path, run)]
     return JobSpec(
         "polyaxonfile",
         workers,
@@ -123,31 +123,31 @@ def read(document: Document) -> JobSpec:
         image=run.worker.container.image or (run.launcher.container.image if run.launcher else ""),
         workdir=line.workdir or run.worker.container.working_dir,
         interfaces=line.interfaces,
-        warnings=tuple(told),
+        warnings=tuple(warnings),
     )
 
 
 def _component(document: Document) -> tuple[Path, _Component, dict[str, _Param]]:
     if document.value.get("kind") != "operation":
-        found = document.convert(_Component)
-        return (), found, found.params
+        component = document.convert(_Component)
+        return (), component, component.params
     if "component" not in document.value:
         raise document.error((), "component is missing: one that is stored elsewhere (hubRef, pathRef) is not fetched")
     operation = document.convert(_Operation)
     return ("component",), operation.component, operation.component.params | operation.params
 
 
-def _line(run: _Run, known: Mapping[str, Any], at: Path, document: Document) -> MpirunLine:
-    """Return what the launcher runs, or, if it says nothing, each worker."""
+def _line(run: _Run, values: Mapping[str, Any], at: Path, document: Document) -> MpirunLine:
+    """Return the command of the launcher, or of the workers if the launcher has none."""
     for role, replica in (("launcher", run.launcher), ("worker", run.worker)):
-        where = (*at, role, "container")
-        fill = functools.partial(filled, known=known, document=document, path=where)
+        container_path = (*at, role, "container")
+        fill = functools.partial(filled, values=values, document=document, path=container_path)
         command = _command(replica.container, fill) if replica else []
         if command:
             try:
                 return of_words(command, document.name)
             except JobError as error:
-                raise document.error(where, str(error).removeprefix(f"{document.name}: ")) from None
+                raise document.error(container_path, str(error).removeprefix(f"{document.name}: ")) from None
     return MpirunLine(warnings=(f"{'.'.join(map(str, at))}.launcher {NO_COMMAND}",))
 
 
@@ -159,36 +159,40 @@ def _fit(line: MpirunLine, workers: tuple[Replica, ...], at: Path, document: Doc
 
 
 def _command(container: _Container, fill: Callable[[str], str] = str) -> list[str]:
-    """Return the words of a container's command; one that is a text is a shell's."""
+    """Return the words of a container's command; a command that is a text is a shell script."""
     if isinstance(container.command, str) and container.command and not container.args:
         return ["sh", "-c", fill(container.command)]
-    lists = [[each] if isinstance(each, str) else each for each in (container.command, container.args) if each]
-    return [fill(str(part)) for each in lists for part in each]
+    lists = [[item] if isinstance(item, str) else item for item in (container.command, container.args) if item]
+    return [fill(str(part)) for parts in lists for part in parts]
 
 
-def filled(text: str, known: Mapping[str, Any], document: Document, path: Path) -> str:
-    """Return a command with ``{{ name }}`` replaced by values.
+def filled(text: str, values: Mapping[str, Any], document: Document, path: Path) -> str:
+    """Replace ``{{ name }}`` in a command by values.
 
     Raises
     ------
     JobError
-        A name has no value, or is more than a name.
+        A name has no value, or is an expression.
     """
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1].strip().removeprefix("params.").removesuffix(".value")
-        if not isinstance(known.get(name), (str, int, float)):
-            raise document.error(path, f"{found[0]} has no value: there are {', '.join(sorted(known)) or 'none'}")
-        return str(known[name])
+    def value(match: re.Match[str]) -> str:
+        name = match[1].strip().removeprefix("params.").removesuffix(".value")
+        if not isinstance(values.get(name), (str, int, float)):
+            raise document.error(path, f"{match[0]} has no value: there are {', '.join(sorted(values)) or 'none'}")
+        return str(values[name])
 
     return _TEMPLATE.sub(value, text)
 
 
-def _resources(asked: _Resources, path: Path, document: Document) -> Resources:
+def _resources(requirements: _Resources, path: Path, document: Document) -> Resources:
     def bounds(name: str) -> Bounds:
-        return Bounds(*(quantity(part[name]) if name in part else None for part in (asked.requests, asked.limits)))
+        return Bounds(
+            *(quantity(part[name]) if name in part else None for part in (requirements.requests, requirements.limits))
+        )
 
-    devices = {key: value for key, value in (asked.requests | asked.limits).items() if key.endswith("/gpu")}
+    devices = {
+        key: value for key, value in (requirements.requests | requirements.limits).items() if key.endswith("/gpu")
+    }
     try:
         gpus = sum(int(value) for value in devices.values()) if devices else None
         return Resources(bounds("cpu"), bounds("memory"), gpus)
@@ -197,15 +201,17 @@ def _resources(asked: _Resources, path: Path, document: Document) -> Resources:
 
 
 def _variables(run: _Run, line: MpirunLine) -> tuple[Variable, ...]:
-    """Return the workers' variables, and those that mpirun takes along from the launcher."""
-    own, launchers = _env(run.worker), _env(run.launcher)
-    taken = {each.name: launchers.get(each.name) if each.value is None else each.value for each in line.environment}
-    named = own | {name: own.get(name) if value is None else value for name, value in taken.items()}
-    return tuple(Variable(name, value) for name, value in named.items())
+    """Return the workers' variables, and those that mpirun exports from the launcher."""
+    of_worker, of_launcher = _env(run.worker), _env(run.launcher)
+    exported = {
+        item.name: of_launcher.get(item.name) if item.value is None else item.value for item in line.environment
+    }
+    merged = of_worker | {name: of_worker.get(name) if value is None else value for name, value in exported.items()}
+    return tuple(Variable(name, value) for name, value in merged.items())
 
 
 def _env(replica: _Replica | None) -> dict[str, str | None]:
-    return {each.name: _plain(each.value) for each in replica.container.env} if replica else {}
+    return {variable.name: _plain(variable.value) for variable in replica.container.env} if replica else {}
 
 
 def _plain(value: str | float | bool | None) -> str | None:
@@ -213,7 +219,7 @@ def _plain(value: str | float | bool | None) -> str | None:
 
 
 def _warnings(document: Document, path: Path, run: _Run) -> Iterable[str]:
-    """Yield a sentence on each part of the file that is ignored."""
+    """Yield a sentence for each ignored part of the file."""
     models: dict[Path, type[msgspec.Struct]] = {
         (): _Operation if path else _Component,
         path: _Component,
@@ -225,12 +231,12 @@ def _warnings(document: Document, path: Path, run: _Run) -> Iterable[str]:
         value: Any = document.value
         for step in where:
             value = value.get(step) or {}
-        known = model.__struct_encode_fields__
+        fields = model.__struct_encode_fields__
         for name in value:
-            if name not in known and name not in _QUIET:
-                near = difflib.get_close_matches(name, known, 1, 0.8)
+            if name not in fields and name not in _QUIET:
+                near = difflib.get_close_matches(name, fields, 1, 0.8)
                 if near:
-                    hint = f"did you mean {near[0]!r}? read are {', '.join(known)}"
+                    hint = f"did you mean {near[0]!r}? read are {', '.join(fields)}"
                     raise document.error((*where, name), f"is unknown here: {hint}")
                 yield f"{'.'.join(map(str, (*where, name)))} is ignored: it is for Polyaxon's cluster"
     if run.launcher and run.worker and _command(run.worker.container) and _command(run.launcher.container):

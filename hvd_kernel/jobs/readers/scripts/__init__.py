@@ -1,1 +1,1 @@
-"""Batch scripts: their head's directives (#SBATCH, #BSUB), and the lines that start ranks."""
+"""Batch scripts: the directives in the head (#SBATCH, #BSUB), and the lines that start ranks."""

@@ -1,4 +1,4 @@
-"""The lines of a batch script below its head: variables, the folder, steps; all else runs on one node, and is noted."""
+"""The lines of a batch script after its head: variables, working directory, steps; others become warnings."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ _EXPORT = re.compile(r"export\s+[A-Za-z_]", re.ASCII)
 _SHOWN = 60
 
 
-class _Found(NamedTuple):
+class _Parsed(NamedTuple):
     started: list[MpirunLine]
     variables: dict[str, str | None]
     warnings: list[str]
 
 
 def read(text: str, name: str, slots: int) -> MpirunLine:
-    """Return what the lines say, as one; ``slots`` are the ranks that the head has room for.
+    """Parse the lines and merge them; ``slots`` is the number of ranks for which the head reserves resources.
 
     Raises
     ------
     JobError
         A launcher's flag is unknown, or a quote is not closed.
     """
-    found, workdir = _Found([], {}, []), ""
+    parsed, workdir = _Parsed([], {}, []), ""
     for number, line in lines.logical(text, name):
         if folder := commands.moved(line):
             workdir = folder
         elif not commands.is_ours(line):
-            _take(line, f"{name}:{number}", found)
-    merged = commands.together(found.started, slots)
-    own = {each.name: each.value for each in merged.environment}
+            _parse(line, f"{name}:{number}", parsed)
+    merged = commands.together(parsed.started, slots)
+    of_launchers = {variable.name: variable.value for variable in merged.environment}
     return msgspec.structs.replace(
         merged,
-        environment=tuple(Variable(each, value) for each, value in (found.variables | own).items()),
+        environment=tuple(Variable(key, value) for key, value in (parsed.variables | of_launchers).items()),
         workdir=workdir or merged.workdir,
-        warnings=(*merged.warnings, *found.warnings),
+        warnings=(*merged.warnings, *parsed.warnings),
     )
 
 
-def _take(line: str, where: str, found: _Found) -> None:
+def _parse(line: str, where: str, parsed: _Parsed) -> None:
     if _EXPORT.match(line) and not commands.expands(line):
         for word in shlex.split(line)[1:]:
             name, equals, value = word.partition("=")
-            found.variables[name] = value if equals else None
+            parsed.variables[name] = value if equals else None
     elif commands.starts_ranks(line.removeprefix("exec ")):
-        found.started.append(commands.of_line(line, where))
+        parsed.started.append(commands.of_line(line, where))
     else:
         shown = line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
-        found.warnings.append(f"{where}: `{' '.join(shown.split())}` is ignored: it is run once, not by the ranks")
+        parsed.warnings.append(f"{where}: `{' '.join(shown.split())}` is ignored: it is run once, not by the ranks")

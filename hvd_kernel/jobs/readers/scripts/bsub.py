@@ -1,4 +1,4 @@
-"""LSF's batch scripts: #BSUB lines, and steps that hvdrun, mpirun or jsrun starts.
+"""LSF's batch scripts: #BSUB lines, and steps started by hvdrun, mpirun or jsrun.
 
 Source: IBM Spectrum LSF 10.1, command reference: bsub.
 """
@@ -23,7 +23,7 @@ _GPUS = re.compile(r"\bnum=([1-9][0-9]{0,4})(/task|/host)?")
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a script by its #BSUB lines."""
+    """Return whether a script has #BSUB lines."""
     return _LOOKS.search(text) is not None
 
 
@@ -33,7 +33,7 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line and flag.
+        The script is invalid; the message has the line and flag.
     """
     head = _head(text, name)
     ranks = Directive("n", head.text("n").split(",")[0] or "1", head["n"].where if "n" in head else name).count()
@@ -58,19 +58,19 @@ def read(text: str, name: str) -> JobSpec:
 
 
 def _head(text: str, name: str) -> Head:
-    found = Head()
+    head = Head()
     for where, words in directives.of(text, "#BSUB", name):
-        at = 0
-        while at < len(words):
-            flag = words[at].removeprefix("-")
-            if flag == words[at]:
+        index = 0
+        while index < len(words):
+            flag = words[index].removeprefix("-")
+            if flag == words[index]:
                 raise Directive(flag, "", where).error("is not a flag of bsub")
-            value = "" if flag in _ALONE or at + 1 == len(words) else words[at + 1]
-            if flag == "R" and "R" in found:  # several add up
-                value = f"{found.text('R')} {value}"
-            found[flag] = Directive(flag, value, where)
-            at += 1 if flag in _ALONE else 2
-    return found
+            value = "" if flag in _ALONE or index + 1 == len(words) else words[index + 1]
+            if flag == "R" and "R" in head:  # requirements of several flags are combined
+                value = f"{head.text('R')} {value}"
+            head[flag] = Directive(flag, value, where)
+            index += 1 if flag in _ALONE else 2
+    return head
 
 
 def _slots(head: Head, ranks: int) -> int:
@@ -81,12 +81,12 @@ def _slots(head: Head, ranks: int) -> int:
 
 
 def _resources(head: Head, slots: int, hosts: int) -> Resources:
-    """Return what one host gives."""
+    """Return the resources of a host."""
     cores = _CORES.search(head.text("R"))
     cpu = int(cores[1] or 1) * slots if cores else None
-    asked = _MEMORY.search(head.text("R"))
+    memory = _MEMORY.search(head.text("R"))
     parts = {"/task": 1 / slots, "/job": hosts}
-    request = Directive("mem", asked[1], head["R"].where).bytes(MEBIBYTE) / parts.get(asked[2], 1) if asked else None
+    request = Directive("mem", memory[1], head["R"].where).bytes(MEBIBYTE) / parts.get(memory[2], 1) if memory else None
     limit = head["M"].bytes(_KIBIBYTE) * (1 if "hl" in head else slots) if head.text("M") else None
     gpus = _GPUS.search(head.text("gpu"))
     count = int(gpus[1]) * (slots if gpus[2] == "/task" else 1) if gpus else None

@@ -1,7 +1,7 @@
-"""Launcher lines of scripts and containers (srun, mpirun, horovodrun, hvdrun) -> steps, ranks, variables.
+"""Launcher lines of scripts and containers (srun, mpirun, horovodrun, hvdrun), parsed to steps, ranks and variables.
 
 Terms.
-  line   what one of them says (hvd_kernel.jobs.readers.mpirun.MpirunLine)
+  line   a parsed launcher line (hvd_kernel.jobs.readers.mpirun.MpirunLine)
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ _ALONE = {
     *("no-allocate", "no-kill", "overcommit", "overlap", "oversubscribe", "preserve-env", "pty", "quiet", "reboot"),
     *("quit-on-interrupt", "send-libs", "spread-job", "test-only", "unbuffered", "use-min-nodes", "verbose", "whole"),
 }
-"""Flags of srun that take no word of their own; all others do."""
+"""Flags of srun without a value; all others have one."""
 
 
 def starts_ranks(text: str) -> bool:
-    """Tell a line that one of the launchers begins."""
+    """Return whether a line starts with a launcher."""
     return (
         re.match(r"(?:\S*/)?srun\s", text) is not None or mpirun.matches(text, "") or mpirun.matches_horovod(text, "")
     )
 
 
 def is_ours(text: str) -> bool:
-    """Tell a line that our writers put between steps, or before them."""
+    """Return whether a line was added by our writers, before or between steps."""
     return text == lines.BARRIER or _SECRET.match(text) is not None or re.fullmatch(r"set\s+[-+].*", text) is not None
 
 
 def of_line(text: str, name: str) -> MpirunLine:
-    """Return what a launcher's line says; any other line is a step as it stands.
+    """Parse a launcher's line; any other line is a step.
 
     Raises
     ------
     JobError
-        A flag is unknown or its value wrong.
+        A flag is unknown, or its value is invalid.
     """
     text = text.removeprefix("exec ")
-    if found := lines.of_hvdrun(text):
-        step, np, interfaces = found
+    if ours := lines.of_hvdrun(text):
+        step, np, interfaces = ours
         return MpirunLine("horovodrun", np, interfaces=interfaces, steps=(step,))
     if not starts_ranks(text):
         return MpirunLine(steps=(text,))
@@ -73,12 +73,12 @@ def of_line(text: str, name: str) -> MpirunLine:
 
 
 def of_words(command: Sequence[str], name: str) -> MpirunLine:
-    """Return what a container's command says: a launcher's line, a shell's script of such lines, or one step.
+    """Parse a container's command: a launcher's line, a shell script of such lines, or a step.
 
     Raises
     ------
     JobError
-        As ``of_line``.
+        See ``of_line``.
     """
     script = _script(command)
     if script is None:
@@ -87,33 +87,33 @@ def of_words(command: Sequence[str], name: str) -> MpirunLine:
 
 
 def of_script(text: str, name: str) -> MpirunLine | None:
-    """Return what a script says of which each line starts ranks, or changes the folder; None: it does more.
+    """Parse a script whose lines all start ranks or change the folder; return None for any other script.
 
     Raises
     ------
     JobError
-        As ``of_line``.
+        See ``of_line``.
     """
-    found, workdir = [], ""
+    parsed, workdir = [], ""
     for number, line in lines.logical(text, name):
         if is_ours(line):
             continue
         if folder := moved(line):
             workdir = folder
         elif starts_ranks(line.removeprefix("exec ")):
-            found.append(of_line(line, f"{name}: line {number} of its script"))
+            parsed.append(of_line(line, f"{name}: line {number} of its script"))
         else:
             return None
-    return msgspec.structs.replace(together(found), workdir=workdir) if found else None
+    return msgspec.structs.replace(together(parsed), workdir=workdir) if parsed else None
 
 
 def fit(line: MpirunLine, replicas: Sequence[Replica], document: Document, path: Path) -> int:
-    """Return how many ranks a line starts on the replicas of a file; 0: as many as they have slots.
+    """Return the number of ranks that a line starts on the replicas of a file; 0: one for each slot.
 
     Raises
     ------
     JobError
-        They have fewer slots; the place is the command's.
+        The replicas have fewer slots than ranks; the position is that of the command.
     """
     try:
         return line.fit(replicas)
@@ -122,35 +122,35 @@ def fit(line: MpirunLine, replicas: Sequence[Replica], document: Document, path:
 
 
 def moved(line: str) -> str:
-    """Return the folder of ``cd FOLDER``; empty: it is another line."""
+    """Return the folder of ``cd FOLDER``, or an empty string for any other line."""
     parts = _words(line) if line.startswith("cd ") and not expands(line) else []
     return parts[1] if len(parts) == 2 else ""  # noqa: PLR2004 - cd, the folder
 
 
 def expands(line: str) -> bool:
-    """Tell whether a shell would put something else for a part of the line."""
+    """Return whether a shell would expand a part of the line."""
     return _EXPANDED.search(_QUOTED.sub("", line)) is not None
 
 
-def together(found: Sequence[MpirunLine], slots: int = 0) -> MpirunLine:
-    """Return several lines as one: their steps in order, the most ranks that one asks for, 0 for all ``slots``."""
-    whole = any(line.np in {0, slots} for line in found)
-    most = 0 if whole else max((line.np for line in found), default=0)
-    fewer = [line for line in found if line.np not in {0, slots, most}]
+def together(parsed: Sequence[MpirunLine], slots: int = 0) -> MpirunLine:
+    """Merge lines: their steps in order, and the maximum number of ranks, 0 for all ``slots``."""
+    whole = any(line.np in {0, slots} for line in parsed)
+    most = 0 if whole else max((line.np for line in parsed), default=0)
+    fewer = [line for line in parsed if line.np not in {0, slots, most}]
     ignored = [f"`{line.steps[0]}` asks for {line.np} rank(s): all run it" for line in fewer if line.steps]
     return MpirunLine(
-        found[0].kind if found else "",
+        parsed[0].kind if parsed else "",
         np=most,
-        environment=_unique(each for line in found for each in line.environment),
-        workdir=next((line.workdir for line in found if line.workdir), ""),
-        interfaces=_unique(each for line in found for each in line.interfaces),
-        steps=tuple(step for line in found for step in line.steps),
-        warnings=_unique([*(each for line in found for each in line.warnings), *ignored]),
+        environment=_unique(variable for line in parsed for variable in line.environment),
+        workdir=next((line.workdir for line in parsed if line.workdir), ""),
+        interfaces=_unique(interface for line in parsed for interface in line.interfaces),
+        steps=tuple(step for line in parsed for step in line.steps),
+        warnings=_unique([*(warning for line in parsed for warning in line.warnings), *ignored]),
     )
 
 
-def _unique(found: Iterable[_T]) -> tuple[_T, ...]:
-    return tuple(dict.fromkeys(found))
+def _unique(items: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(items))
 
 
 def _script(command: Sequence[str]) -> str | None:
@@ -160,26 +160,26 @@ def _script(command: Sequence[str]) -> str | None:
 
 
 def _srun(text: str, name: str) -> MpirunLine:
-    found = _OURS.fullmatch(text)
-    if found and lines.is_wrapped(found[2]):
-        return MpirunLine("slurm", np=int(found[1] or 0), steps=(found[2],))
+    ours = _OURS.fullmatch(text)
+    if ours and lines.is_wrapped(ours[2]):
+        return MpirunLine("slurm", np=int(ours[1] or 0), steps=(ours[2],))
     line = words(text, name)
-    at, np = 1, 0
-    while at < len(line) and line[at].value.startswith("-"):
-        flag, value, taken = _flag(line, at)
+    index, np = 1, 0
+    while index < len(line) and line[index].value.startswith("-"):
+        flag, value, count = _flag(line, index)
         if flag in {"-n", "--ntasks"}:
             if not _COUNT.fullmatch(value):
                 raise JobError(f"{name}: {flag} {value}: must be a whole number of tasks, at least 1.")
             np = int(value)
-        at += taken
-    refuse_operators(line[at:], name)
-    return MpirunLine("slurm", np=np, steps=(" ".join(word.raw for word in line[at:]),) if line[at:] else ())
+        index += count
+    refuse_operators(line[index:], name)
+    return MpirunLine("slurm", np=np, steps=(" ".join(word.raw for word in line[index:]),) if line[index:] else ())
 
 
-def _flag(line: Sequence[ShellWord], at: int) -> tuple[str, str, int]:
-    """Return a flag, its value, and how many words that were."""
-    text = line[at].value
-    following = line[at + 1].value if at + 1 < len(line) else ""
+def _flag(line: Sequence[ShellWord], index: int) -> tuple[str, str, int]:
+    """Return a flag, its value, and the number of words."""
+    text = line[index].value
+    following = line[index + 1].value if index + 1 < len(line) else ""
     if text.startswith("--"):
         flag, equals, value = text.partition("=")
         return (flag, value, 1) if equals or flag[2:] in _ALONE else (flag, following, 2)

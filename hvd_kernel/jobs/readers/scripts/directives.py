@@ -1,4 +1,4 @@
-"""Directives at the head of a batch script: ``#SBATCH --nodes=2``, ``#BSUB -n 8``, as flags with values and lines."""
+"""Directives in the head of a batch script, ``#SBATCH --nodes=2`` or ``#BSUB -n 8``: flags, values and positions."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _COUNT = re.compile(r"[1-9][0-9]{0,5}|0", re.ASCII)
 
 
 class Directive(NamedTuple):
-    """A flag: its name without dashes, its value, and where it stands."""
+    """A flag: its name without dashes, its value, and its position."""
 
     flag: str
     value: str
     where: str
 
-    def error(self, what: str) -> JobError:
-        """Return an error on this flag."""
-        return JobError(f"{self.where}: {self.flag} {self.value!r} {what}.")
+    def error(self, problem: str) -> JobError:
+        """Return an error about this flag."""
+        return JobError(f"{self.where}: {self.flag} {self.value!r} {problem}.")
 
     def count(self, low: int = 1) -> int:
-        """Return the value as a whole number.
+        """Return the value as an integer.
 
         Raises
         ------
         JobError
-            It is none, or below ``low``.
+            The value is not an integer, or is below ``low``.
         """
         if not _COUNT.fullmatch(self.value) or int(self.value) < low:
             raise self.error(f"must be a whole number, at least {low}")
         return int(self.value)
 
     def bytes(self, unit: int) -> int:
-        """Return the value as an amount of memory; a plain number counts ``unit`` bytes.
+        """Return the value as bytes of memory; a plain number is in units of ``unit`` bytes.
 
         Raises
         ------
         JobError
-            It is none.
+            The value is not an amount of memory.
         """
         try:
             return size(self.value, unit=unit)
@@ -51,15 +51,15 @@ class Directive(NamedTuple):
 
 
 class Head(dict[str, Directive]):
-    """The flags of one component; of one that is given twice the last counts, as schedulers do."""
+    """The flags of a component by name; the last of duplicate flags takes precedence, as in schedulers."""
 
     def text(self, name: str) -> str:
-        """Return a flag's value; empty: it is not there."""
+        """Return a flag's value, or an empty string."""
         return self[name].value if name in self else ""
 
 
 def of(text: str, mark: str, name: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield where each directive stands, and its words. The first line that does something ends the head.
+    """Yield the position and the words of each directive, up to the first command.
 
     Raises
     ------

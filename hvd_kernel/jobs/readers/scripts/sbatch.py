@@ -1,4 +1,4 @@
-"""Slurm's batch scripts: #SBATCH lines (components of a heterogeneous job too), and steps that srun starts.
+"""Slurm's batch scripts: #SBATCH lines, also of heterogeneous jobs, and steps started by srun.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
@@ -26,7 +26,7 @@ _NODES = re.compile(r"([0-9]{1,6})(?:-[0-9]{1,6})?", re.ASCII)
 
 
 def matches(text: str, _name: str) -> bool:
-    """Tell a script by its #SBATCH lines."""
+    """Return whether a script has #SBATCH lines."""
     return _LOOKS.search(text) is not None
 
 
@@ -36,7 +36,7 @@ def read(text: str, name: str) -> JobSpec:
     Raises
     ------
     JobError
-        With line and flag.
+        The script is invalid; the message has the line and flag.
     """
     heads = _heads(text, name)
     alone = len(heads) > 1 and not _TOGETHER.search(text)
@@ -62,21 +62,21 @@ def read(text: str, name: str) -> JobSpec:
 
 
 def _heads(text: str, name: str) -> list[Head]:
-    found = [Head()]
+    heads = [Head()]
     for where, words in directives.of(text, "#SBATCH", name):
         if words[:1] and words[0] in _APART:
-            found.append(Head())
+            heads.append(Head())
             continue
-        at = 0
-        while at < len(words):
-            directive, taken = _directive(words, at, where)
-            found[-1][directive.flag] = directive
-            at += taken
-    return found
+        index = 0
+        while index < len(words):
+            directive, count = _directive(words, index, where)
+            heads[-1][directive.flag] = directive
+            index += count
+    return heads
 
 
-def _directive(words: list[str], at: int, where: str) -> tuple[Directive, int]:
-    text, following = words[at], words[at + 1] if at + 1 < len(words) else ""
+def _directive(words: list[str], index: int, where: str) -> tuple[Directive, int]:
+    text, following = words[index], words[index + 1] if index + 1 < len(words) else ""
     if text.startswith("--"):
         flag, equals, value = text[2:].partition("=")
         return (
@@ -100,10 +100,10 @@ def _replicas(head: Head, first: int) -> list[Replica]:
 def _nodes(head: Head) -> int:
     if "nodes" not in head:
         return 0
-    found = _NODES.fullmatch(head.text("nodes"))
-    if found is None or found[1].strip("0") == "":
+    match = _NODES.fullmatch(head.text("nodes"))
+    if match is None or match[1].strip("0") == "":
         raise head["nodes"].error("must be a number of nodes, at least 1, or two of them, as in 2-4")
-    return int(found[1])
+    return int(match[1])
 
 
 def _per_node(head: Head) -> int:
@@ -121,9 +121,9 @@ def _resources(head: Head, slots: int, nodes: int) -> Resources:
 def _gpus(head: Head, slots: int, nodes: int) -> int | None:
     """Return the GPUs of a node."""
     times = {"gpus-per-node": 1, "gpus-per-task": slots}
-    for flag, each in times.items():
+    for flag, factor in times.items():
         if flag in head:
-            return _gpu_count(head[flag], head.text(flag)) * each
+            return _gpu_count(head[flag], head.text(flag)) * factor
     if "gpus" in head:
         return -(-_gpu_count(head["gpus"], head.text("gpus")) // nodes)
     generic = [part for part in head.text("gres").split(",") if part.split(":")[0] == "gpu"]
@@ -131,12 +131,12 @@ def _gpus(head: Head, slots: int, nodes: int) -> int | None:
 
 
 def _gpu_count(directive: Directive, text: str) -> int:
-    found = _GPUS.fullmatch(text)
-    if found is None:
+    match = _GPUS.fullmatch(text)
+    if match is None:
         raise directive.error("must be a number of GPUs, as in 4 or a100:4")
-    return int(found[1])
+    return int(match[1])
 
 
 def _both(amount: float | None) -> Bounds:
-    """Return an amount that Slurm sets aside, and does not let be exceeded."""
+    """Return an amount that Slurm both reserves and enforces."""
     return Bounds(amount, amount)

@@ -1,1 +1,1 @@
-"""Rows for an estimator: from a DataFrame into parquet files, and from there to the ranks as arrays."""
+"""Rows for an estimator: written from a DataFrame to parquet files, and read by the ranks as arrays."""

@@ -1,9 +1,9 @@
-"""What a column holds, and its values as an array. Without Spark: ranks read with it.
+"""Types and values of columns. Does not import Spark, as ranks use it.
 
 Terms.
-  kind   of a column, as Spark has it: a scalar's type ("double", "long"), "array", "dense" or "sparse" (vectors; sparse
-         where each row is)
-  shape  of one row's value: () of a scalar, (n,) of a list of n numbers
+  kind   type of a column: Spark's name of a scalar type ("double", "long"), "array", "dense" or "sparse" (vectors;
+         sparse if all rows are)
+  shape  shape of a row's value: () for a scalar, (n,) for a list of n numbers
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a data set. ``shape`` is None where rows differ, or the values are no numbers."""
+    """A column of a data set. ``shape`` is None if it differs between rows, or the values are not numbers."""
 
     name: str
     kind: str
@@ -34,42 +34,42 @@ class Column:
 
 
 def to_json(columns: Iterable[Column], rows: int, size: int) -> str:
-    """Return what is kept beside a data set: its columns, its number of rows, its bytes."""
-    return json.dumps({"version": 1, "rows": rows, "bytes": size, "columns": [asdict(each) for each in columns]})
+    """Return the description stored with a data set: its columns, number of rows and size in bytes."""
+    return json.dumps({"version": 1, "rows": rows, "bytes": size, "columns": [asdict(column) for column in columns]})
 
 
 def from_json(text: bytes | str) -> dict[str, Column]:
     """Return the columns by name."""
     return {
-        each["name"]: Column(each["name"], each["kind"], None if each["shape"] is None else tuple(each["shape"]))
-        for each in json.loads(text)["columns"]
+        row["name"]: Column(row["name"], row["kind"], None if row["shape"] is None else tuple(row["shape"]))
+        for row in json.loads(text)["columns"]
     }
 
 
 def of_arrow(table: pa.Table, kinds: Mapping[str, str]) -> dict[str, Column]:
-    """Return the columns of a table by name; their shapes are those of its rows.
+    """Return the columns of a table by name, with the shapes of its rows.
 
     Parameters
     ----------
     table
-        Rows of the data set, one at least.
+        Rows of the data set, at least one.
     kinds
-        What Spark says of them; of others the kind is told by Arrow's type.
+        Kinds known from Spark; those of other columns are derived from Arrow's types.
     """
-    found = {}
+    columns = {}
     for name in table.column_names:
         column = table[name]
-        found[name] = Column(name, kinds.get(name) or _kind(column), _shape(column))
-    return found
+        columns[name] = Column(name, kinds.get(name) or _kind(column), _shape(column))
+    return columns
 
 
 def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...] | None) -> npt.NDArray[Any]:
-    """Return a column as an array of rows x shape; what is no number stays as objects.
+    """Return a column as an array of rows x shape; values that are not numbers remain objects.
 
     Raises
     ------
     ValueError
-        A value is missing, or a list has another length.
+        A value is missing, or a list has a different length.
     """
     array = whole(column)
     if any(is_list(array.type) for is_list in _LISTS) and shape is not None:
@@ -83,7 +83,7 @@ def values(column: pa.ChunkedArray | pa.Array, name: str, shape: tuple[int, ...]
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column as one array."""
+    """Return a column as a single array."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
@@ -91,12 +91,12 @@ def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_decimal(array.type):
         array = array.cast(pa.float64())
-    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return found
+    numbers: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _even(array: pa.Array, length: int) -> bool:
-    """Tell whether all lists have this length."""
+    """Return whether all lists have this length."""
     if pa.types.is_fixed_size_list(array.type):
         return True
     return bool(np.all(np.diff(array.offsets.to_numpy()) == length))
@@ -106,13 +106,13 @@ def _shape(column: pa.ChunkedArray) -> tuple[int, ...] | None:
     kind = column.type
     if any(is_list(kind) for is_list in _LISTS):
         number = pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
-        lengths = {len(each) for each in column.slice(0, 100).to_pylist() if each is not None}
+        lengths = {len(row) for row in column.slice(0, 100).to_pylist() if row is not None}
         return (lengths.pop(),) if number and len(lengths) == 1 else None
     if holds_vectors(kind):
-        found = set(sizes(whole(column.slice(0, 100))).tolist())
-        return (found.pop(),) if len(found) == 1 else None
-    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return () if any(each(kind) for each in is_number) else None
+        lengths = set(sizes(whole(column.slice(0, 100))).tolist())
+        return (lengths.pop(),) if len(lengths) == 1 else None
+    number_checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return () if any(is_number(kind) for is_number in number_checks) else None
 
 
 def _kind(column: pa.ChunkedArray) -> str:

@@ -1,6 +1,6 @@
-"""A DataFrame as parquet files in a store: split into rows to train and to validate on, once for each DataFrame.
+"""Writes a DataFrame to parquet files in a store, once per DataFrame, split into rows for training and validation.
 
-What Spark knows of the columns and parquet does not is kept beside the files: a list of numbers may be a vector.
+Column types that parquet cannot store, such as vectors, are described in a file next to the parquet files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hvd_kernel.spark.common.data.columns import VECTORS, Column, from_json, of_
 from hvd_kernel.spark.common.data.reader import Source, files, row_groups, source_of
 from hvd_kernel.spark.common.store import Store
 
-TOLD = "_hvd_columns.json"
-_ROW_GROUP_BYTES = 16 << 20  # of a file that a few ranks read, each reads its own groups
+COLUMNS_FILE = "_hvd_columns.json"
+_ROW_GROUP_BYTES = 16 << 20  # ranks that share a file read separate row groups
 _prepared: weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Prepared]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Data sets in a store: number ``index`` of its paths, None: what the user has put there."""
+    """Data sets in a store at the paths with number ``index``; None: written by the user."""
 
     index: int | None
     train: Source
@@ -34,13 +34,13 @@ class Prepared:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """All columns by name."""
+        """The columns by name."""
         return self.train.columns
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which rows and columns are wanted of a DataFrame. ``compress``: whether sparse vectors are stored as such."""
+class Selection:
+    """Rows and columns of a DataFrame to be written. ``compress``: store sparse vectors without zeros."""
 
     features: Sequence[str] | None
     labels: Sequence[str]
@@ -52,75 +52,86 @@ class Wanted:
     compress: bool = False
 
 
-def prepare(frame: Any, store: Store, wanted: Wanted) -> Prepared:
-    """Write a DataFrame's rows into the store; the same DataFrame is written once.
+def prepare(frame: Any, store: Store, selection: Selection) -> Prepared:
+    """Write a DataFrame to the store, unless it has been written before.
 
     Raises
     ------
     ValueError
-        A column is missing, or no row is left to train or to validate on.
+        A column is missing, or there are no rows for training or validation.
     """
-    if wanted.ranks <= 0 or wanted.files_per_rank <= 0:
-        raise ValueError(f"num_proc={wanted.ranks} and partitions_per_process={wanted.files_per_rank} must both be > 0")
-    columns = _columns(frame, wanted)
-    key = (store, tuple(columns), tuple(wanted.labels), repr(wanted.validation), wanted.seed, wanted.compress)
-    known = _prepared.setdefault(frame, {})
-    if key not in known or not store.exists(store.get_train_data_path(known[key].index)):
-        known[key] = _written(frame, store, wanted, columns)
-    return known[key]
+    if selection.ranks <= 0 or selection.files_per_rank <= 0:
+        raise ValueError(
+            f"num_proc={selection.ranks} and partitions_per_process={selection.files_per_rank} must both be > 0"
+        )
+    columns = _columns(frame, selection)
+    key = (
+        store,
+        tuple(columns),
+        tuple(selection.labels),
+        repr(selection.validation),
+        selection.seed,
+        selection.compress,
+    )
+    prepared = _prepared.setdefault(frame, {})
+    if key not in prepared or not store.exists(store.get_train_data_path(prepared[key].index)):
+        prepared[key] = _write(frame, store, selection, columns)
+    return prepared[key]
 
 
-def found(store: Store, wanted: Wanted, idx: int | None = None) -> Prepared:
-    """Return the data sets that are in the store already.
+def existing(store: Store, selection: Selection, idx: int | None = None) -> Prepared:
+    """Return the data sets that are already in the store.
 
     Raises
     ------
     ValueError
-        There are none, or a column is missing.
+        There are no data sets, or a column is missing.
     """
-    train = _told(store, store.get_train_data_path(idx))
+    train = _open(store, store.get_train_data_path(idx))
     path = store.get_val_data_path(idx)
-    validation = _told(store, path) if wanted.validation and store.exists(path) else None
-    if wanted.validation and validation is None:
-        raise ValueError(f"validation={wanted.validation!r}, but there is no data to validate on in {path}.")
+    validation = _open(store, path) if selection.validation and store.exists(path) else None
+    if selection.validation and validation is None:
+        raise ValueError(f"validation={selection.validation!r}, but there is no data to validate on in {path}.")
     return Prepared(idx, train, validation)
 
 
-def _columns(frame: Any, wanted: Wanted) -> list[str]:
-    """Return the columns that go into the store."""
-    if not wanted.labels:
+def _columns(frame: Any, selection: Selection) -> list[str]:
+    """Return the names of the columns to be written."""
+    if not selection.labels:
         raise ValueError("Parameter label_columns cannot be None or empty")
-    split = wanted.validation if isinstance(wanted.validation, str) else None
-    special = [*wanted.labels, *filter(None, [wanted.weight, split])]
-    features = [name for name in frame.columns if name not in special] if wanted.features is None else wanted.features
-    named = [("Label", wanted.labels), ("Feature", features)]
-    named += [("Sample weight", [wanted.weight])] if wanted.weight else []
+    split = selection.validation if isinstance(selection.validation, str) else None
+    special = [*selection.labels, *filter(None, [selection.weight, split])]
+    features = (
+        [name for name in frame.columns if name not in special] if selection.features is None else selection.features
+    )
+    named = [("Label", selection.labels), ("Feature", features)]
+    named += [("Sample weight", [selection.weight])] if selection.weight else []
     named += [("Validation", [split])] if split else []
-    for what, names in named:
+    for role, names in named:
         for name in names:
             if name not in frame.columns:
-                raise ValueError(f"{what} column {name} does not exist in the DataFrame")
-    return list(dict.fromkeys([*features, *wanted.labels, *filter(None, [wanted.weight])]))
+                raise ValueError(f"{role} column {name} does not exist in the DataFrame")
+    return list(dict.fromkeys([*features, *selection.labels, *filter(None, [selection.weight])]))
 
 
-def _written(frame: Any, store: Store, wanted: Wanted, columns: Sequence[str]) -> Prepared:
-    train, validation = _split(frame, wanted)
+def _write(frame: Any, store: Store, selection: Selection, columns: Sequence[str]) -> Prepared:
+    train, validation = _split(frame, selection)
     index = _free(store)
-    kinds = _kinds(frame, wanted, columns)
-    files_at_most = wanted.ranks * wanted.files_per_rank
+    kinds = _kinds(frame, selection, columns)
+    files_at_most = selection.ranks * selection.files_per_rank
     sources = []
     for part, path in ((train, store.get_train_data_path(index)), (validation, store.get_val_data_path(index))):
         if part is None:
             continue
-        chosen = part.select([_storable(name, kinds[name], wanted).alias(name) for name in columns])
-        if chosen_partitions(chosen) > files_at_most:
-            chosen = chosen.coalesce(files_at_most)
-        writer = chosen.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
+        selected = part.select([_storable(name, kinds[name], selection).alias(name) for name in columns])
+        if chosen_partitions(selected) > files_at_most:
+            selected = selected.coalesce(files_at_most)
+        writer = selected.write.mode("overwrite").option("parquet.block.size", _ROW_GROUP_BYTES)
         writer.parquet(store.spark_path(path))
-        sources.append(_tell(store, path, kinds))
+        sources.append(_describe(store, path, kinds))
     if validation is not None and not sources[1].groups:
         raise ValueError(
-            f"Validation DataFrame does not have any samples with validation param {wanted.validation}: choose a "
+            f"Validation DataFrame does not have any samples with validation param {selection.validation}: choose a "
             "larger share, or set the column in some rows."
         )
     if not sources[0].groups:
@@ -129,76 +140,76 @@ def _written(frame: Any, store: Store, wanted: Wanted, columns: Sequence[str]) -
 
 
 def chosen_partitions(frame: Any) -> int:
-    """Return the number of partitions; 0 where a client of Spark Connect cannot know."""
+    """Return the number of partitions; 0 if it is unknown, in a client of Spark Connect."""
     try:
         return int(frame.rdd.getNumPartitions())
-    except Exception:  # noqa: BLE001 - each version of Spark Connect refuses by a class of its own
+    except Exception:  # noqa: BLE001 - the error class differs between versions of Spark Connect
         return 0
 
 
-def _split(frame: Any, wanted: Wanted) -> tuple[Any, Any]:
-    """Return the rows to train on, and those to validate on or None."""
-    by = wanted.validation
+def _split(frame: Any, selection: Selection) -> tuple[Any, Any]:
+    """Return the rows for training, and those for validation or None."""
+    by = selection.validation
     if not by:
         return frame, None
     if isinstance(by, str):
         is_flag = frame.schema[by].dataType.typeName() == "boolean"
         chosen = sql.col(by) if is_flag else sql.col(by) > 0
         return frame.filter(~chosen), frame.filter(chosen)
-    train, validation = frame.randomSplit([1.0 - by, by], seed=0 if wanted.seed is None else wanted.seed)
+    train, validation = frame.randomSplit([1.0 - by, by], seed=0 if selection.seed is None else selection.seed)
     return train, validation
 
 
 def _free(store: Store) -> int:
-    """Return a number that no data set of the store has, and take it."""
+    """Reserve an unused data set number of the store."""
     index = 0
     while True:
-        place = store.inside(store.get_train_data_path(index))
-        if not store.fs.exists(place):
-            store.fs.makedirs(place, exist_ok=True)
+        path = store.inside(store.get_train_data_path(index))
+        if not store.fs.exists(path):
+            store.fs.makedirs(path, exist_ok=True)
             return index
         index += 1
 
 
-def _storable(name: str, kind: str, wanted: Wanted) -> Any:
+def _storable(name: str, kind: str, selection: Selection) -> Any:
     column = sql.col(f"`{name}`")
-    if kind == "sparse" and wanted.compress:
+    if kind == "sparse" and selection.compress:
         return sql.unwrap_udt(column)  # see vectors.py
     return vector_to_array(column) if kind in VECTORS else column
 
 
-def _kinds(frame: Any, wanted: Wanted, columns: Sequence[str]) -> dict[str, str]:
-    """Return what the columns hold. Spark has one type for all vectors: rows are looked at where it matters."""
+def _kinds(frame: Any, selection: Selection, columns: Sequence[str]) -> dict[str, str]:
+    """Return the kinds of the columns. Spark has one type for all vectors, so rows are inspected if it matters."""
     types = {field.name: field.dataType for field in frame.schema.fields if field.name in columns}
-    vectors = [name for name, each in types.items() if isinstance(each, VectorUDT)]
-    found = {name: "dense" if name in vectors else str(each.typeName()) for name, each in types.items()}
-    asked = [name for name in vectors if wanted.compress or name in wanted.labels]
-    if asked:
-        which = [sql.max(sql.unwrap_udt(sql.col(f"`{name}`"))["type"]) for name in asked]
-        found |= {name: "sparse" for name, each in zip(asked, frame.agg(*which).first(), strict=True) if each == 0}
-    return found
+    vectors = [name for name, data_type in types.items() if isinstance(data_type, VectorUDT)]
+    kinds = {name: "dense" if name in vectors else str(data_type.typeName()) for name, data_type in types.items()}
+    inspected = [name for name in vectors if selection.compress or name in selection.labels]
+    if inspected:
+        maxima = frame.agg(*(sql.max(sql.unwrap_udt(sql.col(f"`{name}`"))["type"]) for name in inspected)).first()
+        kinds |= {name: "sparse" for name, maximum in zip(inspected, maxima, strict=True) if maximum == 0}
+    return kinds
 
 
-def _tell(store: Store, path: str, kinds: Mapping[str, str]) -> Source:
-    """Write down what the columns of a data set are."""
+def _describe(store: Store, path: str, kinds: Mapping[str, str]) -> Source:
+    """Write the description of a data set's columns; return the data set."""
     groups = tuple(row_groups(store, path))
-    columns = _seen(store, path, kinds) if groups else {}
+    columns = _inspect(store, path, kinds) if groups else {}
     rows, size = sum(group.rows for group in groups), sum(group.size for group in groups)
-    store.write_text(f"{path}/{TOLD}", to_json(columns.values(), rows, size))
+    store.write_text(f"{path}/{COLUMNS_FILE}", to_json(columns.values(), rows, size))
     return Source(store, groups, columns)
 
 
-def _told(store: Store, path: str) -> Source:
-    """Return a data set of the store; of one that others have written, what its files say."""
+def _open(store: Store, path: str) -> Source:
+    """Return a data set of the store; without a description, its columns are inspected."""
     if not store.exists(path):
         raise ValueError(f"There is no data in {path}.")
-    told = f"{path}/{TOLD}"
-    columns = from_json(store.read(told)) if store.exists(told) else _seen(store, path, {})
+    file = f"{path}/{COLUMNS_FILE}"
+    columns = from_json(store.read(file)) if store.exists(file) else _inspect(store, path, {})
     return source_of(store, path, columns)
 
 
-def _seen(store: Store, path: str, kinds: Mapping[str, str]) -> dict[str, Column]:
-    """Look at the first rows of the first file that has any."""
+def _inspect(store: Store, path: str, kinds: Mapping[str, str]) -> dict[str, Column]:
+    """Return the columns, from the first rows of the first file that is not empty."""
     for file in files(store, path):
         with store.fs.open(file, "rb") as opened:
             parquet = ParquetFile(opened)

@@ -1,8 +1,8 @@
-"""A rank's rows as batches of arrays: read ahead by a thread, shuffled within a window.
+"""A rank's rows as batches of arrays, which a thread reads ahead and shuffles within a window.
 
 Terms.
   batch   columns by name, each an array of rows x the column's shape
-  window  rows that are held to be shuffled among each other
+  window  rows in memory that are shuffled together
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvd_kernel.spark.shares import Piece, RowGroup, share, steps
 
 Batch = dict[str, npt.NDArray[Any]]
 Held = dict[str, Any]
-"""Rows in memory: as a batch, but for sparse vectors, which stay such (an array of pyarrow)."""
+"""Rows in memory, like a batch, except that sparse vectors remain sparse (an array of pyarrow)."""
 
 _AHEAD = 4
 _WINDOW_BYTES = 256 << 20
@@ -32,7 +32,7 @@ _WINDOW_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """A data set in a store: its row groups, and the columns that are read."""
+    """A data set in a store: its row groups, and the columns to read."""
 
     store: Store
     groups: tuple[RowGroup, ...]
@@ -40,31 +40,33 @@ class Source:
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """The number of rows."""
         return sum(group.rows for group in self.groups)
 
 
 class BatchReader:
-    """One rank's batches of a source.
+    """Reads a rank's share of a source in batches.
 
     Parameters
     ----------
     source
         The data set.
     rank, size
-        Whose share, and of how many.
+        Rank and number of ranks.
     batch_size
-        Rows of a batch; the last one of an epoch has what is left.
+        Number of rows in a batch; the last batch of an epoch may be smaller.
     shuffle
-        Whether the order changes from epoch to epoch. ``even``: as of ``shares.share``.
+        Whether the order changes from epoch to epoch.
+    even
+        See ``shares.share``.
     seed
-        Of the order, the same on all ranks.
+        Seed of the order, the same on all ranks.
     window
-        Rows that are shuffled among each other; None: what 256 MiB hold.
+        Number of rows that are shuffled together; None: as many as fit in 256 MiB.
     transform
-        Given each part of the rows as a pandas DataFrame; what it returns is taken.
+        Function that receives parts of the rows as a pandas DataFrame, and returns the rows to use.
     keep
-        Keep the share in memory after the first epoch, which then is the same in each.
+        Keep the share in memory after the first epoch; all epochs have the same share.
     """
 
     def __init__(
@@ -90,40 +92,40 @@ class BatchReader:
         self._keep = keep
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Give the batches of one epoch; a thread reads ahead of who takes them."""
+        """Iterate over the batches of an epoch; a thread reads ahead."""
         return Prefetch(lambda: self._batches(number), _AHEAD).take()
 
     def endless(self) -> Iterator[Batch]:
-        """Give the batches of epoch after epoch."""
+        """Iterate over the batches of all epochs, without end."""
         number = 0
         while True:
             yield from self.epoch(number)
             number += 1
 
     def _batches(self, number: int) -> Iterator[Batch]:
-        chance = np.random.default_rng((self._seed, number, self._rank)) if self._shuffle else None
+        generator = np.random.default_rng((self._seed, number, self._rank)) if self._shuffle else None
         held: list[Held] = []
         rows = 0
         for part in self._parts(number):
             held.append(part)
             rows += _length(part)
             if rows >= max(self._window, self._batch_size):
-                rest = yield from self._cut(_joined(held, chance))
+                rest = yield from self._cut(_joined(held, generator))
                 held, rows = [rest], _length(rest)
         if rows:
-            rest = yield from self._cut(_joined(held, chance))
+            rest = yield from self._cut(_joined(held, generator))
             if _length(rest):
                 yield self._batch(rest)
 
     def _cut(self, rows: Held) -> Generator[Batch, None, Held]:
-        """Give whole batches; return the rest."""
+        """Yield complete batches; return the remaining rows."""
         whole = _length(rows) - _length(rows) % self._batch_size
         for start in range(0, whole, self._batch_size):
             yield self._batch({name: column[start : start + self._batch_size] for name, column in rows.items()})
         return {name: column[whole:] for name, column in rows.items()}
 
     def _batch(self, rows: Held) -> Batch:
-        """Return rows as arrays, sparse vectors with their zeros."""
+        """Return rows as arrays, and sparse vectors as dense ones."""
         return {
             name: dense(column, name, self._length_of(name)) if isinstance(column, pa.Array) else column
             for name, column in rows.items()
@@ -163,9 +165,9 @@ class BatchReader:
 
     def _transformed(self, table: pa.Table) -> Batch:
         assert self._transform is not None
-        for at, name in enumerate(table.column_names):
+        for position, name in enumerate(table.column_names):
             if holds_vectors(table[name].type):
-                table = table.set_column(at, name, as_lists(whole(table[name]), name, self._length_of(name)))
+                table = table.set_column(position, name, as_lists(whole(table[name]), name, self._length_of(name)))
         frame = self._transform(table.to_pandas())
         return {str(name): _stacked(frame[name].to_numpy()) for name in frame.columns}
 
@@ -176,7 +178,7 @@ def source_of(store: Store, path: str, columns: Mapping[str, Column]) -> Source:
     Raises
     ------
     ValueError
-        It has no rows.
+        The data set has no rows.
     """
     groups = tuple(row_groups(store, path))
     if not groups:
@@ -185,24 +187,24 @@ def source_of(store: Store, path: str, columns: Mapping[str, Column]) -> Source:
 
 
 def row_groups(store: Store, path: str) -> Iterator[RowGroup]:
-    """List the row groups of a folder's parquet files, in the order of their names; empty ones are left out."""
+    """Yield the row groups of a folder's parquet files that are not empty, in the order of file names."""
     for file in files(store, path):
         with store.fs.open(file, "rb") as opened:
-            told = ParquetFile(opened).metadata
-        for index in range(told.num_row_groups):
-            group = told.row_group(index)
+            metadata = ParquetFile(opened).metadata
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
             if group.num_rows:
                 yield RowGroup(file, index, group.num_rows, group.total_byte_size)
 
 
 def files(store: Store, path: str) -> Sequence[str]:
-    """List a folder's parquet files; names that begin with _ or . are no data."""
-    found = sorted(store.fs.find(store.inside(path)))
-    return [each for each in found if each.endswith(".parquet") and each.rpartition("/")[2][0] not in "_."]
+    """Return a folder's parquet files, except those with names that start with _ or a dot."""
+    paths = sorted(store.fs.find(store.inside(path)))
+    return [file for file in paths if file.endswith(".parquet") and file.rpartition("/")[2][0] not in "_."]
 
 
 def _window(source: Source, *, made_dense: bool) -> int:
-    """Return how many rows there may be in memory; sparse vectors with all zeros, where they are made dense."""
+    """Return the maximum number of rows in memory; ``made_dense`` counts the zeros of sparse vectors."""
     rows, size = source.rows, sum(group.size for group in source.groups)
     if made_dense:
         widths = [column.shape[0] for column in source.columns.values() if column.kind == "sparse" and column.shape]
@@ -210,18 +212,18 @@ def _window(source: Source, *, made_dense: bool) -> int:
     return max(1, min(rows, rows * _WINDOW_BYTES // max(size, 1)))
 
 
-def _held(column: pa.ChunkedArray, told: Column) -> Any:
-    return whole(column) if holds_vectors(column.type) else values(column, told.name, told.shape)
+def _held(column: pa.ChunkedArray, description: Column) -> Any:
+    return whole(column) if holds_vectors(column.type) else values(column, description.name, description.shape)
 
 
-def _joined(parts: Sequence[Held], chance: np.random.Generator | None) -> Held:
+def _joined(parts: Sequence[Held], generator: np.random.Generator | None) -> Held:
     names = parts[0].keys()
-    order = None if chance is None else chance.permutation(sum(map(_length, parts)))
-    joined = {name: _one([part[name] for part in parts]) for name in names}
+    order = None if generator is None else generator.permutation(sum(map(_length, parts)))
+    joined = {name: _concatenate([part[name] for part in parts]) for name in names}
     return joined if order is None else {name: _in_order(column, order) for name, column in joined.items()}
 
 
-def _one(columns: Sequence[Any]) -> Any:
+def _concatenate(columns: Sequence[Any]) -> Any:
     return pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
 
 
@@ -234,7 +236,7 @@ def _length(rows: Held) -> int:
 
 
 def _stacked(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Make one array of rows that are arrays or lists."""
+    """Return an array of rows that are arrays or lists as a single array."""
     if column.dtype == object and len(column) and isinstance(column[0], np.ndarray | list):
-        return np.stack([np.asarray(each) for each in column])
+        return np.stack([np.asarray(row) for row in column])
     return column if column.flags.writeable else column.copy()

@@ -1,4 +1,4 @@
-"""Stores: where an estimator keeps its data and its runs. Horovod's names and paths."""
+"""Stores of an estimator's data and runs, with Horovod's names and paths."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What a store is: paths of data and runs below one prefix, and files that can be read and written there.
+"""Interface of a store: paths of data and runs below a prefix, and access to files.
 
 ::
 
     PREFIX/intermediate_train_data.IDX     parquet, with _hvd_columns.json beside the files
     PREFIX/intermediate_val_data.IDX
-    PREFIX/runs/RUN_ID/checkpoint          the last epoch's; checkpoint.best where it is asked for
+    PREFIX/runs/RUN_ID/checkpoint          of the last epoch; checkpoint.best if it is enabled
     PREFIX/runs/RUN_ID/logs/
 
-A store can be pickled; what connects it is made again where it is used. Nothing in it is a pickle: tables are parquet,
-what they hold is told by JSON, checkpoints are read without running code.
+A store can be pickled; its connection is created on first use. Its files contain no pickles: tables are parquet, their
+descriptions JSON, and checkpoints are read without running code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CHECKPOINT, LOGS, RUNS = "checkpoint", "logs", "runs"
 
 
 class Store:
-    """Paths and files of one prefix; ``Store.create(prefix)`` makes the kind that the prefix asks for.
+    """Paths and files below a prefix; ``Store.create(prefix)`` selects the class by the prefix.
 
-    A class that derives from it and has ``matches`` of its own is asked by ``create`` from then on, before older ones.
+    A subclass that implements ``matches`` is registered for ``create``, with priority over earlier classes.
     """
 
     _kinds: ClassVar[list[type[Store]]] = []
@@ -36,7 +36,7 @@ class Store:
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Tell whether a path is one of this kind."""
+        """Return whether this class supports a path."""
         raise NotImplementedError
 
     @staticmethod
@@ -46,10 +46,11 @@ class Store:
         Parameters
         ----------
         prefix_path
-            ``hdfs://HOST:PORT/path``, ``s3://bucket/path``, ``gs://``, ``abfs://`` and what else fsspec knows, a path
-            of this machine, ``file:///path``; on Databricks ``dbfs:/path`` and ``/dbfs/path``.
+            ``hdfs://HOST:PORT/path``, ``s3://bucket/path``, ``gs://``, ``abfs://`` and other schemes of fsspec, a local
+            path, ``file:///path``; on Databricks ``dbfs:/path`` and ``/dbfs/path``.
         *args, **kwargs
-            Of the kind: train_path, val_path, test_path, runs_path, save_runs, storage_options, checkpoint_filename.
+            Arguments of the class: train_path, val_path, test_path, runs_path, save_runs, storage_options,
+            checkpoint_filename.
 
         Raises
         ------
@@ -63,21 +64,21 @@ class Store:
             store = Store.create("s3://bucket/experiments", storage_options={"anon": False})
         """
         kind: Any = next(kind for kind in reversed(Store._kinds) if kind.matches(prefix_path))
-        found: Store = kind(prefix_path, *args, **kwargs)
-        return found
+        store: Store = kind(prefix_path, *args, **kwargs)
+        return store
 
-    # Paths. ``idx`` is the number of a data set, None: that which the user has put there.
+    # Paths. ``idx`` is the number of a data set; None: written by the user.
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to train on are."""
+        """Return the path of the training data."""
         raise NotImplementedError
 
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to validate on are."""
+        """Return the path of the validation data."""
         raise NotImplementedError
 
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to test on are."""
+        """Return the path of the test data."""
         raise NotImplementedError
 
     def get_runs_path(self) -> str:
@@ -85,7 +86,7 @@ class Store:
         raise NotImplementedError
 
     def saving_runs(self) -> bool:
-        """Tell whether checkpoints and logs are kept."""
+        """Return whether checkpoints and logs are stored."""
         raise NotImplementedError
 
     def get_run_path(self, run_id: str) -> str:
@@ -93,19 +94,19 @@ class Store:
         return f"{self.get_runs_path()}/{run_id}"
 
     def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Return the folder of a run's checkpoints; None where runs are not saved."""
+        """Return the folder of a run's checkpoints; None if runs are not saved."""
         return self.get_run_path(run_id) if self.saving_runs() else None
 
     def get_checkpoint_filename(self) -> str:
-        """Return a checkpoint's name in that folder."""
+        """Return the file name of a checkpoint."""
         return CHECKPOINT
 
     def get_logs_path(self, run_id: str) -> str | None:
-        """Return the folder of a run's logs; None where runs are not saved."""
+        """Return the folder of a run's logs; None if runs are not saved."""
         return f"{self.get_run_path(run_id)}/{self.get_logs_subdir()}" if self.saving_runs() else None
 
     def get_logs_subdir(self) -> str:
-        """Return the name of a folder of logs."""
+        """Return the name of a run's folder of logs."""
         return LOGS
 
     def get_full_path(self, path: str) -> str:
@@ -113,45 +114,45 @@ class Store:
         raise NotImplementedError
 
     def spark_path(self, path: str) -> str:
-        """Return a path as Spark's own filesystems take it."""
+        """Return a path for Spark's filesystems."""
         return self.get_full_path(path)
 
     # Files.
 
     @property
     def fs(self) -> Any:
-        """The filesystem, of fsspec."""
+        """The filesystem of fsspec."""
         raise NotImplementedError
 
     def inside(self, path: str) -> str:
-        """Return a path as the filesystem takes it."""
+        """Return a path for the filesystem of fsspec."""
         raise NotImplementedError
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or a folder."""
+        """Return whether a file or folder exists."""
         raise NotImplementedError
 
     def read(self, path: str) -> bytes:
-        """Return what a file holds."""
+        """Return the contents of a file."""
         raise NotImplementedError
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, whole or not at all; folders are made."""
+        """Write a file atomically; create missing folders."""
         raise NotImplementedError
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
-        """Return what makes a folder on this machine for a run's files while a context lasts."""
+        """Return a context manager for a temporary local folder for a run's files."""
         raise NotImplementedError
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """Return what copies such a folder's new files into the store."""
+        """Return a function that copies new files from a local folder to the store."""
         raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
-        """Return the arguments that make it again, as they are stored beside an estimator."""
+        """Return the arguments of the constructor, which are saved with an estimator."""
         raise NotImplementedError
 
-    # What Horovod's training functions take.
+    # Interface for Horovod's training functions.
 
     def write_text(self, path: str, text: str) -> None:
         """Write a text as UTF-8."""
@@ -162,7 +163,7 @@ class Store:
         return self.get_full_path
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> SimpleNamespace:
-        """Return paths and functions of one run, as an object that can be sent to ranks."""
+        """Return the paths and functions of a run as a picklable object for ranks."""
         return SimpleNamespace(
             train_data_path=self.get_train_data_path(dataset_idx),
             val_data_path=self.get_val_data_path(dataset_idx),

@@ -1,4 +1,4 @@
-"""Stores on Databricks' filesystem, which is mounted at /dbfs on its machines."""
+"""Stores on Databricks' filesystem, which Databricks machines mount at /dbfs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCHEME, _FOLDER = "dbfs:/", "/dbfs/"
 class DBFSLocalStore(LocalStore):
     """A folder of DBFS: ``dbfs:/path``, ``dbfs:///path``, ``/dbfs/path`` or ``file:///dbfs/path``.
 
-    Ranks use its files through the mount, Spark by its own scheme. Parameters as of ``AbstractFilesystemStore``.
+    Ranks access files through the mount, Spark through its scheme. For the parameters see ``AbstractFilesystemStore``.
     """
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
@@ -21,7 +21,7 @@ class DBFSLocalStore(LocalStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Tell whether a path is one of DBFS: it is on Databricks alone."""
+        """Return whether a path is on DBFS, which exists on Databricks only."""
         return "DATABRICKS_RUNTIME_VERSION" in os.environ and mounted(path).startswith(_FOLDER)
 
     def spark_path(self, path: str) -> str:
@@ -29,12 +29,12 @@ class DBFSLocalStore(LocalStore):
         return _SCHEME + self.inside(path).removeprefix(_FOLDER)
 
     def get_checkpoint_filename(self) -> str:
-        """Return a checkpoint's name, by default Horovod's for this store."""
-        return str(self._given["checkpoint_filename"] or "checkpoint.tf")
+        """Return the file name of a checkpoint, by default Horovod's for this store."""
+        return str(self._arguments["checkpoint_filename"] or "checkpoint.tf")
 
 
 def mounted(path: str) -> str:
-    """Return where a path of DBFS is on the machine; others as they are."""
+    """Return the mounted path for a path on DBFS; other paths unchanged."""
     if path.startswith(_SCHEME):
         return _FOLDER + path.removeprefix(_SCHEME).lstrip("/")
     return path.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""Stores on the filesystems of fsspec: this machine, S3, Google's, Azure's, and what else has a scheme there."""
+"""Stores on the filesystems of fsspec: local, S3, Google Cloud Storage, Azure, and other schemes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _PACKAGES = {
 
 
 class AbstractFilesystemStore(Store):
-    """A prefix of one filesystem.
+    """A prefix on a filesystem.
 
     Parameters
     ----------
     prefix_path
-        What all other paths begin with, where they are not given.
+        Prefix of all paths that are not set explicitly.
     train_path, val_path, test_path, runs_path
-        Other places for data and runs.
+        Paths of data and runs, instead of those below the prefix.
     save_runs
-        Whether checkpoints and logs are kept.
+        Whether checkpoints and logs are stored.
     storage_options
-        Of fsspec's filesystem: key, secret, endpoint_url ... They are stored with estimators that are saved: leave
-        secrets to the environment.
+        Options of the fsspec filesystem: key, secret, endpoint_url ... They are saved with estimators: set secrets in
+        the environment instead.
     checkpoint_filename
-        A checkpoint's name.
+        File name of a checkpoint.
     """
 
     scheme = ""
@@ -56,7 +56,7 @@ class AbstractFilesystemStore(Store):
         storage_options: Mapping[str, Any] | None = None,
         checkpoint_filename: str | None = None,
     ) -> None:
-        self._given: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
             "prefix_path": prefix_path,
             "train_path": train_path,
             "val_path": val_path,
@@ -69,70 +69,70 @@ class AbstractFilesystemStore(Store):
         self.prefix_path = self.get_full_path(prefix_path).rstrip("/")
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to train on are."""
+        """Return the path of the training data."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to validate on are."""
+        """Return the path of the validation data."""
         return self._data("val", idx)
 
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Return where rows to test on are."""
+        """Return the path of the test data."""
         return self._data("test", idx)
 
     def get_runs_path(self) -> str:
         """Return the folder of all runs."""
-        given: str | None = self._given["runs_path"]
-        return self.get_full_path(given) if given else f"{self.prefix_path}/{RUNS}"
+        path: str | None = self._arguments["runs_path"]
+        return self.get_full_path(path) if path else f"{self.prefix_path}/{RUNS}"
 
     def saving_runs(self) -> bool:
-        """Tell whether checkpoints and logs are kept."""
-        return bool(self._given["save_runs"])
+        """Return whether checkpoints and logs are stored."""
+        return bool(self._arguments["save_runs"])
 
     def get_checkpoint_filename(self) -> str:
-        """Return a checkpoint's name in its run's folder."""
-        return str(self._given["checkpoint_filename"] or CHECKPOINT)
+        """Return the file name of a checkpoint."""
+        return str(self._arguments["checkpoint_filename"] or CHECKPOINT)
 
     def get_full_path(self, path: str) -> str:
         """Return a path with its scheme."""
         return path if "://" in path else f"{self.scheme}{path}"
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or a folder."""
+        """Return whether a file or folder exists."""
         return bool(self.fs.exists(self.inside(path)))
 
     def read(self, path: str) -> bytes:
-        """Return what a file holds."""
+        """Return the contents of a file."""
         return bytes(self.fs.cat_file(self.inside(path)))
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, whole or not at all; folders are made."""
+        """Write a file atomically; create missing folders."""
         place = self.inside(path)
         self.fs.makedirs(place.rpartition("/")[0], exist_ok=True)
         if not self._renames():
-            self.fs.pipe_file(place, data)  # such stores show an object when all of it is there
+            self.fs.pipe_file(place, data)  # object stores create an object only once it is complete
             return
         part = f"{place}.part"
         self.fs.pipe_file(part, data)
         self.fs.mv(part, place)
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
-        """Return what makes a folder on this machine for a run's files while a context lasts."""
+        """Return a context manager for a temporary local folder for a run's files."""
         return partial(_temporary, run_id)
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """Return what copies such a folder's new files into the store."""
+        """Return a function that copies new files from a local folder to the store."""
         return _Sync(self, run_id)
 
     def description(self) -> dict[str, Any]:
-        """Return the arguments that make it again."""
-        return {name: value for name, value in self._given.items() if value is not None}
+        """Return the arguments of the constructor."""
+        return {name: value for name, value in self._arguments.items() if value is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "fs"}
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other).get("_given") == self._given
+        return type(other) is type(self) and vars(other).get("_arguments") == self._arguments
 
     def __hash__(self) -> int:
         return hash((type(self), self.prefix_path))
@@ -141,17 +141,17 @@ class AbstractFilesystemStore(Store):
         return f"{type(self).__name__}({self.prefix_path!r})"
 
     def _data(self, which: str, idx: int | None) -> str:
-        given: str | None = self._given[f"{which}_path"]
-        path = self.get_full_path(given) if given else f"{self.prefix_path}/intermediate_{which}_data"
+        explicit: str | None = self._arguments[f"{which}_path"]
+        path = self.get_full_path(explicit) if explicit else f"{self.prefix_path}/intermediate_{which}_data"
         return path if idx is None else f"{path}.{idx}"
 
     def _renames(self) -> bool:
-        """Tell whether files are written under another name first."""
+        """Return whether files are first written under a temporary name."""
         return True
 
 
 class FilesystemStore(AbstractFilesystemStore):
-    """A prefix of any filesystem that fsspec has a package for; parameters as of ``AbstractFilesystemStore``.
+    """A prefix on any filesystem of fsspec; for the parameters see ``AbstractFilesystemStore``.
 
     Raises
     ------
@@ -163,21 +163,21 @@ class FilesystemStore(AbstractFilesystemStore):
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(prefix_path, *args, **kwargs)
-        _ = self.fs  # a scheme that nobody knows is told here
+        _ = self.fs  # raises an error for an unknown scheme
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Tell that it takes what no other kind does."""
+        """Return True: this class is the fallback."""
         del path
         return True
 
     @cached_property
     def fs(self) -> Any:
-        """The filesystem, of fsspec."""
+        """The filesystem of fsspec."""
         import fsspec  # noqa: PLC0415 - of the extra `spark`
 
         scheme = self.prefix_path.partition("://")[0]
-        options = dict(self._given["storage_options"])
+        options = dict(self._arguments["storage_options"])
         if scheme == "file":
             options.setdefault("auto_mkdir", True)
         try:
@@ -190,17 +190,17 @@ class FilesystemStore(AbstractFilesystemStore):
             ) from error
 
     def inside(self, path: str) -> str:
-        """Return a path as the filesystem takes it."""
-        return str(self.fs._strip_protocol(path))  # noqa: SLF001 - fsspec's own way, which derived classes override
+        """Return a path for the filesystem of fsspec."""
+        return str(self.fs._strip_protocol(path))  # noqa: SLF001 - fsspec's hook for subclasses
 
     def get_full_path(self, path: str) -> str:
-        """Return a path with its scheme; one of this machine is made absolute."""
+        """Return a path with its scheme; make a local path absolute."""
         if "://" in path:
             return path
         return f"{_LOCAL}{Path(path).absolute()}"
 
     def spark_path(self, path: str) -> str:
-        """Return a path as Spark's own filesystems take it: s3a:// where fsspec says s3://."""
+        """Return a path for Spark's filesystems: s3a:// instead of s3://."""
         full = self.get_full_path(path)
         for scheme, other in _FOR_SPARK.items():
             if full.startswith(scheme):
@@ -212,7 +212,7 @@ class FilesystemStore(AbstractFilesystemStore):
 
 
 class LocalStore(FilesystemStore):
-    """A folder that driver and executors share: of one machine, or mounted on all."""
+    """A folder shared by driver and executors, on a single machine or mounted on all."""
 
 
 @contextmanager
@@ -222,16 +222,16 @@ def _temporary(run_id: str) -> Iterator[str]:
 
 
 class _Sync:
-    """Copies files that are newer than when they were last copied."""
+    """Copies files that have changed since the previous copy."""
 
     def __init__(self, store: AbstractFilesystemStore, run_id: str) -> None:
         self._store, self._run = store, store.get_run_path(run_id)
-        self._seen: dict[str, int] = {}
+        self._copied: dict[str, int] = {}
 
     def __call__(self, folder: str) -> None:
         for file in sorted(Path(folder).rglob("*")):
             name = str(file.relative_to(folder))
-            if not file.is_file() or self._seen.get(name) == (changed := file.stat().st_mtime_ns):
+            if not file.is_file() or self._copied.get(name) == (changed := file.stat().st_mtime_ns):
                 continue
             self._store.write(f"{self._run}/{name}", file.read_bytes())
-            self._seen[name] = changed
+            self._copied[name] = changed

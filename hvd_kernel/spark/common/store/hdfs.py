@@ -13,20 +13,20 @@ _SCHEME = "hdfs://"
 
 
 class HDFSStore(AbstractFilesystemStore):
-    """A prefix of HDFS. libhdfs has to be there (``ARROW_LIBHDFS_DIR``, ``CLASSPATH``) on driver and executors.
+    """A prefix on HDFS. Driver and executors need libhdfs (``ARROW_LIBHDFS_DIR``, ``CLASSPATH``).
 
     Parameters
     ----------
     prefix_path
-        ``hdfs://HOST:PORT/path``; ``hdfs:///path``, or a path alone: what the configuration says (``fs.defaultFS``).
+        ``hdfs://HOST:PORT/path``; with ``hdfs:///path`` or a path only, the host of ``fs.defaultFS``.
     host, port
-        Where the prefix names none.
+        Host and port, if the prefix has none.
     user, kerb_ticket, extra_conf
-        As of ``pyarrow.fs.HadoopFileSystem``.
+        See ``pyarrow.fs.HadoopFileSystem``.
     driver, temp_dir
-        Accepted.
+        No effect.
     *args, **kwargs
-        As of ``AbstractFilesystemStore``.
+        See ``AbstractFilesystemStore``.
     """
 
     scheme = _SCHEME
@@ -46,10 +46,10 @@ class HDFSStore(AbstractFilesystemStore):
     ) -> None:
         del driver, temp_dir
         super().__init__(prefix_path, *args, **kwargs)
-        found = urlsplit(self.prefix_path)
+        parts = urlsplit(self.prefix_path)
         self._connection = {
-            "host": host or found.hostname or "default",
-            "port": port or found.port or 0,
+            "host": host or parts.hostname or "default",
+            "port": port or parts.port or 0,
             "user": user,
             "kerb_ticket": kerb_ticket,
             "extra_conf": dict(extra_conf or {}) or None,
@@ -57,12 +57,12 @@ class HDFSStore(AbstractFilesystemStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Tell whether a path is one of HDFS."""
+        """Return whether a path is on HDFS."""
         return path.startswith(_SCHEME)
 
     @cached_property
     def fs(self) -> Any:
-        """The filesystem: pyarrow's, with fsspec's interface."""
+        """The filesystem of pyarrow, with fsspec's interface."""
         from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415 - of the extra `spark`
         from pyarrow.fs import HadoopFileSystem  # noqa: PLC0415 - as above
 
@@ -73,5 +73,5 @@ class HDFSStore(AbstractFilesystemStore):
         return urlsplit(self.get_full_path(path)).path
 
     def description(self) -> dict[str, Any]:
-        """Return the arguments that make it again."""
+        """Return the arguments of the constructor."""
         return super().description() | {name: value for name, value in self._connection.items() if value}

@@ -112,9 +112,9 @@ def test_what_csm_is_asked(answers: list[str | None], wanted: object, asked: lis
         questions.append(" ".join(words))
         return next(said)
 
-    assert lsf.asked(SUMMIT, ask) == wanted
+    assert lsf.query(SUMMIT, ask) == wanted
     assert questions == asked
-    assert lsf.asked(PLAIN, ask) is None
+    assert lsf.query(PLAIN, ask) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_csm_is_asked(answers: list[str | None], wanted: object, asked: lis
     [(PLAIN, True), (SUMMIT, True), ({"LSB_JOBID": "1"}, False), ({"LSB_HOSTS": "a"}, False), ({}, False)],
 )
 def test_who_is_in_a_job(env: dict[str, str], speaks: bool) -> None:
-    assert lsf.speaks(env) is speaks
+    assert lsf.in_allocation(env) is speaks
 
 
 @pytest.mark.parametrize(

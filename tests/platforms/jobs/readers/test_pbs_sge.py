@@ -29,7 +29,7 @@ PE_HOSTFILE = "n1.cluster 8 all.q@n1.cluster UNDEFINED\nn2.cluster 3 all.q@n2.cl
 
 
 def test_pbs_repeats_a_host_for_each_slot() -> None:
-    assert pbs.speaks(PBS_PRO)
+    assert pbs.in_allocation(PBS_PRO)
     spec = pbs.read(PBS_PRO, {PBS_PRO["PBS_NODEFILE"]: NODES}.get)
     assert (spec.kind, spec.name, spec.warnings) == ("pbs", "train", ())
     assert [(r.role, r.index, r.host, r.slots) for r in spec.replicas] == [
@@ -45,7 +45,7 @@ def test_torque_lists_gpus() -> None:
 
 
 def test_grid_engine_sums_a_hosts_queues() -> None:
-    assert sge.speaks(SGE)
+    assert sge.in_allocation(SGE)
     spec = sge.read(SGE, {SGE["PE_HOSTFILE"]: PE_HOSTFILE}.get)
     assert (spec.kind, spec.name, spec.warnings) == ("sge", "train", ())
     assert [(r.role, r.index, r.host, r.slots) for r in spec.replicas] == [
@@ -63,8 +63,8 @@ def test_grid_engines_file_is_told_from_its_text() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"PBS_NODEFILE": "/f"}, {"PBS_JOBID": "1"}, {"JOB_ID": "1", "NSLOTS": "1"}])
 def test_without_a_file_they_do_not_speak(env: dict[str, str]) -> None:
-    assert not pbs.speaks(env)
-    assert not sge.speaks(env)
+    assert not pbs.in_allocation(env)
+    assert not sge.in_allocation(env)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def nodes(env: dict[str, str]) -> list[tuple[object, ...]]:
 )  # fmt: skip
 def test_what_slurm_says(name: str, wanted: list[tuple[object, ...]], warnings: tuple[str, ...]) -> None:
     env = environment(name)
-    assert slurm.speaks(env)
+    assert slurm.in_allocation(env)
     assert not slurm.is_task(env)
     assert nodes(env) == wanted
     assert slurm.read(env).warnings == warnings
@@ -61,7 +61,7 @@ def test_what_slurm_says(name: str, wanted: list[tuple[object, ...]], warnings: 
 def test_old_names_of_heterogeneous_jobs() -> None:
     old = {name.replace("HET_GROUP", "PACK_GROUP"): value for name, value in environment("het-salloc").items()}
     old["SLURM_PACK_SIZE"] = old.pop("SLURM_HET_SIZE")
-    assert slurm.speaks(old)
+    assert slurm.in_allocation(old)
     assert nodes(old) == nodes(environment("het-salloc"))
 
 
@@ -85,7 +85,7 @@ def test_names_for_people() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": "1"}, {"SLURM_JOB_NODELIST": "n1"}, {"SLURM_CONF": "/etc/slurm"}])
 def test_without_a_job_slurm_does_not_speak(env: dict[str, str]) -> None:
-    assert not slurm.speaks(env)
+    assert not slurm.in_allocation(env)
 
 
 @pytest.mark.parametrize(
