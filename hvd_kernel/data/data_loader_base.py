@@ -71,7 +71,7 @@ class AsyncDataLoaderMixin(_Mixed):
         if self.async_loader_queue_size == 0:
             yield from super().__iter__()
             return
-        with closing(self._start().take()) as batches:
+        with closing(self._start().items()) as batches:
             for batch in batches:
                 yield self._process_batch(batch)
 

@@ -2,7 +2,7 @@
 
 Terms.
   reader    the thread; it runs all code of the iterable, including ``finally``
-  consumer  the thread that iterates over ``take()``
+  consumer  the thread that iterates over ``items()``
   room      maximum number of items that are buffered; the reader waits when the buffer is full
   stop      the reader finishes the current item and exits, and the consumer does not wait for it
 
@@ -37,7 +37,7 @@ class Prefetch:
         _running.add(self)
         self._reader.start()
 
-    def take(self) -> Generator[Any, None, None]:
+    def items(self) -> Generator[Any, None, None]:
         """Yield the items in order; raise the exception of the reader, if there is one."""
         try:
             while item := self._next():

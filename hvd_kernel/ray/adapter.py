@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+NOT_STARTED = "there are no ranks: call start() first."
+STARTED = "the ranks have been started already: call shutdown() first."
+
 
 @dataclass
 class BaseParams:

@@ -14,7 +14,7 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_processes import in_engine
 from hvd_kernel.ray import ray_logger
-from hvd_kernel.ray.adapter import Adapter, BaseParams
+from hvd_kernel.ray.adapter import NOT_STARTED, Adapter, BaseParams
 from hvd_kernel.ray.callbacks import Forwarding
 from hvd_kernel.ray.discovery import slots
 from hvd_kernel.ray.nodes import Nodes
@@ -106,7 +106,7 @@ class ElasticAdapter(Adapter):
             the callbacks failed.
         """
         if self._executable is None:
-            raise ClusterError("there are no ranks: call start() first.")
+            raise ClusterError(NOT_STARTED)
         cooldown_s = self.cooldown_range
         options = ElasticOptions(
             self.min_workers,

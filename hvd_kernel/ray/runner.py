@@ -18,7 +18,7 @@ from hvd_kernel.compat.tree.runner.common.util import secret, timeout
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
-from hvd_kernel.ray.adapter import Adapter
+from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter
 from hvd_kernel.ray.answers import interrupt
 from hvd_kernel.ray.callbacks import Callbacks, lasting_node
 from hvd_kernel.ray.elastic_v2 import ElasticParams
@@ -199,7 +199,7 @@ class RayExecutor:
             The class raised on a rank; the error names the rank, and its cause is the exception.
         """
         if self.adapter is not None:
-            raise ClusterError("the ranks have been started already: call shutdown() first.")
+            raise ClusterError(STARTED)
         adapter = self._adapter()
         adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
         self.adapter = adapter
@@ -283,7 +283,7 @@ class RayExecutor:
 
     def _started(self) -> Adapter:
         if self.adapter is None:
-            raise ClusterError("there are no ranks: call start() first.")
+            raise ClusterError(NOT_STARTED)
         adapter: Adapter = self.adapter
         return adapter
 

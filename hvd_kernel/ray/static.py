@@ -9,7 +9,7 @@ from typing import Any
 
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.launch import environment
-from hvd_kernel.ray.adapter import Adapter, BaseParams
+from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter, BaseParams
 from hvd_kernel.ray.answers import RankActors
 from hvd_kernel.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy, current_placement_group
 from hvd_kernel.ray.utils import map_blocking, ray_api
@@ -74,7 +74,7 @@ class StaticAdapter(Adapter):
             The class raised on a rank; the error names the rank, and its cause is the exception.
         """
         if self._ranks is not None:
-            raise ClusterError("the ranks have been started already: call shutdown() first.")
+            raise ClusterError(STARTED)
         self.strategy = self._create_strategy()
         try:
             started, _ = self.strategy.create_workers()
@@ -168,7 +168,7 @@ class StaticAdapter(Adapter):
 
     def _started_ranks(self) -> RankActors:
         if self._ranks is None:
-            raise ClusterError("there are no ranks: call start() first.")
+            raise ClusterError(NOT_STARTED)
         return self._ranks
 
 

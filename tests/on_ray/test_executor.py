@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hvdtest.ray_driver import outcomes
 
+from hvd_kernel.ray.adapter import NOT_STARTED
+
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SCRIPT = """
@@ -226,7 +228,7 @@ def test_a_rank_that_dies_is_named_with_rays_error(told: Mapping[str, Any]) -> N
 
 def test_shutdown_gives_everything_back(told: Mapping[str, Any]) -> None:
     assert told["given_back"] is True
-    assert told["ended"]["text"] == "there are no ranks: call start() first."
+    assert told["ended"]["text"] == NOT_STARTED
 
 
 def test_what_the_class_raises_is_the_cause(told: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ class Module(lightning.LightningModule):
         sample_weight: str | None,
     ) -> None:
         super().__init__()
-        self.model, self._optimizer = model, optimizer
+        self.model, self._torch_optimizer = model, optimizer
         self._losses = losses.as_list(loss)
         self._names = (list(features), list(labels), sample_weight)
         self._weights = list(weights)
@@ -38,7 +38,7 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer of the estimator."""
-        return self._optimizer
+        return self._torch_optimizer
 
     def training_step(self, batch: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
         """Return the loss of a batch."""

@@ -93,7 +93,7 @@ class BatchReader:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Iterate over the batches of an epoch; a thread reads ahead."""
-        return Prefetch(lambda: self._batches(number), _AHEAD).take()
+        return Prefetch(lambda: self._batches(number), _AHEAD).items()
 
     def endless(self) -> Iterator[Batch]:
         """Iterate over the batches of all epochs, without end."""
