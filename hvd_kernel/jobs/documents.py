@@ -94,9 +94,7 @@ def parse(text: str, name: str) -> Document:
     JobError
         The text is not YAML, is too large, or has a duplicate key.
     """
-    root = _nodes(
-        _LEFT_OUT.sub(r"\1#..", text), name, yaml.compose
-    )  # a comment of the same length, which keeps columns
+    root = _nodes(_LEFT_OUT.sub(r"\1#..", text), name, yaml.compose)  # a comment of the same length
     return _document(root, name)
 
 

@@ -29,7 +29,7 @@ class Flag(NamedTuple):
     note: str = ""
 
 
-class Given(NamedTuple):
+class ParsedFlag(NamedTuple):
     """A flag on a command line, with its values."""
 
     name: str
@@ -88,7 +88,9 @@ def table(*rows: tuple[str, Flag]) -> dict[str, Flag]:
     return {name: flag for names, flag in rows for name in names.split()}
 
 
-def split(line: Sequence[ShellWord], table: Table, name: str, spellings: Spellings = _WHOLE) -> tuple[list[Given], int]:
+def split(
+    line: Sequence[ShellWord], table: Table, name: str, spellings: Spellings = _WHOLE
+) -> tuple[list[ParsedFlag], int]:
     """Return the flags at the start of a command line, and the index of the first word after them.
 
     One and two dashes are equivalent, ``--flag=value`` is ``--flag value``, and an ellipsis is accepted. ``spellings``
@@ -99,12 +101,12 @@ def split(line: Sequence[ShellWord], table: Table, name: str, spellings: Spellin
     JobError
         A flag is unknown, refused or ambiguous, or its value is missing.
     """
-    flags: list[Given] = []
+    flags: list[ParsedFlag] = []
     index = 0
     while index < len(line) and (line[index].value[:1] == "-" or line[index].value in _LEFT_OUT):
         text = line[index].value
         if text in _LEFT_OUT:
-            flags.append(Given(text, Flag("ignored", 0, "it stands for flags that are not shown"), (), text))
+            flags.append(ParsedFlag(text, Flag("ignored", 0, "it stands for flags that are not shown"), (), text))
             index += 1
             continue
         if text == "--":
@@ -115,7 +117,7 @@ def split(line: Sequence[ShellWord], table: Table, name: str, spellings: Spellin
     return flags, index
 
 
-def _read_flag(line: Sequence[ShellWord], index: int, table: Table, name: str, spellings: Spellings) -> Given:
+def _read_flag(line: Sequence[ShellWord], index: int, table: Table, name: str, spellings: Spellings) -> ParsedFlag:
     text = line[index].value
     bare, equals, rest = text.lstrip("-").partition("=")
     if bare and bare not in table:
@@ -131,7 +133,7 @@ def _read_flag(line: Sequence[ShellWord], index: int, table: Table, name: str, s
         expected = "a value" if flag.nargs == 1 else f"{flag.nargs} values"
         raise JobError(f"{name}: {text} wants {expected}, and the line ends there.")
     spelled = " ".join(word.raw for word in line[index : index + 1 + flag.nargs - len(first)])
-    return Given(bare, flag, values, spelled)
+    return ParsedFlag(bare, flag, values, spelled)
 
 
 def _whole(begun: str, table: Table, name: str, spellings: Spellings) -> str:
@@ -151,12 +153,12 @@ def _unknown(text: str, bare: str, table: Table) -> str:
     return f"{text!r} is not a flag known here: {hint}known flags: {dashed}."
 
 
-def ignored_flags(flags: Sequence[Given]) -> tuple[str, ...]:
+def ignored_flags(flags: Sequence[ParsedFlag]) -> tuple[str, ...]:
     """Return a sentence for each ignored flag."""
     return tuple(f"{flag.spelled} is ignored: {flag.flag.note}" for flag in flags if flag.flag.use == "ignored")
 
 
-def count(flag: Given, name: str, *, most: int = 100_000) -> int:
+def count(flag: ParsedFlag, name: str, *, most: int = 100_000) -> int:
     """Return a flag's value as a whole number of at least 1.
 
     Raises

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvd_kernel.jobs.documents import parse
-from hvd_kernel.jobs.flags import Given, count, split
+from hvd_kernel.jobs.flags import ParsedFlag, count, split
 from hvd_kernel.jobs.readers import mpirun
 from hvd_kernel.jobs.shell_words import bare, refuse_operators, words
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
@@ -74,7 +74,7 @@ def _replica(options: Mapping[str, str], role: str, index: int, line: mpirun.Mpi
     return Replica(role, index, slots=slots, resources=Resources(gpus=gpus), command=options[f"{role}Command"])
 
 
-def _flags(text: str, name: str) -> list[Given]:
+def _flags(text: str, name: str) -> list[ParsedFlag]:
     line = words(text, name)
     refuse_operators(line, name)
     for index, allowed in enumerate(_PATH):
@@ -90,7 +90,7 @@ def _flags(text: str, name: str) -> list[Given]:
     return flags
 
 
-def _options(flags: Iterable[Given], name: str, file: mpirun.File | None) -> dict[str, str]:
+def _options(flags: Iterable[ParsedFlag], name: str, file: mpirun.File | None) -> dict[str, str]:
     """Return the values of flags; the command line takes precedence over --optionsFile."""
     values = {flag.name: flag.values[0] for flag in flags if flag.flag.use != "ignored"}
     path = values.pop("optionsFile", "")
@@ -112,7 +112,7 @@ def _of_file(path: str, name: str, file: mpirun.File | None) -> dict[str, str]:
 
 
 def _number(options: Mapping[str, str], flag: str, name: str) -> int:
-    return count(Given(flag, FLAGS[flag], (options[flag],), f"--{flag} {options[flag]}"), name, most=_MOST_WORKERS)
+    return count(ParsedFlag(flag, FLAGS[flag], (options[flag],), f"--{flag} {options[flag]}"), name, most=_MOST_WORKERS)
 
 
 def _check_type(kind: str, name: str) -> None:
@@ -145,7 +145,7 @@ def _variables(options: Mapping[str, str], line: mpirun.MpirunLine, name: str) -
     return tuple(Variable(key, value) for key, value in (texts | exported).items())
 
 
-def _ignored(flags: Iterable[Given]) -> Iterable[str]:
+def _ignored(flags: Iterable[ParsedFlag]) -> Iterable[str]:
     """Yield a sentence for each reason why flags are ignored, without their values, which may be passwords."""
     reasons: dict[str, list[str]] = {}
     for flag in flags:

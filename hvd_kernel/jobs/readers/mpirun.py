@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hvd_kernel.jobs.flags import Flag, Given, Spellings, Table, count, ignored_flags, split
+from hvd_kernel.jobs.flags import Flag, ParsedFlag, Spellings, Table, count, ignored_flags, split
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.shell_words import ShellWord, bare, is_assigned, program, refuse_operators, words
 from hvd_kernel.jobs.spec import MAX_RANKS, NO_COMMAND, JobError, JobSpec, Replica, Variable
@@ -180,7 +180,7 @@ def parse(text: str, name: str) -> MpirunLine:
     )
 
 
-def _used(flags: Iterable[Given], *uses: str) -> list[Given]:
+def _used(flags: Iterable[ParsedFlag], *uses: str) -> list[ParsedFlag]:
     return [flag for flag in flags if flag.flag.use in uses]
 
 
@@ -198,7 +198,7 @@ def _command(rest: Sequence[ShellWord], start: int, name: str) -> str:
     return " ".join(word.raw for word in rest[start:])
 
 
-def _hosts(flags: Sequence[Given], name: str, default: int) -> Hosts:
+def _hosts(flags: Sequence[ParsedFlag], name: str, default: int) -> Hosts:
     """Return hosts with their slots, by default ``default``; repeated hosts add up, as in Open MPI."""
     slots_of: dict[str, int] = {}
     for flag in _used(flags, "hosts"):
@@ -207,7 +207,7 @@ def _hosts(flags: Sequence[Given], name: str, default: int) -> Hosts:
     return tuple(slots_of.items())
 
 
-def _per_host(flags: Sequence[Given], name: str) -> int:
+def _per_host(flags: Sequence[ParsedFlag], name: str) -> int:
     if _used(flags, "one_per_host"):
         return 1
     ppr = next((match for flag in _used(flags, "map_by") if (match := _PPR.match(flag.values[0]))), None)
@@ -215,7 +215,7 @@ def _per_host(flags: Sequence[Given], name: str) -> int:
     return counts[-1] if counts else int(ppr[1]) if ppr else 0
 
 
-def _variables(flags: Sequence[Given], outside: dict[str, str], name: str) -> tuple[Variable, ...]:
+def _variables(flags: Sequence[ParsedFlag], outside: dict[str, str], name: str) -> tuple[Variable, ...]:
     """Return the variables set before the program and by flags; the value None is taken from the environment."""
     variables: dict[str, str | None] = dict(outside)
     for flag in flags:
@@ -233,7 +233,7 @@ def _variables(flags: Sequence[Given], outside: dict[str, str], name: str) -> tu
     return tuple(Variable(variable, value) for variable, value in variables.items())
 
 
-def _knob(flag: Given, name: str) -> str:
+def _knob(flag: ParsedFlag, name: str) -> str:
     """Return the value of a variable that horovodrun sets; the fusion threshold is in mebibytes."""
     if flag.flag.note != "MiB":
         return flag.values[0]
@@ -243,14 +243,14 @@ def _knob(flag: Given, name: str) -> str:
     return str(int(text) << 20)
 
 
-def _interfaces(flags: Sequence[Given]) -> tuple[str, ...]:
+def _interfaces(flags: Sequence[ParsedFlag]) -> tuple[str, ...]:
     texts = [item.values[0] for item in _used(flags, "interfaces")]
     texts += [item.values[1] for item in _used(flags, "mca") if MCA.get(item.values[0]) == ""]
     names = [name for text in texts for name in entries(text)]
     return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(item)))
 
 
-def _mca(flags: Sequence[Given]) -> Iterator[tuple[str, str]]:
+def _mca(flags: Sequence[ParsedFlag]) -> Iterator[tuple[str, str]]:
     """Yield Open MPI's parameters, without the component openib, which Open MPI 5 has removed."""
     for flag in _used(flags, "mca"):
         name, value = flag.values
@@ -264,7 +264,7 @@ def still_true(warnings: Sequence[str], passed: Collection[str]) -> list[str]:
     return [warning for warning in warnings if not set(passed).intersection(warning.split()[1:2])]
 
 
-def _mark_ignored(flag: Given, hosted: bool) -> Given:
+def _mark_ignored(flag: ParsedFlag, hosted: bool) -> ParsedFlag:
     """Return a flag as an ignored one if it has no effect here."""
     if flag.flag.use == "slots" and not hosted:
         return flag._replace(flag=Flag("ignored", 1, SLOTS_NOTE))
