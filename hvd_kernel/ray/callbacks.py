@@ -15,8 +15,8 @@ from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.utils import ray_api
 
 LOST_QUEUE = (
-    "values that the ranks logged did not reach the callbacks, because Ray's queue for them failed: {error}. Keep the "
-    "node of the process that called run(), then run again."
+    "values that the ranks logged did not reach the callbacks, because Ray's queue for them failed: {error}. "
+    "Call run() again."
 )
 
 _LAST = b""
