@@ -247,7 +247,7 @@ def _interfaces(flags: Sequence[ParsedFlag]) -> tuple[str, ...]:
     texts = [item.values[0] for item in _used(flags, "interfaces")]
     texts += [item.values[1] for item in _used(flags, "mca") if MCA.get(item.values[0]) == ""]
     names = [name for text in texts for name in entries(text)]
-    return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(item)))
+    return tuple(dict.fromkeys(name for name in names if not _PREFIXED.fullmatch(name)))
 
 
 def _mca(flags: Sequence[ParsedFlag]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,6 @@ from hvdtest.offenders import (
     imports,
     includes,
     module,
-    name,
     nobody,
     sources,
     text,
