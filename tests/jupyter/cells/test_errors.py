@@ -165,7 +165,7 @@ runner = sys.modules["hvd_kernel.magics.runner"]
 runner.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * os.path.exists({later!r}))"""
 
 
-def test_a9_error_before_the_timeout_is_the_cells_error_and_in_the_log(kernel: Kernel, tmp_path: Path) -> None:
+def test_a9_error_before_the_timeout_is_in_the_cell_and_log(kernel: Kernel, tmp_path: Path) -> None:
     later = tmp_path / "an hour later"
     kernel.run(CLOCK.format(later=str(later)))
     with kernel.figures(render_SHOW_AFTER_S=0.0, runner_GRACE_S=3600.0):
