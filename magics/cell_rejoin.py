@@ -95,8 +95,10 @@ class CellRejoin:
         said: list[str] = []
         try:
             self._check_ended()
-            how = {"restore": wish.restore, "force": wish.force}
-            cluster_size.resize(self._session, samples, wish.n, said.append, lambda _: None, **how)
+            restore, force = wish.restore, wish.force
+            cluster_size.resize(
+                self._session, samples, wish.n, said.append, lambda _: None, restore=restore, force=force
+            )
             wish.told.set_result("\n".join(said))
         except (ClusterError, UsageError) as error:
             said.append(str(error))

@@ -208,12 +208,12 @@ class ClusterManager:
         if self.session.spec == spec:
             return self.session
         refuse_change(self.session.spec, spec)
+        cluster_size.check_room(spec, self._living, force=force)
         if cluster_size.differs_in_size_alone(self.session, spec):
             _warn(spec, say)
             cluster_size.resize(self.session, self.samples, spec.n, say, progress, force=force)
             return self.session
         self.session.check(spec)
-        cluster_size.check_room(spec, self._living, force=force)
         change = _change(self.session.spec, spec)
         names, lost, packed = _packed(self.session, change, force=force)
         with_what = f" with {', '.join(names)} from the ranks before" if names else ""

@@ -155,10 +155,8 @@ def interrupted(before: int, requested: int, n: int) -> str:
 
 def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
     """Return the sentence before ranks leave that have values of their own. Pure."""
-    is_single = len(leaving) == 1
-    them = "it" if is_single else "them"
-    pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies {them} here"
-    whose = "leaves with its own values" if is_single else "leave with their own values"
+    pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies `{names[0]}` here"
+    whose = "leaves with its own values" if len(leaving) == 1 else "leave with their own values"
     return f"{named(leaving)} {whose} of {listed(names)}; {pull}"
 
 

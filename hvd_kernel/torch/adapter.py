@@ -22,6 +22,15 @@ _KEPT = ("_parameters", "_buffers", "_modules")  # where a module keeps its part
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
+_SPARSE = {  # layout -> the methods that return what such a tensor consists of; it has no ``nbytes``
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
 class TorchAdapter(FrameworkAdapter):
     """torch's."""
 
@@ -73,7 +82,10 @@ class TorchAdapter(FrameworkAdapter):
 
     def nbytes(self, value: Any) -> int | None:
         """Return a tensor's size."""
-        return int(value.nbytes) if issubclass(type(value), torch.Tensor) else None
+        if not issubclass(type(value), torch.Tensor):
+            return None
+        parts = _SPARSE.get(value.layout)
+        return int(value.nbytes if parts is None else sum(getattr(value, part)().nbytes for part in parts))
 
     def written(self) -> Iterable[type]:
         """Return the classes of devices and types."""

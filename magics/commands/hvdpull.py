@@ -103,6 +103,6 @@ def _absent(session: Session, names: tuple[str, ...], ranks: tuple[int, ...]) ->
     answers = session.ask("known", None, {"names": list(names)})
     for name in names:
         holders = [rank for rank, (content, _) in answers.items() if name in content["known"]]
-        if others := [rank for rank in ranks if rank not in holders]:
+        if others := [rank for rank in ranks if rank in answers and rank not in holders]:
             return undefined(name, holders, others)
     return ""

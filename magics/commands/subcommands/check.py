@@ -121,7 +121,7 @@ def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]
     A container's own frame (its kind and length) is left out where a part inside it says more. Shards are compared
     among the ranks that hold the same one.
     """
-    found = {}
+    found: dict[Path, dict[int, str]] = {}
     for path in _paths(parts):
         for ranks in _comparable(parts, path):
             digests = {rank: parts[rank][path].digest if path in parts[rank] else MISSING for rank in ranks}

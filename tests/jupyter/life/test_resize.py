@@ -105,19 +105,18 @@ def test_fresh_ranks_have_the_definitions_of_earlier_cells(kernel: Kernel) -> No
     assert kernel.run(f"%%hvdrun\n{own}").shown == ["[0-3] (True, 7, [1.0, 1.0])"]
 
 
-@pytest.mark.cluster(2)
-def test_b2_an_interrupt_while_ranks_are_added_is_undone(session: Session) -> None:
-    before = pids(session)
+def test_b2_an_interrupt_while_ranks_are_added_is_undone(own: Session) -> None:
+    before = pids(own)
 
     def press(_text: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        session.resize(4, progress=press)
-    assert (session.n, session.dead, pids(session)) == (2, (), before)
-    assert_whole(session, 2)
-    assert session.resize(3).given.ranks == (2,)
-    assert_whole(session, 3)
+        own.resize(4, progress=press)
+    assert (own.n, own.dead, pids(own)) == (2, (), before)
+    assert_whole(own, 2)
+    assert own.resize(3).given.ranks == (2,)
+    assert_whole(own, 3)
 
 
 @pytest.mark.nightly

@@ -126,6 +126,14 @@ def test_what_is_not_known_is_not_compared(value: object) -> None:
     assert of([1, value]) != of([2, value]) != ""
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_tensor_has_a_size(layout: torch.layout) -> None:
+    """Pulling one raised torch's own error about ``nbytes``."""
+    eye = torch.eye(3, dtype=torch.float64).to_sparse(layout=layout)
+    indices = {torch.sparse_coo: 2 * 3 * 8}.get(layout, (4 + 3) * 8)
+    assert digest.weigh([eye, eye]) == 2 * (indices + 3 * 8)
+
+
 def test_a_thing_inside_itself_and_a_deep_one_end() -> None:
     ring: list[object] = [1]
     ring.append(ring)
