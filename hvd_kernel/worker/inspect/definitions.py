@@ -35,16 +35,16 @@ def standing(control: Control) -> dict[str, Any]:
     space = dict(control.names)  # a copy, made in one step: a running cell may add names
     cells = control.origins.cells()
     latest = {cell.file: index for index, cell in enumerate(cells)}  # a cell that ran twice counts where it ran last
-    found = []
+    statements = []
     for index, cell in enumerate(cells):
         if latest[cell.file] != index:
             continue
         later = {name for other in cells[index + 1 :] for name, _ in assigned(other.code)}
         lines = [node.lineno for node in _statements(cell.code) if _stands(node, cell, space, later)]
         if lines:
-            found.append({"cell": cell.number, "code": cell.code, "raw": cell.raw, "lines": lines})
+            statements.append({"cell": cell.number, "code": cell.code, "raw": cell.raw, "lines": lines})
     code = [name for name, value in space.items() if _is_code(name, value)]
-    return {"cells": found, "names": code} if found or code else {}
+    return {"cells": statements, "names": code} if statements or code else {}
 
 
 def define(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -111,9 +111,9 @@ def _stands(
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     lines = range(first, (node.end_lineno or node.lineno) + 1)
     places = [function.__code__ for function in _functions(value)]
-    known = [place for place in places if place.co_filename.startswith(cell.folder)]
-    if known:
-        return any(place.co_filename == cell.file and place.co_firstlineno in lines for place in known)
+    in_cells = [place for place in places if place.co_filename.startswith(cell.folder)]
+    if in_cells:
+        return any(place.co_filename == cell.file and place.co_firstlineno in lines for place in in_cells)
     again = any(name == node.name and line > node.lineno for name, line in assigned(cell.code))
     return callable(value) and not (again or node.name in later or cell.failed or node.col_offset)
 
@@ -134,10 +134,10 @@ def _is_member(module: str, name: str, asname: str | None, space: Mapping[str, A
 def _functions(value: Any) -> list[FunctionType]:
     """Return a function without its wrappers, or the functions of a class."""
     candidates = [*vars(value).values()] if isinstance(value, type) else [value]
-    found = []
+    functions = []
     for candidate in candidates:
         with suppress(Exception):  # the object of a user's decorator
             function = inspect.unwrap(getattr(candidate, "__func__", candidate))
             if isinstance(function, FunctionType):
-                found.append(function)
-    return found
+                functions.append(function)
+    return functions

@@ -145,7 +145,7 @@ def nobody_expected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nobody_expected")
-def test_a_supervisor_sees_the_end_of_its_kernel_between_replacements() -> None:
+def test_a_supervisor_sees_its_kernel_end_between_starts() -> None:
     """It started a thousand processes before it looked, and outlived the kernel."""
     started: list[int] = []
     supervisor = supervisor_of(started)

@@ -124,7 +124,7 @@ def test_a_name_of_the_notebook_is_hinted_at(value: object, hint: str) -> None:
     assert shown(merged_error([missing], local_hint({"y": value}))) == shown(merged_error([missing]))
 
 
-def test_a_module_under_its_own_name_and_a_function_of_the_notebook_are_hinted_at() -> None:
+def test_imports_and_functions_are_hinted_at() -> None:
     def train() -> None: ...
 
     train.__module__ = "__main__"

@@ -187,6 +187,6 @@ def test_gather_refuses_by_name_what_it_cannot_keep(parts: list[Any], reason: st
     assert str(raised.value) == f"`y` cannot be gathered: {reason}; {remedy}"
 
 
-def test_shapes_that_do_not_fit_are_named_as_the_library_names_them() -> None:
+def test_shapes_that_do_not_fit_are_named_as_by_the_library() -> None:
     with pytest.raises(UsageError, match=r"`y` cannot be gathered: .*dimension.*`%hvdpull y` copies them here"):
         joined("y", {0: np.zeros((2, 2)), 1: np.zeros((2, 3))})

@@ -82,7 +82,7 @@ def test_tracebacks_and_sources_are_those_of_the_cell() -> None:
     assert fresh.names["f"].__globals__ is fresh.names
 
 
-def test_what_cannot_be_defined_is_named_and_tried_again_with_variables() -> None:
+def test_failing_definitions_are_named_and_tried_again() -> None:
     old = Rank()
     old.run(1, "base = 3\ndef needs(x=base): return x\ntwice = lambda x: 2 * x")
     fresh, lost = replayed(old)
