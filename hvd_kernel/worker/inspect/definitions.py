@@ -34,15 +34,16 @@ def standing(control: Control) -> dict[str, Any]:
     """Return the statements of earlier cells that define what this rank's names are, and the names of code."""
     space = dict(control.names)  # a copy, made in one step: a running cell may add names
     cells = control.origins.cells()
-    latest = {cell.file: index for index, cell in enumerate(cells)}  # a cell that ran twice counts where it ran last
-    statements = []
-    for index, cell in enumerate(cells):
-        if latest[cell.file] != index:
-            continue
-        later = {name for other in cells[index + 1 :] for name, _ in assigned(other.code)}
-        lines = [node.lineno for node in _statements(cell.code) if _stands(node, cell, space, later)]
-        if lines:
-            statements.append({"cell": cell.number, "code": cell.code, "raw": cell.raw, "lines": lines})
+    statements: list[dict[str, Any]] = []
+    seen: set[str] = set()  # a cell that ran twice counts where it ran last
+    later: set[str] = set()  # names that later cells have assigned
+    for cell in reversed(cells):
+        if cell.file not in seen:
+            lines = [node.lineno for node in _statements(cell.code) if _stands(node, cell, space, later)]
+            if lines:
+                statements.insert(0, {"cell": cell.number, "code": cell.code, "raw": cell.raw, "lines": lines})
+        seen.add(cell.file)
+        later |= {name for name, _ in assigned(cell.code)}
     code = [name for name, value in space.items() if _is_code(name, value)]
     return {"cells": statements, "names": code} if statements or code else {}
 
