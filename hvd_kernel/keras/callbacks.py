@@ -12,12 +12,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
+
 from hvd_kernel.core import ops
+from hvd_kernel.core.tensor import Array
 from hvd_kernel.keras.checks import ready
-from hvd_kernel.keras.flavour import array_of, keras, variables_of, weights_of
+from hvd_kernel.keras.flavour import array_of, keras, numbers_of, variables_of, weights_of
 from hvd_kernel.keras.functions import broadcast_variables
 from hvd_kernel.keras.rates import LearningRateScheduleCallback, LearningRateWarmupCallback
 
@@ -32,6 +35,11 @@ __all__ = [
 _Callback: Any = keras.callbacks.Callback
 _ModelCheckpoint: Any = keras.callbacks.ModelCheckpoint
 Logs = MutableMapping[str, Any] | None
+
+METRIC_SHAPES_DIFFER = (
+    "MetricAverageCallback: metric {name!r} has different shapes on the ranks and cannot be averaged: {shapes}. "
+    "Compile the model with the same metrics on every rank."
+)
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
@@ -88,9 +96,16 @@ class BroadcastGlobalVariablesCallback(_Callback):
 
 
 class MetricAverageCallback(_Callback):
-    """Averages every metric over the ranks at the end of an epoch, so that all see, log and act on the same.
+    """Average every metric over the ranks at the end of an epoch, so that all see, log and act on the same.
 
+    A number becomes a float; a vector, of ``F1Score(average=None)`` for example, an array of its elements' averages.
     A metric that only some ranks have, as of a validation on rank 0 alone, is averaged over those, and all get it.
+    Text, None and other values that are not numbers stay as each rank has them.
+
+    Raises
+    ------
+    ValueError
+        On every rank: a metric has different shapes on the ranks.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -103,13 +118,21 @@ class MetricAverageCallback(_Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
         """Average, in place."""
-        mine = {name: float(array_of(value)) for name, value in (logs or {}).items()}
-        everyone = ops.allgather_object(mine, name="keras.metrics")
-        names = dict.fromkeys(name for theirs in everyone for name in theirs)
-        if logs is not None:
-            for name in names:
-                values = [theirs[name] for theirs in everyone if name in theirs]
-                logs[name] = sum(values) / len(values)
+        logs = {} if logs is None else logs
+        local = {name: array for name, value in logs.items() if (array := numbers_of(value)) is not None}
+        ranks = ops.allgather_object(local, name="keras.metrics")
+        for name in dict.fromkeys(name for metrics in ranks for name in metrics):
+            if name in local or logs.get(name) is None:
+                logs[name] = _mean(name, {rank: metrics[name] for rank, metrics in enumerate(ranks) if name in metrics})
+
+
+def _mean(name: str, arrays: Mapping[int, Array]) -> Any:
+    """Return the mean of a metric's arrays, by rank; a Python number for arrays without dimensions."""
+    if len({array.shape for array in arrays.values()}) > 1:
+        shapes = ", ".join(f"{array.shape} on rank {rank}" for rank, array in arrays.items())
+        raise ValueError(METRIC_SHAPES_DIFFER.format(name=name, shapes=shapes))
+    mean: Array = np.mean(list(arrays.values()), axis=0)
+    return mean if mean.shape else mean.item()
 
 
 class BestModelCheckpoint(_ModelCheckpoint):

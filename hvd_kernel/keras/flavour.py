@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-_PIP = "pip install 'hvd-kernel[keras]'"
+from hvd_kernel.formatting.install_command import install_command
+
+_EXTENSION_TYPES = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # NumPy takes them for raw bytes
+_PIP = install_command("keras")
 
 
 def _chosen() -> ModuleType:
@@ -39,6 +42,50 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
     if IS_3:
         return np.asarray(keras.ops.convert_to_numpy(value))
     return np.asarray(value.numpy() if hasattr(value, "numpy") else keras.backend.get_value(value))
+
+
+def eager_array_of(value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as the array of the tensor that Keras makes of it: Python's numbers get 32 bits if they fit."""
+    array = array_of(value)
+    if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
+        return array
+    narrow = {"float64": keras.backend.floatx(), "int64": "int32"}.get(array.dtype.name)
+    small = array if narrow is None else array.astype(narrow)
+    return small if array.dtype.kind == "f" or np.array_equal(small, array) else array
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as a tensor of the backend.
+
+    It stays an array in a graph of TensorFlow 1, whose tensors have no values, and where JAX has no such type.
+    """
+    if IS_3:
+        if BACKEND == "jax" and _narrowed_by_jax(array.dtype):
+            return array
+        return keras.ops.convert_to_tensor(array)
+    tf = importlib.import_module("tensorflow")
+    return tf.constant(array) if tf.executing_eagerly() else array
+
+
+def _narrowed_by_jax(dtype: Any) -> bool:
+    return bool(importlib.import_module("jax").dtypes.canonicalize_dtype(dtype) != dtype)
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor or variable of the backend."""
+    if IS_3:
+        return bool(keras.ops.is_tensor(value)) or isinstance(value, keras.Variable)
+    return hasattr(value, "numpy")
+
+
+def numbers_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a number, or an array or tensor of numbers, as an array of float64 or complex128; None: it is neither."""
+    if not (is_tensor(value) or isinstance(value, int | float | np.generic | np.ndarray)):
+        return None
+    array = array_of(value)
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128)
+    return array.astype(np.float64) if array.dtype.kind in "biuf" or array.dtype.name in _EXTENSION_TYPES else None
 
 
 def variables_of(optimizer: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Collectives on values: numbers and arrays in, the same out (Horovod's signatures); one rank's variables for all."""
+"""Collectives on numbers, arrays and tensors, which return tensors; one rank's variables for all."""
 # ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from hvd_kernel.core import ops
 from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.keras.flavour import array_of, assign, path_of
+from hvd_kernel.frameworks.arguments import raised_as
+from hvd_kernel.keras.backends import argument_error
+from hvd_kernel.keras.flavour import array_of, assign, eager_array_of, path_of, tensor_of
 
 _REBUILD = "Build the same model with the same optimizer on every rank before the training."
 
 
+@raised_as(argument_error)
 def allreduce(
     value: Any,
     name: str | None = None,
@@ -25,39 +28,52 @@ def allreduce(
     compression: Any = None,  # noqa: ARG001 - Horovod's: a value is small
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the average (or ``op=Sum``, Min, Max, Product) of a number, an array or a tensor as a NumPy value.
+    """Return the average (or ``op=Sum``, Min, Max, Product) of a number, an array or a tensor as a tensor.
+
+    Parameters
+    ----------
+    value
+        Of one shape and type on all ranks. Python's numbers become float32 and int32, as in ``tf.constant``.
+
+    Returns
+    -------
+    Any
+        A tensor of Keras's backend; a NumPy array in a graph of TensorFlow 1, and on JAX one of a type with 64 bits.
 
     Raises
     ------
     ValueError
-        Both ``average`` and ``op`` are given.
+        Both ``average`` and ``op`` are given, or the process set does not exist. On TensorFlow it is an
+        InvalidArgumentError too.
 
     Example
     -------
     ::
 
-        hvd.allreduce(loss, name="loss")     # 2 ranks with 1.0 and 3.0: 2.0
+        hvd.allreduce(loss, name="loss").numpy()     # 2 ranks with 1.0 and 3.0: 2.0
     """
     chosen = reduction_of(op, average, warns=False)  # Horovod's own does not here
-    reduced = ops.allreduce(array_of(value), name, chosen, prescale_factor, postscale_factor, process_set)
-    return reduced[()]
+    return tensor_of(ops.allreduce(eager_array_of(value), name, chosen, prescale_factor, postscale_factor, process_set))
 
 
+@raised_as(argument_error)
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return all ranks' rows, one after the other, as a NumPy array."""
-    return ops.allgather(array_of(value), name, process_set)
+    """Return all ranks' rows, one after the other, as a tensor."""
+    return tensor_of(ops.allgather(eager_array_of(value), name, process_set))
 
 
+@raised_as(argument_error)
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's value as a NumPy value. Shapes and types are the same on all ranks."""
-    return ops.broadcast(array_of(value), root_rank, name, process_set)[()]
+    """Return the root's value as a tensor. Shapes and types are the same on all ranks."""
+    return tensor_of(ops.broadcast(eager_array_of(value), root_rank, name, process_set))
 
 
+@raised_as(argument_error)
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Reduce, and return this rank's share of the rows as a NumPy array."""
-    return ops.reducescatter(array_of(value), name, op, process_set)
+    """Reduce, and return this rank's share of the rows as a tensor."""
+    return tensor_of(ops.reducescatter(eager_array_of(value), name, op, process_set))
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str = "broadcast_variables") -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_kernel.core.tensor import Sum
 from hvd_kernel.keras.backends.reduction import BackendReduction
 from hvd_kernel.keras.flavour import inner, keras
 from hvd_kernel.keras.wrapping import WrappedOptimizer, WrappingState, check_plain, subclassed
@@ -15,22 +16,67 @@ from hvd_kernel.tensorflow.training.aggregation import Aggregation
 _SCALERS = tuple(kind for kind in keras.mixed_precision.LossScaleOptimizer.__mro__ if "LossScale" in kind.__name__)
 
 
+REDUCED_TWICE = (
+    "apply_gradients got gradients that are made from those that _compute_gradients has reduced: they would be "
+    "reduced twice. Apply them with the optimizer that is wrapped, or use hvd.DistributedGradientTape."
+)
+
+
 class Reducing2(WrappedOptimizer):
     """An optimizer of Keras 2."""
+
+    @property
+    def _agg_helper(self) -> Aggregation | None:
+        """Horovod's name of what sums the gradients of several passes; None: every pass is a step."""
+        aggregation: Aggregation | None = self.wrapping.aggregation
+        return aggregation
+
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
+        """Return pairs of a gradient, reduced over all ranks, and its variable, as Horovod's optimizer does.
+
+        ``apply_gradients`` does not reduce them again.
+        """
+        parent: Any = super()
+        if hasattr(parent, "_compute_gradients"):  # an older one
+            pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)  # noqa: SLF001
+        else:
+            pairs = parent.compute_gradients(loss, var_list, tape)
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        reduced = self._reduced(grads, variables)
+        self.wrapping.computed = [grad for grad in reduced if grad is not None]
+        return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         """Reduce the gradients, and do what the optimizer does with them."""
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         apply = super().apply_gradients  # type: ignore[misc]
-        aggregation = self.wrapping.aggregation
+        aggregation = self._agg_helper
+        if not self._are_reduced(grads):
+            pairs = list(zip(self._reduced(grads, variables), variables, strict=True))
         if aggregation is None:
-            reduced = self.wrapping.reduction(grads, variables)
-            return apply(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+            return apply(pairs, *args, **kwargs)
+        return aggregation.apply_gradients(lambda: _grouped(apply(pairs, *args, **kwargs)), _Uncounted, pairs)
+
+    def _reduced(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+        aggregation = self._agg_helper
+        if aggregation is None:
+            return self.wrapping.reduction(grads, variables)
         with tf.init_scope():
             _build(self, variables)
-        summed = list(zip(aggregation.compute_gradients(grads, variables), variables, strict=True))
-        return aggregation.apply_gradients(lambda: _grouped(apply(summed, *args, **kwargs)), _Uncounted, summed)
+        return aggregation.compute_gradients(grads, variables)
+
+    def _are_reduced(self, grads: list[Any]) -> bool:
+        """Tell whether gradients are those of ``_compute_gradients``: others are reduced, which keeps an average."""
+        computed, self.wrapping.computed = self.wrapping.computed, []
+        if not computed:
+            return False
+        present = [grad for grad in grads if grad is not None]
+        if present and all(any(grad is result for result in computed) for grad in present):
+            return True
+        if self.wrapping.reduction.settings.op == Sum or self._agg_helper is not None:
+            raise ValueError(REDUCED_TWICE)
+        return False
 
 
 class _Uncounted:

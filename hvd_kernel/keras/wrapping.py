@@ -21,6 +21,9 @@ class WrappingState:
     given: type
     factor: float = 1.0  # Keras averages over passes; to sum, this times its result
     aggregation: Any = None
+    computed: list[Any] = field(
+        default_factory=list
+    )  # what Keras 2's _compute_gradients has reduced, until it is applied
     sources: list[Any] = field(default_factory=list)  # of the gradients that Keras works on now
     again: Any = None  # settings, passes and whether they are averaged: to wrap another one so
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from hvd_kernel.keras.backends.reduction import BackendReduction, OptimizerSettings
@@ -25,6 +26,8 @@ def _module() -> Any:
 
 
 Compression: Any = _module().Compression
+argument_error: Callable[[str], ValueError] = getattr(_module(), "argument_error", ValueError)
+"""Makes the error for an argument of a call, which is the backend's own class too where it has one."""
 
 
 def reduction(settings: OptimizerSettings) -> BackendReduction:

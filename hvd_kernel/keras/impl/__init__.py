@@ -97,26 +97,26 @@ def allreduce(
     compression: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the reduced value as a NumPy value."""
+    """Return the reduced value as a tensor."""
     return functions.allreduce(value, name, average, prescale_factor, postscale_factor, op, compression, process_set)
 
 
 def allgather(backend: Any, value: Any, name: str | None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return all ranks' rows as a NumPy array."""
+    """Return all ranks' rows as a tensor."""
     return functions.allgather(value, name, process_set)
 
 
 def broadcast(
     backend: Any, value: Any, root_rank: int, name: str | None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's value as a NumPy value."""
+    """Return the root's value as a tensor."""
     return functions.broadcast(value, root_rank, name, process_set)
 
 
 def reducescatter(
     backend: Any, value: Any, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return this rank's share of the reduced rows as a NumPy array."""
+    """Return this rank's share of the reduced rows as a tensor."""
     return functions.reducescatter(value, name, op, process_set)
 
 

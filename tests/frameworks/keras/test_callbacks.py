@@ -157,3 +157,68 @@ def test_the_best_model_local_variables_and_classes_of_ones_own(keras_ranks: Ran
             "said": "" if rank else "Epoch 1: finished gradual learning rate warmup to 0.25.",
             "again": ["Mine", True, "Layer", True, 2],
         }
+
+
+def check_metrics() -> list[Any]:
+    from frameworks.keras import small as s
+
+    hvd, k = s.hvd(), s.keras()
+    rank = hvd.rank()
+    x = np.full((4, 4), 1.0 + rank, np.float32)
+    y = np.eye(2, dtype=np.float32)[[0, 1, 1, 1] if rank else [0, 0, 0, 1]]
+    model = k.Sequential([k.layers.Input((4,)), k.layers.Dense(2, activation="softmax", kernel_initializer="zeros")])
+    # All rows are taken for class 0: F1 is 6/7 and 2/5 for class 0 on the ranks, 0 for class 1.
+    model.layers[0].set_weights([np.zeros((4, 2), np.float32), np.array([1.0, -1.0], np.float32)])
+    model.compile(
+        hvd.DistributedOptimizer(k.optimizers.SGD(0.0)),
+        loss="categorical_crossentropy",
+        metrics=[k.metrics.F1Score(average=None, name="f1")],
+        **s.how(),
+    )
+    seen: dict[str, Any] = {}
+
+    class Adds(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["note"], logs["nothing"], logs["steps"] = f"rank {rank}", None, 2 + rank
+            logs["vector"] = np.array([1, 2 + rank])
+            if rank == 0:
+                logs["only"] = np.float32(5.0)
+
+    class Keeps(k.callbacks.Callback):  # type: ignore[misc,name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.update(logs)
+
+    callbacks = [Adds(), hvd.callbacks.MetricAverageCallback(), Keeps()]
+    history = model.fit(x, y, batch_size=4, verbose=0, callbacks=callbacks)
+    assert len(history.history["f1"]) == 1
+    kinds = {name: type(value).__name__ for name, value in seen.items()}
+    seen = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in seen.items()}
+    return [seen, kinds]
+
+
+def test_vector_metrics_are_averaged_and_text_stays(keras_ranks: RankPool) -> None:
+    losses = []
+    for rank, (seen, kinds) in enumerate(keras_ranks.run(check_metrics)):
+        losses.append(seen.pop("loss"))
+        np.testing.assert_allclose(seen.pop("f1"), [(6 / 7 + 2 / 5) / 2, 0.0], rtol=1e-6)
+        expected = {"note": f"rank {rank}", "nothing": None, "steps": 2.5, "vector": [1.0, 2.5], "only": 5.0}
+        assert seen == expected
+        assert (kinds["loss"], kinds["f1"], kinds["vector"], kinds["only"]) == ("float", "ndarray", "ndarray", "float")
+    assert losses[0] == losses[1]
+
+
+def check_shapes() -> str:
+    from frameworks.keras import small as s
+
+    from hvd_kernel.keras.callbacks import METRIC_SHAPES_DIFFER
+
+    hvd = s.hvd()
+    with pytest.raises(ValueError, match="metric") as caught:
+        hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"f1": np.zeros(2 + hvd.rank())})
+    shapes = "(2,) on rank 0, (3,) on rank 1"
+    assert str(caught.value) == METRIC_SHAPES_DIFFER.format(name="f1", shapes=shapes)
+    return shapes
+
+
+def test_metrics_of_different_shapes_are_refused(keras_ranks: RankPool) -> None:
+    assert len(keras_ranks.run(check_shapes)) == 2

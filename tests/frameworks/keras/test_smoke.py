@@ -32,10 +32,26 @@ keras.utils.set_random_seed(rank)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse", jit_compile=False)
 x = np.full((8, 4), rank + 1.0, np.float32)
-callbacks = [hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0), hvd_keras.callbacks.MetricAverageCallback()]
-history = model.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=callbacks)
+
+
+class Adds(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["vector"], logs["note"] = np.array([rank, 2.0]), "text"
+
+
+callbacks = [
+    hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0), Adds(), hvd_keras.callbacks.MetricAverageCallback()
+]
+history = model.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=callbacks).history
 weights = [value.tolist() for value in model.get_weights()]
-print(json.dumps([float(total[0]), float(gradient[0]), weights, history.history["loss"]]))
+value = float(hvd_keras.allreduce(rank + 1.0, average=False).numpy())
+refused = False
+try:
+    hvd.alltoall(tf.zeros([2]), splits=[1.5, 0.5])
+except tf.errors.InvalidArgumentError as error:
+    refused = isinstance(error, ValueError)
+metrics = [history["vector"][0].tolist(), history["note"], history["loss"]]
+print(json.dumps([float(total[0]), float(gradient[0]), value, refused, metrics, weights]))
 """
 
 
@@ -47,4 +63,5 @@ def test_tensorflow_and_keras_train_on_two_ranks(tmp_path: Path) -> None:
     said = good(ran(command, seconds=300, **quiet()))
     first, second = (json.loads(lines_of(said, rank)[-1]) for rank in range(2))
     assert first == second
-    assert first[:2] == [3.0, 1.5]
+    assert first[:4] == [3.0, 1.5, 3.0, True]
+    assert first[4][:2] == [[0.5, 2.0], ["text"]]

@@ -112,3 +112,50 @@ def test_a_process_set_reduces_among_its_members(keras_ranks: RankPool) -> None:
     np.testing.assert_allclose(other_apart, other_alone, rtol=1e-6)
     assert apart != other_apart
     assert together == other_together
+
+
+def check_compute_gradients(passes: int) -> list[Any]:
+    """What Horovod's optimizer of Keras 2 has in programs of that time, of an older and a newer optimizer."""
+    import tensorflow as tf
+    from frameworks.keras import small as s
+
+    from hvd_kernel.keras.keras2 import REDUCED_TWICE
+
+    hvd, k = s.hvd(), s.keras()
+    mine = hvd.rank() + 1.0
+    results: list[Any] = []
+    for kind in (k.optimizers.SGD, k.optimizers.legacy.SGD):
+        for op in (hvd.Average, hvd.Sum):
+            w = tf.Variable([8.0, 8.0])
+            optimizer = hvd.DistributedOptimizer(kind(1.0), op=op, backward_passes_per_step=passes)
+            assert (optimizer._agg_helper is None) == (passes == 1)
+
+            def computed(w: Any = w, optimizer: Any = optimizer) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = mine * tf.reduce_sum(w)
+                return optimizer._compute_gradients(loss, [w], tape=tape)
+
+            for _ in range(passes):
+                pairs = computed()
+                optimizer.apply_gradients(pairs)
+            results.append([pairs[0][0].numpy().tolist(), w.numpy().tolist()])
+            if passes == 1:
+                halves = [(grad / 2.0, variable) for grad, variable in computed()]
+                try:
+                    optimizer.apply_gradients(halves)
+                except ValueError as error:
+                    results.append(str(error) == REDUCED_TWICE)
+                else:
+                    results.append(w.numpy().tolist())
+                optimizer.apply_gradients([(tf.constant([mine, mine]), w)])  # of a tape that is not ours: reduced
+                results.append(w.numpy().tolist())
+    return results
+
+
+@pytest.mark.parametrize("flavour", ["tf-keras", "2.15", "2.13"])
+def test_gradients_that_keras_2_computes_are_reduced_once(keras_ranks: RankPool) -> None:
+    average = [[[1.5, 1.5], [6.5, 6.5]], [5.75, 5.75], [4.25, 4.25]]
+    total = [[[3.0, 3.0], [5.0, 5.0]], True, [2.0, 2.0]]
+    assert keras_ranks.run(check_compute_gradients, 1) == [(average + total) * 2] * 2
+    passes = [[[3.0, 3.0], [5.0, 5.0]], [[6.0, 6.0], [2.0, 2.0]]]
+    assert keras_ranks.run(check_compute_gradients, 2) == [passes * 2] * 2

@@ -12,6 +12,8 @@ from hvdtest.hvdrun import HVDRUN, good, lines_of, ran
 from hvdtest.launch import RankPool
 from hvdtest.venvs import said, venv_with_ours
 
+from hvd_kernel.formatting.install_command import install_command
+
 nightly = pytest.mark.nightly
 LISTS = tomllib.loads((Path(__file__).parents[1] / "horovod_names" / "modules.toml").read_text())
 MODULES = LISTS["needs_tensorflow"] + LISTS["needs_keras"]
@@ -143,7 +145,10 @@ def inner_names(listed: dict[str, list[str]]) -> dict[str, Any]:
             if not hasattr(importlib.import_module(module), name)
         ],
         "built": [mpi_ops.gloo_built(), mpi_ops.mpi_enabled(), mpi_ops._normalize_name("a/b:0")],
-        "values": [float(inner.allreduce(None, rank + 1.0, "x", None)), inner.broadcast(None, rank, 1, "y").item()],
+        "values": [
+            float(inner.allreduce(None, rank + 1.0, "x", None)),
+            int(inner.broadcast(None, rank, 1, "y").numpy()),
+        ],
         "logs": logs,
         "optimizer": type(made).__name__,
         "commits": CommitStateCallbackImpl(keras.backend, None, 3).batches_per_commit,
@@ -350,11 +355,11 @@ for name in ("hvd_kernel.tensorflow", "horovod.tensorflow", "hvd_kernel.tensorfl
 """
 MISSING = (
     "ModuleNotFoundError hvd_kernel.tensorflow needs TensorFlow, which is not installed in this Python: "
-    "pip install 'hvd-kernel[tensorflow]'"
+    f"{install_command('tensorflow')}"
 )
 OLD = (
     "ImportError hvd_kernel.tensorflow needs TensorFlow 2.13 or newer, and this Python has 2.12.1, whose operations "
-    "cannot wait for other ranks without blocking a thread: pip install 'hvd-kernel[tensorflow]' --upgrade"
+    f"cannot wait for other ranks without blocking a thread: {install_command('tensorflow', '--upgrade')}"
 )
 
 
