@@ -8,6 +8,8 @@ import pytest
 from hvdtest.environments import Ranks, environment
 from hvdtest.launch import RankPool
 
+from hvd_kernel.core.ops import SPLITS_ARE_INTEGERS
+
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 TYPES = ("uint8", "int8", "uint16", "int16", "int32", "float16", "float32", "bfloat16", "complex64")
@@ -168,6 +170,7 @@ def wrong() -> list[list[str]]:
         "type": lambda: jax.jit(hvd.allreduce)(jnp.ones(2, ["float32", "int32"][rank])),
         "rows": lambda: jax.jit(hvd.allgather)(jnp.ones(1 + rank)),
         "splits": lambda: jax.jit(lambda x: hvd.alltoall(x, splits=[1, 1]))(one),
+        "splits of float32": lambda: hvd.alltoall(one, splits=jnp.array([1.5, 0.5])),
         "uneven": lambda: jax.jit(hvd.reducescatter)(jnp.ones(3)),
         "root": lambda: hvd.broadcast(one, 2),
         "unsigned": lambda: hvd.allreduce(jnp.ones(2, "uint32")),
@@ -196,6 +199,7 @@ def test_wrong_calls(jax_ranks: RankPool) -> None:
         "type": ("Mismatch", "int32"),
         "rows": ("Mismatch", "in jit all ranks have the same number of rows"),
         "splits": ("ValueError", "use it outside of jit"),
+        "splits of float32": ("ValueError", SPLITS_ARE_INTEGERS.format(dtype="float32")),
         "uneven": ("ValueError", "reducescatter of 3 rows among 2 ranks"),
         "root": ("ValueError", "invalid root rank 2"),
         "unsigned": ("ValueError", "uint32 is not supported by Average: cast it to int64"),

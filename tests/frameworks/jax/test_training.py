@@ -91,6 +91,74 @@ def test_ranks_train_as_one_process(jax_ranks: RankPool, how: dict[str, Any]) ->
         }
 
 
+def kept_gradients() -> dict[str, Any]:
+    """Gradients of four steps that the user keeps, with arrays that share their memory; a weight under two names."""
+    import warnings
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    mine = hvd.rank() + 1.0
+    weight = jnp.ones(64)
+    tx = hvd.DistributedGradientTransformation(optax.sgd(1.0), op=hvd.Sum)
+
+    def loss_fn(params: Any, scale: Any) -> Any:
+        return scale * (params["encoder"].sum() + 2.0 * params["decoder"].sum())
+
+    def step(params: Any, state: Any, scale: Any) -> Any:
+        grads = jax.grad(loss_fn)(params, scale)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, grads, updates
+
+    def run(compiled: Any) -> Any:
+        params = {"encoder": weight, "decoder": weight}
+        if compiled is not step:  # arrays that are donated twice would be refused
+            params = jax.tree.map(jnp.array, params)
+        state, local, reduced, views = tx.init(params), [], [], []
+        for number in range(4):
+            params, state, grads, updates = compiled(params, state, mine * number)
+            local.append(grads["decoder"])
+            reduced.append(updates["decoder"])
+            views.append(np.asarray(updates["decoder"]))
+        return [
+            [float(each[0]), float(each[-1])]
+            for each in (*local, *reduced, *views, params["encoder"], params["decoder"])
+        ]
+
+    arrays = [jnp.full(64, mine * number) for number in range(4)]
+    sums = [hvd.allreduce(each, hvd.Sum) for each in arrays]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions of JAX cannot donate on the CPU
+        donated = run(jax.jit(step, donate_argnums=(0, 1)))
+    return {
+        "in Python": run(step),
+        "compiled": run(jax.jit(step)),
+        "donated": donated,
+        "operands": [float(each[0]) for each in arrays],
+        "sums": [float(each[0]) for each in sums],
+    }
+
+
+def test_kept_gradients_keep_their_values(jax_ranks: RankPool) -> None:
+    for rank, results in enumerate(jax_ranks.run(kept_gradients)):
+        mine = rank + 1.0
+        local = [2.0 * mine * step for step in range(4)]
+        updates = [-6.0 * step for step in range(4)]
+        values = [[each] * 2 for each in (*local, *updates, *updates, 1.0 - 18.0, 1.0 - 36.0)]
+        assert results == {
+            "in Python": values,
+            "compiled": values,
+            "donated": values,
+            "operands": [mine * step for step in range(4)],
+            "sums": [3.0 * step for step in range(4)],
+        }
+
+
 def functions() -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
