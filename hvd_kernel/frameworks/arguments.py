@@ -16,7 +16,7 @@ def raised_as(make: Callable[[str], ValueError]) -> Iterator[None]:
     -------
     ::
 
-        @raised_as(ArgumentError)  # a ValueError and an MXNetError
+        @raised_as(MxnetArgumentError)  # a ValueError and an MXNetError
         def alltoall(tensor, splits=None): ...
     """
     try:

@@ -85,7 +85,7 @@ class ProcessState:
         vars(args)["_setup_devices"] = device  # a cached property
 
 
-class RankState(AcceleratorState):  # type: ignore[misc]
+class HorovodAcceleratorState(AcceleratorState):  # type: ignore[misc]
     """State of an accelerator that knows its rank also outside of ``ProcessState.current``.
 
     AcceleratorState's own properties read the process's PartialState, which others may have then.
@@ -252,7 +252,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
             super().create_accelerator_and_postprocess()
         self.accelerator.__class__ = HorovodAccelerator
         self.accelerator.process_state = self._process_state
-        self.accelerator.state.__class__ = RankState
+        self.accelerator.state.__class__ = HorovodAcceleratorState
         self.accelerator.averaging = Averaging(lambda: [each.optimizer for each in self.accelerator._optimizers])  # noqa: SLF001
         gather, objects = self.accelerator.gather_for_metrics, self.args.eval_use_gather_object
         self.gather_function = partial(gather, use_gather_object=objects)
@@ -298,8 +298,8 @@ def _rows(tensor: Tensor) -> Tensor:
 def _first_rows(data: Any, rows: int, size: int) -> Any:
     """Return the first rows of the tensors and lists in a batch that have ``size`` rows."""
     if isinstance(data, Mapping):
-        parts: Any = {name: _first_rows(value, rows, size) for name, value in data.items()}
-        return type(data)(parts)
+        kind: Any = type(data)
+        return kind({name: _first_rows(value, rows, size) for name, value in data.items()})
     if isinstance(data, list | tuple) and any(isinstance(value, Tensor | Mapping) for value in data):
         values = [_first_rows(value, rows, size) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)

@@ -7,9 +7,10 @@ import importlib.util
 
 import numpy as np
 
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks import numpy_names
 
-_PIP = "pip install 'hvd-kernel[mxnet]'"
+_PIP = install_command("mxnet")
 
 
 def prepare() -> None:
@@ -30,7 +31,7 @@ def prepare() -> None:
     if int(np.__version__.split(".", maxsplit=1)[0]) > 1:
         raise ImportError(
             f"hvd_kernel.mxnet: MXNet cannot work with NumPy {np.__version__}, only with NumPy 1: "
-            f"{_PIP} in an environment of its own (it needs 'numpy<2')"
+            f"in an environment of its own, as it needs 'numpy<2': {_PIP}"
         )
     numpy_names.put_back()
     importlib.import_module("mxnet")

@@ -1,7 +1,7 @@
 """MXNet plugin ``libhvd_mxnet.so``: loaded once, told where MXNet and the core are; and its errors.
 
-A call with an argument that cannot be used raises an ``ArgumentError``, which is a ValueError and an ``MXNetError``.
-An operation that fails raises at the next wait for one of its results, as MXNet's own operations do. The error is both
+A call with an argument that cannot be used raises a ``MxnetArgumentError``, which is a ValueError and an
+``MXNetError``. An operation that fails raises at the next wait for one of its results, as MXNet's own operations do. The error is both
 an ``MXNetError`` and the class of ``hvd_kernel.errors`` that the same failure has elsewhere in this package::
 
     try:
@@ -34,7 +34,7 @@ _SAID = re.compile(r"(?:.*?hvd_kernel\.errors\.\w+: )?(?:\[rank (?P<rank>\d+)\] 
 _KINDS = ("HorovodInternalError", "Mismatch", "RankFailed", "RankDied", "RankStalled", "HvdTimeout", "OutOfMemory")
 
 
-class ArgumentError(ValueError, MXNetError):
+class MxnetArgumentError(ValueError, MXNetError):
     """An argument that this rank alone cannot use; raised by the call. Horovod raises MXNetError for it."""
 
 
@@ -84,11 +84,11 @@ def push(request: Request) -> None:
 
     Raises
     ------
-    ArgumentError
+    MxnetArgumentError
         A tensor of it cannot be reduced or sent.
     """
     if trouble := plugin().hvd_mxnet_push(ctypes.byref(request)).decode():
-        raise ArgumentError(trouble)
+        raise MxnetArgumentError(trouble)
 
 
 def handles(arrays: Sequence[Any]) -> Any:

@@ -48,7 +48,7 @@ from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.mxnet import library
 from hvd_kernel.mxnet import tensors as _tensors
-from hvd_kernel.mxnet.library import ArgumentError
+from hvd_kernel.mxnet.library import MxnetArgumentError
 
 __all__ = [
     "Adasum",
@@ -85,7 +85,7 @@ _unnamed = 0, itertools.count()  # of which generation of the engine
 _reduction = partial(reduction_of, warns=False)  # as in Horovod: here ``average`` is not deprecated
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -109,7 +109,7 @@ def allreduce(
 
     Raises
     ------
-    ArgumentError
+    MxnetArgumentError
         At once: what this rank alone does wrong. A ValueError and an MXNetError.
     HorovodInternalError
         At the next wait for the result: ranks do not fit together (``Mismatch``), or one of them is gone.
@@ -124,7 +124,7 @@ def allreduce(
     return _reduced([tensor], _reduction(op, average), "allreduce", name, priority, scales, process_set)[0]
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def allreduce_(
     tensor: Any,
     average: bool | None = None,
@@ -141,7 +141,7 @@ def allreduce_(
     return tensor
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -157,7 +157,7 @@ def grouped_allreduce(
     return _reduced(tensors, _reduction(op, average), "grouped_allreduce", name, priority, scales, process_set)
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def grouped_allreduce_(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -174,7 +174,7 @@ def grouped_allreduce_(
     return list(tensors)
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -182,7 +182,7 @@ def allgather(
     return _gathered([tensor], _name("allgather", name), process_set)[0]
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -191,7 +191,7 @@ def grouped_allgather(
     return _gathered(tensors, _name("grouped_allgather", name), process_set)
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -206,7 +206,7 @@ def broadcast(
     return _tensors.back([output], [tensor])[0]
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def broadcast_(
     tensor: Any,
     root_rank: int,
@@ -222,7 +222,7 @@ def broadcast_(
     return tensor
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -248,7 +248,7 @@ def alltoall(
     return output if splits is None else (output, mx.nd.array(received, dtype="int32", ctx=tensor.context))
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def reducescatter(
     tensor: Any,
     op: int = Average,
@@ -263,7 +263,7 @@ def reducescatter(
     return _scattered([tensor], op, _name("reducescatter", name), priority, scales, process_set)[0]
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: int = Average,
@@ -279,7 +279,7 @@ def grouped_reducescatter(
     return _scattered(tensors, op, _name("grouped_reducescatter", name), priority, scales, process_set)
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank of the set has come here and this one's operations before it have ended."""
     mx.nd.waitall()

@@ -12,7 +12,7 @@ from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.core.tensor import Average
 from hvd_kernel.frameworks.arguments import raised_as
-from hvd_kernel.mxnet.library import ArgumentError
+from hvd_kernel.mxnet.library import MxnetArgumentError
 from hvd_kernel.mxnet.mpi_ops import grouped_allreduce_
 
 _OWN = ("_optimizer", "_gradient_predivide_factor", "_num_groups", "_process_set")
@@ -47,7 +47,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        with raised_as(ArgumentError):
+        with raised_as(MxnetArgumentError):
             check(process_set)
         own = zip(_OWN, (optimizer, gradient_predivide_factor, num_groups, process_set), strict=True)
         self.__dict__.update(own)  # its own constructor would give it all that the wrapped one has
@@ -109,7 +109,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         reduce_in_groups(grads, indices, "", self._num_groups, self._gradient_predivide_factor, self._process_set)
 
 
-@raised_as(ArgumentError)
+@raised_as(MxnetArgumentError)
 def reduce_in_groups(  # noqa: PLR0917 - what a trainer tells it too
     grads: Sequence[Any],
     indices: Sequence[Any],

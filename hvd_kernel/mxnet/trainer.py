@@ -11,7 +11,7 @@ from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.mxnet.compression import Compression, Compressor
-from hvd_kernel.mxnet.library import ArgumentError
+from hvd_kernel.mxnet.library import MxnetArgumentError
 from hvd_kernel.mxnet.optimizer import DistributedOptimizer, reduce_in_groups
 
 
@@ -61,7 +61,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        with raised_as(ArgumentError):
+        with raised_as(MxnetArgumentError):
             check(process_set)
         if isinstance(optimizer, DistributedOptimizer):
             optimizer = optimizer.wrapped

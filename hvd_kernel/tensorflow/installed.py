@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from hvd_kernel.formatting.install_command import install_command
+
 FLOOR = (2, 13)
-_PIP = "pip install 'hvd-kernel[tensorflow]'"
+_PIP = install_command("tensorflow")
+_UPGRADE = install_command("tensorflow", "--upgrade")
 
 
 def check() -> None:
@@ -27,7 +30,7 @@ def check() -> None:
     if tuple(int(part) for part in version.split(".")[:2]) < FLOOR:
         raise ImportError(
             f"hvd_kernel.tensorflow needs TensorFlow {FLOOR[0]}.{FLOOR[1]} or newer, and this Python has {version}, "
-            f"whose operations cannot wait for other ranks without blocking a thread: {_PIP} --upgrade"
+            f"whose operations cannot wait for other ranks without blocking a thread: {_UPGRADE}"
         )
 
 

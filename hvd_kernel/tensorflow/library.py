@@ -1,8 +1,8 @@
 """TensorFlow plugin ``libhvd_tf.so``: loaded once, told where the core is; and what its errors mean.
 
-A call with an argument that cannot be used raises an ``ArgumentError``, which is a ValueError and TensorFlow's
-InvalidArgumentError. An operation that fails raises one of ``tf.errors``, whose text ends with the class that the same
-failure has elsewhere in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``.
+A call with an argument that cannot be used raises a ``TensorflowArgumentError``, which is a ValueError and
+TensorFlow's InvalidArgumentError. An operation that fails raises one of ``tf.errors``, whose text ends with the class
+that the same failure has elsewhere in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``.
 ``translated`` gives that error.
 
 The plugin is built without TensorFlow and works with 2.13 and newer; ``native/tf`` has its sources.
@@ -29,13 +29,13 @@ _OURS = re.compile(
 _COUNTERS = ("calls", "forwarded", "given", "returned", "steps", "samples")
 
 
-class ArgumentError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+class TensorflowArgumentError(tf.errors.InvalidArgumentError, ValueError):
     """An argument that this rank alone cannot use: Horovod's class, and the ValueError of our other frontends."""
 
 
-def argument_error(message: str) -> ArgumentError:
+def argument_error(message: str) -> TensorflowArgumentError:
     """Return the error for an argument of a call; it belongs to no operation of a graph."""
-    return ArgumentError(None, None, message)
+    return TensorflowArgumentError(None, None, message)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -44,7 +44,7 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
 
     Raises
     ------
-    ArgumentError
+    TensorflowArgumentError
         The set is not registered, or this rank is not a member.
     """
     with raised_as(argument_error):
@@ -53,7 +53,7 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
 
 @tf.autograph.experimental.do_not_convert
 def check(process_set: ProcessSet) -> None:
-    """Refuse a set that is not registered, with an ArgumentError."""
+    """Refuse a set that is not registered, with a TensorflowArgumentError."""
     with raised_as(argument_error):
         process_sets.check(process_set)
 

@@ -49,7 +49,7 @@ class AdasumOptimizer(Wrapper):
         """Take a step; the last one of a period is replaced by the combination of all ranks' moves."""
         pairs = list(grads_and_vars)
         # Also those without a gradient in this pass: they move in another pass of the period.
-        moving = list({key_of(each): each for _, each in pairs}.values())
+        moving = list({key_of(source): source for _, source in pairs}.values())
         self._make_starts(moving)
         begun = self._period.begin(moving, lambda: self._begin(moving))
         with tf.control_dependencies(operations([begun])):

@@ -29,18 +29,7 @@ PASSES_DIFFER = (
 
 
 class Period:
-    """Counts the passes of a period, which all have the same sources.
-
-    Parameters
-    ----------
-    passes
-        How many passes a period has, from 1.
-
-    Raises
-    ------
-    ValueError
-        ``passes`` is less than 1.
-    """
+    """Counts the passes of a period, from 1 up to ``passes``, which all have the same sources."""
 
     def __init__(self, passes: int) -> None:
         if passes < 1:
@@ -133,7 +122,7 @@ class Aggregation:
         sums = {place: self._sums[keys[place]] for place in places}
         begun = self._period.begin(sources, lambda: _cleared(list(sums.values())))
         with tf.control_dependencies(operations([begun])):
-            added = [each.assign_add(dense[place]) for place, each in sums.items() if dense[place] is not None]
+            added = [total.assign_add(dense[place]) for place, total in sums.items() if dense[place] is not None]
         with tf.control_dependencies(operations(added)):
             passed = self.counter.assign_add(1)
         with tf.control_dependencies(operations([passed])):
@@ -141,8 +130,8 @@ class Aggregation:
                 self._period.is_over(),
                 lambda: self._reduced(sums, sources),
                 lambda: [
-                    tf.zeros_like(each) if dense[place] is None else tf.identity(dense[place])
-                    for place, each in sums.items()
+                    tf.zeros_like(total) if dense[place] is None else tf.identity(dense[place])
+                    for place, total in sums.items()
                 ],
             )
         reduced = iter(results if isinstance(results, list | tuple) else [results])
@@ -166,11 +155,11 @@ class Aggregation:
 
     def _reduced(self, sums: dict[int, Any], sources: Sequence[Any]) -> list[Any]:
         values = [sums[place].read_value() if place in sums else None for place in range(len(sources))]
-        reduced = [each for each in self._reduce(values, sources) if each is not None]
+        reduced = [grad for grad in self._reduce(values, sources) if grad is not None]
         with tf.control_dependencies(operations(reduced)):
             over = self.counter.assign(0)
         with tf.control_dependencies(operations([over])):
-            return [each / tf.cast(self._divisor, each.dtype) for each in reduced]
+            return [grad / tf.cast(self._divisor, grad.dtype) for grad in reduced]
 
     def _dense(self, grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices) and not self._sparse_as_dense:
