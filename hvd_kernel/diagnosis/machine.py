@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import folders, orphans
 from hvd_kernel.processes.mps import decision
@@ -96,9 +97,8 @@ def _mpi4py() -> CheckResult:
 def _extension() -> CheckResult:
     status, text = _output(sys.executable, "-P", "-c", "import hvd_kernel._native as n; print(n.__file__)")
     last = text.splitlines()[-1] if text else "no answer"
-    return CheckResult(
-        "native core", status == 0, last, "pip install --force-reinstall --no-deps hvd-kernel (needs a C++17 compiler)"
-    )
+    fix = f"with a C++17 compiler: {install_command('', '--force-reinstall', '--no-deps')}"
+    return CheckResult("native core", status == 0, last, fix)
 
 
 def _frameworks() -> CheckResult:
@@ -106,9 +106,7 @@ def _frameworks() -> CheckResult:
     there = [each for each in installed.every() if each.version and each.title != "NumPy"]
     found = "; ".join(f"{each.title} {each.version} ({each.summary})" for each in there)
     good = any(each.works for each in there)
-    return CheckResult(
-        "frameworks", good, found or "none: hvd is for NumPy's arrays", "pip install 'hvd-kernel[torch]'"
-    )
+    return CheckResult("frameworks", good, found or "none: hvd is for NumPy's arrays", install_command("torch"))
 
 
 def _gpus() -> CheckResult:
@@ -179,7 +177,7 @@ def _kernelspec() -> CheckResult:
             "kernelspec",
             good=False,
             found="`hvd_kernel` is not known to Jupyter",
-            fix="pip install --force-reinstall hvd-kernel",
+            fix=install_command("", "--force-reinstall", "--no-deps"),
         )
     return CheckResult("kernelspec", good=True, found=folder)
 

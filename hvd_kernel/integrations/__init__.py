@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from hvd_kernel.formatting.install_command import install_command
+
 
 def needed(module: str, extra: str) -> ModuleType:
     """Import a module of an optional library.
@@ -21,5 +23,5 @@ def needed(module: str, extra: str) -> ModuleType:
         if error.name != library:
             raise
         raise ModuleNotFoundError(
-            f"hvd_kernel.integrations.{library} needs {library}: pip install 'hvd-kernel[{extra}]'", name=library
+            f"hvd_kernel.integrations.{library} needs {library}: {install_command(extra)}", name=library
         ) from error

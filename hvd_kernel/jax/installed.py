@@ -8,9 +8,10 @@ import warnings
 
 from packaging.version import Version
 
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks import installed
 
-_PIP = "pip install 'hvd-kernel[jax]'"
+_PIP = install_command("jax")
 
 
 def prepare() -> bool:

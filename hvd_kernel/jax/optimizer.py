@@ -20,6 +20,7 @@ from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.core.tensor import Average
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
 from hvd_kernel.jax import names
 from hvd_kernel.jax.ops import reduce_leaves
@@ -187,7 +188,7 @@ def _optax() -> Any:
         return importlib.import_module("optax")
     except ModuleNotFoundError:
         raise ImportError(
-            "DistributedGradientTransformation needs optax, which is not installed: pip install 'hvd-kernel[jax]'"
+            f"DistributedGradientTransformation needs optax, which is not installed: {install_command('jax')}"
         ) from None
 
 

@@ -1,8 +1,9 @@
 """MXNet plugin ``libhvd_mxnet.so``: loaded once, told where MXNet and the core are; and its errors.
 
 A call with an argument that cannot be used raises a ``MxnetArgumentError``, which is a ValueError and an
-``MXNetError``. An operation that fails raises at the next wait for one of its results, as MXNet's own operations do. The error is both
-an ``MXNetError`` and the class of ``hvd_kernel.errors`` that the same failure has elsewhere in this package::
+``MXNetError``. An operation that fails raises at the next wait for one of its results, as MXNet's own operations do.
+The error is both an ``MXNetError`` and the class of ``hvd_kernel.errors`` that the same failure has elsewhere in this
+package::
 
     try:
         loss = hvd.allreduce(loss).asscalar()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.formatting.install_command import install_command
 
 
 def ray_api() -> Any:
@@ -21,7 +22,7 @@ def ray_api() -> Any:
 
         ray.util.placement_group  # noqa: B018 - missing if a folder named ray was imported
     except (ImportError, AttributeError) as error:
-        raise UsageError("hvd_kernel.ray needs Ray: pip install 'hvd-kernel[ray]'.") from error
+        raise UsageError(f"hvd_kernel.ray needs Ray: {install_command('ray')}.") from error
     return ray
 
 

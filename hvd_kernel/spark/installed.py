@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-NEEDED = "needs PySpark: pip install 'hvd-kernel[spark]'"
+from hvd_kernel.formatting.install_command import install_command
+
+NEEDED = f"needs PySpark: {install_command('spark')}"
 
 
 def check() -> None:

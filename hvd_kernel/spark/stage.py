@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.settings.network import addresses
 from hvd_kernel.spark.task import variables
@@ -38,7 +39,7 @@ def active() -> Any:
     try:
         from pyspark import SparkContext  # noqa: PLC0415 - PySpark is an optional dependency
     except ImportError as error:
-        raise UsageError("hvd_kernel.spark needs PySpark: pip install 'hvd-kernel[spark]'.") from error
+        raise UsageError(f"hvd_kernel.spark needs PySpark: {install_command('spark')}.") from error
     context = SparkContext._active_spark_context or _session()  # noqa: SLF001 - public functions would create one
     if context is None:
         raise UsageError("Could not find an active SparkContext, are you running in a PySpark session?")

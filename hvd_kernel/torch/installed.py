@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-_PIP = "pip install 'hvd-kernel[torch]'"
+from hvd_kernel.formatting.install_command import install_command
+
+_PIP = install_command("torch")
 
 
 def check() -> None:

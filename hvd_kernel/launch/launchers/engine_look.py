@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from hvd_kernel.diagnosis.machine import CheckResult
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.version import __version__
 
 _CALL_S = 10.0
@@ -56,7 +57,7 @@ def finding(where: str, told: Mapping[str, str]) -> CheckResult:
     if told["hvd_kernel"] != __version__:
         return CheckResult(where, False, has, f"this notebook has hvd_kernel {__version__}: install the same one there")
     if missing:
-        return CheckResult(where, False, f"{has}, without {', '.join(missing)}", "pip install 'hvd-kernel' there")
+        return CheckResult(where, False, f"{has}, without {', '.join(missing)}", f"there: {install_command()}")
     if told["unreached"]:
         fix = "open the way from there to this host, on any port: ranks call the notebook"
         return CheckResult(where, False, f"{has}; it does not reach this notebook at {told['unreached']}", fix)

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from hvd_kernel.compat import plumbing
 from hvd_kernel.compat.finder import target_of
 from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.core.tensor import Average
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.torch.compression import Compression
 
 HERE = Path(__file__).parent
@@ -108,7 +110,7 @@ def test_modules_of_other_frameworks_say_what_to_install(name: str, kind: str) -
         pytest.skip(f"{name} is here")
     for module in MODULES[kind]:
         with pytest.raises(
-            ModuleNotFoundError, match=rf"needs {name}\b.*: pip install 'hvd-kernel\[{extra}\]'"
+            ModuleNotFoundError, match=rf"needs {name}\b.*: {re.escape(install_command(extra))}"
         ) as caught:
             importlib.import_module(module)
         assert caught.value.name == package

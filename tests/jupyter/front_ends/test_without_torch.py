@@ -9,6 +9,7 @@ from hvdtest.cluster import execute
 from hvdtest.where import INSIDE
 
 from hvd_kernel.cluster import Session
+from hvd_kernel.formatting.install_command import install_command
 
 HIDDEN = Path(INSIDE).with_name("without_torch")
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(3, env={"PYTHONPATH": str(HIDDEN)})]
@@ -42,7 +43,7 @@ def test_who_wants_torch_hears_that_it_is_not_there(session: Session) -> None:
         range(3),
         (
             "ModuleNotFoundError",
-            "hvd_kernel.torch needs torch, which is not installed in this Python: pip install 'hvd-kernel[torch]'",
+            f"hvd_kernel.torch needs torch, which is not installed in this Python: {install_command('torch')}",
         ),
     )
     failures = execute(session, "import torch").failures

@@ -10,6 +10,7 @@ import pytest
 
 from hvd_kernel.diagnosis import machine
 from hvd_kernel.diagnosis.machine import CheckResult, examine, report
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import Marked
 
@@ -54,7 +55,7 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.installed, "every", lambda: only_numpy)
     found = machine._frameworks()
     assert (found.good, found.found) == (False, "none: hvd is for NumPy's arrays")
-    assert found.fix == "pip install 'hvd-kernel[torch]'"
+    assert found.fix == install_command("torch")
 
 
 def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ MAGIC = re.compile(r"(?:`|^ *)(%%?hvd[a-z]*)(?: ([a-z]+))?")
 EXAMPLE = re.compile(r'^SUBCOMMANDS\["(\w+)"\] = ', re.MULTILINE)  # a sub-command that the page itself makes
 ROW = re.compile(r'^MAGICS\["(%+\w+)"\] = ', re.MULTILINE)  # the same of a magic
 PAGE = re.compile(r"(?<![\w/])docs/(?:decisions/\d{4}|[\w/-]+\.md)")  # a decision is known by its number
+REGISTRY = re.compile(r"pip install (?:-\S+ )*['\"]?(hvd[-_]kernel(?!-\d)\S*)")  # a wheel's file name has a version
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -100,6 +101,12 @@ def missing_pages(source: Path) -> Lines:
         yield from ((number, f"{page} is not there") for page in PAGE.findall(line) if not any(ROOT.glob(f"{page}*")))
 
 
+def packages_of_a_registry(source: Path) -> Lines:
+    for number, line in enumerate(text(source).splitlines(), 1):
+        for package in REGISTRY.findall(line):
+            yield number, f"{package}: no registry has this package, and anybody could register its name"
+
+
 def test_paths_named_in_the_docs_exist() -> None:
     nobody("paths in the docs exist", pages(), missing_paths)
 
@@ -127,6 +134,11 @@ def test_commands_for_one_test_select_one() -> None:
     nobody("commands for one test select one", pages(), empty_selections)
 
 
+def test_install_lines_use_a_checkout_or_a_wheel() -> None:
+    files = [*pages(), *sources(*PRODUCT, suffixes={".py", ".js"}), *sources("notebooks", suffixes={".ipynb"})]
+    nobody("install lines use a checkout or a wheel", files, packages_of_a_registry)
+
+
 def test_pages_that_sources_name_exist() -> None:
     files = sources(*PRODUCT, "native", "tests", "tools", suffixes={".py", ".js", ".sh", ".toml", *NATIVE_SUFFIXES})
     ours = [path for path in files if ROOT / "tests" / "unit" not in path.parents]  # where pages are made up
@@ -148,6 +160,7 @@ def test_pages_that_sources_name_exist() -> None:
         (empty_selections, "pytest tests/unit/house/test_docs.py -k anything_but_this"),
         (missing_pages, "// As in docs/nothing.md."),
         (missing_pages, "// As in docs/decisions/9999."),
+        (packages_of_a_registry, "pip install --upgrade 'hvd-kernel[nothing]'"),
     ],
 )
 def test_the_rules_see_what_they_forbid(*, broken, line: str, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hvdtest.offenders import PRODUCT, imports, name, nobody, sources
 
+from hvd_kernel.formatting.install_command import install_command
+
 LIBRARIES = {"lightning", "lightning_fabric", "pytorch_lightning", "transformers", "accelerate"}
 ADAPTERS = ("hvd_kernel/integrations/", "hvd_kernel/spark/lightning/")
 
@@ -24,7 +26,7 @@ def test_without_the_library_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"hvd_kernel.integrations.{library}", raising=False)
-    wanted = f"hvd_kernel.integrations.{library} needs {library}: pip install 'hvd-kernel[{extra}]'"
+    wanted = f"hvd_kernel.integrations.{library} needs {library}: {install_command(extra)}"
     with pytest.raises(ModuleNotFoundError, match=re.escape(wanted)) as caught:
         importlib.import_module(f"hvd_kernel.integrations.{library}")
     assert caught.value.name == library
