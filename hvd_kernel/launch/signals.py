@@ -1,4 +1,4 @@
-"""Signals to the launcher that are for the ranks: Slurm's ``--signal=B:USR1@60``, and what ``kill`` sends by hand."""
+"""Signals to the launcher that are for the ranks: a batch system's before its time limit, and those sent by hand."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.settings import gpus
-from hvd_kernel.settings.lists import entries
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _cluster_name(text: str) -> str:
 
 def _cores(text: str) -> str:
     """Accept numbers of cores with commas between them."""
-    parts = entries(text) or [text]
+    parts = [part.strip() for part in text.rstrip(", ").split(",")]  # by position: none may be left out before the end
     if not all(part.isdecimal() and int(part) <= MOST_CORE for part in parts):
         raise ValueError(
             f"numbers of cores from 0 to {MOST_CORE} with commas between them, one for each rank of the host"

@@ -156,7 +156,7 @@ def test_resolve(text: str, ranks: tuple[int, ...]) -> None:
         ("3:3", "names no rank"),
         ("3-1", "names no rank"),
         ("one", "'one' is not understood: write 0,2-3 or ::2 or all or root"),
-        ("", "not understood"),
+        ("", "names no rank"),
         ("0:4:0", "not understood"),
     ],
 )
