@@ -67,7 +67,10 @@ def _is_definition(obj: Any) -> bool:
 
 def _find(name: str) -> Any:
     """Return what ``__main__`` has under a qualified name; None if there is nothing."""
-    return functools.reduce(lambda scope, part: getattr(scope, part, None), name.split("."), sys.modules[_MAIN])
+    scope: Any = sys.modules[_MAIN]
+    for part in name.split("."):
+        scope = getattr(scope, part, None)
+    return scope
 
 
 def _digest(definition: Any) -> str:
@@ -85,7 +88,8 @@ def _digest(definition: Any) -> str:
 def _of_class(cls: type) -> Iterator[Any]:
     yield "class", cls.__qualname__, _name(type(cls)), [_name(base) for base in cls.__bases__]
     if isinstance(cls, enum.EnumMeta):
-        yield [(name, _of_value(member._value_)) for name, member in cls.__members__.items()]
+        members: Mapping[str, Any] = cls.__members__
+        yield [(name, _of_value(member._value_)) for name, member in members.items()]
     described = {name: _of_value(value) for name, value in vars(cls).items() if name not in _NOT_SOURCE}
     yield sorted((name, text) for name, text in described.items() if text is not None)
 
