@@ -10,13 +10,12 @@ Terms.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.errors import ConfigError
@@ -63,7 +62,7 @@ class TrackedOptimizer:
         with self._lock:
             self._pending.append((self.steps, read))
         if _announces:
-            _announce(self.report(0), over=False)
+            _announce(self.report(0))
 
     def report(self, number: int) -> OptimizerSteps:
         """Return all of it. Any thread."""
@@ -93,8 +92,6 @@ def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], boo
     """
     if len(_tracked) >= MOST_OPTIMIZERS or not is_on() or not session.is_initialized() or session.size() == 1:
         return None
-    if _announces:
-        _register_exit()
     tracked = TrackedOptimizer(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
     _tracked.append(tracked)
     return tracked
@@ -130,21 +127,16 @@ def _bytes() -> int:
     return session.counters().get("bytes", 0)
 
 
-def _announce(steps: OptimizerSteps, *, over: bool) -> None:
-    """Log, once and on the lowest rank, that the ranks of a script have exchanged nothing."""
+def _announce(steps: OptimizerSteps) -> None:
+    """Log once, on rank 0, that the ranks of a script have exchanged nothing, unless others wait for this one."""
     global _announces  # noqa: PLW0603 - of the process
-    if not steps.reduced and not steps.exchanged and steps.steps >= steps_allowed(steps, over=over) and is_on():
-        _announces = False
-        if session.is_initialized() and session.rank() == 0:
-            _LOG.warning("%s", nothing_exchanged(named(range(session.size())), steps.steps))
+    if steps.reduced or steps.exchanged or steps.steps < steps_allowed(steps, over=False) or not is_on():
+        return
+    waited_for = any(session.rank() in operation["missing"] for operation in _pending())
+    if session.rank() == 0 and not waited_for:
+        _LOG.warning("%s", nothing_exchanged(named(range(session.size())), steps.steps))
+    _announces = waited_for
 
 
-@cache
-def _register_exit() -> None:
-    atexit.register(_at_exit)
-
-
-def _at_exit() -> None:
-    for number, tracked in enumerate(_tracked):
-        if _announces:
-            _announce(tracked.report(number), over=True)
+def _pending() -> Any:
+    return session.engine().pending()

@@ -61,7 +61,7 @@ def _track(optimizer: Optimizer, *, reduced: bool) -> TrackedOptimizer | None:
 
 def _connected() -> bool:
     distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
