@@ -173,9 +173,7 @@ def _call(worker: BaseHorovodWorker, func: Callable[[Any], Any]) -> Any:
 
 def _put(worker: BaseHorovodWorker, queue: Any, sample: Any) -> None:
     if worker.communication() != NONE:
-        with suppress(
-            ray_api().exceptions.RayActorError
-        ):  # the queue is gone, and with it the process that shows samples
+        with suppress(ray_api().exceptions.RayActorError):  # the queue is gone, and with it the panel
             queue.put(sample)
 
 
