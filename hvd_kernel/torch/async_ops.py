@@ -18,6 +18,8 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import at_once, dispatch
 
+_COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+
 
 def allreduce_async_(
     tensor: Tensor,
@@ -176,7 +178,8 @@ def sparse_allreduce_async(
     if op not in {Average, Sum}:
         raise ValueError(f"sparse_allreduce_async with op={op} is not available: use Average or Sum.")
     if not tensor.is_sparse:
-        raise ValueError(f"sparse_allreduce_async needs a sparse tensor, {name!r} is {tensor.layout}: use allreduce.")
+        remedy = "use its to_sparse_coo()." if tensor.layout in _COMPRESSED else "use allreduce."
+        raise ValueError(f"sparse_allreduce_async needs a sparse tensor, {name!r} is {tensor.layout}: {remedy}")
     own = tensor.coalesce()
     indices = dispatch.allgather(own.indices().t(), f"{name}.indices", process_set)
     values = dispatch.allgather(own.values(), f"{name}.values", process_set)

@@ -40,17 +40,35 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
     """
     try:
         number = table.get(tensor.dtype)
-        if number is None or tensor.layout is not _DENSE:
+        if number is None or tensor.layout is not _DENSE or tensor.is_meta or tensor.is_nested:
             raise ValueError(_not_taken(tensor, table))
     except AttributeError:
         raise TypeError(f"{type(tensor).__name__} is not a torch.Tensor: use torch.as_tensor(...).") from None
     return number
 
 
+_COMPRESSED = "Use its to_dense(), or its indices and values."
+_REMEDIES = {  # by what a tensor is besides dense
+    "meta": "It has no data: create it on a device, for example with torch.empty_like(tensor, device='cpu').",
+    "nested": "Use torch.nested.to_padded_tensor, or its parts: tensor.unbind().",
+    torch.sparse_coo: "Use sparse_allreduce_async for a sum or a mean, else its to_dense().",
+    torch.sparse_csr: _COMPRESSED,
+    torch.sparse_csc: _COMPRESSED,
+    torch.sparse_bsr: _COMPRESSED,
+    torch.sparse_bsc: _COMPRESSED,
+    torch._mkldnn: "Use its to_dense().",  # type: ignore[attr-defined] # noqa: SLF001 - torch's name of it
+}
+
+
 def _not_taken(tensor: torch.Tensor, table: Table) -> str:
     accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
-    remedy = f": {_remedy(tensor, table)}" if tensor.layout is _DENSE else ""
-    return f"Tensor type {tensor.type()} is not supported{remedy}. Supported are dense tensors of: {accepted}."
+    kind: Any = "meta" if tensor.is_meta else "nested" if tensor.is_nested else tensor.layout
+    if kind is _DENSE:
+        name, remedy = f"Tensor type {tensor.type()}", f": {_remedy(tensor, table)}."
+    else:
+        name = f"Tensor type {tensor.type()}" if kind is torch.sparse_coo else f"A tensor of kind {kind}"
+        remedy = f". {_REMEDIES.get(kind, _COMPRESSED)}"
+    return f"{name} is not supported{remedy} Supported are dense tensors of: {accepted}."
 
 
 def _remedy(tensor: torch.Tensor, table: Table) -> str:

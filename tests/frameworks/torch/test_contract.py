@@ -278,6 +278,19 @@ def wrong_things() -> None:
     for call in calls.values():
         for thing, name in ((np.ones(2), "ndarray"), ([1.0], "list"), (None, "NoneType"), (1.5, "float")):
             raises(TypeError, f"{name} is not a torch.Tensor", call, thing)
+    dense = torch.eye(2)
+    kinds = {
+        "kind torch.sparse_csr is not supported. Use its to_dense()": dense.to_sparse_csr(),
+        "kind torch.sparse_bsr is not supported. Use its to_dense()": dense.to_sparse_bsr((1, 1)),
+        "torch.sparse.FloatTensor is not supported. Use sparse_allreduce_async": dense.to_sparse(),
+        "kind torch._mkldnn is not supported. Use its to_dense()": dense.to_mkldnn(),
+        "kind nested is not supported. Use torch.nested.to_padded_tensor": torch.nested.nested_tensor([dense[0]]),
+        "kind meta is not supported. It has no data": dense.to("meta"),
+    }
+    for call in calls.values():
+        for text, tensor in kinds.items():
+            raises(ValueError, text, call, tensor)
+    raises(ValueError, "use its to_sparse_coo()", hvd.sparse_allreduce_async, dense.to_sparse_csr(), "x", hvd.Sum)
     text = "sparse_allreduce_async needs a sparse tensor, 'x' is torch.strided"
     raises(ValueError, text, hvd.sparse_allreduce_async, torch.ones(2), "x", hvd.Sum)
     same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
