@@ -73,7 +73,8 @@ class OptimizerMixin(torch.optim.Optimizer):
         """Optimize more parameters, on all ranks alike."""
         super().add_param_group(param_group)
         number = len(self.param_groups) - 1
-        added = [(unnamed(number, i), param) for i, param in enumerate(self.param_groups[number]["params"])]
+        params = dict.fromkeys(self.param_groups[number]["params"])
+        added = [(unnamed(number, i), param) for i, param in enumerate(params)]
         self._parameter_names.update((param, name) for name, param in added)
         self._reducer.add(added)
 
@@ -165,7 +166,7 @@ def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[t
     """
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
-        return [(unnamed(i, j), p) for i, params in enumerate(groups) for j, p in enumerate(params)]
+        return _once((unnamed(i, j), p) for i, params in enumerate(groups) for j, p in enumerate(params))
     named: Named = list(named_parameters)
     if any(not isinstance(pair, tuple) for pair in named):
         raise ValueError(
@@ -185,7 +186,15 @@ def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[t
             f"Python object ids: {', '.join(without)}"
         )
     optimized = {id(p) for p in _flat(groups)}
-    return [(name, p) for name, p in named if id(p) in optimized]
+    return _once((name, p) for name, p in named if id(p) in optimized)
+
+
+def _once(named: Iterable[tuple[str, Tensor]]) -> Named:
+    """Return each parameter with its first name: one that modules share has several."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, param in named:
+        first.setdefault(id(param), (name, param))
+    return list(first.values())
 
 
 def check_passes(passes: int) -> None:
