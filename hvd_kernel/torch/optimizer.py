@@ -46,7 +46,7 @@ class DistributedMixin(OptimizerMixin):
     _should_synchronize: bool
 
     def synchronize(self) -> None:
-        """Wait until every gradient is reduced: then they may be looked at or clipped."""
+        """Reduce what backward passes have not: gradients that this rank's graph did not reach, or of fewer passes."""
         if self._reduces:
             self._reducer.synchronize()
         self._synchronized = True
@@ -77,6 +77,8 @@ class DistributedMixin(OptimizerMixin):
             return super().step(closure)
         finally:
             self._synchronized = False
+            if self._reduces and not self._should_synchronize:
+                self._reducer.end_step()
 
     step.hooked = True  # type: ignore[attr-defined] # the wrapped class's step runs torch's step hooks already
 
@@ -88,7 +90,7 @@ class DistributedMixin(OptimizerMixin):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; not between ``backward`` and ``step``, while they are on their way."""
+        """Forget the gradients, and with them what backward passes have counted; not while they are being reduced."""
         super().zero_grad(set_to_none)
         self._synchronized = False  # a step that was not taken (a GradScaler found an overflow) is over
 
@@ -117,8 +119,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """Return the optimizer, made distributed: an instance of a subclass of its own class, with the same class name.
 
-    Gradients are reduced while backward still runs; ``step`` waits for them. The result shares parameters, options and
-    state with the optimizer it was made from, which is not to be used any more.
+    Gradients are reduced while backward still runs, and are all reduced when it returns. The result shares parameters,
+    options and state with the optimizer it was made from, which is not to be used any more.
 
     Parameters
     ----------
@@ -143,7 +145,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         The ranks that take part; on the others this is an ordinary optimizer.
     gradients_in_buckets
         After the first step gradients live in memory that all ranks of the host reduce in place, without a copy; the
-        values are the same to the bit. None: where it is possible (one host, no compression). True: insist.
+        values are the same to the bit. A gradient that the program keeps, or that is part of a larger tensor, stays
+        where it is. None: where it is possible (one host, no compression). True: insist.
 
     Raises
     ------
@@ -164,8 +167,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Notes
     -----
-    With a ``GradScaler``: ``optimizer.synchronize()``, then ``scaler.unscale_(optimizer)``, then within
-    ``optimizer.skip_synchronize()`` the ``scaler.step(optimizer)``: it must look at gradients that have arrived.
+    When ``backward`` returns, ``param.grad`` is reduced: it may be clipped, unscaled, checked or replaced before
+    ``step``, in the order of calls that DistributedDataParallel has. ``scaler.step(optimizer)`` of a ``GradScaler``
+    takes or skips the step on all ranks alike. Every rank takes part in the end of each backward pass, or is in
+    ``step``.
+
+    Two kinds of gradients are reduced by ``synchronize``, which ``step`` calls: those of fewer backward passes than
+    ``backward_passes_per_step``, and zeros for parameters that no rank's graph reached. Call it yourself to clip the
+    former, then ``step`` within ``skip_synchronize``. With Adasum gradients stay each rank's own.
     """
     named = checked_names(optimizer, named_parameters)
     groups = checked_groups(groups, num_groups)

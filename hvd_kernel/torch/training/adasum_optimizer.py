@@ -65,7 +65,8 @@ class AdasumMixin(OptimizerMixin):
     step.hooked = True  # type: ignore[attr-defined] # the wrapped class's step runs torch's step hooks already
 
     def _trained(self) -> list[Tensor]:
-        return [param for group in self.param_groups for param in group["params"] if param.requires_grad]
+        params = (param for group in self.param_groups for param in group["params"] if param.requires_grad)
+        return list(dict.fromkeys(params))
 
     @torch.no_grad()
     def _combine(self, starting: list[tuple[Tensor, Tensor]]) -> None:
@@ -85,8 +86,13 @@ class _Passes(Reducer):
     """Counts backward passes; gradients stay here."""
 
     def start(self, slot: Slot) -> None:
-        """Take note."""
-        slot.started = True
+        """Note that the gradient is complete."""
+        slot.started = slot.finished = self._finished_some = True
+        slot.watch()
+
+    def averages(self) -> bool:
+        """Return True: nothing is reduced."""
+        return True
 
 
 def distributed_adasum(optimizer: torch.optim.Optimizer, named: Named, plan: ReducerSettings, passes: int) -> Any:

@@ -21,6 +21,7 @@ from hvd_kernel.core import ops, session, shared_memory
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor, NoneCompressor
+from hvd_kernel.torch.training.slots import COUNTS_USES
 
 BUCKET_BYTES = 25 << 20
 _ALIGN = 64  # a cache line: no two gradients in one
@@ -70,6 +71,8 @@ def why_not(process_set: ProcessSet, compression: type[Compressor]) -> str:
         return "the ranks are on several hosts"
     if compression is not NoneCompressor:
         return "compressed gradients travel as copies"
+    if not COUNTS_USES:
+        return f"torch {torch.__version__} does not count what uses a tensor's memory"
     return ""
 
 

@@ -18,6 +18,8 @@ from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor
 from hvd_kernel.torch.staging import NUMBERS
 
+UNKNOWN = -1
+
 
 @dataclass(frozen=True)
 class ReducerSettings:
@@ -39,20 +41,64 @@ class Slot:
     left: int
     group: Group | None = None
     home: Tensor | None = None
-    sparse_dims: int = 0  # of its gradients, where they are sparse on some rank
+    home_uses: int = 0  # of its memory, by tensors of ours
+    frozen: bool = False  # not trained so far
+    sparse_dims: int = UNKNOWN  # of its gradients, once a rank has had one; 0: dense
     seen: bool = False  # autograd delivered a gradient in this round
     started: bool = False
-    handle: int = -1  # of its own operation; a group has one for all
+    finished: bool = False  # its gradient is reduced
+    sent: Tensor | None = None  # the gradient that was started, then the reduced one
+    version: int = 0  # of ``sent``: counts changes in place
+    changed: bool = False  # the user replaced or wrote to the gradient while it was being reduced
     wire: Tensor | None = None  # what travels, where it is not the gradient itself
     ctx: Any = None
     sparse_sum: Callable[[], Tensor] | None = None
     made_up: bool = False  # there was no gradient: zeros travel
     was_sparse: bool = False
+    away: bool = False  # the gradient is not in its home in this round
+    misfit: bool = False  # the home is of another type, shape or device than the parameter
 
     def rewind(self, passes: int) -> None:
         """Begin a new round."""
-        self.left, self.seen, self.started, self.handle = passes, False, False, -1
+        self.left, self.seen, self.started, self.finished = passes, False, False, False
+        self.sent, self.version, self.changed = None, 0, False
         self.wire, self.ctx, self.sparse_sum, self.made_up, self.was_sparse = None, None, None, False, False
+        self.away = False
+
+    def watch(self) -> None:
+        """Remember the gradient as it is, so that a change by the user is noticed.
+
+        Views of one tensor count changes together: what is a part of the user's tensor may change with other parts.
+        """
+        sent = self.sent = self.param.grad
+        at_home = self.home is not None and not self.away
+        counts = sent is not None and (at_home or not sent._is_view())  # noqa: SLF001 - as autograd does
+        self.version = sent._version if sent is not None and counts else UNKNOWN  # noqa: SLF001 - as autograd does
+
+    def is_changed(self) -> bool:
+        """Tell whether the gradient was replaced or written to since ``watch``."""
+        sent = self.sent
+        if self.param.grad is not sent:
+            return True
+        return sent is not None and sent._version != self.version != UNKNOWN  # noqa: SLF001 - see watch
+
+    def is_gone(self) -> bool:
+        """Tell whether the user dropped the gradient: set it to None or to zero."""
+        grad = self.param.grad
+        if grad is None or not self.is_changed():
+            return grad is None
+        return not bool((grad.coalesce().values() if grad.is_sparse else grad).any())
+
+    def is_dropped(self, *, averages: bool) -> bool:
+        """Tell whether autograd's gradient is a new one, not the sum with the reduced one; certain if it averages.
+
+        A sum with a sparse gradient is a new tensor too. What was written to once, by autograd, was not zeroed; what
+        was written to more often may have been. Either way the mean over ranks is right: the reduced one is the same.
+        """
+        grad = self.param.grad
+        if grad is None or grad is not self.sent:
+            return averages or (grad is not None and not grad.is_sparse)
+        return averages and (self.version == UNKNOWN or grad._version > self.version + 1)  # noqa: SLF001 - see watch
 
 
 @dataclass(eq=False)
@@ -64,12 +110,13 @@ class Group:
     bucket: bool = False  # ours, not the user's
     places: tuple[InOut, ...] = ()  # of a bucket: their homes, the same in every round
     stream: int = 0  # of a bucket on a device: the one that its places name
-    handle: int = -1
     started: int = 0
+    waiting: list[Slot] = field(default_factory=list)  # started, and not sent yet
 
     def rewind(self) -> None:
-        """Begin a new round."""
-        self.handle, self.started = -1, 0
+        """Begin a new round, in which only slots that are started already take part."""
+        self.started = sum(slot.started for slot in self.slots)
+        self.waiting = [slot for slot in self.waiting if slot.started]
 
 
 @dataclass
@@ -93,23 +140,45 @@ def move_in(slots: Sequence[Slot]) -> None:
 
 
 def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
-    """Make the home the gradient; return it and what is to be copied there, if anything is."""
+    """Make the home the gradient; return it and what is to be copied there, if anything is.
+
+    The gradient stays where it is if the home does not fit the parameter any more, or if the user holds the memory of
+    either: a gradient that was kept keeps its values, and one that is part of a larger tensor stays its part.
+    """
     param, home = slot.param, slot.home
     assert home is not None
     grad = param.grad
     if grad is not None and not grad.is_sparse and _is_at_home(grad, home):
         return None
-    slot.made_up = grad is None
+    slot.misfit = not _fits(home, param)
+    held = uses_of(home) > slot.home_uses or (grad is not None and not grad.is_sparse and uses_of(grad) > _USES_ALONE)
+    slot.away = slot.misfit or held
     if grad is None:
-        home.zero_()
+        slot.made_up = True
+        grad = torch.zeros_like(param) if slot.away else home.zero_()
     elif grad.is_sparse:
         grad, slot.was_sparse = grad.to_dense(), True
-    param.grad = home.detach()  # a tensor of its own: the user may give it other memory
-    return None if grad is None else (home, grad)
+    param.grad = grad if slot.away else home.detach()  # a tensor of its own: the user may give it other memory
+    return None if slot.away or grad is home else (home, grad)
 
 
 def _is_at_home(grad: Tensor, home: Tensor) -> bool:
     return grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride()
+
+
+def _fits(home: Tensor, param: Tensor) -> bool:
+    return home.dtype == param.dtype and home.device == param.device and home.shape == param.shape
+
+
+def uses_of(tensor: Tensor) -> int:
+    """Return how many tensors use this one's memory: views, aliases, arrays."""
+    count: int = _USE_COUNT(tensor.untyped_storage()._cdata)  # noqa: SLF001 - as torch's CUDA graphs
+    return count
+
+
+_USE_COUNT: Any = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 - see uses_of
+_USES_ALONE = uses_of(torch.empty(1)) if _USE_COUNT else 0
+COUNTS_USES = _USE_COUNT is not None  # not in torch 2.4 without CUDA
 
 
 def nothing_sparse(param: Tensor, dims: int) -> Tensor:

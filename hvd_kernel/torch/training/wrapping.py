@@ -20,10 +20,6 @@ from hvd_kernel.torch.training.samples import SampleMeter
 Named = list[tuple[str, Tensor]]
 Groups = int | list[list[Tensor]]
 
-ZERO_GRAD_RACE = (
-    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
-    "This is prohibited as it can cause a race condition."
-)
 _MODULE = "hvd_kernel.torch.optimizer"  # of every class that is made: where users find DistributedOptimizer
 
 
@@ -57,9 +53,9 @@ class OptimizerMixin(torch.optim.Optimizer):
         self._reducer.rewind()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; not between ``backward`` and ``step``, while they are on their way."""
-        if self._reduces and self._reducer.busy():
-            raise AssertionError(ZERO_GRAD_RACE)
+        """Forget the gradients, and with them what backward passes have counted; not while they are being reduced."""
+        if self._reduces:
+            self._reducer.drop()
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

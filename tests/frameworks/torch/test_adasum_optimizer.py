@@ -115,7 +115,8 @@ def rules() -> None:
     text = "with Adasum steps travel, not gradients"
     raises(ValueError, text, hvd.DistributedOptimizer, plain, op=hvd.Adasum, gradients_in_buckets=True)
     model(batch(rank, 0)).sum().backward()
-    raises(AssertionError, "optimizer.zero_grad() was called after loss.backward()", optimizer.zero_grad)
+    optimizer.zero_grad()  # no step, as after a GradScaler's overflow: the round begins again
+    model(batch(rank, 0)).sum().backward()
     raises(
         AssertionError,
         "Gradients were computed more than backward_passes_per_step",

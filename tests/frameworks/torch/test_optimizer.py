@@ -149,18 +149,8 @@ def misuse() -> None:
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     model(batch(hvd.rank())).sum().backward()
     if hvd.size() > 1:
-        raises(
-            AssertionError,
-            "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize()."
-            " This is prohibited as it can cause a race condition.",
-            optimizer.zero_grad,
-        )
-        raises(
-            AssertionError,
-            "Gradients were computed more than backward_passes_per_step times before call to step(). "
-            "Increase backward_passes_per_step to accumulate gradients locally.",
-            model(batch(hvd.rank())).sum().backward,
-        )
+        text = "Gradients were computed more than backward_passes_per_step times before call to step(): parameter "
+        raises(AssertionError, text, model(batch(hvd.rank())).sum().backward)
     optimizer.step()
     optimizer.zero_grad()
     model(batch(hvd.rank())).sum().backward()
@@ -343,6 +333,8 @@ def test_steps_and_samples(ranks: RankPool) -> None:
 
 def reset_between_cells() -> None:
     """The communicator is reset between two cells, as after a failure: an optimizer from before goes on."""
+    import contextlib
+
     import torch
 
     import hvd_kernel.torch as hvd
@@ -351,7 +343,8 @@ def reset_between_cells() -> None:
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     hvd.barrier()
     if hvd.rank() == 0:  # its peers raised before their backward
-        model(batch(0)).sum().backward()
+        with contextlib.suppress(hvd.HorovodInternalError):
+            model(batch(0)).sum().backward()
     hvd.shutdown()
     hvd.init()
     optimizer.zero_grad()
