@@ -47,27 +47,21 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
     return number
 
 
-_COMPRESSED = "Use its to_dense(), or its indices and values."
-_REMEDIES = {  # by what a tensor is besides dense
+_REMEDIES = {  # for what is not dense; else its to_dense()
     "meta": "It has no data: create it on a device, for example with torch.empty_like(tensor, device='cpu').",
     "nested": "Use torch.nested.to_padded_tensor, or its parts: tensor.unbind().",
-    torch.sparse_coo: "Use sparse_allreduce_async for a sum or a mean, else its to_dense().",
-    torch.sparse_csr: _COMPRESSED,
-    torch.sparse_csc: _COMPRESSED,
-    torch.sparse_bsr: _COMPRESSED,
-    torch.sparse_bsc: _COMPRESSED,
-    torch._mkldnn: "Use its to_dense().",  # type: ignore[attr-defined] # noqa: SLF001 - torch's name of it
+    "torch.sparse_coo": "Use sparse_allreduce_async for a sum or a mean, else its to_dense().",
 }
 
 
 def _not_taken(tensor: torch.Tensor, table: Table) -> str:
     accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
-    kind: Any = "meta" if tensor.is_meta else "nested" if tensor.is_nested else tensor.layout
-    if kind is _DENSE:
+    kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else str(tensor.layout)
+    if kind == "torch.strided":
         name, remedy = f"Tensor type {tensor.type()}", f": {_remedy(tensor, table)}."
     else:
-        name = f"Tensor type {tensor.type()}" if kind is torch.sparse_coo else f"A tensor of kind {kind}"
-        remedy = f". {_REMEDIES.get(kind, _COMPRESSED)}"
+        name = f"Tensor type {tensor.type()}" if kind == "torch.sparse_coo" else f"A tensor of kind {kind}"
+        remedy = f". {_REMEDIES.get(kind, 'Use its to_dense().')}"
     return f"{name} is not supported{remedy} Supported are dense tensors of: {accepted}."
 
 
