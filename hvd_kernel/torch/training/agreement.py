@@ -27,6 +27,10 @@ class Agreement:
         self._name = f"end_of_backward.{slots[0].name}"
         self._flags = bytearray(_ROWS * self._count + _ENDS)
 
+    def start_dense(self, started: Sequence[bool]) -> None:
+        """Note which slots' gradients are started as dense ones."""
+        self._flags[: self._count] = bytes(started)
+
     def start(self, number: int, sparse_dims: int) -> None:
         """Note that the gradient of a slot is started, with this number of sparse dimensions."""
         row, flag = (_SPARSE, sparse_dims) if sparse_dims else (_DENSE, 1)

@@ -103,7 +103,7 @@ class Reducer:
         self._unfinished = False  # operations were started since the last agreement
         self._closed = False  # all slots are started, and all ranks know
         self._finished_some = False  # in this round
-        self._pass = -1  # autograd's number of the backward pass
+        self._pass = self._notified = -1  # autograd's numbers of backward passes: looked at, and whose end is awaited
         self._misfits = False  # a home does not fit its parameter, on some rank
         self._generation = session.generation()
         self.add(named)
@@ -171,7 +171,10 @@ class Reducer:
         slot.seen = True
         slot.left -= 1
         if slot.left == 0:
-            end_of_backward.notify(self)
+            number = end_of_backward.current_pass()
+            if number != self._notified:
+                self._notified = number
+                end_of_backward.notify(self)
             self.start(slot)
 
     def _begin_pass(self, first: Slot) -> None:
@@ -436,13 +439,13 @@ class Reducer:
         part.closing = closing
         part.misfits = any(slot.misfit for slot in self.slots)
         local = closing and any(slot.seen and not slot.started for slot in self.slots)
+        dense = [slot.started and slot.sparse_dims == 0 for slot in self.slots]  # usually all of them
+        part.start_dense(dense)
         for number, slot in enumerate(self.slots):
-            if slot.started:
+            if not dense[number] and (slot.started or (closing and slot.param.grad is not None)):
                 part.start(number, self._sparse_dims(slot))
-                if slot.changed or ((local or not slot.finished) and slot.is_changed()):
-                    part.change(number)
-            elif closing and slot.param.grad is not None:
-                part.start(number, self._sparse_dims(slot))
+            if slot.started and (slot.changed or ((local or not slot.finished) and slot.is_changed())):
+                part.change(number)
         return part
 
     # Homes.
