@@ -464,7 +464,7 @@ NOTE = Membership._note
         (Rejoin, "_check_alive", lambda _self, _dead: None),
         (Rejoin, "_died", lambda _self, _dead: False),
         (Procedure, "is_over", lambda _self, _timer: False),
-        (Membership, "_give_up", lambda _self, _why: iter(())),
+        (Membership, "_give_up", lambda *_: iter(())),
         (Resize, "_dismiss", lambda _self, _leaving: iter(())),
         (RankTable, "rank_of", lambda _self, _pid: -1),
     ],

@@ -13,13 +13,14 @@ from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.cell_rejoin import CellRejoin
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
 
 
 class Session:
     """Of three ranks; ``rejoin`` ends when it is let."""
 
-    n = 3
+    n, spec = 3, ClusterSpec(3)
 
     def __init__(self, outcome: Respawned | ResizeOutcome | Exception | None) -> None:
         self.dead: tuple[int, ...] = ()
