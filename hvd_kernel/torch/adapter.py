@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import torch.distributed
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.frameworks.adapter import Elements, Flat, FrameworkAdapter, TensorShard
+from hvd_kernel.protocol import serialization
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.training.wrapping import OptimizerMixin
 
@@ -60,7 +60,7 @@ class TorchAdapter(FrameworkAdapter):
 
     def shard(self, value: Any) -> TensorShard | None:
         """Return the local tensor of a DTensor, with its coordinates along the dimensions that shard it."""
-        tensors = sys.modules.get("torch.distributed.tensor")
+        tensors = serialization.loaded("torch.distributed.tensor")  # not while another thread imports it
         if tensors is None or not isinstance(value, tensors.DTensor):
             return None
         mesh, placements = value.device_mesh, value.placements

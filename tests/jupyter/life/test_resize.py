@@ -78,8 +78,8 @@ count(1)
 USE = """%%hvdrun
 import inspect
 counter = [10]
-(js.dumps([1]), pi < tau, dedent(" a"), count(1), counter, Child(-3).norm(), isinstance(Child(1), Point),
- collections.abc.Sized.__name__, 'rebound' in globals(), inspect.getsource(count).splitlines()[0], count.__module__)"""
+str((js.dumps([1]), pi < tau, dedent(" a"), count(1), counter, Child(-3).norm(), isinstance(Child(1), Point),
+ collections.abc.Sized.__name__, 'rebound' in globals(), inspect.getsource(count).splitlines()[0], count.__module__))"""
 
 
 @pytest.mark.cluster(2)
@@ -99,7 +99,7 @@ def test_fresh_ranks_have_the_definitions_of_earlier_cells(kernel: Kernel) -> No
     used = kernel.run(USE, timeout=60).shown
     old, new = used[0].splitlines()
     values = "('[1]', True, 'a', 5, [10], 3, True, 'Sized', {}, 'def count(x, step=4):', '__main__')"
-    assert (old, new) == (f"[0-1] {values.format(True)}", f"[2-3] {values.format(False)}")
+    assert (old, new) == (f"[0-1] {values.format(True)!r}", f"[2-3] {values.format(False)!r}")
     assert kernel.run("%%hvdrun --ranks 2\nlater(), 'never' in globals()").shown == ["[2] (1, False)"]
     own = "isinstance(kept[0], Child), kept[0].norm(), kept[1].tolist()"
     assert kernel.run(f"%%hvdrun\n{own}").shown == ["[0-3] (True, 7, [1.0, 1.0])"]
