@@ -212,11 +212,14 @@ def test_why_ranks_do_not_come_is_told_and_shown() -> None:
     assert renderer.shown[-2:] == ["no memory\nThe cell goes on with 3 ranks.\n", "size 3 -> None: no memory"]
 
 
-def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, tuple[str, ...]]] = []
+HOW = {"restore": (), "force": False}
 
-    def resize(_session: Any, _samples: Any, n: int, say: Any, _progress: Any, *, restore: tuple[str, ...]) -> None:
-        asked.append((n, restore))
+
+def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, dict[str, Any]]] = []
+
+    def resize(_session: Any, _samples: Any, n: int, say: Any, _progress: Any, **how: Any) -> None:
+        asked.append((n, how))
         say("rank 0 stays")
 
     monkeypatch.setattr("hvd_kernel.magics.cell_rejoin.cluster_size.resize", resize)
@@ -230,7 +233,7 @@ def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch
     said: list[str] = []
     samples = {rank: MetricsSample(rank, 1.0, "idle") for rank in range(4)}
     rejoin.settle(samples, said.append)
-    assert (asked, said, told.result(0)) == ([(1, ())], ["rank 0 stays"], "rank 0 stays")
+    assert (asked, said, told.result(0)) == ([(1, HOW)], ["rank 0 stays"], "rank 0 stays")
     assert sorted(samples) == [0, 1, 2], "there is no rank 3"
     with pytest.raises(UsageError, match="the cell has ended"):
         rejoin.resize(2)
