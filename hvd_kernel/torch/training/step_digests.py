@@ -8,6 +8,7 @@ device.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
@@ -87,7 +88,7 @@ def _digest(parameters: list[Tensor]) -> Read:
         return lambda: (value, scale)
     host = torch.empty(2, dtype=torch.double, pin_memory=True)
     host.copy_(digest, non_blocking=True)
-    event = torch.cuda.Event()
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return lambda: (float(host[0]), float(host[1])) if event.query() else None
 
