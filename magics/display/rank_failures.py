@@ -68,12 +68,12 @@ def _import_of(name: str, value: Any) -> str:
     if isinstance(value, ModuleType):
         module = value.__name__
         return f"import {module}" if module == name else f"import {module} as {name}"
-    module, original = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(value, type | FunctionType | BuiltinFunctionType) or module in {None, "__main__", "builtins"}:
+    origin, original = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(value, type | FunctionType | BuiltinFunctionType) or origin in {None, "__main__", "builtins"}:
         return ""
     if original != getattr(value, "__name__", ""):  # defined inside a class or a function
         return ""
-    return f"from {module} import {original}" + (f" as {name}" if original != name else "")
+    return f"from {origin} import {original}" + (f" as {name}" if original != name else "")
 
 
 class RankError(Exception):
