@@ -52,7 +52,7 @@ class NotebookTasks:
         manager, writer = self._context.manager, self._context.writer()
         watch, _, _ = drive(session, manager, writer, f"{_NAME}.perform()", ranks, source=manager.cells.code)
         try:
-            watch.check(lambda _name: False)
+            watch.check()
         except RankError as error:
             died = error.rank in session.dead
             return Performed({} if died else _tasks(session, (error.rank,)), error, error.rank, died)

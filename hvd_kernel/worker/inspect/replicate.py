@@ -168,8 +168,10 @@ class _Pickler(MainPickler):
     defined: Definitions = _NONE
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type | FunctionType) and self.defined.get(obj.__qualname__) is obj:
-            return obj.__qualname__  # by reference: an instance there is one of the class that cells name
+        if isinstance(obj, type | FunctionType):
+            name = obj.__qualname__
+            if self.defined.get(name) is obj:
+                return name  # by reference: an instance there is one of the class that cells name
         for adapter in registry.in_use():
             reduced = adapter.reduced(obj)
             if reduced is not NotImplemented:
