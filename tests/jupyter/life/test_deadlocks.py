@@ -46,9 +46,8 @@ elif rank == 2:
     assert {rank: failure.ename for rank, failure in outcome.failures.items()} == dict.fromkeys(range(3), "Mismatch")
     for failure in outcome.failures.values():
         for part in (
-            "ranks 0-1 for ALLREDUCE allreduce.a at cell 4:4",
+            "ranks 0, 1 for ALLREDUCE allreduce.a at cell 4:4",
             "rank 2 for BROADCAST broadcast.b at cell 4:6",
-            "rank 3 has ended the cell",
             REMEDY,
         ):
             assert part in failure.evalue
