@@ -185,7 +185,7 @@ class CellRejoin:
         elif wish is None:
             self._tell(work.result(), (), cluster_size.fresh(work.result()))
         elif (done := work.result()) is not None:  # else the cell has ended: see settle
-            text = cluster_size.told(done)
+            text = cluster_size.outcome_text(done)
             self._tell(done.given, done.left, text)
             self._end()
             wish.told.set_result(text.rstrip())

@@ -115,7 +115,7 @@ def resize(
     earlier = dict(samples)
     samples.clear()
     samples.update({now: earlier[rank] for rank, now in done.numbers.items() if rank in earlier})
-    say(told(done).rstrip())
+    say(outcome_text(done).rstrip())
 
 
 def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: bool) -> tuple[set[int], list[str]]:
@@ -169,8 +169,8 @@ def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str
     return only, sorted(of_its_own - {*only})
 
 
-def told(done: ResizeOutcome) -> str:
-    """Return what became of it, as lines."""
+def outcome_text(done: ResizeOutcome) -> str:
+    """Return the outcome of a resize, as lines."""
     if not done.left and not done.given.ranks:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
     stay = f"{named(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"

@@ -121,13 +121,13 @@ def _functions(value: Any) -> Iterator[FunctionType]:
     yield from (each for each in (value, *of_class) if isinstance(each, FunctionType))
 
 
-def _pack(found: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> tuple[bytes, dict[str, str]]:
+def _pack(variables: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> tuple[bytes, dict[str, str]]:
     """Return the variables as bytes, without those that cannot travel, and why they cannot.
 
     Functions and classes that are ``defined`` where the bytes arrive travel as their names.
     """
-    lost = {name: _ABSENT for name in names if name not in found}
-    values = {name: found[name] for name in names if name in found}
+    lost = {name: _ABSENT for name in names if name not in variables}
+    values = {name: variables[name] for name in names if name in variables}
     try:
         return _dump(values, defined), lost
     except Exception:  # noqa: BLE001 - whichever it is, the others travel
@@ -135,9 +135,9 @@ def _pack(found: Mapping[str, Any], names: list[str], defined: Definitions = _NO
     return _dump({name: value for name, value in values.items() if name not in lost}, defined), lost
 
 
-def _each(found: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> dict[str, bytes]:
+def _each(variables: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> dict[str, bytes]:
     """Return each variable on its own as bytes."""
-    return {name: _dump({name: found[name]}, defined) for name in names}
+    return {name: _dump({name: variables[name]}, defined) for name in names}
 
 
 def _loaded(packed: bytes, device: str | None = None) -> tuple[dict[str, Any], str]:

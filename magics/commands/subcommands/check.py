@@ -121,14 +121,14 @@ def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]
     A container's own frame (its kind and length) is left out where a part inside it says more. Shards are compared
     among the ranks that hold the same one.
     """
-    found: dict[Path, dict[int, str]] = {}
+    differing: dict[Path, dict[int, str]] = {}
     for path in _paths(parts):
         for ranks in _comparable(parts, path):
             digests = {rank: parts[rank][path].digest if path in parts[rank] else MISSING for rank in ranks}
             if len(set(digests.values())) > 1:
-                found.setdefault(path, digests)
-    frames = {path[:depth] for path in found for depth in range(len(path))}
-    return [(path, digests) for path, digests in found.items() if path not in frames]
+                differing.setdefault(path, digests)
+    frames = {path[:depth] for path in differing for depth in range(len(path))}
+    return [(path, digests) for path, digests in differing.items() if path not in frames]
 
 
 def uncompared(parts: Mapping[int, Parts]) -> dict[Path, str]:
