@@ -16,7 +16,7 @@ from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.cluster_size import leaving_values, lost, told
+from hvd_kernel.magics.cluster_size import leaving_values, lost, outcome_text
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -93,7 +93,7 @@ GIVEN = Respawned((4, 5), 0, ("model",))
     ],
 )
 def test_what_is_said(done: ResizeOutcome, text: str) -> None:
-    assert told(done) == text
+    assert outcome_text(done) == text
 
 
 class Interruptible:
@@ -179,11 +179,13 @@ class Hub:
     completed: dict[int, Any] = field(default_factory=dict)
     expect_stopped_hearts: deque[bytes] = field(default_factory=deque)
     notifier: str = "notifier"
-    told: list[tuple[str, int, str]] = field(default_factory=list)
+    outcome_text: list[tuple[str, int, str]] = field(default_factory=list)
 
     @property
     def session(self) -> Any:
-        return SimpleNamespace(send=lambda _to, kind, content: self.told.append((kind, content["id"], content["uuid"])))
+        return SimpleNamespace(
+            send=lambda _to, kind, content: self.outcome_text.append((kind, content["id"], content["uuid"]))
+        )
 
 
 def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
@@ -198,4 +200,4 @@ def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
     assert hub.by_ident == hub.hearts == {b"B": 0, b"C": 2, b"D": 1}
     assert list(hub.expect_stopped_hearts) == [b"A"]
     gone, come = "unregistration_notification", "registration_notification"
-    assert hub.told == [(gone, 0, "A"), (gone, 1, "B"), (gone, 3, "D"), (come, 0, "B"), (come, 1, "D")]
+    assert hub.outcome_text == [(gone, 0, "A"), (gone, 1, "B"), (gone, 3, "D"), (come, 0, "B"), (come, 1, "D")]
