@@ -179,13 +179,11 @@ class Hub:
     completed: dict[int, Any] = field(default_factory=dict)
     expect_stopped_hearts: deque[bytes] = field(default_factory=deque)
     notifier: str = "notifier"
-    outcome_text: list[tuple[str, int, str]] = field(default_factory=list)
+    sent: list[tuple[str, int, str]] = field(default_factory=list)
 
     @property
     def session(self) -> Any:
-        return SimpleNamespace(
-            send=lambda _to, kind, content: self.outcome_text.append((kind, content["id"], content["uuid"]))
-        )
+        return SimpleNamespace(send=lambda _to, kind, content: self.sent.append((kind, content["id"], content["uuid"])))
 
 
 def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
@@ -200,4 +198,4 @@ def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
     assert hub.by_ident == hub.hearts == {b"B": 0, b"C": 2, b"D": 1}
     assert list(hub.expect_stopped_hearts) == [b"A"]
     gone, come = "unregistration_notification", "registration_notification"
-    assert hub.outcome_text == [(gone, 0, "A"), (gone, 1, "B"), (gone, 3, "D"), (come, 0, "B"), (come, 1, "D")]
+    assert hub.sent == [(gone, 0, "A"), (gone, 1, "B"), (gone, 3, "D"), (come, 0, "B"), (come, 1, "D")]
