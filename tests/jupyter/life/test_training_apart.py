@@ -51,7 +51,7 @@ def test_d10_plain_optimizers_are_warned_in_cell_and_log(kernel: Kernel) -> None
     expected = nothing_exchanged("ranks 0-1", 20)
     outcome = kernel.run(f"%%hvdrun\n{cell()}")
     assert outcome.text("stderr").count(expected) == 1
-    assert expected in kernel.run("%hvdlogs --ranks 0").text()
+    assert expected in kernel.run("%hvdlogs --ranks 0").text("stderr")
     outcome = kernel.run(f"%%hvdrun\n{cell(wrap=WRAP + chr(10) + BROADCAST)}")
     assert "hvd_kernel:" not in outcome.text("stderr")
 
