@@ -298,7 +298,7 @@ _TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes list
     "options": tuple,
     "native": tuple,
     "optimizers": lambda rows: tuple(
-        OptimizerSteps._make([*row[:-1], tuple(ParameterDigest(*digest) for digest in row[-1])]) for row in rows
+        OptimizerSteps(*row)._replace(digests=tuple(ParameterDigest(*digest) for digest in row[-1])) for row in rows
     ),
     "frames": lambda rows: tuple(Frame(*row) for row in rows),
     "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),
