@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.diagnosis.training_apart import TrainingApart
-from hvd_kernel.errors import HvdTimeout
+from hvd_kernel.errors import ClusterError, HvdTimeout
 from hvd_kernel.formatting.rank_labels import named, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
@@ -52,6 +53,9 @@ SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
 
 PATIENT_S = 2.0
 """After the first press, the stacks of ranks that do not obey are shown without a second one."""
+
+LOG_S = 2.0
+"""How long ranks may take to write a line to their logs."""
 
 RAISED_S = 1.0
 """A rank's error is shown while others run if they still run after this time: as a rule they are released at once."""
@@ -114,8 +118,13 @@ class CellRunner:
                 self.prompts.tick()
                 self._tick()
             self._obeyed = interrupts.count
-        if self._apart.warning and self._run.done:  # not before: what a rank logs in a cell is the cell's output
-            self._session.post("write_log", None, {"text": f"{self._apart.warning}\n"}, urgent=True)
+        if self._apart.warning and self._run.done:
+            self._log_warning()
+
+    def _log_warning(self) -> None:
+        """Write the guard's warning to the ranks' logs: between cells, as a line logged in a cell is its output."""
+        with suppress(ClusterError):  # a rank has died: the cell's own error reports it
+            self._session.ask("write_log", None, {"text": f"{self._apart.warning}\n"}, timeout=LOG_S, urgent=True)
 
     def _take(self, event: Event) -> None:
         self._renderer.take(event)

@@ -11,6 +11,7 @@ Terms.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import deque
@@ -37,7 +38,7 @@ Read = Callable[[], tuple[float, float] | None]
 
 _LOG = logging.getLogger("hvd_kernel")
 _tracked: list[TrackedOptimizer] = []
-_run = _bytes_before_run = 0
+_run = _bytes_at_start = _bytes_before_run = 0
 _announces = True  # a script: nothing else compares its ranks
 
 
@@ -68,10 +69,11 @@ class TrackedOptimizer:
         """Return all of it. Any thread."""
         with self._lock:
             while self._pending and (digest := self._pending[0][1]()) is not None:
-                self._digests.append(ParameterDigest(self._pending.popleft()[0], *digest))
+                value, scale = (number if math.isfinite(number) else None for number in digest)
+                self._digests.append(ParameterDigest(self._pending.popleft()[0], value, scale))
             digests = tuple(self._digests)
         least = max(1, self._nbytes // _SHARE)
-        shared = self._began - _bytes_before_run >= least, self._began >= least
+        shared = self._began - _bytes_before_run >= least, self._began - _bytes_at_start >= least
         exchanged = _bytes() - self._began >= least or self._connected()
         return OptimizerSteps(number, self._model, self.steps, self._reduced, exchanged, *shared, digests)
 
@@ -113,7 +115,9 @@ def reports() -> tuple[OptimizerSteps, ...]:
 
 def begin_cell() -> None:
     """Forget the optimizers of earlier cells; a notebook compares those of its ranks."""
-    global _run, _bytes_before_run, _announces
+    global _run, _bytes_at_start, _bytes_before_run, _announces  # noqa: PLW0603 - of the process
+    if not _run:  # what the ranks exchange to start says nothing about the user's training
+        _bytes_at_start = _bytes()
     _run, _bytes_before_run, _announces = _run + 1, _bytes(), False
     _tracked.clear()
 

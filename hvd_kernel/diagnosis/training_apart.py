@@ -7,7 +7,6 @@ reduces over all ranks: ranks may keep them different on purpose.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hvd_kernel.formatting.rank_labels import named
@@ -55,10 +54,11 @@ def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> st
 
 
 def _differ(digests: Sequence[ParameterDigest]) -> bool:
-    values = [digest.value for digest in digests]
-    if not all(map(math.isfinite, values)):
-        return any(map(math.isfinite, values))
-    return max(values) - min(values) > TOLERANCE * max(digest.scale for digest in digests)
+    finite = [(value, scale) for _, value, scale in digests if value is not None and scale is not None]
+    if len(finite) < len(digests):
+        return bool(finite)
+    values = [value for value, _ in finite]
+    return max(values) - min(values) > TOLERANCE * max(scale for _, scale in finite)
 
 
 class TrainingApart:

@@ -75,8 +75,8 @@ class ParameterDigest(NamedTuple):
     """The parameters of an optimizer after one of its steps, in two numbers."""
 
     step: int
-    value: float  # a weighted sum over a sample of their elements
-    scale: float  # the same over absolute values
+    value: float | None  # a weighted sum over a sample of their elements; None: not finite, which JSON cannot hold
+    scale: float | None  # the same over absolute values
 
 
 class OptimizerSteps(NamedTuple):

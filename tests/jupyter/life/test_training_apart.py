@@ -57,6 +57,13 @@ def test_d10_plain_optimizers_are_warned_in_cell_and_log(kernel: Kernel) -> None
 
 
 @pytest.mark.cluster(2)
+def test_parameters_that_become_nan_are_compared_silently(kernel: Kernel) -> None:
+    code = cell(wrap=f"{BROADCAST}; {WRAP}", after="model.weight.data.fill_(float('nan') if step else 0.0)")
+    outcome = kernel.run(f"%%hvdrun\n{code}\nprint(step)")
+    assert (outcome.text(), outcome.text("stderr")) == ("[0-1] 19\n", "")
+
+
+@pytest.mark.cluster(2)
 def test_ranks_that_train_together_are_not_warned(session: Session) -> None:
     for code in (
         cell(wrap=f"{WRAP}\n{BROADCAST}"),

@@ -34,11 +34,11 @@ def both(**change: object) -> Reports:
     return dict.fromkeys(ALL, (SGD._replace(**change),))  # type: ignore[arg-type]
 
 
-def reduced(*of_rank: tuple[float, ...]) -> Reports:
+def reduced(*of_rank: tuple[float | None, ...]) -> Reports:
     return {rank: (REDUCED._replace(digests=digests(*values)),) for rank, values in enumerate(of_rank)}
 
 
-NAN = float("nan")
+NAN = None
 TOO_FEW = LIVE_STEPS - 1
 CASES: dict[str, tuple[Reports, frozenset[int], str]] = {
     "plain optimizers": (both(), NONE, nothing_exchanged(BOTH, LIVE_STEPS)),
