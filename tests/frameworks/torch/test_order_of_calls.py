@@ -85,6 +85,7 @@ class Loop:
             some = {r for r in range(size) if self.draw.random() < 0.6}
             broken = self.draw.choice([None, None, self.draw.randrange(size)]) if self.kind == "amp" else None
             (net if self.zeroed_by_model else optimizer).zero_grad(set_to_none=self.to_none)
+            reached: set[Any] = set()
             for number in range(self.passes):
                 losses = {
                     r: scaler.scale(loss_of(net, 10 * step + number, r, some) * (float("inf") if r == broken else 1.0))
@@ -93,12 +94,12 @@ class Loop:
                 if distributed:
                     losses[rank].backward()
                 else:
-                    add_mean(net, list(losses.values()))
-            unused = [p for p in net.parameters() if p.grad is None]
+                    reached |= add_mean(net, list(losses.values()))
             self.edit(net, optimizer, scaler)
             if not distributed:  # as in Horovod a gradient that no rank has is zero in the step
-                for param in unused:
-                    param.grad = torch.zeros_like(param)
+                for param in net.parameters():
+                    if param.grad is None and param not in reached:
+                        param.grad = torch.zeros_like(param)
             scaler.step(optimizer)
             scaler.update()
         return net
@@ -126,17 +127,20 @@ class Loop:
                     param.grad.mul_(0.5).add_(param.detach(), alpha=0.1)
 
 
-def add_mean(net: Any, losses: list[Any]) -> None:
-    """Add the mean of the ranks' gradients to ``grad``; None where no rank has any."""
+def add_mean(net: Any, losses: list[Any]) -> set[Any]:
+    """Add the mean of the ranks' gradients to ``grad``; return the parameters for which any rank has a gradient."""
     import torch
 
     params = list(net.parameters())
-    found = [torch.autograd.grad(loss, params, allow_unused=True) for loss in losses]
-    for param, gradients in zip(params, zip(*found, strict=True), strict=True):
-        there = [gradient for gradient in gradients if gradient is not None]
-        if there:
-            mean = torch.stack(there).sum(0) / len(losses)
+    reached = set()
+    of_ranks = [torch.autograd.grad(loss, params, allow_unused=True) for loss in losses]
+    for param, gradients in zip(params, zip(*of_ranks, strict=True), strict=True):
+        present = [gradient for gradient in gradients if gradient is not None]
+        if present:
+            reached.add(param)
+            mean = torch.stack(present).sum(0) / len(losses)
             param.grad = mean if param.grad is None else param.grad + mean
+    return reached
 
 
 def trials(kind: str, count: int) -> int:

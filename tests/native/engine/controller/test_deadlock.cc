@@ -127,7 +127,7 @@ TEST_CASE("deadlock: a rank that looked before it was answered says nothing") {
   for (const int late : {0, 1}) {
     World world(2);
     const int other = 1 - late;
-    const Request said = request_of(Blocked{world.now, {{0, "a"}}, {}});
+    const Request said = request_of(Blocked{world.now, {{0, "a"}}, {}, 0, "", false});
     world.now += kSecond;
     world.ask(late, sum_of("a"));  // asked for anew since
     world.ask(other, sum_of("b"));
