@@ -56,6 +56,7 @@ def test_the_command_is_in_the_package() -> None:
         ("a", [Host("a", 1)]),
         ("a:2,b:3", [Host("a", 2), Host("b", 3)]),
         (" a:2 , b ", [Host("a", 2), Host("b", 1)]),
+        ("a:2,,b:1,", [Host("a", 2), Host("b", 1)]),
         ("10.0.0.1:4,user@node-1.example:1", [Host("10.0.0.1", 4), Host("user@node-1.example", 1)]),
     ],
 )
@@ -63,9 +64,15 @@ def test_hosts(text: str, hosts: list[Host]) -> None:
     assert parse(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:2,,b:1", "a b:2", "-oProxyCommand=x:1"])
+@pytest.mark.parametrize("text", ["a:", "a:x", "a:0", "a b:2", "-oProxyCommand=x:1"])
 def test_wrong_hosts(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a host"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_no_hosts(text: str) -> None:
+    with pytest.raises(ConfigError, match="names no host"):
         parse(text)
 
 
