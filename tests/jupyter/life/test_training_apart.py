@@ -46,7 +46,7 @@ def warning(session: Session, code: str) -> str:
     return guard.warning
 
 
-@pytest.mark.cluster(2)
+@pytest.mark.cluster(2, env={"HVD_GUARD": "on"})  # ranks of its own: what earlier cells exchanged counts
 def test_d10_plain_optimizers_are_warned_in_cell_and_log(kernel: Kernel) -> None:
     expected = nothing_exchanged("ranks 0-1", 20)
     outcome = kernel.run(f"%%hvdrun\n{cell()}")

@@ -201,7 +201,7 @@ def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -
 def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, said = ClusterManager(), list[str]()
     cluster, _ = detachment(folder, Detach("train", manager.place, 4, 12.0))
-    monkeypatch.setattr(ClusterManager, "start", lambda *_: None)
+    monkeypatch.setattr(ClusterManager, "start", lambda *_, **__: None)
     manager.ensure(ClusterSpec(1), said.append, print)
     assert said == [], "another kernel has them"
     cluster.released()
