@@ -259,7 +259,7 @@ def test_reducescatter(op: str) -> None:
     for dtype in (dtype for dtype in REDUCED if dtype != "bool" and reducible(dtype, op)):
         for tail in ((), (3,), (2, 3)):
             shape = (2 * size, *tail)
-            got = hvd.reducescatter(tensor(shape, rank, dtype), op=getattr(hvd, op))
+            got = hvd.reducescatter(tensor(shape, rank, dtype, op), op=getattr(hvd, op))
             same(got, result(shape, dtype, op)[2 * rank : 2 * rank + 2], (tail, dtype))
 
 
