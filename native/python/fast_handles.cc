@@ -40,14 +40,27 @@ PyMethodDef synchronize_method = {
     "fast_synchronize", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&synchronize)),
     METH_FASTCALL, "(live, handle, entry) -> the output"};
 
+// Returns the object that a weak reference names; null if it no longer exists.
+py::object referent(const py::object& reference) {
+#if PY_VERSION_HEX >= 0x030D0000  // which deprecates PyWeakref_GetObject
+  PyObject* object = nullptr;
+  if (PyWeakref_GetRef(reference.ptr(), &object) < 0) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+#else
+  PyObject* const object = PyWeakref_GetObject(reference.ptr());
+  return py::reinterpret_borrow<py::object>(object == Py_None ? nullptr : object);
+#endif
+}
+
 }  // namespace
 
 FastHandles::FastHandles(py::dict live, py::object owner)
     : live_(std::move(live)), owner_(std::move(owner)) {}
 
 py::object FastHandles::owner_of(const Engine& engine) {
-  PyObject* const known = engine_ == &engine ? PyWeakref_GetObject(engine_ref_.ptr()) : Py_None;
-  if (known != Py_None) return py::reinterpret_borrow<py::object>(known);
+  if (engine_ == &engine) {
+    if (py::object known = referent(engine_ref_)) return known;
+  }
   py::object found = owner_();
   if (found.cast<const Engine*>() != &engine) return {};
   engine_ref_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(found.ptr(), nullptr));

@@ -15,10 +15,9 @@ from hvdtest.pythons import python_of
 pytestmark = [pytest.mark.mp, pytest.mark.timeout(900)]
 
 ROOT = TESTS.parent
-NEWEST = "3.13"
 OTHERS = [
     version
-    for version in ("3.11", "3.12", NEWEST, "3.14")
+    for version in ("3.11", "3.12", "3.13", "3.14")
     if version != f"{sys.version_info.major}.{sys.version_info.minor}"
 ]
 FOLDERS = ("settings", "launch", "magics", "display", "diagnosis", "processes")
@@ -58,12 +57,8 @@ def output(python: Path, *words: str | Path, folder: Path, status: int = 0) -> s
     return done.stdout
 
 
-VERSIONS = pytest.mark.parametrize(
-    "version", [pytest.param(v, marks=[] if v == NEWEST else pytest.mark.nightly) for v in OTHERS]
-)
-
-
-@VERSIONS
+@pytest.mark.nightly  # the extension is compiled for that version
+@pytest.mark.parametrize("version", OTHERS)
 def test_a_script_and_a_cell_run_on_two_ranks(version: str, tmp_path: Path) -> None:
     python = python_of(version)
     for flags, optimize in ((), 0), (("-OO",), 2):
