@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import uuid
 from collections.abc import Iterator
@@ -179,7 +180,7 @@ def _have(kernel: Kernel, ranks: int) -> None:
     if not ranks:
         kernel.run("%hvd stop")
         return
-    rows = [row.split()[1] for row in kernel.run("%hvd status").text().splitlines()[1 : ranks + 1]]
+    rows = re.findall(r"^ *\d+ +(alive|dead)\b", kernel.run("%hvd status").text(), re.MULTILINE)
     alive, dead = rows.count("alive"), rows.count("dead")
     if dead and alive and alive + dead == ranks:
         kernel.run("%hvd respawn", timeout=120)

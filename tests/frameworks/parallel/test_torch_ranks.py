@@ -13,6 +13,8 @@ from hvdtest.exact import raises, same
 import hvd_kernel.torch as hvd
 from hvd_kernel.errors import Mismatch
 
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")  # torch, of complex32
+
 SHAPES = ((17,), (5, 7), (3, 4, 5))  # dims 1 to 3
 CARRIED = (*REDUCED, *MOVED)
 EACH = pytest.mark.parametrize("op", ["Sum", "Average", "Min", "Max", "Product"])
