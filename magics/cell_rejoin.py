@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.display.render import steps_lost
 
@@ -129,9 +129,9 @@ class CellRejoin:
 
     def _mark(self, left: Sequence[int], joined: Sequence[int], generation: int) -> None:
         if left:
-            self._renderer.mark("left", f"{named(left)} left, generation {generation}")
+            self._renderer.mark("left", f"{rank_list(left)} left, generation {generation}")
         if joined:
-            self._renderer.mark("joined", f"{named(joined)} joined, generation {generation}")
+            self._renderer.mark("joined", f"{rank_list(joined)} joined, generation {generation}")
 
     def _begin(self, act: Callable[[], Any]) -> None:
         self._work = work = Future[Any]()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.engines.engine_option import refuse_change
 from hvd_kernel.magics.engines.sources import source
@@ -365,7 +366,7 @@ def _packed(session: Session, change: str, *, force: bool) -> tuple[list[str], d
 
 def _change(old: ClusterSpec, new: ClusterSpec) -> str:
     if old.n != new.n:
-        return f"{new.n} rank{'s' * (new.n != 1)} instead of {old.n}"
+        return f"{plural(new.n, 'rank')} instead of {old.n}"
     if old.limits != new.limits:
         return "other limits"
     if old.mps != new.mps:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.resources.capacity import Capacity
@@ -139,7 +140,7 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
         ranks = spans(rank for rank in leaving if any(name in rows[rank] for name in only))
         first = f"`%hvdpull {only[0]} --ranks {ranks}` brings {'it' if len(only) == 1 else 'the first'} here"
         raise UsageError(
-            f"{named(leaving)} would leave, and no other rank has {names}: {first}, --force drops {it}, "
+            f"{rank_list(leaving)} would leave, and no other rank has {names}: {first}, --force drops {it}, "
             "--drop chooses other ranks"
         )
     return leaving, sorted({*only, *own})
@@ -147,17 +148,17 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
 
 def interrupted(before: int, requested: int, n: int) -> str:
     """Return what became of a resize from ``before`` to ``requested`` ranks that left ``n``. Pure."""
-    change = f"the resize from {before} to {requested} rank{'s' * (requested != 1)} was interrupted"
+    change = f"the resize from {before} to {plural(requested, 'rank')} was interrupted"
     if n == before:
-        return f"{change} and undone: {named(range(n))} {'keep their' if n > 1 else 'keeps its'} variables"
-    return f"{change} after ranks had left or joined: there {'are' if n > 1 else 'is'} {named(range(n))} now"
+        return f"{change} and undone: {rank_list(range(n))} {'keep their' if n > 1 else 'keeps its'} variables"
+    return f"{change} after ranks had left or joined: there {'are' if n > 1 else 'is'} {rank_list(range(n))} now"
 
 
 def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
     """Return the sentence before ranks leave that have values of their own. Pure."""
     pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies `{names[0]}` here"
     whose = "leaves with its own values" if len(leaving) == 1 else "leave with their own values"
-    return f"{named(leaving)} {whose} of {listed(names)}; {pull}"
+    return f"{rank_list(leaving)} {whose} of {listed(names)}; {pull}"
 
 
 def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str], list[str]]:
@@ -173,10 +174,10 @@ def outcome_text(done: ResizeOutcome) -> str:
     """Return the outcome of a resize, as lines."""
     if not done.left and not done.given.ranks:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
-    stay = f"{named(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
+    stay = f"{rank_list(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
     moved = any(before != now for before, now in done.numbers.items())
     were = f" ({_were(done.numbers)})" if moved else ""
-    left = f", {named(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
+    left = f", {rank_list(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
     return f"{stay}{were}{left}\n{fresh(done.given)}"
 
 
@@ -192,7 +193,7 @@ def fresh(done: Respawned) -> str:
     if not done.ranks:
         return ""
     one = len(done.ranks) == 1
-    who = f"{named(done.ranks)} {'is' if one else 'are'} fresh"
+    who = f"{rank_list(done.ranks)} {'is' if one else 'are'} fresh"
     it = "it has" if one else "they have"
     if not done.restored:
         return f"{who}: {_NOTHING if one else _NOTHING_OF_SEVERAL}\n{missing(done.lost)}"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 
 _LAST = "ends only {them}, without {their} variables, and starts {fresh}"
 _NEXT = (f"another interrupt is sent to {{them}} again, the one after it {_LAST}", f"another interrupt {_LAST}")
@@ -30,12 +30,12 @@ def not_responding(ranks: Collection[int], presses: int) -> str:
     """Return what the first or second interrupt of a cell has done about these ranks, and what the next one does."""
     again = " again" if presses > 1 else ""
     text = _NEXT[min(presses, len(_NEXT)) - 1].format(**_WORDS[len(ranks) == 1])
-    return f"{named(ranks)} interrupted{again} and not responding yet: {text}"
+    return f"{rank_list(ranks)} interrupted{again} and not responding yet: {text}"
 
 
 def ending(ranks: Collection[int]) -> str:
     """Return what the third interrupt does."""
-    return _ENDING.format(who=named(ranks), **_WORDS[len(ranks) == 1])
+    return _ENDING.format(who=rank_list(ranks), **_WORDS[len(ranks) == 1])
 
 
 class InterruptCount:

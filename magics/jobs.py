@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import HvdTimeout, UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted
 
@@ -250,6 +250,5 @@ def _cause(error: BaseException | None) -> str:
     if not isinstance(error, RankError):
         return name
     first = error.failures[0]
-    return (
-        f"{name} on {named(f.rank for f in error.failures if (f.ename, f.secondary) == (first.ename, first.secondary))}"
-    )
+    alike = (f.rank for f in error.failures if (f.ename, f.secondary) == (first.ename, first.secondary))
+    return f"{name} on {rank_list(alike)}"

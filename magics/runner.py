@@ -12,7 +12,7 @@ from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import ClusterError, HvdTimeout
-from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.display.rank_failures import (
@@ -233,7 +233,7 @@ class CellRunner:
             return [f"the cell took longer than {self._timeout:g} s and was interrupted"]
         secondary = {rank for rank, failure in self._failures.items() if failed and failure.secondary}
         obedient = set(self._ranks) - self._left - set(failed) - secondary
-        return [f"{named(obedient)} interrupted, variables are kept"] if obedient else []
+        return [f"{rank_list(obedient)} interrupted, variables are kept"] if obedient else []
 
     def _aftermath(self) -> list[str]:
         """Say who did not respond, what became of it or what to do, and why ranks waited before."""
@@ -243,7 +243,7 @@ class CellRunner:
         them = "it" if len(self._left) == 1 else "them"
         remedy = REMEDY.format(ranks=spans(self._left), them=them)
         where = whereabouts({rank: self._where[rank] for rank in self.left if rank in self._where})
-        return [f"not responding: {where or named(self._left)}", self.fate or remedy, *lines]
+        return [f"not responding: {where or rank_list(self._left)}", self.fate or remedy, *lines]
 
     def _obey(self, interrupts: InterruptCount) -> None:
         now = time.monotonic()

@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from hvd_kernel.diagnosis.limits_of_run import Possible
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes.resources import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.widgets.board import Board, Size
@@ -211,7 +212,7 @@ class Dashboard:
         with self._lock:
             board, digest = self._board.snapshot(), summary(self._board)
         count = len(digest["ranks"])
-        text = f"hvd dashboard: {count} rank{'s' * (count != 1)}"
+        text = f"hvd dashboard: {plural(count, 'rank')}"
         return {"image/svg+xml": render(board), "text/plain": text}, {"hvd": {**self.origin, **digest}}
 
     def _repr_mimebundle_(self, **_options: object) -> Bundle:

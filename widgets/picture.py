@@ -16,6 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from hvd_kernel.formatting import units
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
 from hvd_kernel.widgets.marks import Mark
@@ -111,8 +112,7 @@ class _Picture:
         bad = [rank for rank, row in self.rows.items() if row.state in ENDED_BADLY]
         word, tone = ("finished", GREEN) if self.snapshot["finished"] else ("running", BLUE)
         if bad:
-            shown = ", ".join(str(rank) for rank in bad[:8]) + (", …" if len(bad) > 8 else "")
-            word, tone = f"{self.rows[bad[0]].state} on rank{'s' * (len(bad) > 1)} {shown}", RED
+            word, tone = f"{self.rows[bad[0]].state} on {rank_list(bad)}", RED
         right = units.duration(self.snapshot["t"])
         if self.snapshot["finished"]:
             right = f"means over the cell · {right}"

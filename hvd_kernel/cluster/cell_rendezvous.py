@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.cluster.ranks import events
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.elastic import ADDED, REMOVED
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class CellRendezvous:
         if silent := ranks - answers.keys():
             verb, it = ("does", "it is") if len(silent) == 1 else ("do", "they are")
             remedy = f"`%hvd stacks` shows where {it}. Nothing was changed."
-            raise ClusterError(f"{named(silent)} {verb} not answer: {remedy}")
+            raise ClusterError(f"{rank_list(silent)} {verb} not answer: {remedy}")
         return [answer for answer in answers.values() if "error" not in answer]
 
     def _dismiss(self, leaving: set[int]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN, Cause
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.rank_labels import folded, named
+from hvd_kernel.formatting.rank_labels import folded, rank_list
 from hvd_kernel.protocol.messages import Failure
 
 RESTART = "`%hvd restart` starts fresh ranks (their variables are gone)"
@@ -37,7 +37,7 @@ def unanswered(handler: str, missing: Collection[int], seconds: float, answers: 
     errors = [f"rank {rank}: {answer['error']}; " for rank, answer in sorted(answers.items()) if "error" in answer]
     failed = "".join(errors[:_CAUSES]) + (f"{len(errors) - _CAUSES} more; " if len(errors) > _CAUSES else "")
     where = "where it is" if len(missing) == 1 else "where they are"
-    return f"{handler}: {failed}no answer from {named(missing)} within {seconds:g} s: `%hvd stacks` shows {where}"
+    return f"{handler}: {failed}no answer from {rank_list(missing)} within {seconds:g} s: `%hvd stacks` shows {where}"
 
 
 def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:
@@ -68,7 +68,7 @@ def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
     """Refuse to resize ranks of other hosts, or (``far`` is empty) ranks with limits, and say what can be done."""
     others = sorted(far)
     verb = "runs" if len(others) == 1 else "run"
-    held = f"{named(others)} {verb} on another host, held by mpiexec, which adds no ranks"
+    held = f"{rank_list(others)} {verb} on another host, held by mpiexec, which adds no ranks"
     reason = held if others else "the ranks have limits"
     reason = f"{engine} was asked for all ranks at once, and none can be added or taken away" if engine else reason
     remedy = f"`%%hvdrun -np {n}` between cells starts all ranks again, with what hvd_kernel.keep has named"

@@ -11,11 +11,11 @@ import json
 import hvd_kernel
 from hvd_kernel.core.topology import Peers
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.settings import network
 
 _CARD = b"hvd_kernel "
 _MOST_CHARS = 80
-_MOST_RANKS = 8
 
 
 def same_version(peers: Peers) -> None:
@@ -31,7 +31,7 @@ def same_version(peers: Peers) -> None:
     for rank, card in enumerate(said):
         ranks_of.setdefault(_version(card), []).append(rank)
     if len(ranks_of) > 1:
-        found = ", ".join(f"{version} on {_named(ranks)}" for version, ranks in ranks_of.items())
+        found = ", ".join(f"{version} on {rank_list(ranks)}" for version, ranks in ranks_of.items())
         raise ConfigError(f"the ranks run different versions of hvd_kernel: {found}; install the same one for all.")
 
 
@@ -39,12 +39,6 @@ def _version(card: bytes) -> str:
     if not card.startswith(_CARD):
         return "an unknown one"
     return card.removeprefix(_CARD).decode(errors="replace")[:_MOST_CHARS]
-
-
-def _named(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
-    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def cards(peers: Peers, also: network.Card | None = None) -> list[network.Card]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import OptimizerSteps, ParameterDigest
 from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_allowed
 from hvd_kernel.settings import lookup
@@ -138,7 +138,7 @@ def _announce(steps: OptimizerSteps) -> None:
         return
     waited_for = any(session.rank() in operation["missing"] for operation in _pending())
     if session.rank() == 0 and not waited_for:
-        _LOG.warning("%s", nothing_exchanged(named(range(session.size())), steps.steps))
+        _LOG.warning("%s", nothing_exchanged(rank_list(range(session.size())), steps.steps))
     _announces = waited_for
 
 

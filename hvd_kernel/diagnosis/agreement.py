@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.rank_labels import label, rank_list
 
 
 def groups(digests: Mapping[int, str]) -> list[tuple[int, ...]]:
@@ -35,22 +36,23 @@ def agreement(digests: Mapping[int, str]) -> str:
     """Say it with those who agree: ``ranks 0-1,3 agree, rank 2 differs``."""
     first, *others = groups(digests)
     if others and 2 * len(first) > len(digests):
-        return f"{named(first)} {'agrees' if len(first) == 1 else 'agree'}, {_named(others)} {_verb(others, 'differ')}"
+        agree = "agrees" if len(first) == 1 else "agree"
+        return f"{rank_list(first)} {agree}, {_named(others)} {_verb(others, 'differ')}"
     return difference(digests)
 
 
 def same(count: int) -> str:
     """Say that all agree."""
-    return f"same on {count} rank{'s' * (count != 1)}"
+    return f"same on {plural(count, 'rank')}"
 
 
 def where(ranks: Iterable[int]) -> str:
     """Say that others lack it."""
-    return f"only on {named(ranks)}"
+    return f"only on {rank_list(ranks)}"
 
 
 def _named(parts: Iterable[tuple[int, ...]]) -> str:
-    return named(rank for ranks in parts for rank in ranks)
+    return rank_list(rank for ranks in parts for rank in ranks)
 
 
 def _verb(parts: list[tuple[int, ...]], verb: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from hvd_kernel.formatting.install_command import install_command
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes.leftovers import folders, orphans
 from hvd_kernel.processes.mps import decision
@@ -55,7 +56,7 @@ def report(results: list[CheckResult]) -> str:
         if not results[at].good and results[at].fix:
             lines.insert(at + 1, f"{' ' * (width + 6)}-> {results[at].fix}")
     bad = sum(not f.good for f in results)
-    lines.append("everything is in place" if not bad else f"{bad} thing{'s' * (bad != 1)} to fix")
+    lines.append("everything is in place" if not bad else f"{plural(bad, 'thing')} to fix")
     return "\n".join(lines) + "\n"
 
 

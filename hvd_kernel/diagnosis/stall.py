@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.formatting.rank_labels import label, rank_list
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts
 
 WAIT_S = 0.6
@@ -94,7 +94,7 @@ class Activity:
 
 def whereabouts(found: Found) -> str:
     """Say where ranks are: ``rank 2 is in C code, called in cell:4``."""
-    parts = (f"{named(group)} {_fill(text, len(group))}" for text, group in _grouped(found, found).items())
+    parts = (f"{rank_list(group)} {_fill(text, len(group))}" for text, group in _grouped(found, found).items())
     return "; ".join(parts)
 
 
@@ -113,7 +113,7 @@ def sentence(found: Found, ranks: Collection[int]) -> str:
         return ""
     missing = [rank for rank in oldest.missing if rank in found or rank not in ranks]
     groups = _grouped({rank: place for rank, place in found.items() if rank in ranks}, missing).items()
-    parts = [f"{named(group)}, which {_fill(text, len(group))}" for text, group in groups]
+    parts = [f"{rank_list(group)}, which {_fill(text, len(group))}" for text, group in groups]
     return f"{operation(oldest.name)} waits for {' and for '.join(parts)}" if parts else ""
 
 

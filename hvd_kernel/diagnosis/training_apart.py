@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, ParameterDigest
 from hvd_kernel.protocol.training_apart import nothing_exchanged, parameters_differ, steps_allowed
 
@@ -41,7 +41,7 @@ def _apart(group: Mapping[int, OptimizerSteps], over: Collection[int]) -> str:
     silent = all(
         not steps.exchanged and steps.steps >= steps_allowed(steps, over=rank in over) for rank, steps in group.items()
     )
-    return nothing_exchanged(named(group), min(steps.steps for steps in group.values())) if silent else ""
+    return nothing_exchanged(rank_list(group), min(steps.steps for steps in group.values())) if silent else ""
 
 
 def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> str:
@@ -50,7 +50,7 @@ def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> st
     common = sorted(set.intersection(*(set(by_step) for by_step in digests.values())))
     unequal = [step for step in common if _differ([by_step[step] for by_step in digests.values()])]
     is_lasting = len(common) > 1 and unequal[-2:] == common[-2:]
-    return parameters_differ(named(group), unequal[0]) if is_lasting else ""
+    return parameters_differ(rank_list(group), unequal[0]) if is_lasting else ""
 
 
 def _differ(digests: Sequence[ParameterDigest]) -> bool:

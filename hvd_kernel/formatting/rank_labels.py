@@ -31,7 +31,7 @@ def label(ranks: Iterable[int]) -> str:
     return f"[{folded(ranks)}]"
 
 
-def named(ranks: Iterable[int]) -> str:
+def rank_list(ranks: Iterable[int]) -> str:
     """Return ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
     text = folded(ranks)
     return f"rank {text}" if text.isdigit() else f"ranks {text}"

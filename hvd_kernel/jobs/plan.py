@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.jobs.spec import Bounds, JobSpec
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.resources.memory import spoken
@@ -66,9 +67,7 @@ def _mps(spec: JobSpec) -> tuple[str, ...]:
         for replica in spec.replicas
         if 0 < (replica.resources.gpus or 0) < replica.slots
     }
-    return tuple(
-        f"{ranks} ranks of a host share {gpus} GPU{'s' * (gpus != 1)}: they {consequence}" for ranks, gpus in shared
-    )
+    return tuple(f"{ranks} ranks of a host share {plural(gpus, 'GPU')}: they {consequence}" for ranks, gpus in shared)
 
 
 def as_json(job_plan: JobPlan) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
@@ -275,8 +276,6 @@ class JobMonitor:
 def sentence(cause: FailedRank, alike: Sequence[int], because: Sequence[int]) -> str:
     """Return the last line of a job that failed."""
     more = "".join(
-        f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} failed {why}"
-        for ranks, why in ((alike, "alike"), (because, "because of it"))
-        if ranks
+        f"; {rank_list(ranks)} failed {why}" for ranks, why in ((alike, "alike"), (because, "because of it")) if ranks
     )
     return f"hvdrun: rank {cause.rank} {failed(cause.code, cause.why)}{more}; all ranks have ended.\n"

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes.lifetime import notes
 from hvd_kernel.processes.private_dir import write_private
 
@@ -50,7 +51,7 @@ class DetachedCluster:
         """Say what it is: ``train: 4 ranks of /home/ann, without a kernel for 3 min``."""
         note = self.note
         who = f"used by kernel {note.kernel}" if note.kernel else "without a kernel"
-        ranks = f"{note.n} rank{'s' * (note.n != 1)}"
+        ranks = plural(note.n, "rank")
         return f"{note.name}: {ranks} of {note.place}, {who} for {age(time.time() - note.since)}"
 
 

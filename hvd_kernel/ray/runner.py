@@ -16,6 +16,7 @@ import cloudpickle
 
 from hvd_kernel.compat.tree.runner.common.util import secret, timeout
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter
@@ -279,7 +280,7 @@ class RayExecutor:
         if isinstance(self.params, ElasticParams):
             return panel(self.params.min_workers, "elastic ranks on Ray")
         np = self.params.num_workers or (self.params.num_hosts or 0) * self.params.num_workers_per_host
-        return panel(np, f"{np} rank{'s' * (np != 1)} on Ray")
+        return panel(np, f"{plural(np, 'rank')} on Ray")
 
     def _started(self) -> Adapter:
         if self.adapter is None:

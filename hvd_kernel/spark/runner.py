@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from hvd_kernel.errors import ConfigError, RankDied
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
@@ -108,7 +109,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     )
     call = pack_call(fn, args, kwargs or {}, ())
     try:
-        with panel(np, f"{np} rank{'s' * (np != 1)} on Spark") as show:
+        with panel(np, f"{plural(np, 'rank')} on Spark") as show:
             return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr)
     except RankDied as died:
         if engine.error is not None and died.__cause__ is None:

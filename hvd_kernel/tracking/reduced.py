@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from hvd_kernel.formatting.rank_labels import rank_list
+
 
 def values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_rank: bool) -> dict[str, float]:
     """Return the mean of each column of ``rows``, with ``per_rank`` also each rank's value as ``name/rank_3``."""
@@ -28,9 +30,5 @@ def difference(logged: Iterable[tuple[Sequence[str], int | None]]) -> str:
     for rank, (names, step) in enumerate(logged):
         text = (", ".join(names) or "nothing") + ("" if step is None else f" at step {step}")
         ranks_by_text.setdefault(text, []).append(rank)
-    groups = "; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items())
+    groups = "; ".join(f"{rank_list(ranks)}: {text}" for text, ranks in ranks_by_text.items())
     return f"hvd.log: ranks log different names or steps. {groups}. Every rank has to log the same."
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

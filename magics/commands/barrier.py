@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.rank_failures import local_hint
@@ -27,4 +27,4 @@ def barrier(context: Context, _options: Options) -> None:
     watch, _, _ = drive(session, context.manager, writer, CODE, ranks)
     replace_stuck(context, watch)
     watch.check(local_hint(context.shell.user_ns))
-    writer.say(f"{named(ranks)} met\n")
+    writer.say(f"{rank_list(ranks)} met\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvd_kernel.diagnosis.inquiry import look
 from hvd_kernel.diagnosis.stall import whereabouts
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.jobs import BackgroundJob
@@ -55,4 +55,4 @@ def _see_end(context: Context, job: BackgroundJob) -> None:
 
 def _stuck(context: Context, job: BackgroundJob) -> str:
     ranks = job.left() if job.left is not None else job.ranks
-    return whereabouts(look(context.manager.current(), ranks)) or named(ranks)
+    return whereabouts(look(context.manager.current(), ranks)) or rank_list(ranks)

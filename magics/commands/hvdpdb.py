@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_error import user_errors
 from hvd_kernel.magics.options import Options, resolve
@@ -35,7 +35,7 @@ def pdb(context: Context, options: Options) -> None:
         raise UsageError(_NO_PROMPT)
     ranks = resolve(options.ranks, context.manager.current().n) if options.ranks != "all" else tuple(there)
     if absent := sorted(set(ranks) - set(there)):
-        raise UsageError(f"%hvdpdb: no prompt on {named(absent)}: choose from {named(there)}")
+        raise UsageError(f"%hvdpdb: no prompt on {rank_list(absent)}: choose from {rank_list(there)}")
     if options.text:
         prompts.cast(ranks, options.text)
     context.writer().say(prompts.look(ranks, LOOK_S))

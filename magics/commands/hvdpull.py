@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_error import user_errors
@@ -82,7 +82,7 @@ def undefined(name: str, holders: Collection[int], others: Collection[int]) -> s
     if not holders:
         return f"no rank has a variable `{name}`"
     remedy = f"`%hvdpull {name} --ranks {spans(holders)}`"
-    return f"`{name}` is defined on {named(holders)} only, not on {named(others)}: {remedy}"
+    return f"`{name}` is defined on {rank_list(holders)} only, not on {rank_list(others)}: {remedy}"
 
 
 def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: tuple[int, ...]) -> Values:
@@ -94,7 +94,7 @@ def _of_all(session: Session, names: tuple[str, ...], options: Options, ranks: t
         raise
     if lost := [rank for rank in ranks if rank not in values]:
         remedy = f"--ranks {spans(values)} pulls from the others" if values else "%hvd restart starts fresh ones"
-        raise ClusterError(f"nothing was pulled: {named(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
+        raise ClusterError(f"nothing was pulled: {rank_list(lost)} {'is' if len(lost) == 1 else 'are'} dead; {remedy}")
     return values
 
 

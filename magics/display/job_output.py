@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.display.error_policy import as_text
 from hvd_kernel.magics.display.render import figures
 from hvd_kernel.magics.display.writer import Handle, Writer
@@ -37,7 +37,7 @@ class JobWriter(Writer):
 
     def open(self, job: str, ranks: Sequence[int], state: str) -> None:
         """Say in the cell that there is a job; called before the cell ends."""
-        self._outlet.say(f"job {job} on {named(ranks)}: %hvdjobs, %hvdcancel {job}\n")
+        self._outlet.say(f"job {job} on {rank_list(ranks)}: %hvdjobs, %hvdcancel {job}\n")
         if self.interactive:
             self._panel = self._outlet.updatable({"text/plain": f"job {job}: {state}"})
 

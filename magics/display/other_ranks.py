@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes import leftovers
 
 if TYPE_CHECKING:
@@ -48,4 +49,4 @@ def sentence(others: int, own: int, cores: int) -> str:
     if not others:
         return ""
     who = "1 rank of another notebook runs" if others == 1 else f"{others} ranks of other notebooks run"
-    return f"{who} on this host too: {own + others} ranks share {cores} core{'s' * (cores != 1)}"
+    return f"{who} on this host too: {own + others} ranks share {plural(cores, 'core')}"

@@ -17,7 +17,7 @@ from threading import Lock, Thread
 from types import BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.formatting.rank_labels import label, rank_list
 from hvd_kernel.magics.display.merge import merge
 from hvd_kernel.protocol.messages import Failure
 
@@ -115,7 +115,7 @@ def still_running(rank: int, ename: str, evalue: str, running: Collection[int]) 
     text = summary(ename, evalue)[:MAX_TEXT]
     cause = evalue.split("\n", maxsplit=1)[0] if ename == "RankDied" else f"rank {rank} raised {text}"
     run, them = ("runs", "it") if len(running) == 1 else ("run", "them")
-    return f"{cause}; {named(running)} still {run}: interrupt the cell to end {them}"
+    return f"{cause}; {rank_list(running)} still {run}: interrupt the cell to end {them}"
 
 
 def summary(ename: str, evalue: str) -> str:
@@ -162,7 +162,7 @@ def _in_full(ordered: Sequence[Failure], hint: Hint) -> tuple[set[int], list[str
     """Return the ranks that have the first failure, and its lines."""
     root = ordered[0]
     same = {f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)}
-    lines = [f"\x1b[31m{root.ename}\x1b[0m on {named(same)}", *root.traceback]
+    lines = [f"\x1b[31m{root.ename}\x1b[0m on {rank_list(same)}", *root.traceback]
     missing = _NAME_ERROR.search(root.evalue) if root.ename == "NameError" else None
     if missing and (sentence := hint(missing[1])):
         lines.append(sentence)

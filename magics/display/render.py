@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.diagnosis.stragglers import Slow
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
 from hvd_kernel.magics.display.output_buffer import STREAMS, OutputBuffer
@@ -254,7 +255,7 @@ class Renderer:
 
 def steps_lost(steps: int) -> str:
     """Return the label of a mark."""
-    return f"{steps} step{'s' * (steps != 1)} lost"
+    return f"{plural(steps, 'step')} lost"
 
 
 def _key(output: RichOutput) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.commands.subcommands.respawn import respawn
 from hvd_kernel.magics.interrupts import ending
 
@@ -18,7 +18,7 @@ def replace_stuck(context: Context, watch: CellRunner) -> None:
     """Replace the ranks that the user has given up, if there are any; the cell's error tells their fate."""
     if not watch.given_up:
         return
-    who, was = named(watch.left), "was" if len(watch.left) == 1 else "were"
+    who, was = rank_list(watch.left), "was" if len(watch.left) == 1 else "were"
     writer = context.writer()
     if writer.looked_at:
         writer.say(f"{ending(watch.left)}\n", "stderr")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.rank_labels import label, named
+from hvd_kernel.formatting.rank_labels import label, rank_list
 from hvd_kernel.magics.options import resolve
 from hvd_kernel.magics.shell.prompt_front_end import END_OF_INPUT, PromptFrontEnd
 from hvd_kernel.protocol.messages import Event, Prompt, RankDone, RankJoined, RankLeft
@@ -196,7 +196,7 @@ class RunPrompts:
         absent = self.cast(cast.ranks, cast.line)
         if absent and cast.named:
             verb = "is" if len(absent) == 1 else "are"
-            front_end.say(f"{named(absent)} {verb} not at a prompt and did not get {cast.line!r}\n", "stderr")
+            front_end.say(f"{rank_list(absent)} {verb} not at a prompt and did not get {cast.line!r}\n", "stderr")
         return True
 
     def _send(self, prompt: Prompt, typed: Mapping[str, Any]) -> None:
@@ -216,7 +216,7 @@ class RunPrompts:
             self._sent = [each for each, (*_, said) in zip(self._sent, answered, strict=True) if not said]
         for prompt, what, said in answered:
             if said and said[prompt.rank].get("taken") is False:
-                front_end.say(f"{named([prompt.rank])} no longer asks and did not get {what}\n", "stderr")
+                front_end.say(f"{rank_list([prompt.rank])} no longer asks and did not get {what}\n", "stderr")
 
     def _close(self, keys: Sequence[tuple[int, int]]) -> None:
         was_open = bool(self._open)

@@ -19,7 +19,7 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.commands.subcommands.variables import word
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.flags import HVDRUN
@@ -115,7 +115,7 @@ class RankNames:
         there = [rank for rank, content in known.items() if name in content["known"]]
         if not there:
             return ""
-        place = "the ranks" if len(there) == len(known) else named(there)
+        place = "the ranks" if len(there) == len(known) else rank_list(there)
         return f"`{name}` exists on {place}, not in the notebook: %hvdpull {name}, or begin the cell with %%hvdrun"
 
     def _rows(self, chain: str, ranks: str) -> dict[int, Mapping[str, Any]]:

@@ -100,4 +100,4 @@ def of_another_version() -> list[str]:
 def test_c8_a_package_version_that_differs(three: RankPool) -> None:
     for kind, text, version in three.run(of_another_version):
         assert kind == "ConfigError", text
-        assert f": {version} on ranks 0, 2, 9.8.7 on rank {STRANGE};" in text
+        assert f": {version} on ranks 0,2, 9.8.7 on rank {STRANGE};" in text

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hvdtest.launch import RankPool
 
+from hvd_kernel.formatting.rank_labels import rank_list
+
 pytestmark = pytest.mark.mp
 
 NAMES = "hvd.log: ranks log different names or steps. "
@@ -93,7 +95,7 @@ def other_names(folder: str) -> list[str]:
 
 
 def test_other_names_are_an_error_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
-    others = f"rank{'s' * (ranks.np > 2)} {', '.join(map(str, range(1, ranks.np)))}"
+    others = rank_list(range(1, ranks.np))
     expected = [
         f"{NAMES}rank 0: a, b; {others}: a.{ALL}",
         f"{NAMES}rank 0: a; {others}: b.{ALL}",

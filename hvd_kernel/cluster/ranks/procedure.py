@@ -169,4 +169,4 @@ class Procedure:
 def named(ranks: Iterable[int]) -> str:
     """Return "rank 1 is" or "ranks 1-2 are"."""
     every = set(ranks)
-    return f"{rank_labels.named(every)} {'are' if len(every) > 1 else 'is'}"
+    return f"{rank_labels.rank_list(every)} {'are' if len(every) > 1 else 'is'}"

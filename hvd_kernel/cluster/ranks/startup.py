@@ -152,4 +152,4 @@ def _ended(rank: int, status: int | str) -> str:
 
 
 def _named(ranks: set[int]) -> str:
-    return rank_labels.named(ranks)
+    return rank_labels.rank_list(ranks)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import (
     ELASTIC_TYPE,
     LEFT_OUT_TYPE,
@@ -152,7 +152,7 @@ class CellRun:
             There are some.
         """
         if self._ended:
-            raise ClusterError(f"{named(self._ended)} has ended the cell, and does not come back to it")
+            raise ClusterError(f"{rank_list(self._ended)} has ended the cell, and does not come back to it")
 
     def part(self, ranks: set[int]) -> None:
         """Have these ranks leave: what they end with is no failure of the cell. I/O thread."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.jobs.readers import lsf, pbs, pods, sge, slurm
 from hvd_kernel.jobs.spec import JobSpec, Replica
 from hvd_kernel.jobs.tables.programs import JSRUN
@@ -111,28 +112,24 @@ def _hosts(replicas: Sequence[Replica]) -> str:
     """Return ``2 hosts (n1, n2) with 4 slots and 2 GPUs each``; ``2 hosts with 3 slots (n1: 2, n2: 1)``."""
     slots = [replica.slots for replica in replicas]
     gpus = {replica.resources.gpus or 0 for replica in replicas}
-    devices = f" and {_number(max(gpus), 'GPU')}" if len(gpus) == 1 and max(gpus) else ""
-    hosts = _number(len(replicas), "host")
+    devices = f" and {plural(max(gpus), 'GPU')}" if len(gpus) == 1 and max(gpus) else ""
+    hosts = plural(len(replicas), "host")
     if len(set(slots)) > 1:
         names = [f"{replica.host}: {replica.slots}" for replica in replicas]
-        return f"{hosts} with {_number(sum(slots), 'slot')} ({_few(names)})" + (devices and f"{devices} each")
+        return f"{hosts} with {plural(sum(slots), 'slot')} ({_few(names)})" + (devices and f"{devices} each")
     suffix = " each" if len(replicas) > 1 else ""
-    return f"{hosts} ({_few([replica.host for replica in replicas])}) with {_number(slots[0], 'slot')}{devices}{suffix}"
+    return f"{hosts} ({_few([replica.host for replica in replicas])}) with {plural(slots[0], 'slot')}{devices}{suffix}"
 
 
 def _parts(spec: JobSpec, part: str) -> str:
     """Return ``4 pods with 2 slots each; rendezvous at train-0.train:7000``."""
     suffix = " each" if len(spec.replicas) > 1 else ""
     where = f"{spec.rendezvous.host}:{spec.rendezvous.port}" if spec.rendezvous else ""
-    slots = _number(spec.replicas[0].slots, "slot")
-    return f"{_number(len(spec.replicas), part)} with {slots}{suffix}; rendezvous at {where}"
+    slots = plural(spec.replicas[0].slots, "slot")
+    return f"{plural(len(spec.replicas), part)} with {slots}{suffix}; rendezvous at {where}"
 
 
 def _few(names: Sequence[str]) -> str:
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     return ", ".join([*names[: _MOST_NAMES - 1], "...", names[-1]])
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.launch.doctor.finding import Finding, Verdict
 
 _MARKS = {Verdict.RUNS: "ok", Verdict.NOTE: "note", Verdict.LINE: "LINE", Verdict.NOT: "NOT"}
@@ -49,7 +50,7 @@ def _lines(found: Finding, width: int) -> list[str]:
 
 
 def _sum(found: Sequence[Finding], read: int) -> str:
-    files = f"{read} file{'s' * (read != 1)} read"
+    files = f"{plural(read, 'file')} read"
     if not found:
         return f"{files}: {_NOTHING}"
     counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in Verdict}

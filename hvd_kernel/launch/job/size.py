@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers.allocation import Allocation
@@ -47,7 +48,7 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
         devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
         why = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
         ranks = np or devices or 1
-        return JobSize(ranks, f"{HERE}:{ranks}", f"{ranks} rank{'s' * (ranks != 1)} on this machine: {why}")
+        return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {why}")
     replicas = found.spec.replicas
     if found.own is not None:
         slots = replicas[found.own].slots

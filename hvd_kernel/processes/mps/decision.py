@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.settings import gpus
 
 CHOICE = "HVD_MPS"
@@ -76,7 +77,7 @@ def decide(  # noqa: PLR0911 - a table, read from above
         return Mps("none", "each rank has a device of its own")
     if control is None:
         return Mps("none", f"{CONTROL} is not installed")
-    return Mps("private", f"{ranks} ranks share {devices} device{'s' * (devices != 1)}")
+    return Mps("private", f"{ranks} ranks share {plural(devices, 'device')}")
 
 
 def sharing(own: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes.spares.spare import free_memory
 
 RANK_BYTES = 500_000_000
@@ -32,7 +33,7 @@ class Capacity:
     @property
     def sentence(self) -> str:
         """Return what is free, in words."""
-        return f"{self.free / 1e9:.1f} GB free, room for about {self.ranks} rank{'s' * (self.ranks != 1)}"
+        return f"{self.free / 1e9:.1f} GB free, room for about {plural(self.ranks, 'rank')}"
 
     def shortage(self, n: int, running: int = 0) -> str:
         """Return why this machine cannot hold ``n`` ranks, of which some run already; "" if it can."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes.lifetime import notes
 from hvd_kernel.processes.private_dir import write_private
 from hvd_kernel.settings import lookup
@@ -53,7 +54,7 @@ class WarmCluster:
         """Say what it is: ``4 warm ranks, ready, for 27 more min (process 4711)``."""
         waited = max(0.0, time.time() - self.note.since) / _MINUTE_S
         state = "ready" if self.note.ready else "getting ready"
-        ranks = f"{self.note.n} warm rank{'s' * (self.note.n != 1)}"
+        ranks = plural(self.note.n, "warm rank")
         left = max(0.0, self.note.minutes - waited)
         return f"{ranks}, {state}, for {left:.0f} more min (process {self.holder.partition(':')[0]})"
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hvd_kernel.formatting.plural import plural
 from hvd_kernel.frameworks import registry
 from hvd_kernel.worker.inspect import digest, name_lookup
 
@@ -81,7 +82,7 @@ def facts(value: Any) -> dict[str, str]:
     if type(value) in _SMALL:
         said["value"] = digest.short(value)
     if type(value) in _COUNTED and type(value) is not str:
-        said["shape"] = f"{len(value)} item{'s' * (len(value) != 1)}"
+        said["shape"] = plural(len(value), "item")
     else:
         said |= registry.first("facts", value) or {}
     return said

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import hvd_kernel
+from hvd_kernel.formatting.plural import plural
 
 
 def folded(parts: Sequence[str], packages: Mapping[str, str], where: str) -> list[str]:
@@ -33,4 +34,4 @@ def folded(parts: Sequence[str], packages: Mapping[str, str], where: str) -> lis
 
 def _fold(frames: Sequence[str], packages: Mapping[str, str], where: str) -> str:
     names = " and ".join(dict.fromkeys(packages[frame] for frame in frames))
-    return f"… {len(frames)} frame{'s' * (len(frames) != 1)} in {names} ({where})\n"
+    return f"… {plural(len(frames), 'frame')} in {names} ({where})\n"

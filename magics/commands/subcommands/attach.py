@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.cell_driver import watched
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
@@ -55,8 +55,8 @@ def _check_alone(context: Context) -> None:
 def _told(session: Session) -> str:
     alive = [each.rank for each in session.status() if each.alive]
     dead = [each for each in session.status() if not each.alive]
-    lost = "".join(f"{named([each.rank])} is dead ({each.why}): `%hvd respawn`\n" for each in dead)
-    return f"{session.detached_name}: {named(alive)} ready, with all variables\n{lost}" if alive else lost
+    lost = "".join(f"{rank_list([each.rank])} is dead ({each.why}): `%hvd respawn`\n" for each in dead)
+    return f"{session.detached_name}: {rank_list(alive)} ready, with all variables\n{lost}" if alive else lost
 
 
 def _follow(context: Context, session: Session, run: CellRun) -> None:
@@ -73,5 +73,5 @@ def _follow(context: Context, session: Session, run: CellRun) -> None:
     )
     verb = "runs" if len(run.ranks) == 1 else "run"
     before = f"what was printed before is in %hvdlogs --cell {run.cell}"
-    context.writer().say(f"{named(run.ranks)} still {verb} cell {run.cell}, now as a job; {before}\n")
+    context.writer().say(f"{rank_list(run.ranks)} still {verb} cell {run.cell}, now as a job; {before}\n")
     context.manager.hand_over(job, lambda: None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import RanksDiffer, UsageError
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.settings.lists import entries
@@ -101,7 +102,7 @@ class CheckVerdict(Enum):
 def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequence[int]) -> tuple[CheckVerdict, str]:
     """Return whether the ranks agree on a variable, and the sentence that says so."""
     if missing := [rank for rank in ranks if rank not in parts]:
-        return CheckVerdict.DIFFERENT, f"{name} does not exist on {named(missing)}"
+        return CheckVerdict.DIFFERENT, f"{name} does not exist on {rank_list(missing)}"
     differing = differences(parts)
     if not differing:
         unknown = uncompared(parts)
@@ -151,7 +152,7 @@ def agreed(name: str, parts: Mapping[int, Parts], unknown: Mapping[Path, str]) -
     total = len(_paths(parts))
     same = f"the {agreement.same(len(parts))}"
     if not unknown:
-        return f"{name} is {same} ({total} part{'s' * (total != 1)})"
+        return f"{name} is {same} ({plural(total, 'part')})"
     kinds = ", ".join(sorted({*unknown.values()}))
     if len(unknown) == total:
         return f"{name} is not compared: {kinds}"
@@ -177,13 +178,14 @@ def _is_sharded(parts: Mapping[int, Parts]) -> bool:
 
 def _how(session: Session, name: str, path: Path, digests: Mapping[int, str], parts: Mapping[int, Parts]) -> str:
     if lacking := [rank for rank, digest in digests.items() if digest == MISSING]:
-        return f"{named(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} it"
+        return f"{rank_list(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} it"
     is_shard = any(parts[rank][path].shard for rank in digests)
-    verdict = f"{named(digests)} hold the same shard, and differ" if is_shard else agreement.agreement(digests)
+    verdict = f"{rank_list(digests)} hold the same shard, and differ" if is_shard else agreement.agreement(digests)
     texts = {rank: parts[rank][path].text for rank in digests}
     firsts = [ranks[0] for ranks in agreement.groups(digests)]
     if len(set(texts.values())) > 1:
-        return f"{verdict} ({', '.join(f'{named(ranks)}: {texts[ranks[0]]}' for ranks in agreement.groups(digests))})"
+        parts = [f"{rank_list(ranks)}: {texts[ranks[0]]}" for ranks in agreement.groups(digests)]
+        return f"{verdict} ({', '.join(parts)})"
     apart = "" if name == SEEDS else _distance(session, name, path, firsts)  # of states it would mean nothing
     return f"{verdict} (max |difference| {apart})" if apart else verdict
 

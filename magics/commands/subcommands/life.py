@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_kernel.formatting.rank_labels import named
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.cluster_request import default, wanted
 from hvd_kernel.magics.commands.subcommands import keep
 from hvd_kernel.magics.context import Context
@@ -100,4 +100,4 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 
 def _ready(context: Context) -> None:
-    context.writer().say(f"{named(range(context.manager.current().n))} ready\n")
+    context.writer().say(f"{rank_list(range(context.manager.current().n))} ready\n")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvd_kernel import tracking
-from hvd_kernel.formatting.rank_labels import named, spans
+from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.interrupts import Interrupted
@@ -54,7 +54,7 @@ def interrupted(dead: Sequence[int]) -> str:
     if not dead:
         return "the respawn was interrupted: all ranks live, and meet again before the next cell"
     verb, them = ("is", "it") if len(dead) == 1 else ("are", "them")
-    return f"the respawn was interrupted: {named(dead)} {verb} still dead, and `%hvd respawn` replaces {them}"
+    return f"the respawn was interrupted: {rank_list(dead)} {verb} still dead, and `%hvd respawn` replaces {them}"
 
 
 def if_wanted(context: Context) -> None:
@@ -74,4 +74,4 @@ def _silent(ranks: tuple[int, ...]) -> str:
         return ""
     does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
     remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
-    return f", but {named(ranks)} {does} not answer: {remedy}"
+    return f", but {rank_list(ranks)} {does} not answer: {remedy}"

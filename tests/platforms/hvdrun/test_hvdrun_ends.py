@@ -65,7 +65,7 @@ ops.allreduce(np.ones(3), name="x")
     job = Job([sys.executable, "-P", "-c", script], 3, use_mpi=how == "--mpi")
     assert launch(job, stdout=io.StringIO(), stderr=err).status == 1
     *before, last = err.getvalue().splitlines()
-    assert last == "hvdrun: rank 1 failed (exit status 1); ranks 0, 2 failed because of it; all ranks have ended."
+    assert last == "hvdrun: rank 1 failed (exit status 1); ranks 0,2 failed because of it; all ranks have ended."
     assert before[-1] == "[1]<stderr>:ValueError: my bug 7"
     begins = [number for number, line in enumerate(before) if line == "[1]<stderr>:Traceback (most recent call last):"]
     assert len(begins) == 1
@@ -80,7 +80,7 @@ def test_what_all_ranks_raise_is_there_once(mark: str, how: str, patient: None) 
     assert outcome.codes == (1, 1, 1)
     assert err.getvalue().count("ModuleNotFoundError") == 1
     last = err.getvalue().splitlines()[-1]
-    assert re.fullmatch(r"hvdrun: rank \d failed \(exit status 1\); ranks \d, \d failed alike; .*", last), last
+    assert re.fullmatch(r"hvdrun: rank \d failed \(exit status 1\); ranks \d[,-]\d failed alike; .*", last), last
 
 
 def test_who_says_the_same_and_is_ended_before_it_has_failed_is_not_heard_again(

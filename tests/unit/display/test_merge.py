@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.formatting.rank_labels import label, named, spans
+from hvd_kernel.formatting.rank_labels import label, rank_list, spans
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
 from hvd_kernel.magics.display.terminal_lines import MAX_WIDTH, Lines, TextLimits
 
@@ -25,10 +25,10 @@ def test_spans(ranks: list[int], text: str) -> None:
 
 
 def test_named() -> None:
-    assert named([2]) == "rank 2"
-    assert named(range(4)) == "ranks 0-3"
-    assert named([0, 2]) == "ranks 0,2"
-    assert named(range(0, 1000, 2)) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,... (500 ranks)"
+    assert rank_list([2]) == "rank 2"
+    assert rank_list(range(4)) == "ranks 0-3"
+    assert rank_list([0, 2]) == "ranks 0,2"
+    assert rank_list(range(0, 1000, 2)) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,... (500 ranks)"
 
 
 def test_common_lines_come_once_and_keep_their_place() -> None:

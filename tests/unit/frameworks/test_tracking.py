@@ -239,7 +239,7 @@ def test_names_of_every_rank() -> None:
 def test_a_difference_is_told_by_names() -> None:
     said = reduced.difference([(["acc", "loss"], 3), (["loss"], 3), (["acc", "loss"], 3), ([], None)])
     assert said == (
-        "hvd.log: ranks log different names or steps. ranks 0, 2: acc, loss at step 3; rank 1: loss at step 3; "
+        "hvd.log: ranks log different names or steps. ranks 0,2: acc, loss at step 3; rank 1: loss at step 3; "
         "rank 3: nothing. Every rank has to log the same."
     )
 

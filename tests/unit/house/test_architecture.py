@@ -59,7 +59,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "formatting": set(),
     "settings": {"errors"},
     "processes": {"errors", "protocol", "settings", "version"},
-    "tracking": {"errors"},
+    "tracking": {"errors", "formatting"},
     "frameworks": {"protocol"},
     "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's
     "elastic": CORE,
@@ -73,7 +73,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "data": set(),
     "compat": CORE | {"tracking", "frameworks"},
     "worker": CORE | {"torch", "compat", "tracking", "frameworks", "elastic"},
-    "jobs": {"errors", "processes", "settings"},
+    "jobs": {"errors", "formatting", "processes", "settings"},
     "diagnosis": SHARED | {"frameworks"},
     "launch": SHARED | {"jobs", "diagnosis", "tracking", "compat", "frameworks"},
     "ray": SHARED | {"launch", "compat", "diagnosis"},

@@ -298,7 +298,7 @@ def test_the_last_line() -> None:
     start, died, end = "hvdrun: rank 1 failed (", "hvdrun: rank 1 died: ", "; all ranks have ended.\n"
     assert sentence(FailedRank(1, 3), [], []) == f"{start}exit status 3){end}"
     assert sentence(FailedRank(1, -9), [0], []) == f"{died}killed (SIGKILL); rank 0 failed alike{end}"
-    both = f"{start}exit status 1); rank 0 failed alike; ranks 2, 3 failed because of it{end}"
+    both = f"{start}exit status 1); rank 0 failed alike; ranks 2-3 failed because of it{end}"
     assert sentence(FailedRank(1, 1), [0], [3, 2]) == both
 
 

@@ -124,7 +124,7 @@ def test_what_a_cell_has_not_is_not_shown() -> None:
 
 
 def test_failed_ranks_are_named() -> None:
-    assert any(w.startswith("failed on ranks 0, 1") for w in words(render(board(2, state="failed").snapshot())))
+    assert any(w.startswith("failed on ranks 0-1") for w in words(render(board(2, state="failed").snapshot())))
 
 
 def test_hostile_text_is_text() -> None:
