@@ -15,9 +15,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hvd_kernel.core import session
+from hvd_kernel.core import call_stack, session
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import SCATTERED, Place, check_op
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 
@@ -329,4 +328,4 @@ def _number(outcome: Any) -> int:
     return int(outcome.number)
 
 
-call_stack.calls_core(__name__)  # by the first fast call
+call_stack.register_core_caller(__name__)  # by the first fast call

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hvd_kernel.core import handshake, topology
+from hvd_kernel.core import agent_channel, deadlocks, handshake, topology
 from hvd_kernel.core.driver.newcomer import NewcomersEngine
-from hvd_kernel.core.stacks import agent_channel, deadlocks
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.settings import lookup, network
 from hvd_kernel.tracking import process as tracking

@@ -1,7 +1,7 @@
 """Optimizer steps of this process, for the guard against training apart (hvd_kernel.diagnosis.training_apart).
 
-A framework tracks each optimizer from its first step in a run (a cell, or a script): how many steps it has taken, and
-at a few of them a digest of its parameters. Telemetry reads. One writer thread at a time, as in ``metrics``.
+A framework tracks each optimizer from its first step in a run (a cell, or a script): the number of its steps, and after
+a few of them a digest of its parameters. Telemetry reads both. One writer thread at a time, as in ``metrics``.
 
 Terms.
   exchanged   the ranks have moved at least a hundredth of the parameters' bytes since the optimizer's first step, or
@@ -26,15 +26,15 @@ from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_al
 from hvd_kernel.settings import lookup
 
 MOST_OPTIMIZERS = 4
-"""Optimizers of a run that are compared: the first ones that take a step."""
+"""Number of optimizers of a run that are compared: the first ones that take a step."""
 
 EVERY = 256
-"""Steps between two digests, once there were that many; before, they are taken at powers of two."""
+"""Steps between two digests, after the first EVERY steps; before that, a digest is taken at powers of two."""
 
 _SHARE = 100
 Run = tuple[int, int]
 Read = Callable[[], tuple[float, float] | None]
-"""Returns a digest's value and scale; None: a device still computes it."""
+"""Returns a digest's value and scale; None while a device still computes it."""
 
 _LOG = logging.getLogger("hvd_kernel")
 _tracked: list[TrackedOptimizer] = []
@@ -43,7 +43,7 @@ _announces = True  # a script: nothing else compares its ranks
 
 
 class TrackedOptimizer:
-    """The steps of one optimizer in this run."""
+    """Steps and parameter digests of one optimizer in this run."""
 
     def __init__(self, model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> None:
         self.steps = 0
@@ -59,14 +59,14 @@ class TrackedOptimizer:
         return step % EVERY == 0 or (step < EVERY and not step & (step - 1))
 
     def add(self, read: Read) -> None:
-        """Keep a digest of the parameters as they are after the latest step."""
+        """Store a digest of the parameters after the latest step."""
         with self._lock:
             self._pending.append((self.steps, read))
         if _announces:
             _announce(self.report(0))
 
     def report(self, number: int) -> OptimizerSteps:
-        """Return all of it. Any thread."""
+        """Return the steps and digests as a message. Any thread."""
         with self._lock:
             while self._pending and (digest := self._pending[0][1]()) is not None:
                 value, scale = (number if math.isfinite(number) else None for number in digest)
@@ -79,16 +79,16 @@ class TrackedOptimizer:
 
 
 def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> TrackedOptimizer | None:
-    """Return the record of an optimizer that takes its first step in this run; None: it is not watched.
+    """Return a record for an optimizer that takes its first step in this run; None if it is not watched.
 
     Parameters
     ----------
     model
-        Describes optimizer and parameters: only equal ones are compared.
+        Description of optimizer and parameters: only optimizers with equal descriptions are compared.
     nbytes
         Bytes of the parameters.
     reduced
-        A DistributedOptimizer reduces all gradients over all ranks.
+        Whether a DistributedOptimizer reduces all gradients over all ranks.
     connected
         Returns whether another library exchanges gradients.
     """
@@ -108,22 +108,22 @@ def is_on() -> bool:
 
 
 def reports() -> tuple[OptimizerSteps, ...]:
-    """Return what the optimizers of this run have done. Any thread."""
+    """Return the reports of all optimizers of this run. Any thread."""
     tracked = list(_tracked)
     return tuple(optimizer.report(number) for number, optimizer in enumerate(tracked)) if tracked and is_on() else ()
 
 
 def begin_cell() -> None:
-    """Forget the optimizers of earlier cells; a notebook compares those of its ranks."""
+    """Forget the optimizers of earlier cells, and announce nothing here: the notebook compares its ranks."""
     global _run, _bytes_at_start, _bytes_before_run, _announces  # noqa: PLW0603 - of the process
-    if not _run:  # what the ranks exchange to start says nothing about the user's training
+    if not _run:  # the bytes that ranks exchange at start-up are not the user's training
         _bytes_at_start = _bytes()
     _run, _bytes_before_run, _announces = _run + 1, _bytes(), False
     _tracked.clear()
 
 
 def run_number() -> Run:
-    """Return what changes with each run, and with each recovery of an elastic one, after which steps are repeated."""
+    """Return an identifier of this run, which an elastic recovery changes too: steps are repeated after it."""
     return _run, session.generation()
 
 
@@ -132,7 +132,7 @@ def _bytes() -> int:
 
 
 def _announce(steps: OptimizerSteps) -> None:
-    """Log once, on rank 0, that the ranks of a script have exchanged nothing, unless others wait for this one."""
+    """Log once, on rank 0, that the ranks of a script have exchanged nothing, unless other ranks wait for this one."""
     global _announces  # noqa: PLW0603 - of the process
     if steps.reduced or steps.exchanged or steps.steps < steps_allowed(steps, over=False) or not is_on():
         return

@@ -14,8 +14,7 @@ import threading
 import time
 from typing import Any
 
-from hvd_kernel.core import handles, session
-from hvd_kernel.core.stacks import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks, handles, session
 from hvd_kernel.errors import NotInitialized
 
 LOOK_S = 0.15
@@ -33,7 +32,7 @@ MOST_S = 10.0
 
 def watch(under_way: Any) -> threading.Thread:
     """Begin; ``under_way`` tells whether an operation of a program has begun and not ended."""
-    deadlocks.leave_waits_to("jax")
+    deadlocks.delegate_waits_to("jax")
     thread = threading.Thread(target=_Watch(under_way).run, name="hvd-blocked", daemon=True)
     thread.start()
     return thread
@@ -95,4 +94,4 @@ def _others_run() -> bool:
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
-    return any(call_stack.is_users(threads.get(ident), frame) for ident, frame in frames.items() if ident != main)
+    return any(call_stack.runs_user_code(threads.get(ident), frame) for ident, frame in frames.items() if ident != main)

@@ -26,7 +26,7 @@ import mxnet as mx
 from mxnet.base import MXNetError, register_error
 
 from hvd_kernel import errors
-from hvd_kernel.core.stacks import deadlocks
+from hvd_kernel.core import deadlocks
 from hvd_kernel.frameworks.plugin import core_table, load, path_of
 
 _FILE = "libhvd_mxnet.so"
@@ -71,7 +71,7 @@ def plugin() -> ctypes.CDLL:
             "hvd_kernel.mxnet: MXNet's NaiveEngine cannot carry operations that end later: unset MXNET_ENGINE_TYPE"
         )
     library = load(_FILE, "MXNet")
-    deadlocks.leave_waits_to("mxnet")
+    deadlocks.delegate_waits_to("mxnet")
     library.hvd_mxnet_begin.restype = library.hvd_mxnet_push.restype = ctypes.c_char_p
     mxnets = str(mx.base._LIB._name).encode()  # noqa: SLF001 - its path
     trouble = library.hvd_mxnet_begin(mxnets, core_table()).decode() or _unlike(library)

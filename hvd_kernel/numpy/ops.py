@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.core import handles
+from hvd_kernel.core import call_stack, handles
 from hvd_kernel.core import ops as core
 from hvd_kernel.core.handles import FastCalls
 from hvd_kernel.core.ops import Average, named, some
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.arrays import back, view, writable
@@ -85,7 +84,7 @@ def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _fast = FastCalls(np.ndarray, np.ndarray)
-call_stack.calls_core(__name__)
+call_stack.register_core_caller(__name__)
 
 
 def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:

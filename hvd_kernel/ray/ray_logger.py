@@ -48,7 +48,7 @@ class AgentQueue:
         if session is None:
             raise NotInitialized
         session.connect_to_agent()
-        sys.modules["hvd_kernel.core.stacks.agent_channel"].send(elastic.encode(elastic.Logged(data)))
+        sys.modules["hvd_kernel.core.agent_channel"].send(elastic.encode(elastic.Logged(data)))
 
 
 def configure(queue: Any) -> None:

@@ -24,8 +24,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hvd_kernel.core import session
-from hvd_kernel.core.stacks import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks, session
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.tensorflow import library
 from hvd_kernel.tensorflow.graph_operations import Counts, operations
@@ -51,7 +50,7 @@ _counted: WeakKeyDictionary[Any, tuple[int, Counts | None]] = WeakKeyDictionary(
 @functools.cache
 def watch() -> threading.Thread:
     """Begin, once in a process."""
-    deadlocks.leave_waits_to("tensorflow")
+    deadlocks.delegate_waits_to("tensorflow")
     thread = threading.Thread(target=_watch, name="hvd-blocked", daemon=True)
     thread.start()
     return thread
@@ -117,7 +116,7 @@ def may_ask() -> set[str] | None:
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way
         graph = _graph_of(frame)
         if graph is None:
-            if ident == main or ident in _callers or call_stack.is_users(threads.get(ident), frame):
+            if ident == main or ident in _callers or call_stack.runs_user_code(threads.get(ident), frame):
                 return None
             continue
         _callers.add(ident)

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_kernel.core import basics, build_info
+from hvd_kernel.core import basics, build_info, call_stack
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
-from hvd_kernel.core.stacks import call_stack
 from hvd_kernel.core.tensor import reduction_of
 from hvd_kernel.torch import at_once, dispatch, gradients
 from hvd_kernel.torch.async_ops import (
@@ -78,7 +77,7 @@ __all__ = [
     "synchronize",
 ]
 
-call_stack.calls_core(__name__)  # by at_once
+call_stack.register_core_caller(__name__)  # by at_once
 __all__ += basics.__all__
 __all__ += build_info.__all__
 

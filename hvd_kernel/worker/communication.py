@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_kernel.core import ops, process_sets, session
-from hvd_kernel.core.stacks import pending as core_pending
+from hvd_kernel.core import call_stack, ops, process_sets, session
 from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, Mismatch, OutOfMemory
 from hvd_kernel.protocol.messages import Pending
 
@@ -83,7 +82,7 @@ def aborted() -> bool:
 
 def pending() -> list[Pending]:
     """Return the operations that are not done here, oldest first."""
-    return core_pending.pending(_engine())
+    return call_stack.pending(_engine())
 
 
 def operations() -> int:
@@ -93,7 +92,7 @@ def operations() -> int:
 
 def waiting_for() -> str:
     """Return the name of the operation in which the main thread waits, "" when it does not. Any thread."""
-    return core_pending.waiting_for(_engine())
+    return call_stack.waiting_for(_engine())
 
 
 def _engine() -> Engine | None:

@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from hvd_kernel.core import session
-from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.core import agent_channel, session
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import MetricsSample, to_wire

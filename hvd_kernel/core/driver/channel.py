@@ -1,6 +1,6 @@
 """Driver channel of a rank whose places an elastic driver gives: it asks for its place, and hears what changes.
 
-The agent of the host carries the messages (core/stacks/agent_channel.py). What they mean: protocol/elastic.py.
+The agent of the host carries the messages (core/agent_channel.py). What they mean: protocol/elastic.py.
 
 Terms.
   answer   a Place, or that the worker is Removed
@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.core import agent_channel
 from hvd_kernel.errors import HorovodInternalError, HvdTimeout
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.protocol import elastic

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.core import agent_channel
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.settings import lookup
 
@@ -25,7 +25,7 @@ _NOT_THE_PROGRAMS = ("HVD_", "HOROVOD_")
 def tell() -> None:
     """Tell the agent, where it keeps spares."""
     if int(lookup.value("HVD_SPARES", os.environ)):
-        agent_channel.tell_agent(rank_channel.imports({"modules": modules(), "variables": variables()}))
+        agent_channel.send_to_agent(rank_channel.imports({"modules": modules(), "variables": variables()}))
 
 
 def modules() -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core.stacks import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control

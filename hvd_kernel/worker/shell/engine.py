@@ -23,8 +23,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from hvd_kernel.core import metrics, training_steps
-from hvd_kernel.core.stacks import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks, metrics, training_steps
 from hvd_kernel.errors import said
 from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core.stacks import call_stack, stack_signal
-from hvd_kernel.core.stacks.call_stack import Call
-from hvd_kernel.core.stacks.pending import MAX_PENDING
+from hvd_kernel.core import call_stack
+from hvd_kernel.core.call_stack import MAX_PENDING, Call
 from hvd_kernel.protocol.messages import STACK_PIPE, Whereabouts, to_wire
 from hvd_kernel.worker import communication
 
@@ -47,7 +46,7 @@ def open_pipe(rank: int) -> None:
     pipe = Path(os.environ["IPYTHONDIR"]) / STACK_PIPE.format(rank=rank)
     pipe.unlink(missing_ok=True)  # of a rank that this one replaces
     os.mkfifo(pipe, 0o600)
-    stack_signal.write_stacks_to(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+    call_stack.dump_stacks_at_signal(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
 def _running() -> Iterator[Call]:

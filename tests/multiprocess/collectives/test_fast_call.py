@@ -257,7 +257,7 @@ def it_is_seen_to_wait(frontend: str) -> None:
     """Who waits in it is told apart from one in code of its own, in the first call as well."""
     importlib.import_module("hvd_kernel.torch.at_once").calls.ask_again()
     importlib.import_module("hvd_kernel.numpy.ops")._fast.ask_again()
-    pending: Any = importlib.import_module("hvd_kernel.core.stacks.pending")
+    pending: Any = importlib.import_module("hvd_kernel.core.call_stack")
     engine = importlib.import_module("hvd_kernel.core.session").engine
     hvd, bodies = usual(frontend)
     if hvd.size() == 1:

@@ -7,7 +7,7 @@ import threading
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from hvd_kernel.core.stacks import call_stack
+from hvd_kernel.core import call_stack
 
 
 def test_a_frame_between_two_lines_is_shown_at_its_function() -> None:
@@ -27,16 +27,16 @@ def test_a_frame_between_two_lines_is_shown_at_its_function() -> None:
 
 def test_threads_that_run_code_of_the_users_are_told_from_others() -> None:
     here, me = sys._getframe(), threading.current_thread()
-    assert call_stack.is_users(me, here)
-    assert call_stack.is_users(None, here), "one that began after the threads were listed"
-    assert not call_stack.is_users(threading.Thread(daemon=True), here)
+    assert call_stack.runs_user_code(me, here)
+    assert call_stack.runs_user_code(None, here), "one that began after the threads were listed"
+    assert not call_stack.runs_user_code(threading.Thread(daemon=True), here)
     done = threading.Event()
     library = threading.Thread(target=done.wait)
     library.start()
     try:
         inside = sys._current_frames()[library.ident or 0]
-        assert not call_stack.is_users(library, inside), "none of its functions is the user's"
+        assert not call_stack.runs_user_code(library, inside), "none of its functions is the user's"
     finally:
         done.set()
         library.join()
-    assert call_stack.is_users(threading.Timer(1, print), inside), "what it will call is the user's"
+    assert call_stack.runs_user_code(threading.Timer(1, print), inside), "what it will call is the user's"

@@ -17,7 +17,7 @@ from hvd_kernel.protocol.elastic import HostsUpdated, Leaving, Lost, Ready, Regi
 RANK = """
 import json, select, sys
 from hvd_kernel.core.driver.channel import driver
-from hvd_kernel.core.stacks import agent_channel
+from hvd_kernel.core import agent_channel
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.protocol.elastic import Leaving, Ready, Registered
 if sys.argv[1] == "connected":

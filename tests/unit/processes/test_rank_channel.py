@@ -141,12 +141,12 @@ def test_a_stranger_is_not_let_in(agent: Agent, monkeypatch: pytest.MonkeyPatch)
 
 MUTE = """
 import ctypes, os, signal, sys
-from hvd_kernel.core.stacks import stack_signal
+from hvd_kernel.core import call_stack
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.protocol.messages import STACK_SIGNAL
 reader, writer = os.pipe2(os.O_NONBLOCK)
 channel = rank_channel.connect(sys.argv[1])
-stack_signal.write_stacks_to(writer)
+call_stack.dump_stacks_at_signal(writer)
 signal.pthread_sigmask(signal.SIG_BLOCK, [STACK_SIGNAL])
 rank_channel.register(channel, sys.argv[1], reader)
 every_signal = bytes(128)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hvd_kernel
-from hvd_kernel.core.stacks.call_stack import calls, frames, package_of
+from hvd_kernel.core.call_stack import calls, frames, package_of
 from hvd_kernel.worker.output.traceback_frames import folded
 
 PACKAGES = {"cell 1": "", "cell 2": "", "model.py": "", "ours": "hvd_kernel", "torch a": "torch", "torch b": "torch"}

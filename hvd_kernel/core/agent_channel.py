@@ -1,9 +1,8 @@
-"""Answers to the agent that started this script: where the rank is, and what it waits for.
+"""Channel between a script's rank and the agent that started it: state reports, and messages of an elastic job.
 
-``init`` connects to the agent's socket, once in a process. A thread sleeps there until the agent asks. When Python's
-lock is kept by C code and the thread gets no turn, the agent sends a signal instead, and reads what it writes.
-
-Beside it the agent carries messages between this rank and the driver of its job (core/driver/channel.py).
+``init`` connects to the agent's socket, once per process. A thread sleeps there until the agent requests the rank's
+state. If C code keeps the GIL and the thread cannot run, the agent sends a signal and reads the stacks that its handler
+writes. The agent also relays messages between this rank and the driver of its job (core/driver_channel.py).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvd_kernel.core.stacks import call_stack, stack_signal
-from hvd_kernel.core.stacks.pending import MAX_PENDING, pending, waiting_for
+from hvd_kernel.core import call_stack
+from hvd_kernel.core.call_stack import MAX_PENDING, pending, waiting_for
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.protocol.messages import Whereabouts, to_wire
 
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
 CurrentEngine = Callable[[], "Engine | None"]
-Hear = Callable[[bytes], None]
+OnMessage = Callable[[bytes], None]
 
 _connected_in = 0  # the process that has connected: a forked child has not
 _channel: socket.socket | None = None
 
 
-def connect(engine: CurrentEngine, hear: Hear = lambda _: None) -> None:
-    """Reach the agent; nothing happens where no agent has started this process, or it cannot be reached.
+def connect(engine: CurrentEngine, on_message: OnMessage = lambda _: None) -> None:
+    """Connect to the agent; do nothing if no agent started this process, or if it cannot be reached.
 
-    ``hear`` is called, in a thread, with each message that the agent passes on, and with none at the agent's end.
+    ``on_message`` is called, in a thread, with each relayed message, and with b"" when the agent has ended.
     """
     global _connected_in, _channel  # noqa: PLW0603 - of the process
     address = os.environ.get(rank_channel.VARIABLE)
@@ -45,43 +44,43 @@ def connect(engine: CurrentEngine, hear: Hear = lambda _: None) -> None:
     except OSError:  # in a container of its own, for example
         return
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    stack_signal.write_stacks_to(writer)
+    call_stack.dump_stacks_at_signal(writer)
     with contextlib.suppress(OSError):  # it has just ended, and ends this process
         rank_channel.register(channel, address, reader)
     os.close(reader)
     _channel = channel
-    threading.Thread(target=_answer, args=(channel, engine, hear), name="hvd-whereabouts", daemon=True).start()
+    threading.Thread(target=_answer, args=(channel, engine, on_message), name="hvd-whereabouts", daemon=True).start()
 
 
 def is_connected() -> bool:
-    """Tell whether this process has reached its agent."""
+    """Return whether this process is connected to its agent."""
     return _channel is not None and _connected_in == os.getpid()
 
 
 def send(message: bytes) -> None:
-    """Have the agent pass a message on; nothing happens where there is no agent, as in a forked child. Any thread."""
-    tell_agent(rank_channel.RELAYED + message)
+    """Send a message that the agent relays; do nothing without an agent, as in a forked child. Any thread."""
+    send_to_agent(rank_channel.RELAYED + message)
 
 
-def tell_agent(message: bytes) -> None:
-    """Tell the agent itself. As ``send``."""
+def send_to_agent(message: bytes) -> None:
+    """Send a message to the agent itself. As ``send``."""
     if _channel is not None and is_connected():
         with contextlib.suppress(OSError):  # the agent has ended, and ends this process
             _channel.send(message)
 
 
-def _answer(channel: socket.socket, engine: CurrentEngine, hear: Hear) -> None:
+def _answer(channel: socket.socket, engine: CurrentEngine, on_message: OnMessage) -> None:
     with channel, contextlib.suppress(OSError):  # the agent has ended, and ends this process
         while message := channel.recv(rank_channel.MESSAGE_BYTES):
             if message.startswith(rank_channel.RELAYED):
-                hear(message.removeprefix(rank_channel.RELAYED))
+                on_message(message.removeprefix(rank_channel.RELAYED))
             else:
                 channel.send(rank_channel.encode(to_wire(whereabouts(engine()))))
-    hear(b"")
+    on_message(b"")
 
 
 def whereabouts(engine: Engine | None) -> Whereabouts:
-    """Look at the main thread. The rank's number is the agent's to add."""
+    """Return the state of the main thread. The agent adds the rank's number."""
     waits_for = waiting_for(engine)
     state = "collective" if waits_for else "compute"
     return Whereabouts(-1, state, waits_for, call_stack.of_main_thread(), tuple(pending(engine)[:MAX_PENDING]))

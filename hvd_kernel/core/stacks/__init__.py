@@ -1,1 +1,0 @@
-"""Stack reports of this rank, for cells and for the agent of a script: calls, pending operations, dumps at a signal."""
