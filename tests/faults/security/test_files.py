@@ -1,6 +1,6 @@
 """What a cluster writes and reads: private folders whatever the umask, nothing followed, nothing loaded from the notebook's.
 
-Rows I10, S6, S9. Rows E3, S12 and S15 need no kernel: tests/unit/house/test_private_files.py.
+Rows I10, S6, S9. Rows E3, S12 and S15 need no kernel: tests/unit/processes/test_private_files.py.
 """
 
 from __future__ import annotations

@@ -175,3 +175,11 @@ def test_a_heading_is_an_anchor_and_code_is_no_link(tmp_path: Path) -> None:
     page.write_text("# The `%hvd` magic, again\n\n```\n# no heading\nx[0](1)\n```\n[up](#the-hvd-magic-again)\n")
     assert anchors(page) == {"the-hvd-magic-again"}
     assert not list(broken_links(page))
+
+
+def test_glossary_is_sorted_and_has_sources() -> None:
+    glossary = text(ROOT / "docs" / "glossary.md")
+    entries = re.findall(r"^- \*\*(.+?)\*\*: ([A-Z].+\n  .+ \*\(.+\)\*)$", glossary, re.MULTILINE)
+    words = [word.lower() for word, _ in entries]
+    assert words == sorted(set(words))
+    assert len(words) == glossary.count("\n- ")
