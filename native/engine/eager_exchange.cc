@@ -21,16 +21,16 @@ Result<bool> EagerExchange::look(Controller& controller, std::int64_t now_ns) {
   if (links_ == nullptr) return any;
   const std::uint64_t position = rounds.position();
   for (int peer = 0; rounds.open() && peer < parts_.mesh.topology().size; ++peer) {
-    if (peer == parts_.mesh.topology().rank || rounds.has_come(peer)) continue;
+    if (peer == parts_.mesh.topology().rank || rounds.has_received(peer)) continue;
     const EagerFound found = links_->look(peer, position);
     if (found.what == EagerFound::What::kEager && found.tag.position == position) {
       const std::uint64_t completed = rounds.completed();
-      if (Status status = controller.eager_came(peer, found.tag.slot, now_ns); !status)
+      if (Status status = controller.eager_received(peer, found.tag.slot, now_ns); !status)
         return status;
-      any = any || rounds.has_come(peer) || rounds.completed() != completed;
+      any = any || rounds.has_received(peer) || rounds.completed() != completed;
     } else if (found.what == EagerFound::What::kNothing) {
       awaited_.push_back(peer);
-    } else if (found.what == EagerFound::What::kGone && controller.must_come(peer)) {
+    } else if (found.what == EagerFound::What::kGone && controller.must_arrive(peer)) {
       return Status::make(
           Code::kShutdown,
           "rank " + std::to_string(peer) + " has shut down while this rank still needs it",

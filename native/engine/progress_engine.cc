@@ -130,7 +130,7 @@ void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
     fast_path_.decline();
     return ask_by_message(task);
   }
-  if (fast == Try::kMeets && ask_eagerly(*task)) return;
+  if (fast == Try::kMeets && submit_eagerly(*task)) return;
   const auto nothing_else = [&] { return nothing_has_come() && spin.again(); };
   const auto put_data = [&](int half) {
     const Request& request = task->request;
@@ -196,12 +196,12 @@ bool ProgressEngine::run_with_all(PersistentRequest& request, const std::vector<
 }
 
 // The data first: the others wait for them.
-bool ProgressEngine::ask_eagerly(const Task& task) {
+bool ProgressEngine::submit_eagerly(const Task& task) {
   if (!eager_.may_send(task)) return false;
   std::optional<EagerTag> tag;
   {
     const MutexLock lock(controller_mutex_);
-    tag = controller_.ask_eagerly(task.request, now_ns());
+    tag = controller_.submit_eagerly(task.request, now_ns());
   }
   if (!tag) return false;
   failpoint("engine.eager");
@@ -330,7 +330,7 @@ bool ProgressEngine::submit_all() {
   may_lack_memory();
   const std::int64_t now = now_ns();
   const MutexLock lock(controller_mutex_);
-  for (Request& request : asked_) controller_.ask(std::move(request), now);
+  for (Request& request : asked_) controller_.submit(std::move(request), now);
   return true;
 }
 
@@ -344,7 +344,7 @@ bool ProgressEngine::hear_all() {
     Status status;
     {
       const MutexLock lock(controller_mutex_);
-      status = controller_.hear(message.from, message.bytes, now_ns());
+      status = controller_.receive(message.from, message.bytes, now_ns());
     }
     if (!status) fail_everywhere(status);
     if (ended_) break;
@@ -380,7 +380,7 @@ void ProgressEngine::note_departures(const std::vector<int>& left) {
   for (const int peer : left) {
     forget_neighbour(peer);
     const MutexLock lock(controller_mutex_);
-    controller_.gone(peer, now_ns());
+    controller_.peer_left(peer, now_ns());
   }
   take_news();
 }
@@ -396,7 +396,7 @@ void ProgressEngine::take_news() {
     const std::int64_t now = now_ns();
     const MutexLock lock(controller_mutex_);
     if (controller_.holds_on_devices()) controller_.in_flight(in_flight(now));
-    news = controller_.take(now);
+    news = controller_.poll(now);
     const std::int64_t due = controller_.due_in(now);
     due_ns_ = due < 0 ? -1 : now + due;
     holds_.store(controller_.holds_on_devices(), std::memory_order_relaxed);

@@ -68,7 +68,7 @@ class ProgressEngine {
   bool hand_back();
   bool take_progress_lock(Task& task, Spin& spin);
   void ask_for(const TaskPtr& task, Spin& spin, Try fast);
-  bool ask_eagerly(const Task& task);
+  bool submit_eagerly(const Task& task);
   void ask_by_message(const TaskPtr& task);
   void ask_from_outside(const TaskPtr& task) noexcept;
   bool may_use_fast_path();

@@ -64,7 +64,7 @@ void Children::take(std::vector<OutgoingMessage>& into) {
 }
 
 bool Children::concerns(int place, const ResponseMessage& message) const {
-  // Those who are late for something will be told, and the ranks between are to know.
+  // Late ranks will receive this error, so the ranks on the path to them need it, too.
   if (message.only.empty() || message.response.status.code == Code::kStalled) {
     return concerns(place, state_.sets().find(message.response.set));
   }

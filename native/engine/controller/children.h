@@ -1,5 +1,5 @@
-// Messages to a rank's children in the tree: of every decision those that concern somebody of
-// their subtree, in order, one message each.
+// Messages to a rank's children in the tree: the decisions that concern a rank of the child's
+// subtree, in order, one message per child.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ class Children {
  public:
   explicit Children(const RankState& state);
 
-  // A decision that this rank's tables do not know yet, and its bytes. Who leaves hears of nothing
-  // that comes behind it.
+  // Append a decision that is not in this rank's tables yet, and its bytes. A child that leaves
+  // receives nothing after that.
   void post(const ResponseMessage& message, std::string_view item);
   void post(const std::vector<int>& slots, std::string_view item);
-  // The child is to ask in full.
+  // Request that the child repeats its request in full.
   void again(int place, int slot, std::uint64_t version);
-  // The child is to send no data for this round, unless it has (eager/eager_rounds.h).
+  // Request that the child sends no data for this round unless it already has
+  // (eager/eager_rounds.h).
   void post_void(int place, std::uint64_t position);
-  // Nothing is posted to it from now on. False: so it was.
+  // Post nothing more to this child. False: it was closed already.
   bool close(int place);
 
   bool empty() const;

@@ -28,18 +28,18 @@ Controller::Controller(int rank, int size, const ControllerOptions& options)
     : state_(rank, size, std::max(1, options.fanout)),
       children_(state_),
       role_(role_of(state_, children_, options)),
-      notes_ready_(options.note_ready && rank == 0) {}
+      records_ready_(options.record_ready && rank == 0) {}
 
-void Controller::ask(Request request, std::int64_t now_ns) {
+void Controller::submit(Request request, std::int64_t now_ns) {
   const int rank = state_.tree().rank();
   if (state_.eager().bound()) {
     eager_held_.push_back({rank, {}, std::move(request), false});
     return void_round();
   }
-  note_ask(request.kind);
+  record_submission(request.kind);
   if (request.kind == Kind::kLeave) return role_->leave(rank);
   if (request.kind == Kind::kPark) return role_->park(std::move(request), {rank}, now_ns);
-  if (request.kind == Kind::kBlocked) return ask_blocked(std::move(request), now_ns);
+  if (request.kind == Kind::kBlocked) return submit_blocked(std::move(request), now_ns);
   if (state_.has_joined() && request.set == 0) {
     held_.push_back(std::move(request));
     return;
@@ -51,9 +51,9 @@ void Controller::ask(Request request, std::int64_t now_ns) {
   if (request.kind == Kind::kAddSet) std::sort(request.sizes.begin(), request.sizes.end());
   const ProcessSet* set = state_.sets().find(request.set);
   if (set != nullptr && set->here.has(state_.own())) {
-    return ask_of_set(*set, std::move(request), now_ns);
+    return submit_to_set(*set, std::move(request), now_ns);
   }
-  Response response;  // removed since the call was checked
+  Response response;  // the set was removed after the call was checked
   response.kind = request.kind;
   response.set = request.set;
   response.status = removed_set(request.set);
@@ -61,48 +61,48 @@ void Controller::ask(Request request, std::int64_t now_ns) {
   state_.put_on_agenda(std::move(response));
 }
 
-void Controller::ask_blocked(Request request, std::int64_t now_ns) {
-  const Result<Blocked> said = blocked_of(request);
-  if (!said || !holds(said.value(), state_.table(), state_.own())) return;
+void Controller::submit_blocked(Request request, std::int64_t now_ns) {
+  const Result<Blocked> report = blocked_of(request);
+  if (!report || !is_current(report.value(), state_.table(), state_.own())) return;
   std::ignore = role_->blocked(std::move(request), {state_.tree().rank()}, now_ns);
 }
 
-void Controller::ask_of_set(const ProcessSet& set, Request request, std::int64_t now_ns) {
+void Controller::submit_to_set(const ProcessSet& set, Request request, std::int64_t now_ns) {
   MessageTable& table = state_.table();
   Entry& entry = table.at(set, request.name);
   const Request* known =
       state_.caches() && entry.slot >= 0 ? request_of(entry.known, state_.own()) : nullptr;
   if (known != nullptr && same(*known, request)) {
-    table.ask_known(entry, state_.own(), now_ns);
+    table.record_by_slot(entry, state_.own(), now_ns);
   } else {
-    table.ask(entry, state_.own(), std::move(request), now_ns);
+    table.record(entry, state_.own(), std::move(request), now_ns);
   }
-  if (notes_ready_) ready_.push_back({0, entry.kind, *entry.name, now_ns});
-  role_->asked(entry, now_ns);
+  if (records_ready_) ready_.push_back({0, entry.kind, *entry.name, now_ns});
+  role_->on_request(entry, now_ns);
 }
 
-void Controller::note_ready(const RankSet& who, const Entry& entry, std::int64_t now_ns) {
-  if (!notes_ready_) return;
+void Controller::record_ready(const RankSet& who, const Entry& entry, std::int64_t now_ns) {
+  if (!records_ready_) return;
   for (const int rank : both(who, entry.set->here).numbers()) {
     ready_.push_back({rank, entry.kind, *entry.name, now_ns});
   }
 }
 
-Status Controller::hear(int from, const std::string& bytes, std::int64_t now_ns) {
-  if (state_.eager().bound()) return hear_while_bound(from, bytes, now_ns);
-  if (eager_held_.empty() && !comes_later(from, bytes)) return hear_from(from, bytes, now_ns);
+Status Controller::receive(int from, const std::string& bytes, std::int64_t now_ns) {
+  if (state_.eager().bound()) return receive_while_bound(from, bytes, now_ns);
+  if (eager_held_.empty() && !is_early(from, bytes)) return receive_from(from, bytes, now_ns);
   eager_held_.push_back({from, bytes, std::nullopt, false});
   return Status::ok();
 }
 
-Status Controller::hear_from(int from, const std::string& bytes, std::int64_t now_ns) {
+Status Controller::receive_from(int from, const std::string& bytes, std::int64_t now_ns) {
   const Subtree& tree = state_.tree();
   const int place = tree.place_of(from);
   Status status;
   if (place >= 0 && place < tree.children()) {
-    status = hear_requests(place, bytes, now_ns);
+    status = handle_requests(place, bytes, now_ns);
   } else if (from >= 0 && from == tree.parent()) {
-    status = hear_responses(bytes, now_ns);
+    status = handle_responses(bytes, now_ns);
   } else {
     status = Status::make(
         Code::kInternal,
@@ -115,26 +115,26 @@ Status Controller::hear_from(int from, const std::string& bytes, std::int64_t no
   return status;
 }
 
-Status Controller::hear_requests(int place, const std::string& bytes, std::int64_t now_ns) {
+Status Controller::handle_requests(int place, const std::string& bytes, std::int64_t now_ns) {
   Result<RequestList> requests = decode_requests(bytes);
   if (!requests) return requests.status();
   if (const auto position = requests.value().position; position)
-    return hear_notice(place, requests.value(), *position, now_ns);
+    return handle_notice(place, requests.value(), *position, now_ns);
   const std::vector<std::uint64_t>& words = requests.value().slots;
   for (std::size_t i = 0; i < words.size(); ++i) {
     for (std::uint64_t rest = words[i]; rest != 0; rest &= rest - 1) {
       const int slot = static_cast<int>(i * 64) + __builtin_ctzll(rest);
-      hear_slot(place, slot, requests.value().assignments, now_ns);
+      handle_slot(place, slot, requests.value().assignments, now_ns);
     }
   }
-  for (RequestMessage& ask : requests.value().full) {
-    if (Status status = hear_request(place, ask, requests.value().changes, now_ns); !status)
+  for (RequestMessage& message : requests.value().full) {
+    if (Status status = handle_request(place, message, requests.value().changes, now_ns); !status)
       return status;
   }
   return Status::ok();
 }
 
-void Controller::hear_slot(int place, int slot, std::uint64_t assignments, std::int64_t now_ns) {
+void Controller::handle_slot(int place, int slot, std::uint64_t assignments, std::int64_t now_ns) {
   MessageTable& table = state_.table();
   Entry* entry = table.at_slot(slot);
   const RankSet& below = state_.tree().below(place);
@@ -142,21 +142,21 @@ void Controller::hear_slot(int place, int slot, std::uint64_t assignments, std::
     return children_.again(place, slot, assignments);
   }
   if (state_.tree().is_leaf(place)) {
-    table.ask_known(*entry, below.first(), now_ns);
+    table.record_by_slot(*entry, below.first(), now_ns);
   } else {
-    table.ask_known(*entry, both(entry->set->here, below), now_ns);
+    table.record_by_slot(*entry, both(entry->set->here, below), now_ns);
   }
-  note_ready(below, *entry, now_ns);
-  role_->asked(*entry, now_ns);
+  record_ready(below, *entry, now_ns);
+  role_->on_request(*entry, now_ns);
 }
 
-Status Controller::hear_request(int place, RequestMessage& ask, std::uint64_t changes,
-                                std::int64_t now_ns) {
-  Result<RankSet> who = senders_of(place, ask.ranks);
+Status Controller::handle_request(int place, RequestMessage& message, std::uint64_t changes,
+                                  std::int64_t now_ns) {
+  Result<RankSet> who = senders_of(place, message.ranks);
   if (!who) return who.status();
-  if (const auto status = hear_of_ranks(ask, now_ns); status) return *status;
-  return hear_of_tensors(ask, ask.ranks.empty() ? state_.tree().below(place) : who.take(), changes,
-                         now_ns);
+  if (const auto status = handle_rank_request(message, now_ns); status) return *status;
+  return handle_tensor_request(
+      message, message.ranks.empty() ? state_.tree().below(place) : who.take(), changes, now_ns);
 }
 
 Result<RankSet> Controller::senders_of(int place, const std::vector<int>& ranks) const {
@@ -174,57 +174,59 @@ Result<RankSet> Controller::senders_of(int place, const std::vector<int>& ranks)
   return who;
 }
 
-// What ranks are up to, whatever their sets. Nothing: it is about tensors, sets or regions.
-std::optional<Status> Controller::hear_of_ranks(RequestMessage& ask, std::int64_t now_ns) {
-  switch (ask.request.kind) {
+// Handle requests about ranks as such (leave, join, park, blocked). nullopt: the request is about
+// tensors, sets or regions.
+std::optional<Status> Controller::handle_rank_request(RequestMessage& message,
+                                                      std::int64_t now_ns) {
+  switch (message.request.kind) {
     case Kind::kLeave:
-      for (const int rank : ask.ranks) role_->leave(rank);
+      for (const int rank : message.ranks) role_->leave(rank);
       return Status::ok();
     case Kind::kJoin:
-      role_->join(ask.request, ask.ranks, now_ns);
+      role_->join(message.request, message.ranks, now_ns);
       return Status::ok();
     case Kind::kPark:
-      role_->park(std::move(ask.request), ask.ranks, now_ns);
+      role_->park(std::move(message.request), message.ranks, now_ns);
       return Status::ok();
     case Kind::kBlocked:
-      return role_->blocked(std::move(ask.request), ask.ranks, now_ns);
+      return role_->blocked(std::move(message.request), message.ranks, now_ns);
     default:
       return std::nullopt;
   }
 }
 
-Status Controller::hear_of_tensors(RequestMessage& ask, RankSet who, std::uint64_t changes,
-                                   std::int64_t now_ns) {
-  // Of a set that has been removed: its sender learns of that.
-  const ProcessSet* set = state_.sets().find(ask.request.set);
+Status Controller::handle_tensor_request(RequestMessage& message, RankSet who,
+                                         std::uint64_t changes, std::int64_t now_ns) {
+  // The set has been removed: the sender receives that decision, too.
+  const ProcessSet* set = state_.sets().find(message.request.set);
   if (set == nullptr || changes < set->born) return Status::ok();
-  // No rank asks for that: its own engine would have refused it. Somebody lies.
+  // The sender's own engine would have refused such a request: the message is corrupt or forged.
   const auto members = static_cast<std::size_t>(set->size);
-  if (Status status = sensible(ask.request, members, state_.tree().size()); !status) {
+  if (Status status = sensible(message.request, members, state_.tree().size()); !status) {
     return Status::make(Code::kInternal, "an invalid request: " + status.message, kRoom);
   }
   who.keep(set->here);
   if (who.empty()) return Status::ok();
-  Entry& entry = state_.table().at(*set, ask.request.name);
-  state_.table().ask(entry, who, std::move(ask.request), now_ns);
-  note_ready(who, entry, now_ns);
-  role_->asked(entry, now_ns);
+  Entry& entry = state_.table().at(*set, message.request.name);
+  state_.table().record(entry, who, std::move(message.request), now_ns);
+  record_ready(who, entry, now_ns);
+  role_->on_request(entry, now_ns);
   return Status::ok();
 }
 
-Status Controller::hear_responses(const std::string& bytes, std::int64_t now_ns) {
-  hand_up();  // what its slots mean may change now
+Status Controller::handle_responses(const std::string& bytes, std::int64_t now_ns) {
+  send_up();  // the meaning of its slots may change now
   Result<std::vector<Item>> items = decode_responses(bytes);
   if (!items) return items.status();
   for (const Item& item : items.value()) {
     const std::string_view its_bytes =
         std::string_view(bytes).substr(item.begin, item.end - item.begin);
-    if (Status status = hear_item(item, its_bytes, now_ns); !status) return status;
+    if (Status status = handle_item(item, its_bytes, now_ns); !status) return status;
   }
   return Status::ok();
 }
 
-Status Controller::hear_item(const Item& item, std::string_view bytes, std::int64_t now_ns) {
+Status Controller::handle_item(const Item& item, std::string_view bytes, std::int64_t now_ns) {
   switch (item.sort) {
     case Item::Sort::kAgain:
       role_->again(item.slot, item.version);
@@ -233,7 +235,7 @@ Status Controller::hear_item(const Item& item, std::string_view bytes, std::int6
       children_.post(item.slots, bytes);
       return state_.learn(item.slots);
     case Item::Sort::kVoid:
-      hear_void(item.version);
+      handle_void(item.version);
       return Status::ok();
     case Item::Sort::kResponse:
       break;
@@ -244,8 +246,8 @@ Status Controller::hear_item(const Item& item, std::string_view bytes, std::int6
   return status;
 }
 
-void Controller::gone(int peer, std::int64_t now_ns) {
-  if (hold_gone(peer, now_ns)) return;
+void Controller::peer_left(int peer, std::int64_t now_ns) {
+  if (hold_peer_left(peer, now_ns)) return;
   const Subtree& tree = state_.tree();
   if (peer == tree.parent()) return state_.end(peer);
   const int place = tree.place_of(peer);
@@ -258,22 +260,22 @@ void Controller::carried_out(std::int64_t bytes, std::int64_t /*now_ns*/) {
 
 void Controller::release_held(std::int64_t now_ns) {
   if (held_.empty() || state_.has_joined()) return;
-  for (Request& request : std::exchange(held_, {})) ask(std::move(request), now_ns);
+  for (Request& request : std::exchange(held_, {})) submit(std::move(request), now_ns);
 }
 
-void Controller::hand_up() {
+void Controller::send_up() {
   std::string bytes = role_->take_requests();
   if (!bytes.empty()) to_parent_.push_back({state_.tree().parent(), std::move(bytes)});
 }
 
-News Controller::take(std::int64_t now_ns) {
+News Controller::poll(std::int64_t now_ns) {
   if (state_.eager().bound()) {
     work_on_round(now_ns);
   } else {
     release_held(now_ns);
     role_->work(now_ns);
   }
-  hand_up();
+  send_up();
   News news;
   news.warnings = role_->take_warnings();
   news.outgoing = std::exchange(to_parent_, {});

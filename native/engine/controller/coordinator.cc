@@ -40,10 +40,10 @@ Coordinator::Coordinator(RankState& state, Children& children, const ControllerO
   }
 }
 
-void Coordinator::asked(Entry& entry, std::int64_t now_ns) {
+void Coordinator::on_request(Entry& entry, std::int64_t now_ns) {
   if (entry.decided || (entry.failure && fail_late(entry))) return;
   if (!left_.empty() && entry.set->here.meets(left_)) {
-    return fail(entry, shut_down_by(state_.first_left()), entry.asked);
+    return fail(entry, shut_down_by(state_.first_left()), entry.requested);
   }
   if (!state_.complete(entry)) {
     if (options_.stall_warning_ns > 0) stall_timer_.start(now_ns + options_.stall_warning_ns);
@@ -56,32 +56,34 @@ void Coordinator::asked(Entry& entry, std::int64_t now_ns) {
   fusion_.add(std::move(agreed), now_ns);
 }
 
-// Whoever waits while others are still to ask for something waits for company.
+// A user thread that waits while requests of other ranks are still missing does not hurry what is
+// held: more operations may come to be fused with it.
 void Coordinator::in_flight(const InFlight& in_flight) {
   in_flight_ = in_flight;
   const auto held = static_cast<int>(fusion_.count());
   in_flight_.awaited = in_flight.awaited && state_.table().count_waiting() <= held;
 }
 
-// Tells those who come after the others were failed. True: nobody is left who asks.
+// Fail ranks whose request arrives after the operation was failed for the others. True: no request
+// is left.
 bool Coordinator::fail_late(Entry& entry) {
-  const RankSet who = both(entry.failure->owed, entry.asked);
-  if (who.empty()) return false;
+  const RankSet ranks = both(entry.failure->owed, entry.requested);
+  if (ranks.empty()) return false;
   const Status status = entry.failure->status;
-  entry.failure->owed.remove(who);
-  const bool all = who.contains(entry.asked);
+  entry.failure->owed.remove(ranks);
+  const bool all = ranks.contains(entry.requested);
   if (entry.failure->owed.empty()) entry.failure.reset();
-  fail(entry, status, who);
+  fail(entry, status, ranks);
   return all;
 }
 
-void Coordinator::fail(const Entry& entry, const Status& status, const RankSet& who) {
+void Coordinator::fail(const Entry& entry, const Status& status, const RankSet& ranks) {
   ResponseMessage message;
   message.response.kind = entry.kind;
   message.response.set = entry.set->id;
   message.response.names = {*entry.name};
   message.response.status = status;
-  message.only = who.numbers();
+  message.only = ranks.numbers();
   issue(message);
 }
 
@@ -103,7 +105,7 @@ void Coordinator::join(int rank, std::int64_t now_ns) {
   last_joined_ = rank;
   for (const Name& name : waiting_names()) {
     Entry* entry = state_.table().find(name.set, name.name);
-    if (name.set == 0 && entry != nullptr) asked(*entry, now_ns);
+    if (name.set == 0 && entry != nullptr) on_request(*entry, now_ns);
   }
   if (!state_.joined().contains(state_.sets().find(0)->here)) return;
   flush();
@@ -117,19 +119,19 @@ void Coordinator::join(int rank, std::int64_t now_ns) {
 void Coordinator::leave(int rank) {
   if (left_.has(rank)) return;
   flush();
-  state_.note_left(rank);
-  // Those whose way to rank 0 led through it are cut off.
+  state_.record_left(rank);
+  // The ranks below it in the tree are cut off from rank 0.
   left_.add(rank);
-  for (int one = rank + 1; one < state_.tree().size(); ++one) {
-    if (rank > 0 && state_.tree().leads_through(one, rank)) left_.add(one);
+  for (int lower = rank + 1; lower < state_.tree().size(); ++lower) {
+    if (rank > 0 && state_.tree().leads_through(lower, rank)) left_.add(lower);
   }
   for (const Name& name : waiting_names()) {
     const Entry* entry = state_.table().find(name.set, name.name);
     if (entry == nullptr || !entry->set->here.meets(left_)) continue;
-    fail(*entry, shut_down_by(state_.first_left()), entry->asked);
+    fail(*entry, shut_down_by(state_.first_left()), entry->requested);
   }
   if (!state_.joined().empty()) {
-    for (const int one : RankSet(state_.joined()).numbers()) join(one, 0);
+    for (const int member : RankSet(state_.joined()).numbers()) join(member, 0);
   }
   ResponseMessage message;
   message.response.kind = Kind::kLeave;
@@ -150,24 +152,24 @@ void Coordinator::park(Request request, const std::vector<int>& ranks, std::int6
 }
 
 Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) {
-  const Result<Blocked> said = blocked_of(request);
-  if (!said) return said.status();
+  const Result<Blocked> report = blocked_of(request);
+  if (!report) return report.status();
   if (options_.stall_warning_ns <= 0) return Status::ok();
   for (const int rank : ranks) {
-    fail_all(
-        deadlocks_.say(rank, said.value(), std::as_const(state_).table(), state_.joined(), now_ns));
+    fail_all(deadlocks_.report(rank, report.value(), std::as_const(state_).table(), state_.joined(),
+                               now_ns));
   }
   return Status::ok();
 }
 
 void Coordinator::fail_all(const std::vector<std::pair<const Entry*, Status>>& proven) {
-  std::vector<std::pair<Name, Status>> failures;  // an entry may be gone when another has failed
+  std::vector<std::pair<Name, Status>> failures;  // failing one entry may erase another
   failures.reserve(proven.size());
   for (const auto& [entry, status] : proven)
     failures.emplace_back(Name{entry->set->id, *entry->name}, status);
   for (const auto& [name, status] : failures) {
     const Entry* entry = state_.table().find(name.set, name.name);
-    if (entry != nullptr) fail(*entry, status, entry->asked);
+    if (entry != nullptr) fail(*entry, status, entry->requested);
   }
 }
 
@@ -208,7 +210,7 @@ void Coordinator::issue(const std::vector<int>& slots) {
   obey(state_.learn(slots));
 }
 
-// Rank 0 has contradicted itself: our own bug, which ends this engine.
+// Rank 0 has contradicted itself: a bug of ours, which stops this engine.
 void Coordinator::obey(const Status& status) {
   if (status) return;
   Response response;
@@ -220,12 +222,12 @@ void Coordinator::obey(const Status& status) {
 
 void Coordinator::issue(const std::vector<FusionManager::FusedResponse>& all) {
   order_.begin_round();
-  for (const Agreed& held : fusion_.held_on_devices()) {  // by slots that stay theirs
+  for (const Agreed& held : fusion_.held_on_devices()) {  // their slots must stay assigned
     if (held.slot >= 0) order_.touch(held.slot);
   }
   for (const FusionManager::FusedResponse& fused : all) {
-    for (const Agreed& one : fused) {
-      if (one.slot >= 0) order_.touch(one.slot);
+    for (const Agreed& agreed : fused) {
+      if (agreed.slot >= 0) order_.touch(agreed.slot);
     }
   }
   for (const FusionManager::FusedResponse& fused : all) issue(fused);
@@ -233,8 +235,8 @@ void Coordinator::issue(const std::vector<FusionManager::FusedResponse>& all) {
 
 void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   std::vector<int> slots;
-  for (const Agreed& one : fused) {
-    if (one.slot >= 0) slots.push_back(one.slot);
+  for (const Agreed& agreed : fused) {
+    if (agreed.slot >= 0) slots.push_back(agreed.slot);
   }
   if (slots.size() == fused.size()) return issue(slots);
   ResponseMessage message;
@@ -245,11 +247,11 @@ void Coordinator::issue(const FusionManager::FusedResponse& fused) {
   response.status = first.status;
   response.shared = first.shared;
   message.only = first.only;
-  for (const Agreed& one : fused) {
-    response.names.push_back(one.request->name);
-    if (one.absent && response.status) response.absent.push_back(*one.request);
-    const Entry* known = one.slot >= 0 ? state_.table().at_slot(one.slot) : nullptr;
-    const std::vector<std::int64_t>& sizes = known != nullptr ? known->sizes : one.sizes;
+  for (const Agreed& agreed : fused) {
+    response.names.push_back(agreed.request->name);
+    if (agreed.absent && response.status) response.absent.push_back(*agreed.request);
+    const Entry* known = agreed.slot >= 0 ? state_.table().at_slot(agreed.slot) : nullptr;
+    const std::vector<std::int64_t>& sizes = known != nullptr ? known->sizes : agreed.sizes;
     response.sizes.insert(response.sizes.end(), sizes.begin(), sizes.end());
   }
   if (state_.caches()) keep(fused, message);
@@ -261,20 +263,20 @@ void Coordinator::used(int slot) {
   order_.touch(slot);
 }
 
-// Slots for what is worth one.
+// Assign slots to the operations that are worth one.
 void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessage& message) {
   message.version = state_.assignments() + 1;
   message.slots.assign(fused.size(), -1);
   bool any = false;
   for (std::size_t i = 0; i < fused.size(); ++i) {
-    const Agreed& one = fused[i];
-    if (!one.keep) continue;
-    const Entry* entry = state_.table().find(one.request->set, one.request->name);
+    const Agreed& agreed = fused[i];
+    if (!agreed.keep) continue;
+    const Entry* entry = state_.table().find(agreed.request->set, agreed.request->name);
     int slot = entry != nullptr ? entry->slot : -1;
     if (slot >= 0) {
       order_.touch(slot);
     } else {
-      slot = order_.take();
+      slot = order_.allocate();
     }
     message.slots[i] = slot;
     any = any || slot >= 0;
@@ -286,7 +288,7 @@ void Coordinator::keep(const FusionManager::FusedResponse& fused, ResponseMessag
                       "HOROVOD_CACHE_CAPACITY makes it larger.");
 }
 
-// What changes sets and regions takes effect before anything else is agreed on.
+// Changes of process sets and regions take effect before anything else is agreed on.
 void Coordinator::change(const Entry& entry) {
   const Agreed agreed = agree(entry, state_.joined());
   flush();
@@ -317,10 +319,10 @@ void Coordinator::change(const Request& request, Response& response) {
       response.sizes.insert(response.sizes.end(), request.sizes.begin(), request.sizes.end());
       return;
     case Kind::kRemoveSet: {
-      const bool there = argument > 0 && argument < kMostSets &&
-                         state_.sets().find(static_cast<int>(argument)) != nullptr;
-      response.sizes = {argument, there ? 1 : 0};
-      if (there) remove_set(static_cast<int>(argument));
+      const bool exists = argument > 0 && argument < kMostSets &&
+                          state_.sets().find(static_cast<int>(argument)) != nullptr;
+      response.sizes = {argument, exists ? 1 : 0};
+      if (exists) remove_set(static_cast<int>(argument));
       return;
     }
     case Kind::kAllocate:
@@ -336,7 +338,7 @@ void Coordinator::change(const Request& request, Response& response) {
 void Coordinator::remove_set(int id) {
   for (const Name& name : waiting_names()) {
     const Entry* entry = state_.table().find(name.set, name.name);
-    if (name.set == id && entry != nullptr) fail(*entry, removed_set(id), entry->asked);
+    if (name.set == id && entry != nullptr) fail(*entry, removed_set(id), entry->requested);
   }
   for (const int slot : state_.table().slots_of(id)) order_.free(slot);
 }
@@ -353,11 +355,13 @@ void Coordinator::inspect(std::int64_t now_ns) {
   }
   if (report) {
     warnings_.push_back(stall_text(late, options_.stall_warning_ns, shutdown_ns, now_ns));
-    for (const Waiting& one : late) state_.table().find(one.set, one.name)->warned_ns = now_ns;
+    for (const Waiting& stalled : late) {
+      state_.table().find(stalled.set, stalled.name)->warned_ns = now_ns;
+    }
   }
-  for (const Waiting& one : late) {
-    if (shutdown_ns > 0 && now_ns - stalls_since(one, now_ns) >= shutdown_ns)
-      shut_down(one, now_ns);
+  for (const Waiting& stalled : late) {
+    if (shutdown_ns > 0 && now_ns - stalls_since(stalled, now_ns) >= shutdown_ns)
+      shut_down(stalled, now_ns);
   }
   for (const Entry* entry : std::as_const(state_.table()).waiting()) {
     if (entry->decided) continue;
@@ -368,7 +372,7 @@ void Coordinator::inspect(std::int64_t now_ns) {
   }
 }
 
-// From when on it has waited for ranks none of which was at a prompt: a user may take their time.
+// Since when it waits while no missing rank is at a prompt: time at a prompt is not a stall.
 std::int64_t Coordinator::stalls_since(const Waiting& waiting, std::int64_t now_ns) const {
   std::int64_t since = waiting.since_ns;
   for (const int rank : waiting.missing) {
@@ -379,18 +383,18 @@ std::int64_t Coordinator::stalls_since(const Waiting& waiting, std::int64_t now_
   return since;
 }
 
-// Fails it for those who wait, and remembers to fail it for those who come later.
+// Fail the operation for the waiting ranks, and remember to fail it for late ones.
 void Coordinator::shut_down(const Waiting& late, std::int64_t now_ns) {
   Entry& entry = *state_.table().find(late.set, late.name);
   const Status status = stalled(late, now_ns);
-  const RankSet asked = entry.asked;
+  const RankSet requested = entry.requested;
   if (!entry.failure) entry.failure = std::make_unique<Failure>();
   entry.failure->status = status;
   for (const int rank : late.missing) entry.failure->owed.add(rank);
-  fail(entry, status, asked);
+  fail(entry, status, requested);
 }
 
-// One step of the tuner ends whenever nobody waits any more.
+// A step of the tuner ends when no rank waits.
 void Coordinator::tune(std::int64_t now_ns) {
   if (step_bytes_ == 0 || !fusion_.empty() || state_.table().count_waiting() > 0) return;
   const std::optional<Tunables> tunables = tuner_->step(std::exchange(step_bytes_, 0), now_ns);

@@ -1,4 +1,5 @@
-// Rank 0: sees when everybody has asked, and decides what is done next.
+// Rank 0: detects when all ranks of a set have requested an operation, and decides what is executed
+// next.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,10 @@ namespace hvd {
 
 class Coordinator final : public Role {
  public:
-  // What it decides goes into the state of rank 0 and to its children, at once and in this order.
+  // Decisions are applied to the state of rank 0 and sent to its children immediately, in order.
   Coordinator(RankState& state, Children& children, const ControllerOptions& options);
 
-  void asked(Entry& entry, std::int64_t now_ns) override;
+  void on_request(Entry& entry, std::int64_t now_ns) override;
   void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) override;
   void leave(int rank) override;
   void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;
@@ -41,7 +42,7 @@ class Coordinator final : public Role {
   void used(int slot) override;
 
  private:
-  struct Name {
+  struct Name {  // of an entry
     int set;
     std::string name;
   };
@@ -49,7 +50,7 @@ class Coordinator final : public Role {
   void join(int rank, std::int64_t now_ns);
   void fail_all(const std::vector<std::pair<const Entry*, Status>>& proven);
   bool fail_late(Entry& entry);
-  void fail(const Entry& entry, const Status& status, const RankSet& who);
+  void fail(const Entry& entry, const Status& status, const RankSet& ranks);
   void change(const Entry& entry);
   void change(const Request& request, Response& response);
   Status check_set(const std::vector<std::int64_t>& ranks) const;
@@ -72,17 +73,16 @@ class Coordinator final : public Role {
   FusionManager fusion_;
   InFlight in_flight_;
   CacheLru order_;
-  std::unique_ptr<Tuner> tuner_;  // none: the user has decided
+  std::unique_ptr<Tuner> tuner_;  // nullptr: autotuning is off
   RankSet left_;
   int last_joined_ = -1;
-  std::int64_t regions_ = 0;  // given out so far
+  std::int64_t regions_ = 0;  // allocated so far
   std::int64_t step_bytes_ = 0;
   bool warned_of_capacity_ = false;
   StallTimer stall_timer_;
   Deadlocks deadlocks_;
   RankSet parked_;
-  std::map<int, std::int64_t>
-      resumed_ns_;  // those that were parked before, since when they are not
+  std::map<int, std::int64_t> resumed_ns_;  // by rank: when it last left a prompt
   std::vector<std::string> warnings_;
 };
 

@@ -11,23 +11,23 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kMostNames = 6;
-constexpr std::size_t kHead = 3;       // of the sizes of a report: before those of its texts
+constexpr std::size_t kHead = 3;       // leading sizes of a report, before those of its texts
 constexpr std::int64_t kResumed = -1;  // instead of a number of names
 
 constexpr std::size_t kMostPlaces = 4;
 constexpr const char* kDiffer =
-    "Ranks wait for each other for ever, because they ask for different operations:";
+    "Ranks wait for each other for ever, because they request different operations:";
 constexpr const char* kEnded =
-    "Ranks wait for ever for operations that no other rank will ask for any more:";
+    "Ranks wait for ever for operations that no other rank will request:";
 constexpr const char* kOfCalls =
     ". Call each operation on all ranks of its process set, outside of conditions such as `if rank "
     "== 0:`, with the same name, or in the same order where it has none.";
 constexpr const char* kOfGraphs =
-    ". None of them asks for anything else before its own has ended. Operations of a graph "
+    ". None of them requests anything else before its own has completed. Operations of a graph "
     "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
 
 Status senseless() {
-  return Status::make(Code::kInternal, "what a blocked rank says does not fit together",
+  return Status::make(Code::kInternal, "the report of a blocked rank is inconsistent",
                       "engine/deadlock");
 }
 
@@ -42,10 +42,10 @@ NamesInSets names_of(const std::vector<const Entry*>& entries) {
   return sorted(std::move(names));
 }
 
-std::vector<const Entry*> asked_by(const MessageTable& table, int number) {
+std::vector<const Entry*> requested_by(const MessageTable& table, int number) {
   std::vector<const Entry*> all;
   for (const Entry* entry : table.waiting()) {
-    if (entry->asked.has(number)) all.push_back(entry);
+    if (entry->requested.has(number)) all.push_back(entry);
   }
   return all;
 }
@@ -59,8 +59,8 @@ bool ends_with_part(const std::string& name, const std::string& part) {
 
 }  // namespace
 
-// sizes: when, the run, how many names it waits for (-1: it works again), the set of each, the
-// length of every text; name: the texts, of which the first is the place.
+// sizes: time, run, number of names that the rank waits for (-1: it works again), the set of each
+// name, the length of every text. name: the texts; the first one is the place.
 Request request_of(const Blocked& blocked) {
   Request request;
   request.kind = Kind::kBlocked;
@@ -76,7 +76,7 @@ Request request_of(const Blocked& blocked) {
   };
   add(blocked.place);
   for (const auto& [set, name] : blocked.waits) add(name);
-  for (const std::string& part : blocked.may_ask) add(part);
+  for (const std::string& part : blocked.may_request) add(part);
   return request;
 }
 
@@ -106,99 +106,100 @@ Result<Blocked> blocked_of(const Request& request) {
   blocked.place = std::move(texts[0]);
   for (std::size_t i = 0; i < waits; ++i)
     blocked.waits.emplace_back(static_cast<int>(sizes[kHead + i]), std::move(texts[1 + i]));
-  blocked.may_ask.assign(
+  blocked.may_request.assign(
       std::make_move_iterator(texts.begin() + 1 + static_cast<std::ptrdiff_t>(waits)),
       std::make_move_iterator(texts.end()));
   return blocked;
 }
 
-bool holds(const Blocked& blocked, const MessageTable& table, int own) {
+bool is_current(const Blocked& blocked, const MessageTable& table, int own) {
   if (blocked.resumed) return true;
-  const std::vector<const Entry*> asked = asked_by(table, own);
-  return sorted(blocked.waits) == names_of(asked) &&
-         std::all_of(asked.begin(), asked.end(),
+  const std::vector<const Entry*> requests = requested_by(table, own);
+  return sorted(blocked.waits) == names_of(requests) &&
+         std::all_of(requests.begin(), requests.end(),
                      [&](const Entry* entry) { return entry->since_ns <= blocked.at_ns; });
 }
 
-bool Deadlocks::holds(const Word& word, const std::vector<const Entry*>& asked) const {
-  return sorted(word.blocked.waits) == names_of(asked) &&
-         std::all_of(asked.begin(), asked.end(), [&](const Entry* entry) {
-           return !entry->decided && entry->since_ns <= word.at_ns;
+bool Deadlocks::is_current(const Report& report, const Requests& requests) const {
+  return sorted(report.blocked.waits) == names_of(requests) &&
+         std::all_of(requests.begin(), requests.end(), [&](const Entry* entry) {
+           return !entry->decided && entry->since_ns <= report.at_ns;
          });
 }
 
-bool Deadlocks::may_come(const Entry& entry, const RankSet& stuck, const RankSet& joined) const {
-  RankSet missing = without(entry.set->here, entry.asked);
+bool Deadlocks::may_complete(const Entry& entry, const RankSet& stuck,
+                             const RankSet& joined) const {
+  RankSet missing = without(entry.set->here, entry.requested);
   if (entry.set->id == 0) missing.remove(joined);
   const std::vector<int> ranks = missing.numbers();
   return std::all_of(ranks.begin(), ranks.end(),
-                     [&](int rank) { return !stuck.has(rank) || may_ask(rank, entry); });
+                     [&](int rank) { return !stuck.has(rank) || may_request(rank, entry); });
 }
 
-bool Deadlocks::may_ask(int rank, const Entry& entry) const {
-  const Blocked& blocked = words_.at(rank).blocked;
+bool Deadlocks::may_request(int rank, const Entry& entry) const {
+  const Blocked& blocked = reports_.at(rank).blocked;
   if (blocked.waits.empty()) return !shares_run(rank, entry);
-  const std::vector<std::string>& parts = blocked.may_ask;
+  const std::vector<std::string>& parts = blocked.may_request;
   return std::any_of(parts.begin(), parts.end(),
                      [&](const std::string& part) { return ends_with_part(*entry.name, part); });
 }
 
-// A rank that is idle after another cell may be given work while this cell runs.
+// A rank that is idle after another cell may receive work while this cell runs.
 bool Deadlocks::shares_run(int rank, const Entry& entry) const {
-  const std::vector<int> waiting = both(entry.asked, spoken_).numbers();
-  return std::all_of(waiting.begin(), waiting.end(), [&](int one) {
-    return words_.at(one).blocked.run == words_.at(rank).blocked.run;
+  const std::vector<int> waiting = both(entry.requested, reporting_).numbers();
+  return std::all_of(waiting.begin(), waiting.end(), [&](int member) {
+    return reports_.at(member).blocked.run == reports_.at(rank).blocked.run;
   });
 }
 
-bool Deadlocks::may_go_on(const std::vector<const Entry*>& asked, const RankSet& stuck,
-                          const RankSet& joined) const {
-  return std::any_of(asked.begin(), asked.end(),
-                     [&](const Entry* entry) { return may_come(*entry, stuck, joined); });
+bool Deadlocks::may_proceed(const Requests& requests, const RankSet& stuck,
+                            const RankSet& joined) const {
+  return std::any_of(requests.begin(), requests.end(),
+                     [&](const Entry* entry) { return may_complete(*entry, stuck, joined); });
 }
 
-// Of those whose word still holds.
-Deadlocks::Asked Deadlocks::asked_by_all(const MessageTable& table) {
-  Asked all;
-  for (auto word = words_.begin(); word != words_.end();) {
-    std::vector<const Entry*> asked = asked_by(table, word->first);
-    if (holds(word->second, asked)) {
-      all[word->first] = std::move(asked);
-      ++word;
+// By rank, for the reports that are still current; drops the others.
+std::map<int, Deadlocks::Requests> Deadlocks::current_requests(const MessageTable& table) {
+  std::map<int, Requests> all;
+  for (auto report = reports_.begin(); report != reports_.end();) {
+    std::vector<const Entry*> requests = requested_by(table, report->first);
+    if (is_current(report->second, requests)) {
+      all[report->first] = std::move(requests);
+      ++report;
     } else {
-      spoken_.remove(word->first);
-      word = words_.erase(word);
+      reporting_.remove(report->first);
+      report = reports_.erase(report);
     }
   }
   return all;
 }
 
-// Whoever waits for something that may come may go on, and ask for anything then. The one who has
-// just spoken is looked at first: as a rule it waits for a rank that is only late.
-std::vector<std::pair<const Entry*, Status>> Deadlocks::say(int rank, Blocked blocked,
-                                                            const MessageTable& table,
-                                                            const RankSet& joined,
-                                                            std::int64_t now_ns) {
+// A rank that waits for an operation that may complete may proceed, and then request anything. The
+// reporting rank is checked first: usually it waits for a rank that is merely late.
+std::vector<std::pair<const Entry*, Status>> Deadlocks::report(int rank, Blocked blocked,
+                                                               const MessageTable& table,
+                                                               const RankSet& joined,
+                                                               std::int64_t now_ns) {
   if (blocked.resumed) {
-    words_.erase(rank);
-    spoken_.remove(rank);
+    reports_.erase(rank);
+    reporting_.remove(rank);
     return {};
   }
-  words_[rank] = {std::move(blocked), now_ns};
-  spoken_.add(rank);
-  if (may_go_on(asked_by(table, rank), spoken_, joined)) return {};
-  const Asked asked = asked_by_all(table);
-  RankSet stuck = spoken_;
+  reports_[rank] = {std::move(blocked), now_ns};
+  reporting_.add(rank);
+  if (may_proceed(requested_by(table, rank), reporting_, joined)) return {};
+  const std::map<int, Requests> requests = current_requests(table);
+  RankSet stuck = reporting_;
   for (bool changed = true; std::exchange(changed, false);) {
-    for (const int one : stuck.numbers()) {
-      if (!may_go_on(asked.at(one), stuck, joined)) continue;
-      stuck.remove(one);
+    for (const int member : stuck.numbers()) {
+      if (!may_proceed(requests.at(member), stuck, joined)) continue;
+      stuck.remove(member);
       changed = true;
     }
   }
   std::vector<const Entry*> all;
   for (const Entry* entry : table.waiting()) {
-    if (entry->asked.meets(stuck)) all.push_back(entry);
+    if (entry->requested.meets(stuck)) all.push_back(entry);
   }
   std::vector<std::pair<const Entry*, Status>> failed;
   failed.reserve(all.size());
@@ -209,8 +210,8 @@ std::vector<std::pair<const Entry*, Status>> Deadlocks::say(int rank, Blocked bl
 // " at cell 3:2", of the ranks that have reported where they wait.
 std::string Deadlocks::places_of(const Entry& entry) const {
   std::vector<std::string> places;
-  for (const int rank : both(entry.asked, spoken_).numbers()) {
-    const std::string& place = words_.at(rank).blocked.place;
+  for (const int rank : both(entry.requested, reporting_).numbers()) {
+    const std::string& place = reports_.at(rank).blocked.place;
     if (!place.empty() && std::find(places.begin(), places.end(), place) == places.end())
       places.push_back(place);
   }
@@ -226,20 +227,20 @@ Status Deadlocks::describe(const Entry& entry, const std::vector<const Entry*>& 
   RankSet missing;
   bool of_calls = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    waiting.add(all[i]->asked);
-    missing.add(without(all[i]->set->here, all[i]->asked));
+    waiting.add(all[i]->requested);
+    missing.add(without(all[i]->set->here, all[i]->requested));
     if (i >= kMostNames) continue;
     const std::string places = places_of(*all[i]);
     of_calls = of_calls || !places.empty();
-    text += (i > 0 ? "; " : " ") + ranks_text(all[i]->asked.numbers()) + " for " +
+    text += (i > 0 ? "; " : " ") + ranks_text(all[i]->requested.numbers()) + " for " +
             name_of(all[i]->kind) + " " + *all[i]->name + places;
   }
   if (all.size() > kMostNames) text += "; and more";
-  const std::vector<int> ended = both(without(missing, waiting), spoken_).numbers();
+  const std::vector<int> ended = both(without(missing, waiting), reporting_).numbers();
   if (!ended.empty())
     text += "; " + ranks_text(ended) + (ended.size() > 1 ? " have" : " has") + " ended the cell";
   text = (ended.empty() ? kDiffer : kEnded) + text + (of_calls ? kOfCalls : kOfGraphs);
-  const RankSet absent = without(entry.set->here, entry.asked);
+  const RankSet absent = without(entry.set->here, entry.requested);
   return Status::make(Code::kMismatch, std::move(text), "engine/deadlock",
                       absent.empty() ? -1 : absent.first());
 }

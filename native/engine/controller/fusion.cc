@@ -8,9 +8,9 @@
 namespace hvd {
 namespace {
 
-// Devices do not say when they are done.
-constexpr std::int64_t kBetweenLooksNs = 100'000;
-// In turns: so many times as long as else, since an operation of four ranks takes 10 ms.
+// Polling interval: devices do not signal completion.
+constexpr std::int64_t kPollIntervalNs = 100'000;
+// In turns: factor of the waiting time, because an operation of four ranks takes 10 ms there.
 constexpr std::int64_t kInTurns = 5;
 
 bool fuses(Kind kind) {
@@ -18,8 +18,8 @@ bool fuses(Kind kind) {
          kind == Kind::kReducescatter;
 }
 
-// One device, and unless its bytes are only passed on one dtype; a group of mixed tensors stays
-// alone.
+// One device and, unless the bytes are only copied, one dtype; a group of mixed tensors is not
+// fused.
 bool uniform(const Request& request) {
   const TensorMeta& first = request.tensors.front();
   return std::all_of(request.tensors.begin(), request.tensors.end(), [&](const TensorMeta& tensor) {
@@ -72,7 +72,7 @@ std::vector<FusionManager::FusedResponse> FusionManager::take_all() {
 
 void FusionManager::fuse(Held& held, std::vector<FusedResponse>& all) const {
   struct Open {
-    std::size_t at;  // where the next one of its kind may join
+    std::size_t at;  // index of the response that the next compatible operation joins
     std::int64_t bytes;
   };
   std::vector<Open> open;
@@ -110,7 +110,7 @@ std::int64_t FusionManager::due_in(const Held& held, std::int64_t now_ns,
   if (in_flight.awaited) return 0;
   const std::int64_t least = in_turns ? kInTurns * hold_ : hold_;
   const std::int64_t longest = std::max(least, held.oldest_ns - in_flight.since_ns);
-  return std::clamp<std::int64_t>(held.oldest_ns + longest - now_ns, 0, kBetweenLooksNs);
+  return std::clamp<std::int64_t>(held.oldest_ns + longest - now_ns, 0, kPollIntervalNs);
 }
 
 std::int64_t FusionManager::due_in(std::int64_t now_ns, const InFlight& in_flight) const {

@@ -1,22 +1,24 @@
-// Agreed operations that can be carried out as one are put together, up to a number of bytes.
-//   may be fused   operations of the same set, kind, operator, dtype, factors and root, that lie in
-//                  shared memory alike, and for which either all ranks or not all have asked. On
-//                  devices: whose tensors every rank has on one of its devices, so that no rank
-//                  has them on two, or stands in for some of them only
+// Tensor fusion: agreed operations that can be executed as one are combined, up to a number of
+// bytes.
+//   may be fused   operations of the same set, kind, operator, dtype, factors and root, alike in
+//                  shared memory, and alike in whether all ranks have requested them. On devices:
+//                  each rank has all of their tensors on one of its devices, so that no rank has
+//                  them on two, or substitutes for only some of them
 //
-// When they go:
-//   on the host    at once. Whoever carries an operation out looks at nothing else meanwhile, so
-//                  what comes while one is under way is fused anyway
-//   on devices     at once while nothing is in flight there; what comes while something is waits
-//                  for its end, and then all of it goes (group commit). Of many gradients a few
-//                  operations become, however slow the device is, and one alone loses nothing
-//   in turns       where processes take turns on rank 0's device each operation costs all of them
-//                  time slices, and nothing of it is hidden: what comes waits for more, whatever
-//                  is in flight
-// Nobody waits for an operation longer than that had taken by then (or for `hold`; in turns five
-// times that): its end may depend on what is held. Nor where no company can come: somebody waits,
-// and all that was asked for is here. With a `cycle` small operations wait for company for that
-// long, on the host and on devices, and no longer. Pure: time goes in, and what is in flight.
+// When they are released:
+//   on the host    at once. The executing thread accepts nothing else meanwhile, so operations that
+//                  arrive during an execution are fused anyway
+//   on devices     at once while nothing is in flight there; operations that arrive during another
+//                  wait for its end, and are then released together (group commit). Many gradients
+//                  become few operations, however slow the device is, and a single operation loses
+//                  nothing
+//   in turns       if processes time-slice rank 0's device, each operation costs all of them time
+//                  slices that nothing hides: operations wait for more, whatever is in flight
+// No operation waits for one in flight longer than that one had taken by then (or for `hold`; in
+// turns five times that), because its end may depend on a held one. None waits if no further
+// operation can arrive: a user thread waits, and all requested operations are here. With a `cycle`,
+// small operations wait for that long, on the host and on devices. Pure: time and the operations in
+// flight are arguments.
 #pragma once
 
 #include <cstddef>
@@ -36,21 +38,22 @@ class FusionManager {
         hold_(options.hold_ns),
         groups_(options.group_fusion) {}
 
-  using FusedResponse = std::vector<Agreed>;  // one operation, in this order
+  using FusedResponse = std::vector<Agreed>;  // one operation; its members in order
 
   void change(std::int64_t threshold_bytes, std::int64_t cycle_ns) {
     threshold_ = threshold_bytes;
     cycle_ = cycle_ns;
   }
   void add(Agreed agreed, std::int64_t now_ns);
-  // What is due, in the order of its first members, devices first: they go on by themselves.
-  // Nothing is held back once the bytes of all reach the threshold, unless they go in turns.
+  // Operations that are due, in the order of their first members; those on devices first, because
+  // they run asynchronously. Nothing is held back once the bytes of all reach the threshold, except
+  // in turns.
   std::vector<FusedResponse> take(std::int64_t now_ns, const InFlight& in_flight = {});
   std::vector<FusedResponse> take_all();  // due or not
   bool empty() const { return count() == 0; }
   std::size_t count() const { return host_.agreed.size() + devices_.agreed.size(); }
   const std::vector<Agreed>& held_on_devices() const { return devices_.agreed; }
-  // How long until take() must be called again; negative: nothing waits.
+  // Time until take() must be called again; negative: nothing waits.
   std::int64_t due_in(std::int64_t now_ns, const InFlight& in_flight = {}) const;
 
  private:
@@ -58,7 +61,7 @@ class FusionManager {
     std::vector<Agreed> agreed;
     std::int64_t oldest_ns = 0;
     std::int64_t bytes = 0;
-    bool hurry = false;  // something is held that cannot be fused
+    bool hurry = false;  // an operation is held that cannot be fused
   };
 
   bool can_fuse(const Agreed& agreed) const;

@@ -14,7 +14,7 @@ Entries waiting_in(Sets& sets) {
   Entries all;
   for (auto& names : sets) {
     for (auto& [name, entry] : names) {
-      if (!entry.asked.empty()) all.push_back(&entry);
+      if (!entry.requested.empty()) all.push_back(&entry);
     }
   }
   std::sort(all.begin(), all.end(), [](const Entry* a, const Entry* b) {
@@ -32,14 +32,14 @@ RankSet only(int number) {
 
 }  // namespace
 
-void merge(Variants& into, const Variant& one) {
+void merge(Variants& into, const Variant& addition) {
   for (Variant& variant : into) {
-    if (variant.request == one.request || same(*variant.request, *one.request)) {
-      variant.ranks.add(one.ranks);
+    if (variant.request == addition.request || same(*variant.request, *addition.request)) {
+      variant.ranks.add(addition.ranks);
       return;
     }
   }
-  into.push_back(one);
+  into.push_back(addition);
 }
 
 Variants variants_of(const Entry& entry) {
@@ -68,11 +68,11 @@ void spell_out(Entry& entry) {
 Entry& MessageTable::at(const ProcessSet& set, const std::string& name) {
   const auto id = static_cast<std::size_t>(set.id);
   if (id >= sets_.size()) sets_.resize(id + 1);
-  const auto [found, fresh] = sets_[id].try_emplace(name);
-  Entry& entry = found->second;
-  if (fresh) {
+  const auto [position, inserted] = sets_[id].try_emplace(name);
+  Entry& entry = position->second;
+  if (inserted) {
     entry.set = &set;
-    entry.name = &found->first;
+    entry.name = &position->first;
   }
   return entry;
 }
@@ -80,8 +80,8 @@ Entry& MessageTable::at(const ProcessSet& set, const std::string& name) {
 Entry* MessageTable::find(int set, const std::string& name) {
   const auto id = static_cast<std::size_t>(set);
   if (set < 0 || id >= sets_.size()) return nullptr;
-  const auto found = sets_[id].find(name);
-  return found == sets_[id].end() ? nullptr : &found->second;
+  const auto entry = sets_[id].find(name);
+  return entry == sets_[id].end() ? nullptr : &entry->second;
 }
 
 std::vector<Entry*> MessageTable::waiting() { return waiting_in<std::vector<Entry*>>(sets_); }
@@ -91,46 +91,47 @@ std::vector<const Entry*> MessageTable::waiting() const {
 }
 
 void MessageTable::begin(Entry& entry, Kind kind, std::int64_t now_ns) {
-  if (!entry.asked.empty()) return;
+  if (!entry.requested.empty()) return;
   ++waiting_;
   entry.kind = kind;
   entry.since_ns = now_ns;
   entry.warned_ns = now_ns;
 }
 
-void MessageTable::ask(Entry& entry, const RankSet& who, Request request, std::int64_t now_ns) {
-  RankSet fresh = without(who, entry.asked);
+void MessageTable::record(Entry& entry, const RankSet& numbers, Request request,
+                          std::int64_t now_ns) {
+  RankSet fresh = without(numbers, entry.requested);
   if (fresh.empty()) return;
   begin(entry, request.kind, now_ns);
-  entry.asked.add(fresh);
+  entry.requested.add(fresh);
   for (Variant& variant : entry.in_full) {
     if (same(*variant.request, request)) return variant.ranks.add(fresh);
   }
   entry.in_full.push_back({std::make_shared<const Request>(std::move(request)), std::move(fresh)});
 }
 
-void MessageTable::ask(Entry& entry, int who, Request request, std::int64_t now_ns) {
-  ask(entry, only(who), std::move(request), now_ns);
+void MessageTable::record(Entry& entry, int number, Request request, std::int64_t now_ns) {
+  record(entry, only(number), std::move(request), now_ns);
 }
 
-void MessageTable::ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns) {
-  const RankSet fresh = without(who, entry.asked);
+void MessageTable::record_by_slot(Entry& entry, const RankSet& numbers, std::int64_t now_ns) {
+  const RankSet fresh = without(numbers, entry.requested);
   if (fresh.empty()) return;
   begin(entry, entry.known_kind, now_ns);
-  entry.asked.add(fresh);
+  entry.requested.add(fresh);
   entry.by_slot.add(fresh);
 }
 
-void MessageTable::ask_known(Entry& entry, int who, std::int64_t now_ns) {
-  if (entry.asked.has(who)) return;
+void MessageTable::record_by_slot(Entry& entry, int number, std::int64_t now_ns) {
+  if (entry.requested.has(number)) return;
   begin(entry, entry.known_kind, now_ns);
-  entry.asked.add(who);
-  entry.by_slot.add(who);
+  entry.requested.add(number);
+  entry.by_slot.add(number);
 }
 
 void MessageTable::answer(Entry& entry) {
-  if (!entry.asked.empty()) --waiting_;
-  entry.asked.clear();
+  if (!entry.requested.empty()) --waiting_;
+  entry.requested.clear();
   entry.by_slot.clear();
   entry.in_full.clear();
   entry.sent.clear();
@@ -138,20 +139,20 @@ void MessageTable::answer(Entry& entry) {
   entry.decided = false;
 }
 
-void MessageTable::answer(Entry& entry, const RankSet& who) {
-  if (who.contains(entry.asked)) return answer(entry);
+void MessageTable::answer(Entry& entry, const RankSet& numbers) {
+  if (numbers.contains(entry.requested)) return answer(entry);
   spell_out(entry);
-  entry.asked.remove(who);
-  entry.sent.remove(who);
+  entry.requested.remove(numbers);
+  entry.sent.remove(numbers);
   entry.sent_slot = -1;
-  for (Variant& variant : entry.in_full) variant.ranks.remove(who);
+  for (Variant& variant : entry.in_full) variant.ranks.remove(numbers);
   const auto left = std::remove_if(entry.in_full.begin(), entry.in_full.end(),
-                                   [](const Variant& one) { return one.ranks.empty(); });
+                                   [](const Variant& variant) { return variant.ranks.empty(); });
   entry.in_full.erase(left, entry.in_full.end());
 }
 
 void MessageTable::drop_if_empty(Entry& entry) {
-  if (entry.slot >= 0 || entry.failure || !entry.asked.empty()) return;
+  if (entry.slot >= 0 || entry.failure || !entry.requested.empty()) return;
   Names& names = sets_[static_cast<std::size_t>(entry.set->id)];
   names.erase(names.find(*entry.name));
 }
@@ -185,7 +186,7 @@ void MessageTable::forget_set(int set) {
   if (id >= sets_.size()) return;
   for (auto& [name, entry] : sets_[id]) {
     if (entry.slot >= 0) slots_[static_cast<std::size_t>(entry.slot)] = nullptr;
-    if (!entry.asked.empty()) --waiting_;
+    if (!entry.requested.empty()) --waiting_;
   }
   sets_[id].clear();
 }

@@ -1,8 +1,8 @@
-// Message table: who in a rank's subtree asks for what, and what was agreed on before: the memory
-// of the agreement, the same on rank 0, on the ranks between, and on the leaves.
-//   entry     everything about one name in one set
-//   variant   one request and the ranks that make it; usually there is one variant only
-//   known     what each rank asked for when the slot's response was made: what its bit means
+// Message table: the pending requests of a rank's subtree, and earlier agreements (the response
+// cache). The same structure on rank 0, on inner ranks of the tree, and on leaves.
+//   entry     everything about one name in one process set
+//   variant   one request and the ranks that make it; usually there is only one variant
+//   known     what each rank requested when the slot's response was made: the meaning of its bit
 #pragma once
 
 #include <cstdint>
@@ -20,34 +20,34 @@ namespace hvd {
 
 struct Variant {
   std::shared_ptr<const Request> request;
-  RankSet ranks;  // by their numbers in the subtree
+  RankSet ranks;  // numbers within the subtree
 };
 using Variants = std::vector<Variant>;
 
-// Some have waited for too long and were told so; those who come later are told the same.
+// Some ranks waited too long and received this error; ranks that request it later get the same.
 struct Failure {
   Status status;
-  RankSet owed;
+  RankSet owed;  // ranks that have not received it yet
 };
 
 struct Entry {
   const ProcessSet* set = nullptr;
   const std::string* name = nullptr;
 
-  // What is asked for and not answered.
+  // Requested and not answered.
   std::int64_t since_ns = 0;
   Kind kind = Kind::kBarrier;
-  bool decided = false;  // rank 0: agreed on, its response is being put together
-  RankSet asked;
-  RankSet by_slot;     // of these, who ask for what is known
-  Variants in_full;    // the others
-  RankSet sent;        // of these, for whom the parent has been asked
-  int sent_slot = -1;  // the parent has been asked by this slot, when it knew so many assignments:
+  bool decided = false;  // rank 0: agreed on, its response is being assembled
+  RankSet requested;
+  RankSet by_slot;     // those of `requested` that repeat the known request
+  Variants in_full;    // requests of the other ranks
+  RankSet sent;        // those of `requested` whose request was sent to the parent
+  int sent_slot = -1;  // the slot by which it was sent, and the number of assignments known then
   std::uint64_t sent_version = 0;
   std::int64_t warned_ns = 0;
   std::unique_ptr<Failure> failure;
 
-  // What was agreed on.
+  // The last agreement.
   int slot = -1;
   std::uint64_t version = 0;
   Kind known_kind = Kind::kBarrier;
@@ -58,31 +58,31 @@ struct Entry {
 
 class MessageTable {
  public:
-  Entry& at(const ProcessSet& set, const std::string& name);  // makes it when there is none
+  Entry& at(const ProcessSet& set, const std::string& name);  // creates a missing entry
   Entry* find(int set, const std::string& name);
-  // Null: nothing has this slot.
+  // nullptr: the slot is not in use.
   Entry* at_slot(int slot) {
     return is_used(slot) ? slots_[static_cast<std::size_t>(slot)] : nullptr;
   }
   const Entry* at_slot(int slot) const {
     return is_used(slot) ? slots_[static_cast<std::size_t>(slot)] : nullptr;
   }
-  // All that somebody waits for, the oldest first.
+  // All entries that ranks wait for, oldest first.
   std::vector<Entry*> waiting();
   std::vector<const Entry*> waiting() const;
   int count_waiting() const { return waiting_; }
 
-  void ask(Entry& entry, const RankSet& who, Request request, std::int64_t now_ns);
-  void ask(Entry& entry, int who, Request request, std::int64_t now_ns);
-  void ask_known(Entry& entry, const RankSet& who, std::int64_t now_ns);
-  void ask_known(Entry& entry, int who, std::int64_t now_ns);
+  void record(Entry& entry, const RankSet& numbers, Request request, std::int64_t now_ns);
+  void record(Entry& entry, int number, Request request, std::int64_t now_ns);
+  void record_by_slot(Entry& entry, const RankSet& numbers, std::int64_t now_ns);
+  void record_by_slot(Entry& entry, int number, std::int64_t now_ns);
 
-  // The entry is answered for these ranks, and gone when nothing is left of it.
+  // Remove the requests of all ranks, or of these.
   void answer(Entry& entry);
-  void answer(Entry& entry, const RankSet& who);
+  void answer(Entry& entry, const RankSet& numbers);
   void drop_if_empty(Entry& entry);
 
-  // From now on the slot means what is asked for in this entry, with this response.
+  // Bind the slot to the current requests of this entry and their response.
   void assign(Entry& entry, int slot, std::uint64_t version);
   void forget_slot(Entry& entry);
   void forget_set(int set);
@@ -101,10 +101,10 @@ class MessageTable {
   int waiting_ = 0;
 };
 
-// What the ranks that ask do ask for, without their slots.
+// The requests of all ranks in full, those by slot included.
 Variants variants_of(const Entry& entry);
-const Request* request_of(const Variants& variants, int number);  // null: none
-void merge(Variants& into, const Variant& one);
-void spell_out(Entry& entry);  // nothing is asked for by slot any more
+const Request* request_of(const Variants& variants, int number);  // nullptr: none
+void merge(Variants& into, const Variant& addition);
+void spell_out(Entry& entry);  // converts requests by slot into full ones
 
 }  // namespace hvd

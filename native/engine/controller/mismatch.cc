@@ -9,15 +9,15 @@
 namespace hvd {
 namespace {
 
-// What differs between two requests, in a sentence, and in which tensor. No sentence: nothing.
+// Difference between two requests: a sentence (empty: none) and the tensor that differs.
 struct Difference {
   std::string sentence;
   std::size_t tensor = 0;
 };
 
-// `a` is the lowest rank's.
+// `a` is the request of the lowest rank.
 using Check = Difference (*)(const Request& a, const Request& b);
-// What one rank asked for, in a word.
+// The value that one rank requested, as text.
 using Value = std::string (*)(const Request& request, std::size_t tensor);
 
 struct Row {
@@ -27,7 +27,7 @@ struct Row {
 
 // The first difference between corresponding tensors.
 template <typename F>
-Difference each(const Request& a, const Request& b, const F& difference) {
+Difference first_difference(const Request& a, const Request& b, const F& difference) {
   const std::size_t tensors = std::min(a.tensors.size(), b.tensors.size());
   for (std::size_t i = 0; i < tensors; ++i) {
     std::string text = difference(a.tensors[i], b.tensors[i]);
@@ -46,7 +46,7 @@ std::string shapes_of(const Request& request) {
 }
 
 Difference dtypes(const Request& a, const Request& b) {
-  return each(a, b, [](const TensorMeta& x, const TensorMeta& y) -> std::string {
+  return first_difference(a, b, [](const TensorMeta& x, const TensorMeta& y) -> std::string {
     if (x.dtype == y.dtype) return "";
     return std::string("Mismatched data types: One rank had type ") + name_of(x.dtype) +
            ", but another rank had type " + name_of(y.dtype) + ".";
@@ -68,7 +68,7 @@ Difference group_sizes(const Request& a, const Request& b) {
 
 Difference shapes(const Request& a, const Request& b) {
   if (gathers(a)) return {};
-  return each(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
+  return first_difference(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
     if (x.shape == y.shape) return "";
     return shapes_of(a) + "of shape " + shape_text(x.shape) +
            ", but another rank sent a tensor of shape " + shape_text(y.shape) + ".";
@@ -98,7 +98,7 @@ Difference ops(const Request& a, const Request& b) {
 
 Difference gathered_shapes(const Request& a, const Request& b) {
   if (!gathers(a)) return {};
-  return each(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
+  return first_difference(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
     if (x.shape.size() != y.shape.size()) {
       return shapes_of(a) + "of rank " + std::to_string(x.shape.size()) +
              ", but another rank sent a tensor of rank " + std::to_string(y.shape.size()) + ".";
@@ -123,7 +123,7 @@ Difference roots(const Request& a, const Request& b) {
 const char* device_text(int device) { return device == kCpu ? "CPU" : "GPU"; }
 
 Difference devices(const Request& a, const Request& b) {
-  return each(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
+  return first_difference(a, b, [&](const TensorMeta& x, const TensorMeta& y) -> std::string {
     if ((x.device == kCpu) == (y.device == kCpu)) return "";
     return std::string("Mismatched ") + name_of(a.kind) +
            " CPU/GPU device selection: One rank specified device " + device_text(x.device) +
@@ -185,17 +185,17 @@ constexpr std::array<Row, 10> kRows{{
 }};
 
 // " (rank 0: float32; ranks 1-3: int32)"
-std::string each_rank(const Variants& variants, Value value, std::size_t tensor) {
+std::string values_by_rank(const Variants& variants, Value value, std::size_t tensor) {
   constexpr std::size_t kMost = 16;
   std::vector<std::pair<std::string, RankSet>> groups;
   for (const Variant& variant : variants) {
     std::string text = value(*variant.request, tensor);
-    const auto found = std::find_if(groups.begin(), groups.end(),
-                                    [&](const auto& group) { return group.first == text; });
-    if (found == groups.end()) {
+    const auto group = std::find_if(groups.begin(), groups.end(),
+                                    [&](const auto& known) { return known.first == text; });
+    if (group == groups.end()) {
       groups.emplace_back(std::move(text), variant.ranks);
     } else {
-      found->second.add(variant.ranks);
+      group->second.add(variant.ranks);
     }
   }
   std::string text = " (";
@@ -229,9 +229,10 @@ Status compare(Variants variants) {
     for (std::size_t i = 1; i < variants.size(); ++i) {
       Difference difference = row.check(first, *variants[i].request);
       if (difference.sentence.empty()) continue;
-      return Status::make(Code::kMismatch,
-                          difference.sentence + each_rank(variants, row.value, difference.tensor),
-                          "engine/mismatch", variants[i].ranks.first());
+      return Status::make(
+          Code::kMismatch,
+          difference.sentence + values_by_rank(variants, row.value, difference.tensor),
+          "engine/mismatch", variants[i].ranks.first());
     }
   }
   return Status::ok();

@@ -1,5 +1,5 @@
-// Do all ranks ask for the same thing? Horovod's checks in Horovod's order and Horovod's words, and
-// after them what each rank asked for; the first difference wins.
+// Consistency checks of the ranks' requests: Horovod's checks in Horovod's order and wording,
+// followed by what each rank requested; the first difference wins.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Who asks for what under one name, by rank. Status.rank: the first rank that differs from the
+// Compare the requests of all ranks for one name. Status.rank: the first rank that differs from the
 // lowest one.
 Status compare(Variants variants);
 

@@ -10,8 +10,7 @@
 namespace hvd {
 namespace {
 
-// More different requests than this under one name, or more numbers in its response, are not worth
-// remembering.
+// Names with more variants than this, or responses with more sizes, are not worth caching.
 constexpr std::size_t kMostVariants = 64;
 constexpr std::size_t kMostSizes = 4096;
 
@@ -61,7 +60,7 @@ std::uint64_t gathered_bytes(const Request& request, const std::vector<std::int6
   return bytes;
 }
 
-// For fusion only, so nonsense may be anything that sums cannot overflow with.
+// For fusion only: clamped, so that sums cannot overflow.
 std::int64_t bytes_of(const Request& request, const std::vector<std::int64_t>& sizes) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 46U;
   const bool gathered = request.kind == Kind::kAllgather && !sizes.empty();
@@ -76,7 +75,7 @@ bool in_shared_memory(const Request& request) {
                      [](const TensorMeta& tensor) { return tensor.place != kPrivate; });
 }
 
-// At the same places on every rank, whatever the numbers of their devices.
+// At the same offsets in shared memory on every rank; the numbers of their devices may differ.
 bool all_in_shared_memory(const Variants& variants) {
   const Request& first = *variants.front().request;
   const auto alike = [](const TensorMeta& x, const TensorMeta& y) { return x.place == y.place; };
@@ -141,7 +140,7 @@ Status with_joined(Kind kind) {
 }
 
 Agreed agree(const Entry& entry, const RankSet& joined) {
-  const bool all = entry.asked.contains(entry.set->here);
+  const bool all = entry.requested.contains(entry.set->here);
   if (all && entry.slot >= 0 && entry.by_slot.contains(entry.set->here)) return by_slot(entry);
   const Variants variants = variants_of(entry);
   Agreed agreed;
@@ -154,7 +153,7 @@ Agreed agree(const Entry& entry, const RankSet& joined) {
     agreed.status = with_joined(request.kind);
     if (!agreed.status) {
       agreed.status.message += " (" + ranks_text(joined.numbers()) + " joined)";
-      agreed.only = entry.asked.numbers();
+      agreed.only = entry.requested.numbers();
       return agreed;
     }
   } else if (request.kind == Kind::kAllgather) {

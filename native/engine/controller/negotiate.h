@@ -1,5 +1,5 @@
-// Negotiation: what the ranks of a set have agreed on, once all of them have asked for a name (or
-// have joined). Pure; rank 0 only, where a rank's number is the rank.
+// Negotiation: the agreement of the ranks of a set once all of them have requested a name (or have
+// joined). Pure functions, for rank 0 only, where a rank's number is the rank.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,33 @@
 
 namespace hvd {
 
-// Which ranks have their tensors on which of their devices; empty: all on the host. (The tensors of
-// one request are on one device.)
+// The ranks by the device that holds their tensors; empty: all on the host. (The tensors of one
+// request are on one device.)
 using Whereabouts = std::vector<std::pair<int, RankSet>>;
 bool same(const Whereabouts& a, const Whereabouts& b);
 
-// What all ranks of a set agree on (or are told to fail), before fusion.
+// The agreement of all ranks of a set (or the error for all of them), before fusion.
 struct Agreed {
-  std::shared_ptr<const Request> request;  // the lowest rank's
+  std::shared_ptr<const Request> request;  // of the lowest rank
   Status status;
-  std::vector<std::int64_t> sizes;  // as in Response; none when the slot's still hold
-  std::vector<int> only;            // ranks it is for; empty: all of the set
+  std::vector<std::int64_t> sizes;  // as in Response; empty: those of the slot are still valid
+  std::vector<int> only;            // receiving ranks; empty: all of the set
   std::int64_t bytes = 0;
-  int slot = -1;  // everybody has asked by this slot
+  int slot = -1;  // all ranks requested it by this slot
   bool shared = false;
-  bool absent = false;  // somebody has joined instead of asking
-  bool keep = false;    // worth a slot
-  bool queues = false;  // behind what is in flight on rank 0's devices
+  bool absent = false;  // a rank has joined instead of requesting it
+  bool keep = false;    // worth a cache slot
+  bool queues = false;  // waits for the operations in flight on rank 0's devices
   Whereabouts devices;
 };
 
 Agreed agree(const Entry& entry, const RankSet& joined);
 
-// What all `size` ranks of the engine agree on when each asks for just this. Nothing: they do not,
-// or it changes more than tensors.
+// The agreement of all `size` ranks of the engine if each of them makes this request. nullopt: they
+// do not agree, or the request changes more than tensors.
 std::optional<Response> agreed_by_all(const Request& request, int size);
 
-// Somebody who has joined takes part with nothing of his own: not every operation can.
+// An error for operations that cannot run while a rank has joined, which contributes no data.
 Status with_joined(Kind kind);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Input and output of a controller: its options, messages, and what its rank is
-// to do next.
+// Input and output of a controller: its options, its messages, and the operations that its rank
+// executes next.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@ namespace hvd {
 
 struct ControllerOptions {
   std::int64_t fusion_threshold = 134'217'728;  // bytes; 0: no fusion
-  std::int64_t cycle_ns = 0;          // the longest time a small tensor may wait for company
+  std::int64_t cycle_ns = 0;          // longest time that a small tensor waits to be fused
   std::size_t cache_capacity = 1024;  // names; 0: no cache
   bool group_fusion = true;           // groups may be fused with others
-  // How long one on a device may wait at least for those in flight there (fusion.h).
+  // Minimum time that an operation on a device may wait for those in flight there (fusion.h).
   std::int64_t hold_ns = 20'000'000;
   std::int64_t stall_warning_ns = std::int64_t{60} * 1'000'000'000;  // 0: no stall check
-  std::int64_t stall_shutdown_ns = 0;  // fail what waits longer; 0: never
+  std::int64_t stall_shutdown_ns = 0;  // fail operations that wait longer; 0: never
   int fanout = kDefaultFanout;
-  bool note_ready = true;  // News::ready is wanted
+  bool record_ready = true;  // fill News::ready
   TunerOptions tuner;
 };
 
-// Operations of rank 0's devices, as it knows them.
+// Operations in flight on rank 0's devices.
 struct InFlight {
-  std::size_t operations = 0;  // given to a device, or next to be, and not known to be done
+  std::size_t operations = 0;  // enqueued on a device, or about to be, and not known to be done
   std::int64_t since_ns = 0;   // the oldest of them
-  bool awaited = false;        // a user thread waits for one that has not been given to its device
-  // Rank 0's device runs the work of several processes by turns, a time slice each (no MPS).
+  bool awaited = false;        // a user thread waits for one that is not enqueued on its device yet
+  // Rank 0's device time-slices between several processes (no MPS).
   bool in_turns = false;
 };
 
@@ -41,7 +41,7 @@ struct OutgoingMessage {
   std::string bytes;
 };
 
-// A rank has asked for a name (rank 0 knows when; for the timeline).
+// A rank has requested a name (recorded by rank 0, for the timeline).
 struct Ready {
   int rank;
   Kind kind;
@@ -50,16 +50,16 @@ struct Ready {
 };
 
 // In the agenda:
-//   a LEAVE whose status is not ok ends this rank with that status: the rank itself, rank 0, or one
-//   on its way to rank 0 has left
-//   an operation that this rank has not asked for is carried out all the same: it has joined
+//   a LEAVE whose status is not ok stops this rank with that status: the rank itself, rank 0, or a
+//   rank on its path to rank 0 has left
+//   an operation that this rank has not requested is executed, too, because the rank has joined
 //   (Response::absent, or nothing to move)
-//   what fails names only requests that this rank has made
+//   failed operations name only requests that this rank has made
 struct News {
   std::vector<OutgoingMessage> outgoing;  // in order per receiver
-  std::vector<Response> agenda;       // to be carried out in this order, before what comes later
-  std::size_t cached = 0;             // responses of the agenda that came as numbers
-  std::vector<std::string> warnings;  // for the log
+  std::vector<Response> agenda;           // to be executed in this order, before later agendas
+  std::size_t cached = 0;                 // responses of the agenda that arrived as cache slots
+  std::vector<std::string> warnings;      // for the log
   std::vector<Ready> ready;
 };
 
@@ -69,7 +69,7 @@ struct Waiting {
   int set;
   std::int64_t since_ns;
   std::vector<int> missing;
-  std::vector<int> asked;
+  std::vector<int> requested;
 };
 
 }  // namespace hvd

@@ -42,8 +42,8 @@ void ProcessSets::add(int id, const std::vector<std::int64_t>& ranks) {
   set->id = id;
   set->born = ++changes_;
   set->size = static_cast<int>(ranks.size());
-  for (const std::int64_t one : ranks) {
-    const int rank = static_cast<int>(one);
+  for (const std::int64_t value : ranks) {
+    const int rank = static_cast<int>(value);
     set->ranks.push_back(rank);
     const int number = tree_.number_of(rank);
     if (number >= 0) set->here.add(number);

@@ -1,8 +1,8 @@
-// The process sets as one rank knows them. All ranks keep the same table, because sets are added
-// and removed by responses.
-//   here     the members that lie in this rank's subtree, by their numbers there
-//   born     how many changes there had been when the set was added: what was asked for earlier
-//            under the same id meant another set
+// Process sets of one rank's view. All ranks keep the same table, because sets are added and
+// removed by responses.
+//   here     the members within this rank's subtree, by their numbers there
+//   born     number of changes when the set was added: an earlier request with the same id meant
+//            another set
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct ProcessSet {
   int id = 0;
   std::uint64_t born = 0;
   int size = 0;
-  std::vector<int> ranks;  // ascending; of set 0 not written down: all
+  std::vector<int> ranks;  // ascending; empty for set 0: all
   RankSet here;
   int count_here = 0;
 
@@ -33,7 +33,7 @@ class ProcessSets {
  public:
   explicit ProcessSets(const Subtree& tree);
 
-  const ProcessSet* find(int id) const {  // null: there is none
+  const ProcessSet* find(int id) const {  // nullptr: no such set
     const auto at = static_cast<std::size_t>(id);
     return id >= 0 && at < sets_.size() ? sets_[at].get() : nullptr;
   }
@@ -41,11 +41,11 @@ class ProcessSets {
   bool only_the_global() const {
     return std::count(sets_.begin(), sets_.end(), nullptr) + 1 == static_cast<int>(sets_.size());
   }
-  // Ascending, different, of this engine, at least one.
+  // Ascending, distinct, of this engine, not empty.
   bool valid(const std::vector<std::int64_t>& ranks) const;
-  // The id of the set with these ranks; negative: there is none.
+  // The id of the set with these ranks; negative: no such set.
   int same_as(const std::vector<std::int64_t>& ranks) const;
-  int next_id() const;  // freed ones first, in the order in which they were freed
+  int next_id() const;  // freed ids first, in the order in which they were freed
 
   void add(int id, const std::vector<std::int64_t>& ranks);
   void remove(int id);

@@ -50,8 +50,8 @@ Status RankState::learn(const ResponseMessage& message) {
 
 Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet& set) {
   const Response& response = message.response;
-  const RankSet who = message.only.empty() ? set.here : numbers_of(tree_, message.only);
-  if (response.kind == Kind::kJoin) joined_.remove(who);
+  const RankSet numbers = message.only.empty() ? set.here : numbers_of(tree_, message.only);
+  if (response.kind == Kind::kJoin) joined_.remove(numbers);
   std::size_t size_at = 0;
   std::uint64_t version = message.version;
   for (std::size_t i = 0; i < response.names.size(); ++i) {
@@ -62,7 +62,7 @@ Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet
                                     : tensors_of(entry) * static_cast<std::size_t>(set.size);
       const bool sized = !response.sizes.empty();
       if (sized && size_at + sizes > response.sizes.size())
-        return senseless("sizes for tensors that nobody requested");
+        return senseless("sizes for tensors that no rank requested");
       if (message.slots[i] >= 0) {
         table_.assign(entry, message.slots[i], version);
         assignments_ = std::max(assignments_, version++);
@@ -73,53 +73,54 @@ Status RankState::learn_answers(const ResponseMessage& message, const ProcessSet
       }
       size_at += sizes;
     }
-    table_.answer(entry, who);
-    remember_failure(entry, response.status, who);
+    table_.answer(entry, numbers);
+    remember_failure(entry, response.status, numbers);
     table_.drop_if_empty(entry);
   }
   return Status::ok();
 }
 
-// Ranks between do not let those wait for company who will be told that they are late.
-void RankState::remember_failure(Entry& entry, const Status& status, const RankSet& who) const {
+// Ranks on the path forward the requests of late ranks at once: they will be failed, so collecting
+// the rest of the subtree is useless.
+void RankState::remember_failure(Entry& entry, const Status& status, const RankSet& numbers) const {
   if (is_root() || tree_.count() == 1) return;
   if (status) {
     entry.failure.reset();
   } else if (status.code == Code::kStalled) {
-    entry.failure = std::make_unique<Failure>(Failure{status, without(entry.set->here, who)});
+    entry.failure = std::make_unique<Failure>(Failure{status, without(entry.set->here, numbers)});
   }
 }
 
 void RankState::put_on_agenda(const ResponseMessage& message, const ProcessSet& set) {
-  const bool mine = message.only.empty() ? set.here.has(own())
-                                         : std::find(message.only.begin(), message.only.end(),
-                                                     tree_.rank()) != message.only.end();
-  if (!mine) return;
+  const bool concerned = message.only.empty() ? set.here.has(own())
+                                              : std::find(message.only.begin(), message.only.end(),
+                                                          tree_.rank()) != message.only.end();
+  if (!concerned) return;
   Response& response = agenda_.emplace_back(message.response);
   if (response.kind == Kind::kJoin) response.names = {std::exchange(join_name_, {})};
   if (response.kind != Kind::kLeave) return;
-  note_left(response.rank);
+  record_left(response.rank);
   if (response.rank == tree_.rank() || tree_.leads_through(tree_.rank(), response.rank)) {
     response.status = shut_down_by(first_left_);
   }
 }
 
 Waiting RankState::waiting(const Entry& entry) const {
-  RankSet missing = without(entry.set->here, entry.asked);
+  RankSet missing = without(entry.set->here, entry.requested);
   if (entry.set->id == 0) missing.remove(joined_);
   return {*entry.name,
           entry.kind,
           entry.set->id,
           entry.since_ns,
           tree_.ranks_of(missing),
-          tree_.ranks_of(entry.asked)};
+          tree_.ranks_of(entry.requested)};
 }
 
 bool RankState::complete(const Entry& entry) const {
   const RankSet& members = entry.set->here;
-  if (entry.asked.contains(members)) return true;
+  if (entry.requested.contains(members)) return true;
   if (entry.set->id != 0 || joined_.empty()) return false;
-  RankSet all = entry.asked;
+  RankSet all = entry.requested;
   all.add(joined_);
   return all.contains(members);
 }
@@ -129,7 +130,7 @@ void RankState::take_agenda(News& news) {
   news.cached = std::exchange(cached_, 0);
 }
 
-void RankState::note_left(int rank) {
+void RankState::record_left(int rank) {
   if (first_left_ < 0) first_left_ = rank;
 }
 
@@ -137,7 +138,7 @@ void RankState::end(int rank) {
   Response response;
   response.kind = Kind::kLeave;
   response.rank = rank;
-  note_left(rank);
+  record_left(rank);
   response.status = shut_down_by(first_left_);
   agenda_.push_back(std::move(response));
 }
@@ -164,10 +165,10 @@ Status RankState::learn_change(const Response& response) {
   return Status::ok();
 }
 
-// What this rank has asked for in the set and rank 0 had not heard of in time.
+// Fail this rank's requests in the set that reached rank 0 too late.
 void RankState::remove_set(int id) {
   for (const Entry* entry : std::as_const(table_).waiting()) {
-    if (entry->set->id != id || !entry->asked.has(own())) continue;
+    if (entry->set->id != id || !entry->requested.has(own())) continue;
     Response response;
     response.kind = entry->kind;
     response.set = id;
@@ -193,7 +194,7 @@ Status RankState::complete_round() {
   return status;
 }
 
-// What all ranks learn is one position further on.
+// A decision for all ranks advances the position of eager rounds.
 void RankState::step(bool all_ranks) { all_ranks ? eager_.passed() : eager_.strayed(); }
 
 Status RankState::learn_slots(const std::vector<int>& slots) {

@@ -1,5 +1,5 @@
-// State of one rank in the negotiation: what it knows, whatever its place in the tree, and what it
-// learns from what rank 0 has decided.
+// State of one rank in the negotiation that does not depend on its position in the tree, updated by
+// the decisions of rank 0.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace hvd {
 
-// All joins are one, whatever each rank calls its own.
+// All ranks' joins are one operation, whatever name each rank uses.
 constexpr const char* kJoinName = "join";
 
-// What is asked for in a set that has been removed.
+// The error for requests in a set that has been removed.
 Status removed_set(int id);
 
 class RankState {
@@ -39,30 +39,30 @@ class RankState {
   const EagerRounds& eager() const { return eager_; }
   MessageTable& table() { return table_; }
   const MessageTable& table() const { return table_; }
-  std::uint64_t assignments() const { return assignments_; }  // of slots, as far as it has heard
+  std::uint64_t assignments() const { return assignments_; }  // of slots, as far as this rank knows
   bool caches() const { return caches_; }
 
-  // Of the subtree, who has joined.
+  // The ranks of the subtree that have joined.
   const RankSet& joined() const { return joined_; }
   void add_joined(int number) { joined_.add(number); }
-  // This rank has, and calls it so.
+  // This rank has joined, with this name for the operation.
   void join_as(std::string name) { join_name_ = std::move(name); }
   bool has_joined() const { return !join_name_.empty(); }
 
-  // The rank because of which the others may have left; negative: nobody has.
+  // The first rank that left, which may be why other ranks left; negative: none has.
   int first_left() const { return first_left_; }
-  void note_left(int rank);
-  // This rank's way to rank 0 is gone.
+  void record_left(int rank);
+  // This rank's connection to rank 0 is lost because `rank` left.
   void end(int rank);
 
-  // All whom an operation that somebody has asked for waits for have asked or joined.
+  // All ranks of a requested operation have requested it or joined.
   bool complete(const Entry& entry) const;
   Waiting waiting(const Entry& entry) const;
 
-  // Carries a decision into these tables and, where it concerns this rank, onto its agenda.
+  // Apply a decision to these tables and, if it concerns this rank, to its agenda.
   Status learn(const ResponseMessage& message);
   Status learn(const std::vector<int>& slots);
-  // The open round is complete.
+  // Complete the open eager round.
   Status complete_round();
   // For this rank alone.
   void put_on_agenda(Response response) { agenda_.push_back(std::move(response)); }
@@ -73,7 +73,7 @@ class RankState {
   Status learn_slots(const std::vector<int>& slots);
   void step(bool all_ranks);
   Status learn_answers(const ResponseMessage& message, const ProcessSet& set);
-  void remember_failure(Entry& entry, const Status& status, const RankSet& who) const;
+  void remember_failure(Entry& entry, const Status& status, const RankSet& numbers) const;
   Status learn_change(const Response& response);
   void put_on_agenda(const ResponseMessage& message, const ProcessSet& set);
   void remove_set(int id);
@@ -88,7 +88,7 @@ class RankState {
   std::string join_name_;  // empty: it has not joined
   int first_left_ = -1;
   std::vector<Response> agenda_;
-  std::size_t cached_ = 0;  // of these, how many came as slots
+  std::size_t cached_ = 0;  // how many of the agenda arrived as slots
 };
 
 }  // namespace hvd

@@ -41,7 +41,7 @@ void CacheLru::touch(int slot) {
   append(slot);
 }
 
-int CacheLru::take() {
+int CacheLru::allocate() {
   int slot = -1;
   if (!free_.empty()) {
     slot = free_.back();

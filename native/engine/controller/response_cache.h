@@ -1,11 +1,10 @@
-// Response cache: what was agreed on before has a number.
-//   slot       that number. A rank asks again for what it asked for last time with one bit; a
-//   response
-//              is the number again
-//   version    how many slots had been assigned when this one was. A bit whose sender knew fewer
-//              assignments than that means what the slot held before: its sender asks in full
-// Rank 0 alone chooses slots; every rank that hears a response (the members of its set and the
-// ranks on the way to them) writes down what it says. So a rank's table is the part of rank 0's
+// Response cache: earlier agreements have a number.
+//   slot       that number. A rank repeats its last request with one bit; the response is the
+//   number version    number of slot assignments when this one was made. A bit whose sender knew
+//   fewer
+//              assignments means what the slot held before: the sender must request in full
+// Only rank 0 chooses slots. Every rank that receives a response (the members of its set and the
+// ranks on the path to them) records its slots, so a rank's table is the part of rank 0's table
 // that it can ever use, whatever sets it belongs to.
 #pragma once
 
@@ -18,23 +17,23 @@
 
 namespace hvd {
 
-// The same but for the name.
+// Equal in everything but the name.
 bool same(const Request& a, const Request& b);
 
-// Would the next response to the same requests be the same? Names that are numbered by the engine
-// never come again, so they would only push out what does.
+// True if the next response to the same requests is the same. Names that the engine numbers never
+// repeat, so they would only evict names that do.
 bool cacheable(const Request& request);
 
-// Rank 0's choice of slots: the least recently used one goes first.
+// Rank 0's choice of slots: evicts the least recently used one.
 class CacheLru {
  public:
   explicit CacheLru(std::size_t capacity);
 
   std::size_t capacity() const { return capacity_; }
   void touch(int slot);
-  // A slot that is free, or that has not been touched since begin_round(); negative: there is none.
-  int take();
-  bool was_full() const { return full_; }  // take() has given one that had been used
+  // A slot that is free, or that has not been touched since begin_round(); negative: none.
+  int allocate();
+  bool was_full() const { return full_; }  // allocate() has evicted a slot
   void free(int slot);
   void begin_round() { ++round_; }
 

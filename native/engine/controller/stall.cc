@@ -24,11 +24,11 @@ std::string missing_text(const std::vector<Waiting>& stalled, std::int64_t shutd
     bool late = false;
   };
   std::map<int, Lacks> by_rank;
-  for (const Waiting& one : stalled) {
-    for (const int rank : one.missing) {
+  for (const Waiting& waiting : stalled) {
+    for (const int rank : waiting.missing) {
       Lacks& lacks = by_rank[rank];
-      lacks.names.push_back(&one);
-      lacks.late = lacks.late || (shutdown_ns > 0 && now_ns - one.since_ns >= shutdown_ns);
+      lacks.names.push_back(&waiting);
+      lacks.late = lacks.late || (shutdown_ns > 0 && now_ns - waiting.since_ns >= shutdown_ns);
     }
   }
   std::string text;
@@ -42,10 +42,11 @@ std::string missing_text(const std::vector<Waiting>& stalled, std::int64_t shutd
   return text;
 }
 
-std::string asked_text(const Waiting& one, std::int64_t now_ns) {
-  std::string text = "\n" + one.name;
-  if (one.set != 0) text += " of process set " + std::to_string(one.set);
-  return text + ": " + ranks_text(one.asked) + " for " + seconds_text(now_ns - one.since_ns) + " s";
+std::string waiting_text(const Waiting& waiting, std::int64_t now_ns) {
+  std::string text = "\n" + waiting.name;
+  if (waiting.set != 0) text += " of process set " + std::to_string(waiting.set);
+  return text + ": " + ranks_text(waiting.requested) + " for " +
+         seconds_text(now_ns - waiting.since_ns) + " s";
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning
       "ranks:";
   text += missing_text(stalled, shutdown_ns, now_ns) + "\nWaiting ranks:";
   for (std::size_t i = 0; i < std::min(stalled.size(), kMostNames); ++i) {
-    text += asked_text(stalled[i], now_ns);
+    text += waiting_text(stalled[i], now_ns);
   }
   if (stalled.size() > kMostNames) {
     text += "\nand " + std::to_string(stalled.size() - kMostNames) + " more";
@@ -72,10 +73,10 @@ std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning
 Status stalled(const Waiting& waiting, std::int64_t now_ns) {
   return Status::make(Code::kStalled,
                       std::string(name_of(waiting.kind)) + " " + waiting.name + ": " +
-                          ranks_text(waiting.asked) + " waited " +
+                          ranks_text(waiting.requested) + " waited " +
                           seconds_text(now_ns - waiting.since_ns) + " s for " +
                           ranks_text(waiting.missing) +
-                          ", which did not ask for it (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS).",
+                          ", which did not request it (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS).",
                       "engine/stall", waiting.missing.front());
 }
 

@@ -1,4 +1,4 @@
-// Stall inspector: what some ranks of a set wait for and others have not asked for, for too long.
+// Stall inspector: requests that some ranks of a set have made and others have not, for too long.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// When to look next. Nothing is due while nobody waits.
+// When to check next. Nothing is due while no rank waits.
 class StallTimer {
  public:
   void start(std::int64_t at_ns) {
@@ -30,20 +30,20 @@ class StallTimer {
   std::int64_t at_ns_ = -1;
 };
 
-// Of two times to wait, where negative means for ever.
+// The shorter of two waiting times; negative means for ever.
 inline std::int64_t sooner(std::int64_t a, std::int64_t b) {
   if (a < 0 || b < 0) return std::max(a, b);
   return std::min(a, b);
 }
 
-// After how long what waits is failed; 0: never.
+// Time after which waiting operations are failed; 0: never.
 inline std::int64_t shutdown_after(const ControllerOptions& options) {
   const bool sensible = options.stall_shutdown_ns >= options.stall_warning_ns;
   return options.stall_warning_ns > 0 && sensible ? options.stall_shutdown_ns : 0;
 }
 
-// Horovod's warning, and who waits for what since when. shutdown_ns: what waits longer is marked;
-// zero: nothing.
+// Horovod's warning, and which ranks wait for which operations since when. shutdown_ns: operations
+// that wait longer are marked; 0: none.
 std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning_ns,
                        std::int64_t shutdown_ns, std::int64_t now_ns);
 

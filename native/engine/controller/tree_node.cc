@@ -14,34 +14,34 @@ void set_bit(std::vector<std::uint64_t>& words, int slot) {
 
 }  // namespace
 
-void TreeNode::asked(Entry& entry, std::int64_t now_ns) {
-  const bool late = entry.failure && entry.failure->owed.meets(entry.asked);
+void TreeNode::on_request(Entry& entry, std::int64_t now_ns) {
+  const bool late = entry.failure && entry.failure->owed.meets(entry.requested);
   if (late || !keeps_ || state_.complete(entry)) return send(entry);
   if (patience_ns_ >= 0) stall_timer_.start(now_ns + patience_ns_);
 }
 
 void TreeNode::send(Entry& entry) {
-  if (entry.sent.contains(entry.asked)) return;
+  if (entry.sent.contains(entry.requested)) return;
   const RankSet& members = entry.set->here;
-  const bool whole = entry.sent.empty() && entry.asked.contains(members);
+  const bool whole = entry.sent.empty() && entry.requested.contains(members);
   if (whole && state_.caches() && entry.slot >= 0 && entry.by_slot.contains(members)) {
     set_bit(up_.slots, entry.slot);
     entry.sent_slot = entry.slot;
     entry.sent_version = state_.assignments();
   } else {
-    const RankSet fresh = without(entry.asked, entry.sent);
+    const RankSet fresh = without(entry.requested, entry.sent);
     spell_out(entry);
     for (const Variant& variant : entry.in_full) {
-      const RankSet who = both(variant.ranks, fresh);
-      if (who.empty()) continue;
-      const bool all = whole && who.contains(members);
+      const RankSet numbers = both(variant.ranks, fresh);
+      if (numbers.empty()) continue;
+      const bool all = whole && numbers.contains(members);
       up_.full.push_back(
-          {*variant.request, all ? std::vector<int>() : state_.tree().ranks_of(who)});
+          {*variant.request, all ? std::vector<int>() : state_.tree().ranks_of(numbers)});
     }
   }
-  entry.sent = entry.asked;
+  entry.sent = entry.requested;
   if (entry.failure) {
-    entry.failure->owed.remove(entry.asked);
+    entry.failure->owed.remove(entry.requested);
     if (entry.failure->owed.empty()) entry.failure.reset();
   }
 }
@@ -55,7 +55,7 @@ void TreeNode::join(const Request& request, const std::vector<int>& ranks, std::
   for (const int rank : ranks) state_.add_joined(state_.tree().number_of(rank));
   up_.full.push_back({request, ranks});
   for (Entry* entry : state_.table().waiting()) {
-    if (entry->set->id == 0) asked(*entry, now_ns);
+    if (entry->set->id == 0) on_request(*entry, now_ns);
   }
 }
 
@@ -70,14 +70,15 @@ void TreeNode::park(Request request, const std::vector<int>& ranks, std::int64_t
   up_.full.push_back({std::move(request), ranks});
 }
 
-// Rank 0 is to know all that they wait for, though others of the subtree have not asked yet.
+// Rank 0 needs all requests of the blocked ranks, even those that other ranks of the subtree have
+// not made yet.
 Status TreeNode::blocked(Request request, const std::vector<int>& ranks, std::int64_t /*now_ns*/) {
   send_all();
   up_.full.push_back({std::move(request), ranks});
   return Status::ok();
 }
 
-// After a departure: rank 0 will fail it.
+// After a departure rank 0 fails incomplete requests, so none is held back.
 void TreeNode::keep_nothing() {
   if (std::exchange(keeps_, false)) send_all();
 }
@@ -96,13 +97,13 @@ void TreeNode::again(int slot, std::uint64_t version) {
   }
 }
 
-// Those who wait with others who were late are late themselves: rank 0 is to tell them, too.
+// Ranks of this subtree that wait together with the stalled ranks must receive the error, too.
 void TreeNode::learned(const Response& response, std::int64_t now_ns) {
   if (response.kind == Kind::kLeave) keep_nothing();
   if (response.status.code != Code::kStalled) return;
   for (const std::string& name : response.names) {
     Entry* const entry = state_.table().find(response.set, name);
-    if (entry != nullptr && !entry->asked.empty()) asked(*entry, now_ns);
+    if (entry != nullptr && !entry->requested.empty()) on_request(*entry, now_ns);
   }
 }
 
@@ -110,7 +111,7 @@ void TreeNode::work(std::int64_t now_ns) {
   if (!stall_timer_.due(now_ns)) return;
   stall_timer_.sleep();
   for (Entry* entry : state_.table().waiting()) {
-    if (entry->sent.contains(entry->asked)) continue;
+    if (entry->sent.contains(entry->requested)) continue;
     if (entry->since_ns + patience_ns_ <= now_ns) {
       send(*entry);
     } else {

@@ -1,6 +1,7 @@
-// Tree node: what a rank other than rank 0 sends to its parent: what all of its subtree's members
-// of a set ask for, as one; and what only some of them ask for, once that has waited for half of
-// the time after which rank 0 warns of it. A leaf is a subtree of one.
+// Tree node: the requests that a rank other than rank 0 sends to its parent. Requests that all
+// members of its subtree have made are sent as one. Requests of only some members are sent once
+// they have waited for half of the time after which rank 0 warns of a stall. A leaf is a subtree of
+// one.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,11 @@ namespace hvd {
 
 class TreeNode final : public Role {
  public:
-  // patience_ns: how long an incomplete request is kept; negative: for ever.
+  // patience_ns: how long an incomplete request is held back; negative: for ever.
   TreeNode(RankState& state, std::int64_t patience_ns) : state_(state), patience_ns_(patience_ns) {}
 
-  void asked(Entry& entry, std::int64_t now_ns) override;
-  // Joins, departures and prompts are not collected.
+  void on_request(Entry& entry, std::int64_t now_ns) override;
+  // Joins, departures and prompts are forwarded at once.
   void join(const Request& request, const std::vector<int>& ranks, std::int64_t now_ns) override;
   void leave(int rank) override;
   void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) override;

@@ -12,10 +12,10 @@ constexpr unsigned kMostMisses = 6;
 
 void EagerRounds::begin(int slot, std::int64_t now_ns) {
   slot_ = slot;
-  come_.clear();
+  received_.clear();
   since_ns_ = now_ns;
   voided_ = false;
-  close();  // once at each
+  close();  // at most one round per position
 }
 
 void EagerRounds::close(std::uint64_t position) {
@@ -27,8 +27,8 @@ void EagerRounds::passed() {
   ++position_;
 }
 
-// What this rank waits for may be answered without a step to the next position: it must not begin a
-// second round at this one, whose data would be taken for the first's.
+// This rank's operation may be answered without a step to the next position. It must not begin a
+// second round at this one: peers would mistake its data for those of the first.
 void EagerRounds::strayed() {
   die();
   close();
@@ -39,10 +39,10 @@ void EagerRounds::die() {
   misses_ = std::min(misses_ + 1, kMostMisses);
 }
 
-bool EagerRounds::came(int peer) {
-  come_.add(peer);
-  for (int one = 0; one < size_; ++one) {
-    if (one != rank_ && !come_.has(one)) return false;
+bool EagerRounds::receive_data(int peer) {
+  received_.add(peer);
+  for (int peer_rank = 0; peer_rank < size_; ++peer_rank) {
+    if (peer_rank != rank_ && !received_.has(peer_rank)) return false;
   }
   return true;
 }
@@ -57,24 +57,24 @@ void EagerRounds::complete() {
   ++completed_;
 }
 
-EagerRounds::Notice EagerRounds::hear(int from, std::uint64_t position, int slot) {
+EagerRounds::Notice EagerRounds::receive_notice(int from, std::uint64_t position, int slot) {
   int& overdue = overdue_[at(from)];
   if (overdue > 0) {
     --overdue;
     return Notice::kOver;
   }
   if (position > position_) return Notice::kAhead;
-  noted_[at(from)] = {position, slot};
+  notices_[at(from)] = {position, slot};
   return open() && has_sent(from) ? Notice::kOfRound : Notice::kRequest;
 }
 
 bool EagerRounds::sent(int peer, int slot) const {
-  const Sent& last = noted_[at(peer)];
+  const Sent& last = notices_[at(peer)];
   return last.slot == slot && last.position == position_;
 }
 
-bool EagerRounds::all_sent(const RankSet& who, int slot) const {
-  for (const int rank : who.numbers()) {
+bool EagerRounds::all_sent(const RankSet& ranks, int slot) const {
+  for (const int rank : ranks.numbers()) {
     if (!sent(rank, slot)) return false;
   }
   return true;

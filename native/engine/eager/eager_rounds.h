@@ -1,17 +1,18 @@
-// Eager rounds: ranks that stand in a call for the same small sum send each other its data instead
-// of asking rank 0 first. Whoever has the data of all takes the sum as decided; no response is
-// sent.
-//   position   how many responses for all ranks this rank has learned, and rounds it has completed:
-//              the same operation has the same position on every rank
-//   round      one position at which this rank has sent its data. It completes, or it is dead: then
-//              its operation is asked for like any other, and the data are dropped
-//   notice     what rank 0 is sent besides the data: that rank's ordinary request, should the round
-//              be dead, and the promise's opposite: it has sent
-//   closed     a position at which this rank will not send any more: it has asked for something
-//              else there, or has told rank 0 so
-// A round needs the data of every rank. Rank 0 that has sent its own is bound: it decides nothing
-// else at that position until it has all data, or knows of one rank for which the position is
-// closed: then nobody completes it. Any rank may stay away from a round, for any reason.
+// Eager rounds: ranks that block in the same small sum send each other its data without negotiating
+// with rank 0 first. A rank that has the data of all ranks treats the sum as decided; no response
+// is sent.
+//   position   number of responses for all ranks that this rank has received plus rounds that it
+//   has
+//              completed: the same operation has the same position on every rank
+//   round      a position at which this rank has sent its data. It completes, or it is dead: then
+//              its operation is requested like any other, and the data are dropped
+//   notice     sent to rank 0 besides the data: the rank's ordinary request, in case the round is
+//              dead, and the fact that it has sent its data
+//   closed     a position at which this rank will not send data any more: it has requested another
+//              operation there, or has announced so to rank 0
+// A round needs the data of every rank. Once rank 0 has sent its own data it is bound: it decides
+// nothing else at that position until it has all data, or knows of one rank for which the position
+// is closed: then no rank completes the round. A rank may skip any round, for any reason.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,10 @@ namespace hvd {
 class EagerRounds {
  public:
   EagerRounds(int rank, int size)
-      : rank_(rank), size_(size), noted_(at(rank == 0 ? size : 0)), overdue_(noted_.size(), 0) {}
+      : rank_(rank),
+        size_(size),
+        notices_(at(rank == 0 ? size : 0)),
+        overdue_(notices_.size(), 0) {}
 
   std::uint64_t position() const { return position_; }
   std::uint64_t completed() const { return completed_; }
@@ -32,7 +36,7 @@ class EagerRounds {
   int slot() const { return slot_; }
   bool bound() const { return rank_ == 0 && open(); }
 
-  // Ranks that miss each other try less and less often: by position, so at the same time.
+  // After misses, ranks try at fewer and fewer positions, the same ones on every rank.
   bool may_begin() const {
     return !forbidden_ && !open() && position_ >= first_free_ &&
            (position_ & ((std::uint64_t{1} << misses_) - 1)) == 0;
@@ -42,32 +46,33 @@ class EagerRounds {
   void close() { close(position_); }
   void forbid() { forbidden_ = true; }  // at any position
 
-  // A response has been learned: of all ranks, or of some of them only.
+  // A response was received: for all ranks, or only for some of them.
   void passed();
   void strayed();
   void die();
 
-  // The data of a peer for the open round. True: now all are there.
-  bool came(int peer);
-  bool has_come(int peer) const { return come_.has(peer); }
-  // From now on this rank is at the next position.
+  // Record a peer's data for the open round. True: the data of all ranks are here.
+  bool receive_data(int peer);
+  bool has_received(int peer) const { return received_.has(peer); }
+  // Advance to the next position.
   void complete();
 
-  // Rank 0 alone.
+  // Rank 0 only.
   enum class Notice : std::uint8_t {
-    kOver,     // of a round that is complete
-    kOfRound,  // of the open one
-    kAhead,    // its sender has completed the open one
-    kRequest   // of none: an ordinary request
+    kOver,     // of a completed round
+    kOfRound,  // of the open round
+    kAhead,    // its sender has completed the open round
+    kRequest   // of no round: an ordinary request
   };
-  Notice hear(int from, std::uint64_t position, int slot);
-  // These ranks, who have asked for it, have all sent their data for the slot at this position.
-  bool all_sent(const RankSet& who, int slot) const;
+  Notice receive_notice(int from, std::uint64_t position, int slot);
+  // All of these ranks, which have requested it, have sent their data for the slot at this
+  // position.
+  bool all_sent(const RankSet& ranks, int slot) const;
   bool has_sent(int peer) const { return sent(peer, slot_); }
-  std::vector<int> silent() const;  // those who have not, as far as rank 0 has heard
+  std::vector<int> silent() const;  // ranks that have not sent, as far as rank 0 knows
   std::int64_t since_ns() const { return since_ns_; }
   bool voided() const { return voided_; }
-  void note_voided() { voided_ = true; }
+  void mark_voided() { voided_ = true; }
 
  private:
   struct Sent {
@@ -84,11 +89,11 @@ class EagerRounds {
   bool forbidden_ = false;
   unsigned misses_ = 0;  // in a row
   int slot_ = -1;        // of the open round
-  RankSet come_;         // whose data
+  RankSet received_;     // peers whose data arrived
   std::int64_t since_ns_ = 0;
-  bool voided_ = false;       // the silent ones have been told that it is dead unless they sent
-  std::vector<Sent> noted_;   // by rank: the last notice
-  std::vector<int> overdue_;  // by rank: so many notices of completed rounds are still to come
+  bool voided_ = false;        // silent ranks were notified that the round is dead unless they sent
+  std::vector<Sent> notices_;  // by rank: the last notice
+  std::vector<int> overdue_;   // by rank: notices of completed rounds that are still to arrive
 };
 
 }  // namespace hvd

@@ -12,7 +12,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
-SAID = "Ranks wait for each other for ever, because they ask for different operations: "
+SAID = "Ranks wait for each other for ever, because they request different operations: "
 
 
 def death() -> list[Any]:
@@ -70,7 +70,7 @@ def opposite_orders() -> str:
 
 def test_opposite_orders_are_told_by_the_names_and_the_rule(jax_ranks: RankPool) -> None:
     rule = (
-        " None of them asks for anything else before its own has ended. Operations of a graph (tf.function, jax.jit) must "
+        " None of them requests anything else before its own has completed. Operations of a graph (tf.function, jax.jit) must "
         "be the same on every rank, and in JAX their order too."
     )
     for told in jax_ranks.run(opposite_orders):

@@ -10,7 +10,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
-DIFFER = "Ranks wait for each other for ever, because they ask for different operations"
+DIFFER = "Ranks wait for each other for ever, because they request different operations"
 
 
 def in_control_flow() -> dict[str, Any]:
@@ -202,7 +202,7 @@ def once_more_on_one_rank() -> str:
 def test_a_rank_that_uses_a_name_once_more_is_told_by_the_numbered_name(jax_ranks: RankPool) -> None:
     for told in jax_ranks.run(once_more_on_one_rank):
         assert told.startswith(
-            "Mismatch: Ranks wait for each other for ever, because they ask for different operations: "
+            "Mismatch: Ranks wait for each other for ever, because they request different operations: "
         )
         assert "rank 0 for ALLREDUCE after" in told or "rank 0 for ALLREDUCE allreduce.after" in told
         assert "rank 1 for ALLREDUCE allreduce.x~1" in told

@@ -32,7 +32,7 @@ Request request(Kind kind, const char* name) {
 
 // What a rank says can be read by those it says it to.
 void take(Controller& controller, int parent, std::int64_t now) {
-  for (const OutgoingMessage& outgoing : controller.take(now).outgoing) {
+  for (const OutgoingMessage& outgoing : controller.poll(now).outgoing) {
     const bool readable = outgoing.to == parent ? decode_requests(outgoing.bytes).is_ok()
                                                 : decode_responses(outgoing.bytes).is_ok();
     if (!readable) std::abort();
@@ -42,16 +42,16 @@ void take(Controller& controller, int parent, std::int64_t now) {
 // A rank that has asked for something itself hears two messages, and time passes.
 void hear(int rank, int parent, int first, int second, const std::string& a, const std::string& b) {
   Controller controller(rank, kSize, options());
-  controller.ask(request(Kind::kAllreduce, "a"), 0);
-  controller.ask(request(Kind::kAllgather, "b"), 0);
+  controller.submit(request(Kind::kAllreduce, "a"), 0);
+  controller.submit(request(Kind::kAllgather, "b"), 0);
   take(controller, parent, 0);
-  if (controller.hear(first, a, 1).is_ok()) {
+  if (controller.receive(first, a, 1).is_ok()) {
     take(controller, parent, 1);
-    controller.ask(request(Kind::kAllreduce, "a"), 2);
-    if (controller.hear(second, b, 2).is_ok()) take(controller, parent, 15 * kSecond);
+    controller.submit(request(Kind::kAllreduce, "a"), 2);
+    if (controller.receive(second, b, 2).is_ok()) take(controller, parent, 15 * kSecond);
     static_cast<void>(controller.waiting());
     static_cast<void>(controller.due_in(16 * kSecond));
-    controller.gone(second, 16 * kSecond);
+    controller.peer_left(second, 16 * kSecond);
     take(controller, parent, 40 * kSecond);
   }
 }

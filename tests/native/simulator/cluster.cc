@@ -11,7 +11,7 @@ namespace {
 ControllerOptions options_of(const Setting& setting) {
   ControllerOptions options;
   options.fanout = setting.fanout;
-  options.note_ready = false;
+  options.record_ready = false;
   return options;
 }
 
@@ -146,7 +146,7 @@ void Cluster::digest(int number, Input& input) {
   }
   rank.free_at +=
       setting_.costs.o + setting_.costs.o_byte * static_cast<double>(input.bytes.size());
-  const Status status = rank.controller->hear(input.from, input.bytes, ns(rank.free_at));
+  const Status status = rank.controller->receive(input.from, input.bytes, ns(rank.free_at));
   input.bytes = std::string();
   require(status, number);
   look_at_data(number);
@@ -155,10 +155,10 @@ void Cluster::digest(int number, Input& input) {
 void Cluster::ask(int number, Request request) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   if (setting_.eager()) {
-    if (const auto tag = rank.controller->ask_eagerly(request, ns(rank.free_at)); tag)
+    if (const auto tag = rank.controller->submit_eagerly(request, ns(rank.free_at)); tag)
       return send_data(number, *tag, setting_.tensors.front());
   }
-  rank.controller->ask(std::move(request), ns(rank.free_at));
+  rank.controller->submit(std::move(request), ns(rank.free_at));
 }
 
 void Cluster::send_data(int number, const EagerTag& tag, std::int64_t bytes) {
@@ -182,17 +182,17 @@ void Cluster::look_at_data(int number) {
     const std::uint64_t position = rounds.position();
     while (!tags.empty() && tags.front().position < position) tags.pop_front();
     if (tags.empty() || !rounds.open() || tags.front().position != position) continue;
-    if (rounds.has_come(static_cast<int>(peer))) continue;
-    require(
-        rank.controller->eager_came(static_cast<int>(peer), tags.front().slot, ns(rank.free_at)),
-        number);
+    if (rounds.has_received(static_cast<int>(peer))) continue;
+    require(rank.controller->eager_received(static_cast<int>(peer), tags.front().slot,
+                                            ns(rank.free_at)),
+            number);
   }
 }
 
 // What follows from what the rank has heard.
 void Cluster::deliver(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
-  News news = rank.controller->take(ns(rank.free_at));
+  News news = rank.controller->poll(ns(rank.free_at));
   for (OutgoingMessage& outgoing : news.outgoing) {
     const auto bytes = static_cast<double>(outgoing.bytes.size());
     rank.free_at += setting_.costs.o + setting_.costs.o_byte * bytes;

@@ -16,11 +16,11 @@ ControllerOptions tree_of(int fanout) {
 
 void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
   world.submit_all(about(Kind::kAddSet, "add", ranks));
-  world.settle();
+  world.deliver_all();
   std::vector<std::int64_t> sizes{id};
   sizes.insert(sizes.end(), ranks.begin(), ranks.end());
   for (int rank = 0; rank < world.size(); ++rank) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK_MESSAGE(told.status.is_ok(), told.status.message);
     CHECK(told.sizes == sizes);
     CHECK(world.at(rank).ranks_of(id) == std::vector<int>(ranks.begin(), ranks.end()));
@@ -29,21 +29,21 @@ void add_set(World& world, const std::vector<std::int64_t>& ranks, int id) {
 
 bool remove_set(World& world, int id) {
   world.submit_all(about(Kind::kRemoveSet, "remove", {id}));
-  world.settle();
+  world.deliver_all();
   for (int rank = 1; rank < world.size(); ++rank) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.status.is_ok());
     CHECK(told.sizes.at(0) == id);
   }
-  return only_told(world, 0).sizes.at(1) == 1;
+  return only_response(world, 0).sizes.at(1) == 1;
 }
 
 // The same answer on all ranks.
 Response answer(World& world) {
-  world.settle();
-  const Response first = only_told(world, 0);
+  world.deliver_all();
+  const Response first = only_response(world, 0);
   for (int rank = 1; rank < world.size(); ++rank) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.status.message == first.status.message);
     CHECK(told.names == first.names);
     CHECK(told.sizes == first.sizes);
@@ -58,17 +58,17 @@ TEST_CASE("who is missing is known by name and rank") {
   World world(4);
   CHECK(world.at(0).idle());
   world.now = 5;
-  world.ask(2, sum_of("x"));
-  world.settle();
+  world.submit(2, sum_of("x"));
+  world.deliver_all();
   world.now = 9;
-  world.ask(0, sum_of("x"));
+  world.submit(0, sum_of("x"));
   const auto waiting = world.at(0).waiting();
   REQUIRE(waiting.size() == 1);
   CHECK(waiting[0].name == "x");
   CHECK(waiting[0].kind == Kind::kAllreduce);
   CHECK(waiting[0].since_ns == 5);
   CHECK(waiting[0].missing == std::vector<int>{1, 3});
-  CHECK(waiting[0].asked == std::vector<int>{0, 2});
+  CHECK(waiting[0].requested == std::vector<int>{0, 2});
   CHECK_FALSE(world.at(0).idle());
   CHECK_FALSE(world.at(2).idle());
   CHECK(world.at(1).idle());
@@ -83,14 +83,14 @@ TEST_CASE("sets: members alone hear of their operations, and the same name lives
     World world(6, tree_of(fanout));
     add_set(world, {1, 4}, 1);
     add_set(world, {0, 4, 5}, 2);
-    for (const int rank : {1, 4}) world.ask(rank, in_set(sum_of("x"), 1));
-    for (const int rank : {4, 0}) world.ask(rank, in_set(sum_of("x"), 2));
-    world.settle();
-    for (const int rank : {1, 4}) CHECK(only_told(world, rank).set == 1);
-    world.ask(5, in_set(sum_of("x"), 2));
-    world.settle();
-    for (const int rank : {0, 4, 5}) CHECK(only_told(world, rank).set == 2);
-    for (const int rank : {2, 3}) CHECK(world.told(rank).empty());
+    for (const int rank : {1, 4}) world.submit(rank, in_set(sum_of("x"), 1));
+    for (const int rank : {4, 0}) world.submit(rank, in_set(sum_of("x"), 2));
+    world.deliver_all();
+    for (const int rank : {1, 4}) CHECK(only_response(world, rank).set == 1);
+    world.submit(5, in_set(sum_of("x"), 2));
+    world.deliver_all();
+    for (const int rank : {0, 4, 5}) CHECK(only_response(world, rank).set == 2);
+    for (const int rank : {2, 3}) CHECK(world.responses(rank).empty());
     for (int rank = 0; rank < 6; ++rank) CHECK(world.at(rank).idle());
   }
 }
@@ -119,7 +119,7 @@ TEST_CASE("sets: what cannot be added is refused on every rank, and nothing is l
   world.submit_all(about(Kind::kAddSet, "add", {0, 1, 2}));
   CHECK(answer(world).status.code == Code::kInvalidArgument);
   for (int rank = 0; rank < 3; ++rank)
-    world.ask(rank, about(Kind::kAddSet, "add", {0, 1 + rank % 2}));
+    world.submit(rank, about(Kind::kAddSet, "add", {0, 1 + rank % 2}));
   const Status status = answer(world).status;
   CHECK(status.code == Code::kMismatch);
   CHECK(status.message ==
@@ -132,34 +132,34 @@ TEST_CASE(
     "sets: what is asked of a set that is removed fails, also when rank 0 hears of it later") {
   World world(3);
   add_set(world, {1, 2}, 1);
-  world.ask(1, in_set(sum_of("heard"), 1));
-  world.settle();
+  world.submit(1, in_set(sum_of("heard"), 1));
+  world.deliver_all();
   for (int rank = 0; rank < 3; ++rank)
-    world.at(rank).ask(about(Kind::kRemoveSet, "remove", {1}), 0);
-  world.at(2).ask(in_set(sum_of("late"), 1), 0);
+    world.at(rank).submit(about(Kind::kRemoveSet, "remove", {1}), 0);
+  world.at(2).submit(in_set(sum_of("late"), 1), 0);
   world.collect(1);
-  world.settle();
+  world.deliver_all();
   world.collect(2);
-  world.settle();
+  world.deliver_all();
   for (const int rank : {1, 2}) {
-    const std::vector<Response> told = world.told(rank);
+    const std::vector<Response> told = world.responses(rank);
     REQUIRE(told.size() == 2);
     CHECK(told[0].names == std::vector<std::string>{rank == 1 ? "heard" : "late"});
     CHECK(told[0].status.code == Code::kInvalidArgument);
     CHECK(told[1].kind == Kind::kRemoveSet);
     CHECK(world.at(rank).idle());
   }
-  CHECK(only_told(world, 0).kind == Kind::kRemoveSet);
+  CHECK(only_response(world, 0).kind == Kind::kRemoveSet);
   CHECK(world.at(0).idle());
   // The id comes back; what was meant for the old set does not.
   add_set(world, {0, 2}, 1);
-  world.ask(0, in_set(sum_of("late"), 1));
-  world.settle();
-  CHECK(world.told(0).empty());
-  world.ask(2, in_set(sum_of("late"), 1));
-  world.settle();
-  CHECK(only_told(world, 0).status.is_ok());
-  CHECK(only_told(world, 2).status.is_ok());
+  world.submit(0, in_set(sum_of("late"), 1));
+  world.deliver_all();
+  CHECK(world.responses(0).empty());
+  world.submit(2, in_set(sum_of("late"), 1));
+  world.deliver_all();
+  CHECK(only_response(world, 0).status.is_ok());
+  CHECK(only_response(world, 2).status.is_ok());
 }
 
 TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
@@ -171,7 +171,7 @@ TEST_CASE("regions are numbered in order; unequal sizes are a mismatch") {
   world.submit_all(about(Kind::kRelease, "release", {0}));
   CHECK(answer(world).sizes == std::vector<std::int64_t>{0});
   for (int rank = 0; rank < 3; ++rank)
-    world.ask(rank, about(Kind::kAllocate, "allocate", {rank + 1}));
+    world.submit(rank, about(Kind::kAllocate, "allocate", {rank + 1}));
   CHECK(
       answer(world).status.message ==
       "Mismatched ALLOCATE arguments: One rank sent [1], but another rank sent [2]. (rank 0: [1]; "
@@ -183,15 +183,15 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
     World world(7, tree_of(fanout));
     world.submit_all(sum_of("known"));
     CHECK(answer(world).absent.empty());
-    world.ask(5, about(Kind::kJoin, "join of five"));
+    world.submit(5, about(Kind::kJoin, "join of five"));
     for (int rank = 0; rank < 7; ++rank) {
       if (rank == 5) continue;
-      world.ask(rank, sum_of("known"));
-      world.ask(rank, sum_of("new", {3}));
+      world.submit(rank, sum_of("known"));
+      world.submit(rank, sum_of("new", {3}));
     }
-    world.settle();
+    world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const std::vector<Response> told = world.told(rank);
+      const std::vector<Response> told = world.responses(rank);
       REQUIRE(told.size() == 2);
       for (const Response& response : told) {
         CHECK(response.status.is_ok());
@@ -201,11 +201,11 @@ TEST_CASE("join: the others go on without the rank that has joined, known or not
       }
     }
     for (int rank = 0; rank < 7; ++rank) {
-      if (rank != 5) world.ask(rank, about(Kind::kJoin, "j" + std::to_string(rank)));
-      world.settle();
+      if (rank != 5) world.submit(rank, about(Kind::kJoin, "j" + std::to_string(rank)));
+      world.deliver_all();
     }
     for (int rank = 0; rank < 7; ++rank) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.kind == Kind::kJoin);
       CHECK(told.rank == 6);
       CHECK(told.names.at(0) == (rank == 5 ? "join of five" : "j" + std::to_string(rank)));
@@ -221,22 +221,22 @@ TEST_CASE(
   for (const Kind kind :
        {Kind::kAllgather, Kind::kBroadcast, Kind::kAlltoall, Kind::kReducescatter}) {
     World world(3);
-    world.ask(1, about(Kind::kJoin, "join"));
+    world.submit(1, about(Kind::kJoin, "join"));
     for (const int rank : {0, 2}) {
       Request request = of_kind(kind, "x", {3});
       if (kind == Kind::kAlltoall) request.sizes = {1, 1, 1};
-      world.ask(rank, request);
+      world.submit(rank, request);
     }
-    world.settle();
-    CHECK(world.told(1).empty());
+    world.deliver_all();
+    CHECK(world.responses(1).empty());
     for (const int rank : {0, 2}) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.status.code == Code::kMismatch);
       CHECK(told.status.message.find(" is not supported with Join at this time.") !=
             std::string::npos);
       CHECK(told.status.message.find("(rank 1 joined)") != std::string::npos);
     }
-    for (const int rank : {0, 2}) world.ask(rank, about(Kind::kJoin, "join"));
+    for (const int rank : {0, 2}) world.submit(rank, about(Kind::kJoin, "join"));
     CHECK(answer(world).rank == 2);
   }
 }
@@ -244,13 +244,13 @@ TEST_CASE(
 TEST_CASE("join: a rank's other requests wait until all have joined; its sets go on") {
   World world(2);
   add_set(world, {0}, 1);
-  world.ask(0, about(Kind::kJoin, "join"));
-  world.ask(0, sum_of("early"));
-  world.ask(0, in_set(sum_of("own"), 1));
-  CHECK(only_told(world, 0).names.at(0) == "own");
-  world.ask(1, about(Kind::kJoin, "join"));
+  world.submit(0, about(Kind::kJoin, "join"));
+  world.submit(0, sum_of("early"));
+  world.submit(0, in_set(sum_of("own"), 1));
+  CHECK(only_response(world, 0).names.at(0) == "own");
+  world.submit(1, about(Kind::kJoin, "join"));
   CHECK(answer(world).rank == 1);
-  world.ask(1, sum_of("early"));
+  world.submit(1, sum_of("early"));
   CHECK(answer(world).absent.empty());
 }
 
@@ -259,18 +259,18 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
     World world(6, tree_of(fanout));
     add_set(world, {0, 3}, 1);
     world.submit_all(sum_of("complete"));
-    world.settle();
-    for (const int rank : {0, 2, 5}) world.ask(rank, sum_of("half"));
-    world.ask(4, sum_of("given up"));
-    world.ask(4, about(Kind::kLeave, ""));
-    world.settle();
-    world.ask(3, sum_of("later"));
-    for (const int rank : {0, 3}) world.ask(rank, in_set(sum_of("without"), 1));
-    world.settle();
+    world.deliver_all();
+    for (const int rank : {0, 2, 5}) world.submit(rank, sum_of("half"));
+    world.submit(4, sum_of("given up"));
+    world.submit(4, about(Kind::kLeave, ""));
+    world.deliver_all();
+    world.submit(3, sum_of("later"));
+    for (const int rank : {0, 3}) world.submit(rank, in_set(sum_of("without"), 1));
+    world.deliver_all();
     for (int rank = 0; rank < 6; ++rank) {
       CAPTURE(rank);
       std::map<std::string, Status> by_name;
-      for (const Response& response : world.told(rank)) {
+      for (const Response& response : world.responses(rank)) {
         if (response.kind != Kind::kLeave) {
           by_name[response.names.at(0)] = response.status;
           continue;
@@ -291,10 +291,10 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
         CHECK(status.message.find("Rank 4") != std::string::npos);
       }
     }
-    world.ask(0, about(Kind::kLeave, ""));  // because of rank 4: that one stays the reason
-    world.settle();
+    world.submit(0, about(Kind::kLeave, ""));  // because of rank 4: that one stays the reason
+    world.deliver_all();
     for (const int rank : {0, 1, 2, 3, 5}) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.kind == Kind::kLeave);
       CHECK(told.status.rank == 4);
       CHECK(told.status.code == Code::kShutdown);
@@ -304,25 +304,25 @@ TEST_CASE("a rank that leaves fails what needs it, now and later, and nothing el
 
 TEST_CASE("a rank that goes without a word, and one whose way is gone") {
   World world(7, tree_of(2));  // 0: 1 2; 1: 3 4; 2: 5 6
-  world.ask(5, sum_of("x"));
-  world.ask(0, sum_of("x"));
-  world.settle();
-  world.at(0).gone(1, 0);
+  world.submit(5, sum_of("x"));
+  world.submit(0, sum_of("x"));
+  world.deliver_all();
+  world.at(0).peer_left(1, 0);
   for (const int rank : {3, 4}) {
-    world.at(rank).gone(1, 0);
+    world.at(rank).peer_left(1, 0);
     world.collect(rank);
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.kind == Kind::kLeave);
     CHECK(told.status.code == Code::kShutdown);
     CHECK(told.status.rank == 1);
   }
   world.collect(0);
-  world.ask(6, sum_of("x"));
-  world.settle();
-  CHECK(world.told(1).empty());
+  world.submit(6, sum_of("x"));
+  world.deliver_all();
+  CHECK(world.responses(1).empty());
   for (const int rank : {0, 5, 6}) {
     int failed = 0;
-    for (const Response& response : world.told(rank)) {
+    for (const Response& response : world.responses(rank)) {
       failed += static_cast<int>(response.status.rank == 1);
     }
     CHECK(failed == 1);
@@ -334,8 +334,8 @@ TEST_CASE("stall: Horovod's warning names who is missing, every period, but noth
     ControllerOptions options = tree_of(fanout);
     options.stall_warning_ns = 10 * kSecond;
     World world(7, options);
-    for (const int rank : {0, 3, 5}) world.ask(rank, sum_of("x"));
-    world.settle();
+    for (const int rank : {0, 3, 5}) world.submit(rank, sum_of("x"));
+    world.deliver_all();
     world.pass(4 * kSecond);
     CHECK(world.warnings.empty());
     world.pass(2 * kSecond);  // the ranks between say what they know
@@ -350,7 +350,7 @@ TEST_CASE("stall: Horovod's warning names who is missing, every period, but noth
     CHECK(world.warnings.size() == 1);
     world.pass(1 * kSecond);
     CHECK(world.warnings.size() == 2);
-    for (const int rank : {1, 2, 4, 6}) world.ask(rank, sum_of("x"));
+    for (const int rank : {1, 2, 4, 6}) world.submit(rank, sum_of("x"));
     CHECK(answer(world).status.is_ok());
     CHECK(world.at(0).due_in(world.now) < 0);
   }
@@ -363,26 +363,26 @@ TEST_CASE(
     options.stall_warning_ns = 10 * kSecond;
     options.stall_shutdown_ns = 20 * kSecond;
     World world(7, options);
-    for (const int rank : {0, 3, 5}) world.ask(rank, sum_of("x"));
-    world.settle();
+    for (const int rank : {0, 3, 5}) world.submit(rank, sum_of("x"));
+    world.deliver_all();
     world.pass(6 * kSecond);
     world.pass(14 * kSecond);
     for (const int rank : {0, 3, 5}) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.status.code == Code::kStalled);
       CHECK(told.status.rank == 1);
-      CHECK(told.status.message.find("ranks 1, 2, 4, 6, which did not ask for it") !=
+      CHECK(told.status.message.find("ranks 1, 2, 4, 6, which did not request it") !=
             std::string::npos);
       CHECK(world.at(rank).idle());
     }
-    world.ask(5, sum_of("x"));  // a new attempt
+    world.submit(5, sum_of("x"));  // a new attempt
     for (const int rank : {1, 6, 2, 4}) {
-      world.ask(rank, sum_of("x"));
-      world.settle();
-      CHECK(only_told(world, rank).status.code == Code::kStalled);
-      CHECK(world.told(5).empty());
+      world.submit(rank, sum_of("x"));
+      world.deliver_all();
+      CHECK(only_response(world, rank).status.code == Code::kStalled);
+      CHECK(world.responses(5).empty());
     }
-    for (const int rank : {0, 1, 2, 3, 4, 6}) world.ask(rank, sum_of("x"));
+    for (const int rank : {0, 1, 2, 3, 4, 6}) world.submit(rank, sum_of("x"));
     CHECK(answer(world).status.is_ok());
     for (int rank = 0; rank < 7; ++rank) CHECK(world.at(rank).idle());
   }
@@ -395,21 +395,21 @@ TEST_CASE("stall: the time of a rank at a prompt does not count") {
       options.stall_warning_ns = 10 * kSecond;
       options.stall_shutdown_ns = 20 * kSecond;
       World world(7, options);
-      world.ask(failing, about(Kind::kPark, "", {1}));
+      world.submit(failing, about(Kind::kPark, "", {1}));
       for (int rank = 0; rank < 7; ++rank) {
-        if (rank != failing) world.ask(rank, sum_of("x"));
+        if (rank != failing) world.submit(rank, sum_of("x"));
       }
-      world.settle();
+      world.deliver_all();
       for (int i = 0; i < 50; ++i) world.pass(10 * kSecond);
-      for (int rank = 0; rank < 7; ++rank) CHECK(world.told(rank).empty());
-      world.ask(failing, about(Kind::kPark, "", {0}));
-      world.settle();
+      for (int rank = 0; rank < 7; ++rank) CHECK(world.responses(rank).empty());
+      world.submit(failing, about(Kind::kPark, "", {0}));
+      world.deliver_all();
       world.pass(19 * kSecond);
-      CHECK(world.told(1).empty());
+      CHECK(world.responses(1).empty());
       world.pass(kSecond);
       for (int rank = 0; rank < 7; ++rank) {
         if (rank == failing) continue;
-        const Response told = only_told(world, rank);
+        const Response told = only_response(world, rank);
         CHECK(told.status.code == Code::kStalled);
         CHECK(told.status.rank == failing);
       }
@@ -422,14 +422,14 @@ TEST_CASE("stall: a join may wait as long as it likes, and without the check not
   options.stall_warning_ns = kSecond;
   options.stall_shutdown_ns = kSecond;
   World world(2, options);
-  world.ask(1, about(Kind::kJoin, "join"));
-  world.settle();
+  world.submit(1, about(Kind::kJoin, "join"));
+  world.deliver_all();
   world.pass(100 * kSecond);
   CHECK(world.warnings.empty());
   options.stall_warning_ns = 0;
   World unchecked(2, options);
-  unchecked.ask(1, sum_of("x"));
-  unchecked.settle();
+  unchecked.submit(1, sum_of("x"));
+  unchecked.deliver_all();
   CHECK(unchecked.at(0).due_in(0) < 0);
   REQUIRE(unchecked.warnings.size() == 1);
   CHECK(unchecked.warnings[0].find("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is ignored") == 0);
@@ -437,11 +437,11 @@ TEST_CASE("stall: a join may wait as long as it likes, and without the check not
 
 TEST_CASE("a message that is none names its sender, and so does one from where none can come") {
   Controller zero(0, 3, {}), one(1, 3, {});
-  CHECK(zero.hear(2, "nonsense", 0).rank == 2);
-  CHECK(zero.hear(2, "nonsense", 0).message.find("(message of rank 2)") != std::string::npos);
-  CHECK_FALSE(one.hear(2, "nonsense", 0).is_ok());
-  CHECK_FALSE(one.hear(0, "nonsense", 0).is_ok());
-  CHECK_FALSE(one.hear(-1, "", 0).is_ok());
+  CHECK(zero.receive(2, "nonsense", 0).rank == 2);
+  CHECK(zero.receive(2, "nonsense", 0).message.find("(message of rank 2)") != std::string::npos);
+  CHECK_FALSE(one.receive(2, "nonsense", 0).is_ok());
+  CHECK_FALSE(one.receive(0, "nonsense", 0).is_ok());
+  CHECK_FALSE(one.receive(-1, "", 0).is_ok());
 }
 
 }  // namespace hvd::test

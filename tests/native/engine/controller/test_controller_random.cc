@@ -62,10 +62,10 @@ class Schedule {
   void add_sets() {
     for (std::size_t id = 0; id < plan_.sets.size(); ++id) {
       if (id > 0) world_.submit_all(about(Kind::kAddSet, "add", plan_.sets[id]));
-      world_.settle(&random_);
+      world_.deliver_all(&random_);
     }
     for (int rank = 0; rank < plan_.size; ++rank) {
-      world_.told(rank);
+      world_.responses(rank);
       for (std::size_t id = 0; id < plan_.sets.size(); ++id) {
         const auto& ranks = plan_.sets[id];
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
@@ -106,7 +106,7 @@ class Schedule {
       const std::size_t at = random_() % open_.size();
       const auto [rank, asked] = open_[at];
       open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(at));
-      world_.ask(rank, request(rank, asked, rounds(rank)[asked]));
+      world_.submit(rank, request(rank, asked, rounds(rank)[asked]));
       listen(rank);
       return true;
     }
@@ -116,7 +116,7 @@ class Schedule {
   }
 
   void listen(int rank) {
-    for (const Response& response : world_.told(rank)) {
+    for (const Response& response : world_.responses(rank)) {
       CHECK(response.status.is_ok());
       lines_[static_cast<std::size_t>(rank)].push_back(line_of(response));
       for (const std::string& name : response.names) {

@@ -1,5 +1,5 @@
-// Ranks that wait for each other, and say what else they may ask for: told where that is proven,
-// never where one of them may still come.
+// Ranks that wait for each other and report what else they may request: failed if the deadlock is
+// proven, never if a rank may still request the missing operation.
 #include <doctest/doctest.h>
 
 #include "engine/controller/deadlock.h"
@@ -16,45 +16,45 @@ ControllerOptions tree_of(int fanout) {
   return options;
 }
 
-void say(World& world, int rank, NamesInSets waits, std::vector<std::string> may_ask = {},
-         std::int64_t run = 0, std::string place = {}) {
-  world.ask(rank, request_of(Blocked{world.now, std::move(waits), std::move(may_ask), run,
-                                     std::move(place)}));
-  world.settle();
+void report(World& world, int rank, NamesInSets waits, std::vector<std::string> may_request = {},
+            std::int64_t run = 0, std::string place = {}) {
+  world.submit(rank, request_of(Blocked{world.now, std::move(waits), std::move(may_request), run,
+                                        std::move(place)}));
+  world.deliver_all();
 }
 
-void end_cell(World& world, int rank, std::int64_t run) { say(world, rank, {}, {}, run); }
+void end_cell(World& world, int rank, std::int64_t run) { report(world, rank, {}, {}, run); }
 
 void resume(World& world, int rank) {
   Blocked withdrawal;
   withdrawal.resumed = true;
-  world.ask(rank, request_of(withdrawal));
-  world.settle();
+  world.submit(rank, request_of(withdrawal));
+  world.deliver_all();
 }
 
-void nobody_is_told(World& world) {
-  for (int rank = 0; rank < world.size(); ++rank) CHECK(world.told(rank).empty());
+void check_no_error(World& world) {
+  for (int rank = 0; rank < world.size(); ++rank) CHECK(world.responses(rank).empty());
 }
 
 // All ranks carry out the same.
 void works_on(World& world, const std::string& name) {
   world.submit_all(sum_of(name));
-  world.settle();
-  for (int rank = 0; rank < world.size(); ++rank) CHECK(only_told(world, rank).status.is_ok());
+  world.deliver_all();
+  for (int rank = 0; rank < world.size(); ++rank) CHECK(only_response(world, rank).status.is_ok());
 }
 
 }  // namespace
 
 TEST_CASE("deadlock: two ranks that wait for each other are told what each waits for") {
   World world(2);
-  world.ask(0, sum_of("a"));
-  world.ask(1, sum_of("step/b"));
-  world.settle();
-  say(world, 0, {{0, "a"}});
-  nobody_is_told(world);
-  say(world, 1, {{0, "step/b"}});
+  world.submit(0, sum_of("a"));
+  world.submit(1, sum_of("step/b"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}});
+  check_no_error(world);
+  report(world, 1, {{0, "step/b"}});
   for (int rank = 0; rank < 2; ++rank) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.status.code == Code::kMismatch);
     CHECK(told.status.rank == 1 - rank);
     CHECK(told.names == std::vector<std::string>{rank == 0 ? "a" : "step/b"});
@@ -65,76 +65,77 @@ TEST_CASE("deadlock: two ranks that wait for each other are told what each waits
   works_on(world, "step/b");
 }
 
-TEST_CASE("deadlock: a rank that may still ask for what another one waits for is waited for") {
+TEST_CASE("deadlock: a rank that may still request the missing operation is waited for") {
   for (const char* part : {"a", "x/a", "step/x/a"}) {
     World world(2);
-    world.ask(0, sum_of("step/x/a#3"));
-    world.ask(1, sum_of("b"));
-    world.settle();
-    say(world, 0, {{0, "step/x/a#3"}});
-    say(world, 1, {{0, "b"}}, {"other", part});
-    nobody_is_told(world);
-    world.ask(1, sum_of("step/x/a#3"));
-    world.settle();
+    world.submit(0, sum_of("step/x/a#3"));
+    world.submit(1, sum_of("b"));
+    world.deliver_all();
+    report(world, 0, {{0, "step/x/a#3"}});
+    report(world, 1, {{0, "b"}}, {"other", part});
+    check_no_error(world);
+    world.submit(1, sum_of("step/x/a#3"));
+    world.deliver_all();
     for (int rank = 0; rank < 2; ++rank)
-      CHECK(only_told(world, rank).names == std::vector<std::string>{"step/x/a#3"});
+      CHECK(only_response(world, rank).names == std::vector<std::string>{"step/x/a#3"});
   }
 }
 
 TEST_CASE("deadlock: a part of a name is all that stands between two slashes") {
   World world(2);
-  world.ask(0, sum_of("step/extra"));
-  world.ask(1, sum_of("b"));
-  world.settle();
-  say(world, 1, {{0, "b"}}, {"tra", "step"});
-  say(world, 0, {{0, "step/extra"}});
-  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.code == Code::kMismatch);
+  world.submit(0, sum_of("step/extra"));
+  world.submit(1, sum_of("b"));
+  world.deliver_all();
+  report(world, 1, {{0, "b"}}, {"tra", "step"});
+  report(world, 0, {{0, "step/extra"}});
+  for (int rank = 0; rank < 2; ++rank)
+    CHECK(only_response(world, rank).status.code == Code::kMismatch);
 }
 
-TEST_CASE("deadlock: of what a rank has said nothing is left once it has asked for more") {
+TEST_CASE("deadlock: a report is void once its rank has requested more") {
   World world(2);
-  world.ask(0, sum_of("a"));
-  world.ask(1, sum_of("b"));
-  world.settle();
-  say(world, 0, {{0, "a"}});
-  world.ask(0, sum_of("c"));  // from a thread that it did not know of
-  world.settle();
-  say(world, 1, {{0, "b"}});
-  nobody_is_told(world);
-  say(world, 0, {{0, "a"}, {0, "c"}});
-  say(world, 1, {{0, "b"}});
-  CHECK(world.told(0).size() == 2);
-  CHECK(only_told(world, 1).status.code == Code::kMismatch);
+  world.submit(0, sum_of("a"));
+  world.submit(1, sum_of("b"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}});
+  world.submit(0, sum_of("c"));  // from a thread that it did not know of
+  world.deliver_all();
+  report(world, 1, {{0, "b"}});
+  check_no_error(world);
+  report(world, 0, {{0, "a"}, {0, "c"}});
+  report(world, 1, {{0, "b"}});
+  CHECK(world.responses(0).size() == 2);
+  CHECK(only_response(world, 1).status.code == Code::kMismatch);
 }
 
-TEST_CASE("deadlock: nor once it has been answered, though it waits for the same names again") {
+TEST_CASE("deadlock: a report is void once an operation was answered and requested again") {
   World world(2);
-  world.ask(0, sum_of("a"));
-  world.settle();
-  say(world, 0, {{0, "a"}});
+  world.submit(0, sum_of("a"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}});
   world.now += kSecond;
-  world.ask(1, sum_of("a"));
-  world.settle();
-  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.is_ok());
-  world.ask(0, sum_of("a"));
-  world.ask(1, sum_of("b"));
-  world.settle();
-  say(world, 1, {{0, "b"}});
-  nobody_is_told(world);
+  world.submit(1, sum_of("a"));
+  world.deliver_all();
+  for (int rank = 0; rank < 2; ++rank) CHECK(only_response(world, rank).status.is_ok());
+  world.submit(0, sum_of("a"));
+  world.submit(1, sum_of("b"));
+  world.deliver_all();
+  report(world, 1, {{0, "b"}});
+  check_no_error(world);
 }
 
-TEST_CASE("deadlock: a rank that looked before it was answered says nothing") {
+TEST_CASE("deadlock: a report that is older than the last answer is not sent") {
   for (const int late : {0, 1}) {
     World world(2);
     const int other = 1 - late;
     const Request said = request_of(Blocked{world.now, {{0, "a"}}, {}, 0, "", false});
     world.now += kSecond;
-    world.ask(late, sum_of("a"));  // asked for anew since
-    world.ask(other, sum_of("b"));
-    world.settle();
-    world.ask(late, said);
-    say(world, other, {{0, "b"}});
-    nobody_is_told(world);
+    world.submit(late, sum_of("a"));  // asked for anew since
+    world.submit(other, sum_of("b"));
+    world.deliver_all();
+    world.submit(late, said);
+    report(world, other, {{0, "b"}});
+    check_no_error(world);
   }
 }
 
@@ -143,14 +144,14 @@ TEST_CASE(
   for (const int fanout : {2, 64}) {
     for (const int reporter : {0, 1, 3, 5}) {
       World world(7, tree_of(fanout));
-      for (int rank = 0; rank < 6; ++rank) world.ask(rank, sum_of("x"));
-      world.ask(6, sum_of("y"));
-      world.settle();
-      say(world, 6, {{0, "y"}});
-      nobody_is_told(world);
-      say(world, reporter, {{0, "x"}});
+      for (int rank = 0; rank < 6; ++rank) world.submit(rank, sum_of("x"));
+      world.submit(6, sum_of("y"));
+      world.deliver_all();
+      report(world, 6, {{0, "y"}});
+      check_no_error(world);
+      report(world, reporter, {{0, "x"}});
       for (int rank = 0; rank < 7; ++rank) {
-        const Response told = only_told(world, rank);
+        const Response told = only_response(world, rank);
         CHECK(told.status.code == Code::kMismatch);
         CHECK(told.status.message.find("ranks 0-5 for ALLREDUCE x; rank 6 for ALLREDUCE y.") !=
               std::string::npos);
@@ -160,58 +161,59 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("deadlock: whoever waits for a rank that goes on may go on") {
+TEST_CASE("deadlock: a rank that waits for one that may proceed may proceed") {
   World world(3);
   world.submit_all(about(Kind::kAddSet, "add", {1, 2}));
-  world.settle();
-  for (int rank = 0; rank < 3; ++rank) only_told(world, rank);
-  world.ask(0, sum_of("a"));
-  world.ask(1, in_set(sum_of("b"), 1));  // with rank 2, which computes
-  world.settle();
-  say(world, 0, {{0, "a"}});
-  say(world, 1, {{1, "b"}});
-  nobody_is_told(world);
-  world.ask(2, sum_of("c"));
-  world.settle();
-  say(world, 2, {{0, "c"}});
-  CHECK(only_told(world, 0).names == std::vector<std::string>{"a"});
-  CHECK(only_told(world, 1).names == std::vector<std::string>{"b"});
-  CHECK(only_told(world, 2).names == std::vector<std::string>{"c"});
+  world.deliver_all();
+  for (int rank = 0; rank < 3; ++rank) only_response(world, rank);
+  world.submit(0, sum_of("a"));
+  world.submit(1, in_set(sum_of("b"), 1));  // with rank 2, which computes
+  world.deliver_all();
+  report(world, 0, {{0, "a"}});
+  report(world, 1, {{1, "b"}});
+  check_no_error(world);
+  world.submit(2, sum_of("c"));
+  world.deliver_all();
+  report(world, 2, {{0, "c"}});
+  CHECK(only_response(world, 0).names == std::vector<std::string>{"a"});
+  CHECK(only_response(world, 1).names == std::vector<std::string>{"b"});
+  CHECK(only_response(world, 2).names == std::vector<std::string>{"c"});
 }
 
 TEST_CASE("deadlock: ranks that have joined are not missed, and without the stall check none is") {
   World world(3);
-  world.ask(2, about(Kind::kJoin, "join"));
-  world.ask(0, sum_of("a"));
-  world.ask(1, sum_of("b"));
-  world.settle();
-  say(world, 0, {{0, "a"}});
-  say(world, 1, {{0, "b"}});
-  for (int rank = 0; rank < 2; ++rank) CHECK(only_told(world, rank).status.code == Code::kMismatch);
-  CHECK(world.told(2).empty());
+  world.submit(2, about(Kind::kJoin, "join"));
+  world.submit(0, sum_of("a"));
+  world.submit(1, sum_of("b"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}});
+  report(world, 1, {{0, "b"}});
+  for (int rank = 0; rank < 2; ++rank)
+    CHECK(only_response(world, rank).status.code == Code::kMismatch);
+  CHECK(world.responses(2).empty());
 
   ControllerOptions options;
   options.stall_warning_ns = 0;
   World unchecked(2, options);
-  unchecked.ask(0, sum_of("a"));
-  unchecked.ask(1, sum_of("b"));
-  unchecked.settle();
-  say(unchecked, 0, {{0, "a"}});
-  say(unchecked, 1, {{0, "b"}});
-  nobody_is_told(unchecked);
+  unchecked.submit(0, sum_of("a"));
+  unchecked.submit(1, sum_of("b"));
+  unchecked.deliver_all();
+  report(unchecked, 0, {{0, "a"}});
+  report(unchecked, 1, {{0, "b"}});
+  check_no_error(unchecked);
 }
 
 TEST_CASE("deadlock: C4 a rank that has ended the cell is not waited for") {
   World world(3);
-  world.ask(0, sum_of("a"));
-  world.ask(2, sum_of("a"));
-  world.settle();
-  say(world, 0, {{0, "a"}}, {}, 7, "cell 3:2");
-  say(world, 2, {{0, "a"}}, {}, 7, "cell 3:2");
-  nobody_is_told(world);
+  world.submit(0, sum_of("a"));
+  world.submit(2, sum_of("a"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}}, {}, 7, "cell 3:2");
+  report(world, 2, {{0, "a"}}, {}, 7, "cell 3:2");
+  check_no_error(world);
   end_cell(world, 1, 7);
   for (const int rank : {0, 2}) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.status.code == Code::kMismatch);
     CHECK(told.status.rank == 1);
     CHECK(told.status.message.find(
@@ -237,45 +239,45 @@ TEST_CASE(
     World world(2);
     end_cell(world, 1, 7);
     if (one.resumes) resume(world, 1);
-    world.ask(0, sum_of("a"));
-    world.settle();
-    say(world, 0, {{0, "a"}}, {}, one.waiting_run);
-    CHECK_MESSAGE(world.told(0).size() == (one.told ? 1U : 0U), one.what);
+    world.submit(0, sum_of("a"));
+    world.deliver_all();
+    report(world, 0, {{0, "a"}}, {}, one.waiting_run);
+    CHECK_MESSAGE(world.responses(0).size() == (one.told ? 1U : 0U), one.what);
   }
 }
 
-TEST_CASE("deadlock: a rank that asks after the end of its cell is not taken for ended") {
+TEST_CASE("deadlock: a rank that requests after the end of its cell has not ended") {
   World world(3);
   end_cell(world, 1, 7);
-  world.ask(1, sum_of("b"));  // from a thread that it did not know of
-  world.ask(0, sum_of("a"));
-  world.settle();
-  say(world, 0, {{0, "a"}}, {}, 7);
-  nobody_is_told(world);
+  world.submit(1, sum_of("b"));  // from a thread that it did not know of
+  world.submit(0, sum_of("a"));
+  world.deliver_all();
+  report(world, 0, {{0, "a"}}, {}, 7);
+  check_no_error(world);
 }
 
-TEST_CASE("deadlock: ranks outside of an operation's process set are not its business") {
+TEST_CASE("deadlock: ranks outside of an operation's process set do not matter") {
   World world(3);
   world.submit_all(about(Kind::kAddSet, "add", {0, 2}));
-  world.settle();
-  for (int rank = 0; rank < 3; ++rank) only_told(world, rank);
+  world.deliver_all();
+  for (int rank = 0; rank < 3; ++rank) only_response(world, rank);
   end_cell(world, 1, 7);
-  world.ask(0, in_set(sum_of("a"), 1));
-  world.settle();
-  say(world, 0, {{1, "a"}}, {}, 7);
-  nobody_is_told(world);
-  world.ask(2, in_set(sum_of("a"), 1));
-  world.settle();
-  for (const int rank : {0, 2}) CHECK(only_told(world, rank).status.is_ok());
+  world.submit(0, in_set(sum_of("a"), 1));
+  world.deliver_all();
+  report(world, 0, {{1, "a"}}, {}, 7);
+  check_no_error(world);
+  world.submit(2, in_set(sum_of("a"), 1));
+  world.deliver_all();
+  for (const int rank : {0, 2}) CHECK(only_response(world, rank).status.is_ok());
 }
 
-TEST_CASE("deadlock: what a rank says survives as a request, and nonsense is refused") {
+TEST_CASE("deadlock: a report survives as a request, and invalid ones are refused") {
   const Blocked blocked{7, {{0, "a"}, {3, ""}}, {"x", "y/z"}, 5, "cell 3:2"};
   const Result<Blocked> read = blocked_of(request_of(blocked));
   REQUIRE(read);
   CHECK(read.value().at_ns == 7);
   CHECK(read.value().waits == blocked.waits);
-  CHECK(read.value().may_ask == blocked.may_ask);
+  CHECK(read.value().may_request == blocked.may_request);
   CHECK(read.value().run == 5);
   CHECK(read.value().place == "cell 3:2");
   CHECK(!read.value().resumed);

@@ -20,7 +20,7 @@ void make_busy(World& world, bool awaited = false) {
 
 std::vector<std::vector<std::string>> names_told(World& world, int rank) {
   std::vector<std::vector<std::string>> all;
-  for (const Response& response : world.told(rank)) all.push_back(response.names);
+  for (const Response& response : world.responses(rank)) all.push_back(response.names);
   return all;
 }
 
@@ -32,7 +32,7 @@ TEST_CASE("held: what all ask for on a busy device goes as one on every rank whe
   World world(3);
   make_busy(world);
   for (const char* name : {"a", "b", "c"}) world.submit_all(on_a_device(name));
-  world.settle();
+  world.deliver_all();
   CHECK(world.at(0).holds_on_devices());
   for (int rank = 0; rank < 3; ++rank) CHECK(names_told(world, rank).empty());
   CHECK(world.at(0).due_in(world.now) == 100'000);
@@ -43,7 +43,7 @@ TEST_CASE("held: what all ask for on a busy device goes as one on every rank whe
   // The same by the cache's numbers.
   make_busy(world);
   for (const char* name : {"a", "b", "c"}) world.submit_all(on_a_device(name));
-  world.settle();
+  world.deliver_all();
   CHECK(names_told(world, 2).empty());
   world.at(0).in_flight({});
   world.pass(0);
@@ -56,15 +56,15 @@ TEST_CASE("held: its number in the cache stays its own though other names need r
   World world(2, options);
   const auto on_host = [&](const std::string& name) {
     world.submit_all(sum_of(name));
-    world.settle();
+    world.deliver_all();
     for (int rank = 0; rank < 2; ++rank) CHECK(names_told(world, rank) == Names{{name}});
   };
   world.submit_all(on_a_device("x"));
-  world.settle();
+  world.deliver_all();
   for (int rank = 0; rank < 2; ++rank) CHECK(names_told(world, rank) == Names{{"x"}});
   make_busy(world);
   world.submit_all(on_a_device("x"));
-  world.settle();
+  world.deliver_all();
   for (const char* name : {"a", "b", "c"}) on_host(name);
   world.at(0).in_flight({});
   world.pass(0);
@@ -75,12 +75,12 @@ TEST_CASE("held: a user who waits lets it go, unless somebody has still to ask f
   World world(2);
   make_busy(world);
   world.submit_all(on_a_device("a"));
-  world.ask(1, on_a_device("b"));
-  world.settle();
+  world.submit(1, on_a_device("b"));
+  world.deliver_all();
   make_busy(world, true);
   world.pass(0);
   CHECK(names_told(world, 1).empty());  // b is on its way
-  world.ask(0, on_a_device("b"));
+  world.submit(0, on_a_device("b"));
   make_busy(world, true);
   world.pass(0);
   for (int rank = 0; rank < 2; ++rank) CHECK(names_told(world, rank) == Names{{"a", "b"}});
@@ -90,19 +90,19 @@ TEST_CASE("held: a set without rank 0 goes at once, and one with rank 0 does not
   World world(3);
   world.submit_all(about(Kind::kAddSet, "others", {1, 2}));
   world.submit_all(about(Kind::kAddSet, "mine", {0, 2}));
-  world.settle();
-  for (int rank = 0; rank < 3; ++rank) CHECK(world.told(rank).size() == 2);
+  world.deliver_all();
+  for (int rank = 0; rank < 3; ++rank) CHECK(world.responses(rank).size() == 2);
   make_busy(world);
-  for (const int rank : {1, 2}) world.ask(rank, on_a_device("x", 1));
-  for (const int rank : {0, 2}) world.ask(rank, on_a_device("x", 2));
-  world.settle();
+  for (const int rank : {1, 2}) world.submit(rank, on_a_device("x", 1));
+  for (const int rank : {0, 2}) world.submit(rank, on_a_device("x", 2));
+  world.deliver_all();
   CHECK(names_told(world, 1) == Names{{"x"}});
-  CHECK(only_told(world, 2).set == 1);
+  CHECK(only_response(world, 2).set == 1);
   CHECK(world.at(0).holds_on_devices());
   world.at(0).in_flight({});
   world.pass(0);
-  CHECK(only_told(world, 0).set == 2);
-  CHECK(only_told(world, 2).set == 2);
+  CHECK(only_response(world, 0).set == 2);
+  CHECK(only_response(world, 2).set == 2);
 }
 
 TEST_CASE("held: it goes before all have joined, before a set changes, and before a rank leaves") {
@@ -111,17 +111,17 @@ TEST_CASE("held: it goes before all have joined, before a set changes, and befor
     World world(2);
     make_busy(world);
     world.submit_all(on_a_device("a"));
-    world.settle();
+    world.deliver_all();
     CHECK(names_told(world, 1).empty());
     if (kind == Kind::kLeave) {
-      world.ask(1, about(kind, ""));
+      world.submit(1, about(kind, ""));
     } else {
       world.submit_all(kind == Kind::kJoin ? about(kind, "x") : about(kind, "x", {0}));
     }
-    world.settle();
+    world.deliver_all();
     CHECK_FALSE(world.at(0).holds_on_devices());
     for (int rank = 0; rank < 2; ++rank) {
-      const std::vector<Response> told = world.told(rank);
+      const std::vector<Response> told = world.responses(rank);
       REQUIRE(told.size() == 2);
       CHECK(told[0].names == std::vector<std::string>{"a"});
       CHECK(told[0].status.is_ok());

@@ -109,11 +109,11 @@ TEST_CASE("an allgather's response carries every rank's rows, tensor by tensor")
     Request request = of_kind(Kind::kAllgather, "x", {rank * 10, 4});
     request.tensors.push_back(request.tensors[0]);
     request.tensors[1].shape = {rank + 1};
-    world.ask(rank, request);
+    world.submit(rank, request);
   }
-  world.settle();
+  world.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
-    CHECK(only_told(world, rank).sizes == std::vector<std::int64_t>{0, 10, 20, 1, 2, 3});
+    CHECK(only_response(world, rank).sizes == std::vector<std::int64_t>{0, 10, 20, 1, 2, 3});
   }
 }
 
@@ -122,11 +122,11 @@ TEST_CASE("an alltoall's response carries every rank's splits") {
   for (const int rank : {1, 0}) {
     Request request = of_kind(Kind::kAlltoall, "x", {10});
     request.sizes = {rank, 10 - rank};
-    world.ask(rank, request);
+    world.submit(rank, request);
   }
-  world.settle();
+  world.deliver_all();
   for (int rank = 0; rank < 2; ++rank) {
-    CHECK(only_told(world, rank).sizes == std::vector<std::int64_t>{0, 10, 1, 9});
+    CHECK(only_response(world, rank).sizes == std::vector<std::int64_t>{0, 10, 1, 9});
   }
 }
 
@@ -139,12 +139,12 @@ TEST_CASE("an allreduce is shared when all ranks name the same place, and only t
       request.tensors.push_back(request.tensors[0]);
       request.tensors[0].place = 64;
       request.tensors[1].place = rank == 0 ? a : b;
-      world.ask(rank, request);
+      world.submit(rank, request);
     }
-    world.settle();
-    const Response told = only_told(world, 1);
+    world.deliver_all();
+    const Response told = only_response(world, 1);
     CHECK(told.status.is_ok());
-    CHECK(only_told(world, 0).shared == told.shared);
+    CHECK(only_response(world, 0).shared == told.shared);
     return told.shared;
   };
   CHECK(shared(128, 128));
@@ -158,20 +158,20 @@ TEST_CASE("a mismatch reaches every rank, nothing else is lost, and the name wor
     ControllerOptions options;
     options.fanout = fanout;
     World world(7, options);
-    world.ask(0, sum_of("other"));
-    for (int rank = 0; rank < 7; ++rank) world.ask(rank, sum_of("x", {rank == 5 ? 3 : 2}));
-    world.settle();
+    world.submit(0, sum_of("other"));
+    for (int rank = 0; rank < 7; ++rank) world.submit(rank, sum_of("x", {rank == 5 ? 3 : 2}));
+    world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.status.code == Code::kMismatch);
       CHECK(told.status.rank == 5);
       CHECK(told.status.message.find("(ranks 0-4, 6: [2]; rank 5: [3])") != std::string::npos);
     }
     world.submit_all(sum_of("x"));
-    for (int rank = 1; rank < 7; ++rank) world.ask(rank, sum_of("other"));
-    world.settle();
+    for (int rank = 1; rank < 7; ++rank) world.submit(rank, sum_of("other"));
+    world.deliver_all();
     for (int rank = 0; rank < 7; ++rank) {
-      const std::vector<Response> told = world.told(rank);
+      const std::vector<Response> told = world.responses(rank);
       REQUIRE(told.size() == 2);
       CHECK(told[0].status.is_ok());
       CHECK(told[1].names == std::vector<std::string>{"other"});

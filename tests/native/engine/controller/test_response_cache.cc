@@ -10,10 +10,10 @@ namespace {
 
 void agree_on(World& world, const std::vector<Request>& requests) {
   for (const Request& request : requests) world.submit_all(request);
-  world.settle();
+  world.deliver_all();
   for (int rank = 0; rank < world.size(); ++rank) {
     std::size_t names = 0;
-    for (const Response& response : world.told(rank)) {
+    for (const Response& response : world.responses(rank)) {
       CHECK(response.status.is_ok());
       names += response.names.size();
     }
@@ -39,24 +39,24 @@ ControllerOptions with_capacity(std::size_t capacity) {
 TEST_CASE("cache: slots are given in order, and the least recently used one goes first") {
   CacheLru order(3);
   order.begin_round();
-  CHECK(order.take() == 0);
-  CHECK(order.take() == 1);
-  CHECK(order.take() == 2);
-  CHECK(order.take() == -1);  // all of them are of this round
+  CHECK(order.allocate() == 0);
+  CHECK(order.allocate() == 1);
+  CHECK(order.allocate() == 2);
+  CHECK(order.allocate() == -1);  // all of them are of this round
   CHECK_FALSE(order.was_full());
   order.begin_round();
   order.touch(0);
-  CHECK(order.take() == 1);
+  CHECK(order.allocate() == 1);
   CHECK(order.was_full());
-  CHECK(order.take() == 2);
-  CHECK(order.take() == -1);
+  CHECK(order.allocate() == 2);
+  CHECK(order.allocate() == -1);
   order.free(1);
-  CHECK(order.take() == 1);
+  CHECK(order.allocate() == 1);
   order.begin_round();
-  CHECK(order.take() == 0);
+  CHECK(order.allocate() == 0);
   CacheLru none(0);
   none.begin_round();
-  CHECK(none.take() == -1);
+  CHECK(none.allocate() == -1);
 }
 
 TEST_CASE("cache: from the second time on an agreement is a few bytes, whatever the name") {
@@ -106,8 +106,8 @@ TEST_CASE("cache: new parameters on all ranks replace the old ones") {
   World world(3);
   for (const std::int64_t rows : {4, 4, 9, 9, 4}) {
     world.submit_all(sum_of("x", {rows}));
-    world.settle();
-    for (int rank = 0; rank < 3; ++rank) CHECK(only_told(world, rank).status.is_ok());
+    world.deliver_all();
+    for (int rank = 0; rank < 3; ++rank) CHECK(only_response(world, rank).status.is_ok());
   }
 }
 
@@ -115,10 +115,10 @@ TEST_CASE("cache: new parameters on some ranks are a mismatch, and everything wo
   World world(3);
   cost(world, sum_of("x", {4}));
   const std::size_t known = cost(world, sum_of("x", {4}));
-  for (int rank = 0; rank < 3; ++rank) world.ask(rank, sum_of("x", {rank == 2 ? 5 : 4}));
-  world.settle();
+  for (int rank = 0; rank < 3; ++rank) world.submit(rank, sum_of("x", {rank == 2 ? 5 : 4}));
+  world.deliver_all();
   for (int rank = 0; rank < 3; ++rank) {
-    const Response told = only_told(world, rank);
+    const Response told = only_response(world, rank);
     CHECK(told.status.code == Code::kMismatch);
     CHECK(told.status.message.find("(ranks 0, 1: [4]; rank 2: [5])") != std::string::npos);
   }
@@ -131,11 +131,11 @@ TEST_CASE("cache: each rank's bit means its own request") {
   World world(3);
   const auto gather = [&](std::int64_t rows_of_two) {
     for (int rank = 0; rank < 3; ++rank) {
-      world.ask(rank, of_kind(Kind::kAllgather, "x", {rank == 2 ? rows_of_two : rank, 2}));
+      world.submit(rank, of_kind(Kind::kAllgather, "x", {rank == 2 ? rows_of_two : rank, 2}));
     }
-    world.settle();
+    world.deliver_all();
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(only_told(world, rank).sizes == std::vector<std::int64_t>{0, 1, rows_of_two});
+      CHECK(only_response(world, rank).sizes == std::vector<std::int64_t>{0, 1, rows_of_two});
     }
     return world.bytes();
   };
@@ -151,13 +151,13 @@ TEST_CASE("cache: fused responses are one item of numbers, their sizes in order"
     for (int rank = 0; rank < 2; ++rank) {
       Request two = of_kind(Kind::kAllgather, "a", {rank + 1});
       two.tensors.push_back(two.tensors[0]);
-      world.at(rank).ask(two, 0);
-      world.at(rank).ask(of_kind(Kind::kAllgather, "b", {rank + 5}), 0);
+      world.at(rank).submit(two, 0);
+      world.at(rank).submit(of_kind(Kind::kAllgather, "b", {rank + 5}), 0);
       world.collect(rank);
     }
-    world.settle();
+    world.deliver_all();
     for (int rank = 0; rank < 2; ++rank) {
-      const Response told = only_told(world, rank);
+      const Response told = only_response(world, rank);
       CHECK(told.names == std::vector<std::string>{"a", "b"});
       CHECK(told.sizes == std::vector<std::int64_t>{1, 2, 1, 2, 5, 6});
     }
@@ -171,30 +171,30 @@ TEST_CASE("cache: a bit for a slot that means something else by now is asked for
   ControllerOptions options = with_capacity(1);
   Controller zero(0, 2, options), one(1, 2, options);
   const auto carry = [](Controller& from, Controller& to, int rank) {
-    News news = from.take(0);
+    News news = from.poll(0);
     for (const OutgoingMessage& outgoing : news.outgoing)
-      CHECK(to.hear(rank, outgoing.bytes, 0).is_ok());
+      CHECK(to.receive(rank, outgoing.bytes, 0).is_ok());
     return news.agenda;
   };
-  for (Controller* controller : {&zero, &one}) controller->ask(sum_of("a"), 0);
+  for (Controller* controller : {&zero, &one}) controller->submit(sum_of("a"), 0);
   carry(one, zero, 1);
   carry(zero, one, 0);
-  one.take(0);
+  one.poll(0);
   // Rank 1 asks for "b" and, with its bit, for "a" before it hears that the slot is now "b"'s.
-  one.ask(sum_of("b"), 0);
+  one.submit(sum_of("b"), 0);
   carry(one, zero, 1);
-  zero.ask(sum_of("b"), 0);
-  News late = zero.take(0);
-  one.ask(sum_of("a"), 0);
+  zero.submit(sum_of("b"), 0);
+  News late = zero.poll(0);
+  one.submit(sum_of("a"), 0);
   carry(one, zero, 1);
   for (const OutgoingMessage& outgoing : late.outgoing)
-    CHECK(one.hear(0, outgoing.bytes, 0).is_ok());
-  CHECK(one.take(0).agenda.at(0).names == std::vector<std::string>{"b"});
-  zero.ask(sum_of("a"), 0);
+    CHECK(one.receive(0, outgoing.bytes, 0).is_ok());
+  CHECK(one.poll(0).agenda.at(0).names == std::vector<std::string>{"b"});
+  zero.submit(sum_of("a"), 0);
   CHECK(carry(zero, one, 0).empty());  // only: ask again
   CHECK(carry(one, zero, 1).empty());
   CHECK(carry(zero, one, 0).at(0).names == std::vector<std::string>{"a"});
-  CHECK(one.take(0).agenda.at(0).names == std::vector<std::string>{"a"});
+  CHECK(one.poll(0).agenda.at(0).names == std::vector<std::string>{"a"});
   CHECK(zero.idle());
   CHECK(one.idle());
 }

@@ -24,8 +24,8 @@ RequestList asks_to(const News& news, int to) {
 }
 
 void hand(Controller& from, int rank, Controller& to) {
-  for (const OutgoingMessage& outgoing : from.take(0).outgoing)
-    CHECK(to.hear(rank, outgoing.bytes, 0).is_ok());
+  for (const OutgoingMessage& outgoing : from.poll(0).outgoing)
+    CHECK(to.receive(rank, outgoing.bytes, 0).is_ok());
 }
 
 }  // namespace
@@ -59,26 +59,26 @@ TEST_CASE("the tree: everybody has one way to rank 0, and subtrees are disjoint"
 TEST_CASE("a tree node sends once for its whole subtree") {
   // 0: 1 2; 1: 3 4
   Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
-  three.ask(sum_of("x"), 0);
-  tree_node.ask(sum_of("x"), 0);
+  three.submit(sum_of("x"), 0);
+  tree_node.submit(sum_of("x"), 0);
   hand(three, 3, tree_node);
-  CHECK(tree_node.take(0).outgoing.empty());
+  CHECK(tree_node.poll(0).outgoing.empty());
   CHECK(tree_node.waiting().at(0).missing == std::vector<int>{4});
-  four.ask(sum_of("x"), 0);
+  four.submit(sum_of("x"), 0);
   hand(four, 4, tree_node);
-  const RequestList requests = asks_to(tree_node.take(0), 0);
+  const RequestList requests = asks_to(tree_node.poll(0), 0);
   REQUIRE(requests.full.size() == 1);
   CHECK(requests.full[0].ranks.empty());  // all of us
 }
 
 TEST_CASE("a tree node passes requests that differ on with the ranks that make them") {
   Controller tree_node(1, 5, tree_of(2)), three(3, 5, tree_of(2)), four(4, 5, tree_of(2));
-  three.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
-  four.ask(of_kind(Kind::kAllgather, "x", {4}), 0);
-  tree_node.ask(of_kind(Kind::kAllgather, "x", {3}), 0);
+  three.submit(of_kind(Kind::kAllgather, "x", {3}), 0);
+  four.submit(of_kind(Kind::kAllgather, "x", {4}), 0);
+  tree_node.submit(of_kind(Kind::kAllgather, "x", {3}), 0);
   hand(three, 3, tree_node);
   hand(four, 4, tree_node);
-  const RequestList requests = asks_to(tree_node.take(0), 0);
+  const RequestList requests = asks_to(tree_node.poll(0), 0);
   REQUIRE(requests.full.size() == 2);
   CHECK(requests.full[0].request.tensors.at(0).shape.at(0) == 3);
   CHECK(requests.full[0].ranks == std::vector<int>{1, 3});
@@ -88,21 +88,21 @@ TEST_CASE("a tree node passes requests that differ on with the ranks that make t
 TEST_CASE("a tree node's bit means that all below have set theirs") {
   World world(7, tree_of(2));
   world.submit_all(sum_of("x"));
-  world.settle();
+  world.deliver_all();
   world.outgoing();
   world.submit_all(sum_of("x"));
-  world.settle();
+  world.deliver_all();
   CHECK(world.outgoing() == 12);  // one up and one down for each of six edges
-  for (int rank = 0; rank < 7; ++rank) CHECK(world.told(rank).size() == 2);
+  for (int rank = 0; rank < 7; ++rank) CHECK(world.responses(rank).size() == 2);
 }
 
 TEST_CASE("a subtree without members hears nothing of a set") {
   World world(7, tree_of(2));  // 1: 3 4, 2: 5 6
   world.submit_all(about(Kind::kAddSet, "add", {2, 5}));
-  world.settle();
+  world.deliver_all();
   world.outgoing();
-  for (const int rank : {2, 5}) world.ask(rank, in_set(sum_of("x"), 1));
-  world.settle();
+  for (const int rank : {2, 5}) world.submit(rank, in_set(sum_of("x"), 1));
+  world.deliver_all();
   CHECK(world.outgoing() == 4);  // 5 to 2, 2 to 0, 0 to 2, 2 to 5
 }
 
@@ -111,32 +111,32 @@ TEST_CASE(
   ControllerOptions options = tree_of(2);
   options.stall_warning_ns = 100;
   Controller tree_node(1, 5, options);
-  tree_node.ask(sum_of("x"), 0);
-  CHECK(tree_node.take(10).outgoing.empty());
+  tree_node.submit(sum_of("x"), 0);
+  CHECK(tree_node.poll(10).outgoing.empty());
   CHECK(tree_node.due_in(10) == 40);
-  CHECK(asks_to(tree_node.take(50), 0).full.at(0).ranks == std::vector<int>{1});
+  CHECK(asks_to(tree_node.poll(50), 0).full.at(0).ranks == std::vector<int>{1});
   CHECK(tree_node.due_in(50) < 0);
-  tree_node.ask(sum_of("y"), 60);
-  CHECK(tree_node.take(60).outgoing.empty());
-  tree_node.gone(3, 61);
-  const RequestList requests = asks_to(tree_node.take(61), 0);
+  tree_node.submit(sum_of("y"), 60);
+  CHECK(tree_node.poll(60).outgoing.empty());
+  tree_node.peer_left(3, 61);
+  const RequestList requests = asks_to(tree_node.poll(61), 0);
   REQUIRE(requests.full.size() == 2);
   CHECK(requests.full[0].request.name == "y");
   CHECK(requests.full[1].request.kind == Kind::kLeave);
   CHECK(requests.full[1].ranks == std::vector<int>{3});
-  tree_node.ask(sum_of("z"), 62);
-  CHECK(asks_to(tree_node.take(62), 0).full.at(0).request.name == "z");
+  tree_node.submit(sum_of("z"), 62);
+  CHECK(asks_to(tree_node.poll(62), 0).full.at(0).request.name == "z");
 }
 
 TEST_CASE("a tree node refuses requests of ranks that are not below it") {
   Controller tree_node(1, 5, tree_of(2));
   RequestList requests;
   requests.full = {{sum_of("x"), {2}}};
-  CHECK(tree_node.hear(3, encode(requests), 0).rank == 3);
+  CHECK(tree_node.receive(3, encode(requests), 0).rank == 3);
   requests.full = {{sum_of("x"), {4}}};
-  CHECK_FALSE(tree_node.hear(3, encode(requests), 0).is_ok());
+  CHECK_FALSE(tree_node.receive(3, encode(requests), 0).is_ok());
   requests.full = {{sum_of("x"), {3}}};
-  CHECK(tree_node.hear(3, encode(requests), 0).is_ok());
+  CHECK(tree_node.receive(3, encode(requests), 0).is_ok());
 }
 
 }  // namespace hvd::test

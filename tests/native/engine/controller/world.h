@@ -60,27 +60,27 @@ class World {
   Controller& at(int rank) { return *controllers_[static_cast<std::size_t>(rank)]; }
   std::int64_t now = 0;
 
-  void ask(int rank, Request request) {
-    at(rank).ask(std::move(request), now);
+  void submit(int rank, Request request) {
+    at(rank).submit(std::move(request), now);
     collect(rank);
   }
   void submit_all(const Request& request) {
-    for (int rank = 0; rank < size(); ++rank) ask(rank, request);
+    for (int rank = 0; rank < size(); ++rank) submit(rank, request);
   }
-  // Takes what is due at this rank.
+  // Collect what is due at this rank.
   void collect(int rank) {
-    News news = at(rank).take(now);
+    News news = at(rank).poll(now);
     for (OutgoingMessage& outgoing : news.outgoing) {
       bytes_ += outgoing.bytes.size();
-      ++letters_;
+      ++messages_;
       channels_[{rank, outgoing.to}].push_back(std::move(outgoing.bytes));
     }
     auto& agenda = agendas_[static_cast<std::size_t>(rank)];
     for (Response& response : news.agenda) agenda.push_back(std::move(response));
     for (std::string& warning : news.warnings) warnings.push_back(std::move(warning));
-    for (Ready& one : news.ready) ready.push_back(std::move(one));
+    for (Ready& request : news.ready) ready.push_back(std::move(request));
   }
-  // Delivers one letter; false: there is none.
+  // Deliver one message; false: none is in flight.
   bool deliver(std::mt19937* random = nullptr) {
     if (channels_.empty()) return false;
     auto channel = channels_.begin();
@@ -89,24 +89,24 @@ class World {
     const std::string bytes = std::move(channel->second.front());
     channel->second.pop_front();
     if (channel->second.empty()) channels_.erase(channel);
-    const Status status = at(to).hear(from, bytes, now);
+    const Status status = at(to).receive(from, bytes, now);
     CHECK_MESSAGE(status.is_ok(), status.message);
     collect(to);
     return true;
   }
-  void settle(std::mt19937* random = nullptr) {
+  void deliver_all(std::mt19937* random = nullptr) {
     while (deliver(random)) continue;
   }
   void pass(std::int64_t ns) {
     now += ns;
     for (int rank = 0; rank < size(); ++rank) collect(rank);
-    settle();
+    deliver_all();
   }
-  // What a rank has been told since it was asked last.
-  std::vector<Response> told(int rank) {
+  // The responses of a rank since the last call.
+  std::vector<Response> responses(int rank) {
     return std::exchange(agendas_[static_cast<std::size_t>(rank)], {});
   }
-  std::size_t outgoing() { return std::exchange(letters_, 0); }
+  std::size_t outgoing() { return std::exchange(messages_, 0); }
   std::size_t bytes() { return std::exchange(bytes_, 0); }
 
   std::vector<std::string> warnings;
@@ -116,14 +116,14 @@ class World {
   std::vector<std::unique_ptr<Controller>> controllers_;
   std::vector<std::vector<Response>> agendas_;
   std::map<std::pair<int, int>, std::deque<std::string>> channels_;
-  std::size_t letters_ = 0, bytes_ = 0;
+  std::size_t messages_ = 0, bytes_ = 0;
 };
 
-// The only thing that this rank was told.
-inline Response only_told(World& world, int rank) {
-  const std::vector<Response> told = world.told(rank);
-  REQUIRE(told.size() == 1);
-  return told.front();
+// The only response that this rank received.
+inline Response only_response(World& world, int rank) {
+  const std::vector<Response> responses = world.responses(rank);
+  REQUIRE(responses.size() == 1);
+  return responses.front();
 }
 
 }  // namespace hvd::test

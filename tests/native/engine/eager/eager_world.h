@@ -53,7 +53,7 @@ class EagerWorld {
       ranks_.push_back(std::make_unique<Rank>(rank, size, options));
     }
     for (const std::string name : {"x", "y"}) {  // what has been agreed on once is cached
-      for (int rank = 0; rank < size; ++rank) ask(rank, name);
+      for (int rank = 0; rank < size; ++rank) submit(rank, name);
       while (deliver_one()) continue;
     }
     for (auto& rank : ranks_) rank->done.clear();
@@ -98,7 +98,7 @@ class EagerWorld {
     const Call call = scripts_[at_(rank)][ranks_[at_(rank)]->next++];
     Rank& one = *ranks_[at_(rank)];
     if (call.how == Call::How::kLeaves) {
-      one.controller.ask(about(Kind::kLeave, ""), now);
+      one.controller.submit(about(Kind::kLeave, ""), now);
       one.leaves = true;
       return collect(rank);
     }
@@ -106,7 +106,7 @@ class EagerWorld {
     one.waiting[call.name] = call.how == Call::How::kWaits;
     // As the engine: only who waits, and has nothing to do.
     if (call.how == Call::How::kWaits && one.waiting.size() == 1) {
-      const auto tag = one.controller.ask_eagerly(sum_of(call.name), now);
+      const auto tag = one.controller.submit_eagerly(sum_of(call.name), now);
       if (tag) {
         for (int peer = 0; peer < size(); ++peer) {
           if (peer != rank) data_[{rank, peer}].push_back({*tag, one.calls[call.name]});
@@ -114,20 +114,20 @@ class EagerWorld {
         return collect(rank);
       }
     }
-    one.controller.ask(sum_of(call.name), now);
+    one.controller.submit(sum_of(call.name), now);
     collect(rank);
   }
-  void ask(int rank, const std::string& name) {
+  void submit(int rank, const std::string& name) {
     Rank& one = *ranks_[at_(rank)];
     one.waiting[name] = false;
-    one.controller.ask(sum_of(name), now);
+    one.controller.submit(sum_of(name), now);
     collect(rank);
   }
   void message(int from, int to) {
     auto& channel = messages_[{from, to}];
     const std::string bytes = std::move(channel.front());
     channel.pop_front();
-    const Status status = at(to).hear(from, bytes, now);
+    const Status status = at(to).receive(from, bytes, now);
     if (!status) wrong = status.message;
     collect(to);
   }
@@ -198,14 +198,14 @@ class EagerWorld {
     Rank& one = *ranks_[at_(rank)];
     for (int peer = 0; peer < size(); ++peer) {
       const EagerRounds& rounds = one.controller.eager();
-      if (peer == rank || !rounds.open() || rounds.has_come(peer)) continue;
+      if (peer == rank || !rounds.open() || rounds.has_received(peer)) continue;
       auto& link = one.links[peer];
       while (!link.empty() && link.front().tag.position < rounds.position()) link.pop_front();
       if (link.empty() || link.front().tag.position != rounds.position()) continue;
-      const Status status = one.controller.eager_came(peer, link.front().tag.slot, now);
+      const Status status = one.controller.eager_received(peer, link.front().tag.slot, now);
       if (!status) wrong = status.message;
     }
-    News news = one.controller.take(now);
+    News news = one.controller.poll(now);
     for (OutgoingMessage& outgoing : news.outgoing) {
       ++letters;
       messages_[{rank, outgoing.to}].push_back(std::move(outgoing.bytes));

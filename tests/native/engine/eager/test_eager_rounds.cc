@@ -76,8 +76,8 @@ TEST_CASE("an eager round is dead where two ranks have sent for different sums")
   world.deliver_all();
   CHECK(world.done(0).empty());
   CHECK(world.at(0).waiting().size() == 2);  // each waits for the other, as without rounds
-  world.ask(0, "y");
-  world.ask(1, "x");
+  world.submit(0, "y");
+  world.submit(1, "x");
   world.deliver_all();
   CHECK(world.done(0) == world.done(1));
   CHECK(world.done(0).size() == 2);
@@ -88,11 +88,11 @@ TEST_CASE("an eager round that another thread's call overtakes is ended by its w
   // Rank 0 is bound; rank 1 comes later.
   EagerWorld world({{waits("x")}, {waits("x")}});
   world.call(0);
-  world.ask(0, "y");
+  world.submit(0, "y");
   world.deliver_all();  // void, and rank 1's promise
   CHECK(world.letters == 2);
   world.call(1);
-  world.ask(1, "y");
+  world.submit(1, "y");
   world.deliver_all();
   CHECK(world.done(0) == world.done(1));
   CHECK(world.done(0).size() == 2);
@@ -102,13 +102,13 @@ TEST_CASE("an eager round that another thread's call overtakes is ended by its w
 TEST_CASE("an eager round: data that cross the word that it is over count") {
   EagerWorld world({{waits("x")}, {waits("x")}});
   world.call(0);
-  world.ask(0, "y");  // void is on its way
+  world.submit(0, "y");  // void is on its way
   world.call(1);
   exchange(world);
   CHECK(world.done(0) == Done{"x"});
   CHECK(world.done(1) == Done{"x"});
   world.deliver_all();
-  world.ask(1, "y");
+  world.submit(1, "y");
   world.deliver_all();
   CHECK(world.done(0) == Done{"x", "(y)"});
   CHECK(world.done(1) == Done{"x", "(y)"});
@@ -217,9 +217,9 @@ TEST_CASE("eager rounds: what was never agreed on, and process sets, go the ordi
   world.settle();
   CHECK(world.done(0) == Done{"(z)", "z"});
   for (int rank = 0; rank < 2; ++rank) {
-    world.at(rank).ask(about(Kind::kAddSet, "add", {0}), 0);
+    world.at(rank).submit(about(Kind::kAddSet, "add", {0}), 0);
   }
-  for (int rank = 0; rank < 2; ++rank) CHECK_FALSE(world.at(rank).ask_eagerly(sum_of("z"), 0));
+  for (int rank = 0; rank < 2; ++rank) CHECK_FALSE(world.at(rank).submit_eagerly(sum_of("z"), 0));
 }
 
 }  // namespace hvd::test
