@@ -2,7 +2,7 @@
 
 ``init`` connects to the agent's socket, once per process. A thread sleeps there until the agent requests the rank's
 state. If C code keeps the GIL and the thread cannot run, the agent sends a signal and reads the stacks that its handler
-writes. The agent also relays messages between this rank and the driver of its job (core/driver_channel.py).
+writes. The agent also relays messages between this rank and the driver of its job (core/elastic_worker.py).
 """
 
 from __future__ import annotations

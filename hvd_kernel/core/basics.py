@@ -1,6 +1,6 @@
-"""Names that every frontend has: init and shutdown, the place among the ranks, reductions (Horovod's basics).
+"""Names of every frontend: init and shutdown, rank and size, reductions (Horovod's basics).
 
-What asks how the core was built is in build_info: of Horovod's frontends, and not loaded where none is in use.
+Queries about how the core was built are in build_info, which only Horovod's frontends load.
 """
 
 from __future__ import annotations

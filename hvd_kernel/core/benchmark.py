@@ -1,4 +1,4 @@
-"""Benchmark of this machine, asked by its ranks: ``hvd.bench()``."""
+"""Benchmark of this machine, run by its ranks: ``hvd.bench()``."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ _NAME = "hvd.bench"
 
 
 def bench() -> Measured:
-    """Measure what allreduce gives on rank 0's host; return it on every rank: a table, in a notebook also a picture.
+    """Measure the bandwidth of allreduce on rank 0's host; return a table, in a notebook with a picture, on every rank.
 
-    As many fresh processes as there are ranks of this job on that host, two at least, reduce tensors of 4 KiB to 64 MiB
-    in turn with this package, Gloo and the MPI of this environment, beside a copy in memory, which no allreduce beats.
-    It takes about half a minute, in which the ranks of the job wait. The times of this machine are kept in the user's
-    cache folder, where the notebook's panel finds them.
+    New processes, one per rank of this job on that host and at least two, reduce tensors of 4 KiB to 64 MiB in turn
+    with this package, Gloo and the MPI of this environment, and measure a copy in memory as the upper bound. It takes
+    about half a minute, in which the ranks of the job wait. The results are stored in the user's cache folder, where
+    the notebook's panel reads them.
 
-    Before ``init`` it is this process alone that asks; afterwards every rank has to call it.
+    Before ``init`` this process measures alone; afterwards every rank has to call it.
 
     Raises
     ------
     ClusterError
-        The measurement failed; the message carries what its ranks wrote.
+        The measurement failed; the message contains the output of its processes.
 
     Examples
     --------
     ``python train.py``, or a cell on the ranks::
 
-        found = hvd.bench()
-        print(found)                    # the table
-        found.results[0]["busbw"]       # bytes per second, of the first contender at the first size
+        measured = hvd.bench()
+        print(measured)                 # the table
+        measured.results[0]["busbw"]    # bytes per second, of the first contender at the first size
 
     >>> callable(hvd.bench)
     True
     """
-    from hvd_kernel.processes.resources.measurement import measure  # noqa: PLC0415 - a job that asks for none goes without
+    from hvd_kernel.processes.resources.measurement import measure  # noqa: PLC0415 - most jobs do not measure
 
     if not session.is_initialized() or session.size() == 1:
         return measure(_FEWEST)
-    found: Measured | str = ""
+    measured: Measured | str = ""
     if session.rank() == 0:
         try:
-            found = measure(max(_FEWEST, session.local_size()))
+            measured = measure(max(_FEWEST, session.local_size()))
         except ClusterError as error:
-            found = str(error)
-    found = ops.broadcast_object(found, 0, _NAME)
-    if isinstance(found, str):
-        raise ClusterError(found)
-    return found
+            measured = str(error)
+    measured = ops.broadcast_object(measured, 0, _NAME)
+    if isinstance(measured, str):
+        raise ClusterError(measured)
+    return measured

@@ -1,7 +1,8 @@
 """Build queries of Horovod scripts (``mpi_built``), of any framework. All are callable before ``init``.
 
-Our core stands where Horovod's Gloo stands (sockets and shared memory, no MPI underneath), so ``gloo_*`` say yes.
-``*_built`` is what could be used here, as ``hvdrun --check-build`` prints it; ``mpi_enabled``: these ranks are MPI's.
+Our core takes the role of Horovod's Gloo (sockets and shared memory, without MPI), so ``gloo_*`` return True.
+``*_built`` returns what could be used here, as ``hvdrun --check-build`` prints it; ``mpi_enabled`` whether MPI connects
+these ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 
 
 def mpi_enabled() -> bool:
-    """Tell whether MPI has brought these ranks together, as ``mpirun`` and ``hvdrun --mpi`` do.
+    """Return whether MPI connects these ranks, as with ``mpirun`` and ``hvdrun --mpi``.
 
     Examples
     --------
@@ -39,7 +40,7 @@ def mpi_enabled() -> bool:
 
 
 def mpi_built() -> bool:
-    """Tell whether ranks could meet, and send, through MPI: mpi4py is installed.
+    """Return whether ranks could connect and communicate through MPI: mpi4py is installed.
 
     Examples
     --------
@@ -50,12 +51,12 @@ def mpi_built() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """Tell whether several threads may call MPI at once.
+    """Return whether several threads may call MPI at once.
 
     Raises
     ------
     ValueError
-        These ranks are not MPI's, or not initialised yet.
+        MPI does not connect these ranks, or they are not initialised yet.
 
     Examples
     --------
@@ -69,7 +70,7 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Tell whether sockets and shared memory carry the collectives.
+    """Return whether sockets and shared memory carry the collectives.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Tell whether sockets and shared memory could carry the collectives: the core can be loaded.
+    """Return whether sockets and shared memory could carry the collectives: the core can be loaded.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version code of the NCCL that the core takes, 22705 for 2.27.5; 0 where there is none.
+    """Return the version code of the NCCL that the core uses, 22705 for 2.27.5; 0 without NCCL.
 
     Examples
     --------
@@ -106,7 +107,7 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """Tell whether IBM's DDL is built in: never.
+    """Return whether IBM's DDL is built in: never.
 
     Examples
     --------
@@ -117,7 +118,7 @@ def ddl_built() -> bool:
 
 
 def ccl_built() -> bool:
-    """Tell whether oneCCL is built in: never.
+    """Return whether oneCCL is built in: never.
 
     Examples
     --------
@@ -128,7 +129,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Tell whether collectives can run on CUDA memory without passing through the host.
+    """Return whether collectives can run on CUDA memory without passing through the host.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def cuda_built() -> bool:
 
 
 def rocm_built() -> bool:
-    """Tell whether collectives run on ROCm memory without passing through the host: never.
+    """Return whether collectives run on ROCm memory without passing through the host: never.
 
     Examples
     --------

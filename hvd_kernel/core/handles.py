@@ -1,12 +1,12 @@
-"""Enqueued operations: what the core is given of each, and the handles by which it is waited for. No framework.
+"""Enqueued operations: how each is passed to the core, and the handles used to wait for it. No framework.
 
 Terms.
   place   (pointer, shape, dtype), see tensor; in and out: (input pointer, output pointer, shape, dtype)
-  handle  the core's number of an enqueued operation; known until it was waited for
-  finish  called once with the core's Outcome (None where there is nothing to tell) when the operation has succeeded;
-          gives the result. It is held until then and must itself hold whatever owns the memory: the core writes there.
+  handle  the core's number of an enqueued operation; valid until it was waited for
+  finish  called once with the core's Outcome (None if it has none) when the operation has succeeded; returns the
+          result. It is kept alive until then and must itself keep the owner of the memory alive: the core writes there.
   waits   the caller waits for the operation next, so it may begin on the caller's own thread
-  fast    begun in one function of the core, see FastCalls: known by its engine, its tensor and its result, no finish
+  fast    begun in one function of the core, see FastCalls: stored as engine, tensor and result, without finish
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Scales = tuple[float, float]  # before and after the reduction
 
 _live: dict[int, tuple[Engine, Finish] | tuple[Engine, Any, Any]] = {}
 _FAST: Final = 3  # (engine, tensor, result) instead of (engine, finish)
-_entering: list[Finish] = []  # of operations that are being enqueued: the core may have the memory, nobody the handle
+_entering: list[Finish] = []  # of operations being enqueued: the core may use the memory before the handle is known
 _owner: Engine | None = None  # the engine whose handles _live holds
-_synchronize_fast: Callable[..., Any]  # the core's, once a rank has loaded it
+_synchronize_fast: Callable[..., Any]  # the core's function, once a rank has loaded it
 
 
 def current_engine() -> Engine:
-    """Return the engine, and forget the handles of the one before it: their numbers come again.
+    """Return the engine, and forget the handles of the previous engine, whose numbers are reused.
 
     Raises
     ------
     HorovodInternalError
-        Before ``init``, with Horovod's sentence.
+        Before ``init``, with Horovod's message.
     """
     global _owner  # noqa: PLW0603 - one table of handles per process, as there is one engine
     try:
@@ -55,15 +55,15 @@ def current_engine() -> Engine:
 
 
 def _enqueued(engine: Engine, finish: Finish, enqueue: Callable[..., int], *how: Any) -> int:
-    """Enqueue, and hold ``finish`` from before: an interrupt may come while the core has the memory, nobody the handle.
+    """Enqueue, keeping ``finish`` alive first: an interrupt may arrive after the core took the memory.
 
-    It is held until the engine ends then.
+    The handle is not known then, and ``finish`` is kept until the engine ends.
     """
     _entering.append(finish)
     try:
         handle = enqueue(*how)
     except Exception:
-        _entering.remove(finish)  # refused: the core has nothing
+        _entering.remove(finish)  # rejected: the core does not use the memory
         raise
     _live[handle] = (engine, finish)
     _entering.remove(finish)
@@ -86,22 +86,22 @@ def _declines(*_: Any) -> None:
 
 
 class FastCalls:
-    """The core's functions for the usual allreduce of one framework's tensors, asked for at the first call.
+    """The core's functions for the usual allreduce of one framework's tensors, created at the first call.
 
-    All take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor where ``out``
-    is, else ``out(tensor)`` makes it. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle;
-    ``grouped`` and ``grouped_async`` take a list or tuple of tensors, and their output is a tuple. None: nothing has
-    happened, it is not the usual case, and the ordinary way finds out what it is. Before ``init`` they decline so, and
-    for ever where the core cannot read such tensors.
+    All take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor ``out``, or
+    the result of ``out(tensor)``. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle;
+    ``grouped`` and ``grouped_async`` take a list or tuple of tensors, and their output is a tuple. A function returns
+    None, without any effect, for calls that it does not cover; the caller then takes the general path. Before ``init``,
+    and for tensors that the core cannot read, all calls return None.
 
     Parameters
     ----------
     kind, parameter
-        The types of tensors that they take, exactly these.
+        The exact types of tensors that they take.
     exchange
-        DLPack's functions of these types; None: they have Python's buffers.
+        DLPack's functions of these types; None for types with Python's buffer protocol.
     readable
-        False: the core has no way to read them.
+        Whether the core can read such tensors.
     """
 
     allreduce: Callable[..., Any]
@@ -112,26 +112,26 @@ class FastCalls:
     def __init__(self, kind: type, parameter: type, exchange: Any = None, *, readable: bool = True) -> None:
         self._kind = kind, parameter, exchange
         self._readable = readable
-        self.ask_again()
+        self.reset()
 
-    def ask_again(self) -> None:
-        """Ask the core at the next call."""
+    def reset(self) -> None:
+        """Create the functions again at the next call."""
         for name in _FUNCTIONS:
             setattr(self, name, functools.partial(self._first, name))
 
     def _first(self, name: str, *call: Any) -> Any:
         if not session.is_initialized():
             return None
-        found = _fast_functions(*self._kind) if self._readable else None
-        for each, function in zip(_FUNCTIONS, found or [_declines] * len(_FUNCTIONS), strict=True):
-            setattr(self, each, function)
+        functions = _fast_functions(*self._kind) if self._readable else None
+        for attribute, function in zip(_FUNCTIONS, functions or [_declines] * len(_FUNCTIONS), strict=True):
+            setattr(self, attribute, function)
         return getattr(self, name)(*call)
 
 
 def allreduce_places(  # noqa: PLR0917 - the core's order
     name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
 ) -> int:
-    """Enqueue; several places are one operation: reduced together or not at all. ``group``: a process set's id."""
+    """Enqueue an allreduce; several places are reduced together or not at all. ``group`` is a process set's id."""
     engine = current_engine()
     return _enqueued(engine, finish, engine.allreduce, name, places, op, scales[0], scales[1], group, waits)
 
@@ -139,12 +139,12 @@ def allreduce_places(  # noqa: PLR0917 - the core's order
 def reducescatter_places(  # noqa: PLR0917 - the core's order
     name: str, places: Sequence[InOut], op: int, scales: Scales, finish: Finish, group: int = 0, waits: bool = False
 ) -> int:
-    """Enqueue; each output has room for this rank's rows.
+    """Enqueue a reducescatter; each output has room for this rank's rows.
 
     Raises
     ------
     HorovodInternalError
-        The operation is not Average or Sum: on every rank alike, before they talk about it.
+        The operation is not Average or Sum; raised on every rank, before any negotiation.
     """
     check_op(op)
     if op not in SCATTERED:
@@ -154,7 +154,7 @@ def reducescatter_places(  # noqa: PLR0917 - the core's order
 
 
 def allgather_places(name: str, places: Sequence[Place], finish: Finish, group: int = 0, *, waits: bool = False) -> int:
-    """Enqueue; ``finish`` gets a Buffer per place that holds every rank's rows."""
+    """Enqueue an allgather; ``finish`` gets a Buffer per place that holds every rank's rows."""
     engine = current_engine()
     return _enqueued(engine, finish, engine.allgather, name, places, group, waits)
 
@@ -162,7 +162,7 @@ def allgather_places(name: str, places: Sequence[Place], finish: Finish, group: 
 def broadcast_places(  # noqa: PLR0917 - the core's order
     name: str, places: Sequence[InOut], root_rank: int, finish: Finish, group: int = 0, waits: bool = False
 ) -> int:
-    """Enqueue; the root's memory arrives in everyone's output. ``root_rank`` is a global rank also in a set."""
+    """Enqueue a broadcast of the root's memory to every output. ``root_rank`` is a global rank also in a set."""
     engine = current_engine()
     return _enqueued(engine, finish, engine.broadcast, name, places, root_rank, group, waits)
 
@@ -170,13 +170,13 @@ def broadcast_places(  # noqa: PLR0917 - the core's order
 def alltoall_place(
     name: str, place: Place, splits: Sequence[int] | None, finish: Finish, group: int = 0, *, waits: bool = False
 ) -> int:
-    """Enqueue; ``finish`` gets the Buffer of what came, and how many rows came from each rank."""
+    """Enqueue an alltoall; ``finish`` gets the Buffer of received rows, and their number from each rank."""
     engine = current_engine()
     return _enqueued(engine, finish, engine.alltoall, name, place, splits, group, waits)
 
 
 def poll(handle: int) -> bool:
-    """Tell whether ``synchronize`` would return at once.
+    """Return whether ``synchronize`` would return immediately.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def poll(handle: int) -> bool:
     Raises
     ------
     ValueError
-        The handle was never given out, or was already waited for.
+        The handle does not exist, or was already waited for.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation and return its result; None for a handle that is unknown or was already waited for.
+    """Wait for an operation and return its result; None for a handle that does not exist or was already waited for.
 
     Other threads run meanwhile. An interrupt ends the wait, not the operation: the handle can be waited for again.
 
@@ -218,8 +218,8 @@ def synchronize(handle: int) -> Any:
     Raises
     ------
     HorovodInternalError
-        On every rank that takes part: the ranks disagree (Mismatch: they may go on), one has failed or died
-        (RankFailed, RankDied), or the wait was too long (RankStalled).
+        On every rank that takes part: the ranks disagree (Mismatch, after which they may continue), a rank has failed
+        or died (RankFailed, RankDied), or the wait was too long (RankStalled).
 
     Examples
     --------
@@ -246,7 +246,7 @@ def synchronize(handle: int) -> Any:
 
 
 def _in_flight(engine: Engine, handle: int) -> bool:
-    """Tell whether the core still uses the handle's memory: an interrupt ended the wait, not the operation."""
+    """Return whether the core still uses the handle's memory: an interrupt ended the wait, not the operation."""
     try:
         engine.poll(handle)
     except ValueError:
@@ -255,7 +255,7 @@ def _in_flight(engine: Engine, handle: int) -> bool:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has called it.
+    """Block until every rank of the set has called this.
 
     Parameters
     ----------
@@ -275,21 +275,21 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """
     group = set_id(process_set, "Barrier")
     engine = current_engine()
-    # Horovod's name: a barrier meets a barrier.
+    # Horovod's name: barriers match each other.
     synchronize(_enqueued(engine, _nothing, engine.barrier, "barrier.noname", group, True))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's: the GPU on which it makes zeros
-    """Take part in the other ranks' allreduces with nothing of one's own until all ranks have joined.
+    """Take part in the other ranks' allreduces without contributing, until all ranks have joined.
 
-    For ranks with fewer batches than others: Average still divides by all ranks; Min, Max and Product leave those that
-    have joined out. Allgather, broadcast, alltoall and reducescatter fail meanwhile (Mismatch) on the ranks that call
-    them. Ranks have started different numbers of operations then: those that follow need names.
+    For ranks with fewer batches than others: Average still divides by all ranks; Min, Max and Product leave out ranks
+    that have joined. Allgather, broadcast, alltoall and reducescatter fail meanwhile (Mismatch) on the ranks that call
+    them. Afterwards the ranks have started different numbers of operations, so later operations need names.
 
     Parameters
     ----------
     device
-        Horovod's: the GPU for its zeros. Taken, and not needed here.
+        Accepted for Horovod, whose join allocates zeros on this GPU; not used here.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Handshake of ranks: which version of this package they run, and their hosts' addresses.
+"""Handshake of ranks: comparison of their versions of this package, and exchange of their hosts' addresses.
 
-Settings are compared by the core, right after. How the version is said may never change its form, or ranks of
-different versions could not tell that they are.
+The core compares settings right afterwards. The form of the version message may never change, or ranks of different
+versions could not detect the difference.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _CARD = b"hvd_kernel "
 _MOST_CHARS = 80
 
 
-def same_version(peers: Peers) -> None:
-    """Tell the other ranks this one's version and hear theirs.
+def check_versions(peers: Peers) -> None:
+    """Exchange versions with the other ranks, and check that all are the same.
 
     Raises
     ------
     ConfigError
-        They are not all the same: on every rank, with the same message, that has every version and its ranks.
+        The versions differ. Every rank raises the same message, with each version and its ranks.
     """
-    said = peers.exchange(_CARD + hvd_kernel.__version__.encode())
+    version_cards = peers.exchange(_CARD + hvd_kernel.__version__.encode())
     ranks_of: dict[str, list[int]] = {}
-    for rank, card in enumerate(said):
+    for rank, card in enumerate(version_cards):
         ranks_of.setdefault(_version(card), []).append(rank)
     if len(ranks_of) > 1:
-        found = ", ".join(f"{version} on {rank_list(ranks)}" for version, ranks in ranks_of.items())
-        raise ConfigError(f"the ranks run different versions of hvd_kernel: {found}; install the same one for all.")
+        versions = ", ".join(f"{version} on {rank_list(ranks)}" for version, ranks in ranks_of.items())
+        raise ConfigError(f"the ranks run different versions of hvd_kernel: {versions}; install the same one for all.")
 
 
 def _version(card: bytes) -> str:
@@ -42,6 +42,6 @@ def _version(card: bytes) -> str:
 
 
 def cards(peers: Peers, also: network.Card | None = None) -> list[network.Card]:
-    """Tell the other ranks of this host, and what else they are to know, by a card; return the cards of all."""
-    own = {"machine": network.machine(), "networks": network.networks(), **(also or {})}
-    return [json.loads(card) for card in peers.exchange(json.dumps(own).encode())]
+    """Exchange cards that describe each rank's host, with the entries of ``also``; return the cards of all ranks."""
+    card = {"machine": network.machine(), "networks": network.networks(), **(also or {})}
+    return [json.loads(data) for data in peers.exchange(json.dumps(card).encode())]

@@ -1,8 +1,8 @@
 """Training metrics of this process: steps, samples, the user's own values. Frontends write, telemetry reads.
 
 One writer thread at a time is the rule (the training loop); readers see a value at most one step old.
-The panel shows each rank's own values. Where a run is tracked (``hvd_kernel.tracking``), ``log`` also reduces them over
-the ranks, by one small allreduce, and rank 0 writes.
+The panel shows each rank's own values. If the run is tracked (``hvd_kernel.tracking``), ``log`` also reduces them over
+the ranks with one small allreduce, and rank 0 writes the results.
 
 Terms.
   table   a row for each rank: whether it takes part, a digest of its names and step, its values
@@ -31,14 +31,14 @@ MAX_NAME = 100
 """A sample carries every name, five times a second."""
 
 CALL = "hvd.log (every rank has to call it)"
-"""Name of the allreduce: whoever reads that a rank waits there reads why."""
+"""Name of the allreduce, which reports of waiting ranks show."""
 
 _HEAD = 2  # columns of the table before the values
 
 
 @dataclass(frozen=True)
 class MetricsSnapshot:
-    """All of it at one moment; counters only grow."""
+    """Metrics at one moment; counters only grow."""
 
     step: int
     samples: int
@@ -59,14 +59,14 @@ def log(
 ) -> None:
     """Show values in the panel, and track them: ``log(loss=loss, step=10)``, ``log({"train/loss": loss})``.
 
-    Numbers, 0-dimensional tensors and arrays are taken. The panel has the last value of each rank and name; of a cell's
-    names the first 256, if they have no more than 100 characters. Where a run is tracked (HVD_TRACK, ``%hvd track``)
-    every rank calls this with the same names, and the mean over the ranks is written.
+    Values are numbers, 0-dimensional tensors or arrays. The panel shows the last value of each rank and name, for the
+    first 256 names of a cell with at most 100 characters. In a tracked run (HVD_TRACK, ``%hvd track``) every rank calls
+    this with the same names, and the mean over the ranks is written.
 
     Parameters
     ----------
     metrics, **values
-        Values by name; by position where a name is no word of Python.
+        Values by name; by position if a name is not a Python identifier.
     step
         The training's step, the same on every rank.
     per_rank
@@ -77,7 +77,7 @@ def log(
     ValueError
         A value is not a number.
     Mismatch
-        On every rank: the names or steps of two ranks differ. Both are named. Only where a run is tracked.
+        On every rank: the names or steps of two ranks differ. The message shows both. Only in a tracked run.
 
     Examples
     --------
@@ -87,12 +87,12 @@ def log(
     Traceback (most recent call last):
     ValueError: log(loss=...) takes a number or a tensor of one element: could not convert string to float: 'high'
     """
-    given = values if metrics is None else {**metrics, **values}
+    logged = values if metrics is None else {**metrics, **values}
     tracker = tracking.tracker()
     if tracker is None:
-        _show(given)
+        _show(logged)
         return
-    numbers = {name: _checked(name, value) for name, value in given.items()}
+    numbers = {name: _checked(name, value) for name, value in logged.items()}
     _show(numbers)
     at = None if step is None else int(_number(step))
     rows = _gathered(numbers, at)
@@ -105,14 +105,14 @@ def log(
 def log_model(
     path: str | os.PathLike[str], name: str = "", *, framework: str = "", step: int | None = None, **summary: Any
 ) -> None:
-    """Track a file or folder that holds a model, as rank 0 has it; other ranks' calls do nothing.
+    """Track a file or folder of rank 0 that holds a model; calls of other ranks do nothing.
 
     Parameters and errors as in ``log_artifact``.
 
     Parameters
     ----------
     framework
-        Of the model: "torch"; part of its summary.
+        Framework of the model, such as "torch"; part of its summary.
 
     Examples
     --------
@@ -125,25 +125,25 @@ def log_model(
 def log_artifact(
     path: str | os.PathLike[str], name: str = "", *, kind: str = FILE, step: int | None = None, **summary: Any
 ) -> None:
-    """Track a file or folder, as rank 0 has it; other ranks' calls do nothing. Without a tracked run it does nothing.
+    """Track a file or folder of rank 0; calls of other ranks, or without a tracked run, do nothing.
 
     Parameters
     ----------
     path
-        Of the file or folder; it is copied where the tracker keeps copies.
+        Path of the file or folder; a tracker that stores copies copies it.
     name
-        By which it is found, by default the file's without its ending.
+        Name of the artifact, by default the file name without its suffix.
     kind
-        What it is: "file", or another word that the tracker knows.
+        Kind of artifact: "file", or another kind that the tracker knows.
     step
         The training's step.
     **summary
-        More that is to be known of it, by name.
+        Further properties by name.
 
     Raises
     ------
     FileNotFoundError
-        On rank 0: it is not there. Only where a run is tracked.
+        On rank 0: it does not exist. Only in a tracked run.
 
     Examples
     --------
@@ -156,19 +156,19 @@ def log_artifact(
 
 
 def outputs_path(*parts: str | os.PathLike[str]) -> Path:
-    """Return the run's folder for files of one's own, or a path in it: the same on all ranks that have met.
+    """Return the run's folder for the user's files, or a path in it: the same on all initialised ranks.
 
-    The folder is there when this returns.
+    The folder exists when this returns.
 
     Parameters
     ----------
     *parts
-        Folders and a file below it; these are not made.
+        Folders and a file below it; these are not created.
 
     Raises
     ------
     OSError
-        The folder cannot be made.
+        The folder cannot be created.
     ConfigError
         HVD_TRACK cannot be used.
 
@@ -213,7 +213,7 @@ def _number(value: Any) -> float:
 
 
 def _refuse(name: str) -> None:
-    """Say once in each cell that a name is not taken: training is not to end for it."""
+    """Warn once per cell that a name is not shown, instead of raising, which would end the training."""
     global _warned  # noqa: PLW0603 - as the counters
     if not _warned:
         _warned = True
@@ -225,24 +225,24 @@ def _refuse(name: str) -> None:
 def _gathered(numbers: Mapping[str, float], step: int | None) -> dict[int, Sequence[float]]:
     """Return the values of every rank that takes part, in the order of their names.
 
-    Each rank adds its row to a table of zeros: a sum, unlike a gather, goes on when some ranks have joined.
+    Each rank adds its row to a table of zeros: a sum, unlike a gather, works when some ranks have joined.
     """
     names = sorted(numbers)
-    mine = [numbers[name] for name in names]
+    values = [numbers[name] for name in names]
     if not session.is_initialized() or session.size() == 1:
-        return {tracking.rank(): mine}
+        return {tracking.rank(): values}
     rank = session.rank()
     digest = zlib.crc32(repr((names, step)).encode())
     table = np.zeros((session.size(), _HEAD + len(names)))
-    table[rank] = [1.0, digest, *mine]
+    table[rank] = [1.0, digest, *values]
     try:
         table = ops.allreduce(table, CALL, ops.Sum)
     except Mismatch as mismatch:
         raise _differ(names, step) from mismatch
-    here = {int(each): table[each] for each in np.flatnonzero(table[:, 0])}
-    if any(row[1] != digest for row in here.values()):
+    rows = {int(member): table[member] for member in np.flatnonzero(table[:, 0])}
+    if any(row[1] != digest for row in rows.values()):
         raise _differ(names, step)
-    return {each: row[_HEAD:].tolist() for each, row in here.items()}
+    return {member: row[_HEAD:].tolist() for member, row in rows.items()}
 
 
 def _differ(names: list[str], step: int | None) -> Mismatch:
@@ -250,26 +250,26 @@ def _differ(names: list[str], step: int | None) -> Mismatch:
 
 
 def begin_cell() -> None:
-    """Forget what earlier cells of a notebook have logged; steps and samples go on counting."""
+    """Forget the values that earlier cells of a notebook have logged; the counts of steps and samples continue."""
     global _warned  # noqa: PLW0603 - as the counters
     _warned = False
     _logged.clear()
 
 
 def step(samples: int = 0) -> None:
-    """Count one optimizer step and the training samples that went into it."""
+    """Count one optimizer step and its training samples."""
     global _steps, _samples  # noqa: PLW0603 - counters of the process
     _steps += 1
     _samples += samples
 
 
 def count_by(counter: Counter) -> None:
-    """Add what a framework counts where no Python runs, as in a graph: its steps and samples so far; on any thread."""
+    """Add a framework's own count of steps and samples, as of a graph, where no Python runs; called on any thread."""
     _counters.append(counter)
 
 
 def snapshot() -> MetricsSnapshot:
-    """Return what has been counted and logged so far."""
+    """Return the counts and the logged values so far."""
     counted = [(_steps, _samples), *(counter() for counter in _counters)]
     return MetricsSnapshot(sum(steps for steps, _ in counted), sum(samples for _, samples in counted), dict(_logged))
 

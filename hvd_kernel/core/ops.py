@@ -1,4 +1,4 @@
-"""Collectives without a framework: on NumPy arrays, and on any Python objects. What waits for them is in handles."""
+"""Collectives without a framework: on NumPy arrays, and on any Python objects. ``handles`` waits for them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     >>> hvd.allreduce(np.array([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     array([3, 6])
     """
-    return _reduced([array], named("allreduce", name), op, (prescale_factor, postscale_factor), process_set)[0]
+    return _reduced([array], wire_name("allreduce", name), op, (prescale_factor, postscale_factor), process_set)[0]
 
 
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
@@ -136,7 +136,8 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
     Parameters
     ----------
     arrays
-        As many on every rank, in the same order; they may differ in shape and dtype. None at all is a ValueError.
+        The same number on every rank, in the same order; they may differ in shape and dtype. An empty sequence is a
+        ValueError.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
     """
     some(arrays, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
-    return _reduced(arrays, named("grouped_allreduce", name), op, scales, process_set)
+    return _reduced(arrays, wire_name("grouped_allreduce", name), op, scales, process_set)
 
 
 def _reduced(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
@@ -158,7 +159,7 @@ def _reduced(arrays: Sequence[Array], name: str, op: int, scales: Scales, proces
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Return every rank's rows, one after the other; the number of rows may differ, and be 0.
+    """Return the concatenated rows of all ranks; the number of rows may differ between ranks, and be 0.
 
     Parameters
     ----------
@@ -189,7 +190,7 @@ def allgather(array: Array, name: str | None = None, process_set: ProcessSet = g
     >>> hvd.allgather(np.full(hvd.rank() + 1, hvd.rank()))
     array([0, 1, 1])
     """
-    return _gathered([array], named("allgather", name), process_set)[0]
+    return _gathered([array], wire_name("allgather", name), process_set)[0]
 
 
 def grouped_allgather(
@@ -202,16 +203,16 @@ def grouped_allgather(
     Parameters
     ----------
     arrays
-        As many on every rank, in the same order. None at all is a ValueError.
+        The same number on every rank, in the same order. An empty sequence is a ValueError.
 
     Examples
     --------
-    >>> rows, more = hvd.grouped_allgather([np.zeros((1, 3)), np.zeros(2)])
+     = hvd.grouped_allgather([np.zeros((1, 3)), np.zeros(2)])
     >>> rows.shape == (hvd.size(), 3), more.shape == (2 * hvd.size(),)
     (True, True)
     """
     some(arrays, "grouped_allgather")
-    return _gathered(arrays, named("grouped_allgather", name), process_set)
+    return _gathered(arrays, wire_name("grouped_allgather", name), process_set)
 
 
 def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet) -> list[Array]:
@@ -219,7 +220,7 @@ def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet) -> li
     sources = [_contiguous(array) for array in arrays]
 
     def finish(outcome: Any) -> list[Array]:
-        return [from_buffer(one, source.dtype) for one, source in zip(outcome.buffers, sources, strict=True)]
+        return [from_buffer(buffer, source.dtype) for buffer, source in zip(outcome.buffers, sources, strict=True)]
 
     places = [place_of(source) for source in sources]
     result: list[Array] = synchronize(allgather_places(name, places, finish, group, waits=True))
@@ -234,9 +235,9 @@ def broadcast(
     Parameters
     ----------
     array
-        Of any shape and dtype, the same on every rank; those of other ranks than the root only say the shape.
+        Of any shape and dtype, the same on every rank; on ranks other than the root only its shape is used.
     root_rank
-        Whose array it is: a rank of all, also in a process set.
+        The rank whose array is sent: a global rank, also in a process set.
     name, process_set
         As in ``allreduce``.
 
@@ -254,7 +255,7 @@ def broadcast(
     """
     group = set_id(process_set, "Broadcast")
     places, finish = _out_of_place([array])
-    handle = broadcast_places(named("broadcast", name), places, root_rank, finish, group, waits=True)
+    handle = broadcast_places(wire_name("broadcast", name), places, root_rank, finish, group, waits=True)
     result: list[Array] = synchronize(handle)
     return result[0]
 
@@ -272,21 +273,21 @@ def alltoall(
     array
         Of 1 dimension or more and any dtype; dtype and dimensions but the first are the same on every rank.
     splits
-        How many of the rows each rank gets, in rank order. Rows beyond their sum stay here. None: equal shares, for
-        which the rows must divide.
+        Number of rows for each rank, in rank order. Rows beyond their sum are not sent. None: equal shares; the number
+        of rows must be divisible.
     name, process_set
         As in ``allreduce``. In a set ranks are its members.
 
     Returns
     -------
     tuple
-        What came, in rank order, and how many rows came from each rank: of shape (ranks,), int32.
+        The received rows, in rank order, and the number of rows received from each rank: of shape (ranks,), int32.
 
     Raises
     ------
     ValueError
-        On this rank alone: the splits are not one integer for each rank, or are more than there are rows; equal shares
-        do not divide; else as in ``allgather``.
+        On this rank alone: the splits are not one integer for each rank, or their sum exceeds the number of rows; the
+        rows cannot be divided into equal shares; otherwise as in ``allgather``.
     HorovodInternalError
         As in ``allreduce``.
 
@@ -309,7 +310,7 @@ def alltoall(
     def finish(outcome: Any) -> tuple[Array, Array]:
         return from_buffer(outcome.buffers[0], source.dtype), np.array(outcome.sizes, np.int32)
 
-    handle = alltoall_place(named("alltoall", name), place_of(source), rows, finish, group, waits=True)
+    handle = alltoall_place(wire_name("alltoall", name), place_of(source), rows, finish, group, waits=True)
     result: tuple[Array, Array] = synchronize(handle)
     return result
 
@@ -338,7 +339,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's order
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide.
+    """Reduce, and return this rank's share of the rows; if they are not divisible, the first ranks get one more.
 
     Parameters
     ----------
@@ -366,7 +367,9 @@ def reducescatter(  # noqa: PLR0917 - Horovod's order
     >>> hvd.reducescatter(np.array([1, 2, 3]), op=hvd.Sum).tolist() == [[2, 4], [6]][hvd.rank()]
     True
     """
-    return _scattered([array], named("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
+    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[
+        0
+    ]
 
 
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
@@ -384,16 +387,16 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
     Parameters
     ----------
     arrays
-        As many on every rank, in the same order. None at all is a ValueError.
+        The same number on every rank, in the same order. An empty sequence is a ValueError.
 
     Examples
     --------
-    >>> hvd.grouped_reducescatter([np.ones((hvd.size(), 2)), np.zeros(hvd.size())])
+    ([np.ones((hvd.size(), 2)), np.zeros(hvd.size())])
     [array([[1., 1.]]), array([0.])]
     """
     some(arrays, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
-    return _scattered(arrays, named("grouped_reducescatter", name), op, scales, process_set)
+    return _scattered(arrays, wire_name("grouped_reducescatter", name), op, scales, process_set)
 
 
 def _scattered(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
@@ -422,13 +425,13 @@ def share_of(shape: Sequence[int], process_set: ProcessSet) -> tuple[int, ...]:
 
 
 def some(tensors: Sequence[Any], doing: str) -> None:
-    """Refuse an empty group."""
+    """Raise ValueError for an empty group."""
     if not tensors:
         raise ValueError(f"{doing} needs at least one tensor.")
 
 
-def named(kind: str, name: str | None) -> str:
-    """Horovod's name on the wire; the core makes up a name from the handle where there is none."""
+def wire_name(kind: str, name: str | None) -> str:
+    """Return Horovod's name on the wire; without a name the core derives one from the handle."""
     return f"{kind}.{name}" if name else ""
 
 
@@ -456,18 +459,19 @@ def _out_of_place(arrays: Sequence[Array]) -> tuple[list[InOut], Finish]:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank; what the others pass as ``obj`` is ignored.
+    """Return the root's object on every rank; ``obj`` of the other ranks is ignored.
 
     Parameters
     ----------
     obj
-        What cloudpickle takes: also functions and classes of a notebook or script. A rank that has the same
-        definition of them uses its own, so that ``isinstance`` holds; another one gets a copy. On the root it is
-        returned itself.
+        Any object that cloudpickle can pickle, also functions and classes of a notebook or script. A rank that has the
+        same definition of them uses its own, so that ``isinstance`` holds; another rank gets a copy. The root gets
+        ``obj`` itself.
     root_rank
-        Whose object it is: a rank of all, also in a process set.
+        The rank whose object is sent: a global rank, also in a process set.
     name
-        By which ranks match. Without it they do; with Horovod's default, the type of ``obj``, None would not.
+        Name by which ranks match, the same for all types of ``obj`` by default; Horovod's default, the type of ``obj``,
+        would not match None on other ranks.
     process_set
         The ranks that take part; this rank is one of them.
 
@@ -497,7 +501,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Parameters
     ----------
     obj
-        What cloudpickle takes; the types may differ from rank to rank.
+        Any object that cloudpickle can pickle; the types may differ between ranks.
     name, process_set
         As in ``broadcast_object``.
 

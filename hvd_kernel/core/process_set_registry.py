@@ -1,6 +1,6 @@
-"""Registry of process sets: what the engine of this generation knows, and the objects that a program holds of it.
+"""Registry of process sets: those that the engine of this generation knows, and the program's objects for them.
 
-Terms as in process_sets.py, which has what a program does with sets.
+Terms as in process_sets.py, which has the operations of a program on sets.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hvd_kernel.core import session
 
 _WHAT_IT_TAKES = "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
 
-_known: dict[int, tuple[int, ...]] = {}  # the registered sets of _generation
+_registered: dict[int, tuple[int, ...]] = {}  # the registered sets of _generation
 _generation = 0
-_bound: list[ProcessSet] = []  # what the program holds of them, in the order in which they were registered
-_lent: list[tuple[int, Any]] = []  # a generation, and memory that its core may read: also after an interrupted wait
+_bound: list[ProcessSet] = []  # the program's objects for them, in the order in which they were registered
+_lent: list[tuple[int, Any]] = []  # a generation, and memory that its core may read, also after an interrupted wait
 
 
 class ProcessSet:
@@ -31,7 +31,7 @@ class ProcessSet:
     Parameters
     ----------
     ranks_or_comm
-        Ranks of all (int, in any order), or an mpi4py communicator.
+        Global ranks (int, in any order), or an mpi4py communicator.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class ProcessSet:
         self._id = 0
         self._generation = -1
         self.lost = ""
-        """Why a set that was registered is not any more; empty where there is nothing to say."""
+        """Why a set is no longer registered; "" if there is no reason to report."""
         if hasattr(ranks_or_comm, "Get_size"):
             self.mpi_comm = ranks_or_comm
             return
@@ -100,30 +100,30 @@ class ProcessSet:
         return self.ranks.index(session.rank())
 
     def included(self) -> bool | None:
-        """Tell whether this process is a member; None while not registered."""
+        """Return whether this process is a member; None while not registered."""
         return None if self.process_set_id is None or self.ranks is None else session.rank() in self.ranks
 
     def bind(self, number: int, ranks: Iterable[int]) -> None:
-        """Take over what the engine knows the set by."""
+        """Set the id and the members that the engine has registered."""
         self._id, self._ranks, self._generation, self.lost = number, list(ranks), session.generation(), ""
 
     def invalidate(self) -> None:
-        """Forget the id: the set is gone."""
+        """Forget the id of a set that was removed."""
         self._generation = -1
 
     def lose(self, gone: Iterable[int]) -> None:
-        """Take note that some members have left the job: no set comes back without all of its members."""
+        """Record that some members have left the job: a set is restored only with all of its members."""
         self.lost = (
             f"The process set of ranks {self._ranks} is not registered any more: {list(gone)} of them left the job. "
             "Make another one of the ranks that there are now."
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the set itself: a copied layer reduces over the very ranks of the one that it is a copy of."""
+        """Return the set itself: a copied layer reduces over the same ranks as the original."""
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Travel as ranks: what is pickled comes back as the set of these ranks that is registered there, if one is."""
+        """Pickle as ranks; unpickling returns the set of these ranks that is registered in that process, if any."""
         return _arrived, (type(self), self.mpi_comm if self._ranks is None else self._ranks)
 
     def __str__(self) -> str:
@@ -147,70 +147,71 @@ class _GlobalProcessSet(ProcessSet):
         return list(range(session.size())) if session.is_initialized() else None
 
     def __reduce__(self) -> str:
-        """Name the one that there is: what is pickled comes back as it, in every process."""
+        """Pickle by name: unpickling returns the global set of that process."""
         return "global_process_set"
 
     def __repr__(self) -> str:
-        """Return its name: the default of every ``process_set=``, as help() shows it."""
+        """Return the name, which help() shows as the default of every ``process_set=``."""
         return "global_process_set"
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()
 
 
-def _arrived(kind: type[ProcessSet], ranks: Any) -> ProcessSet:
-    """Return the set that has come from another process, or from a copy."""
-    here = next((one for one in _bound if one.process_set_id is not None and one.ranks == ranks), None)
-    if here is not None:
-        return here
-    made = kind(ranks)
-    if made.ranks is not None and session.is_initialized() and tuple(made.ranks) in registered().values():
-        register([made], tuple(made.ranks))
-    return made
+def _arrived(kind: type[ProcessSet], ranks: Any) -> ProcessSet:  # pickles hold this name
+    """Return the registered set of these ranks, or a new set."""
+    existing = next((process_set for process_set in objects() if process_set.ranks == ranks), None)
+    if existing is not None:
+        return existing
+    process_set = kind(ranks)
+    members = process_set.ranks
+    if members is not None and session.is_initialized() and tuple(members) in registered().values():
+        register([process_set], tuple(members))
+    return process_set
 
 
 def objects() -> tuple[ProcessSet, ...]:
-    """Return what the program holds of the registered sets, in the order in which they were registered."""
-    return tuple(one for one in _bound if one.process_set_id is not None)
+    """Return the program's objects for registered sets, in the order in which they were registered."""
+    return tuple(process_set for process_set in _bound if process_set.process_set_id is not None)
 
 
 def registered() -> dict[int, tuple[int, ...]]:
-    """Return the sets that the engine knows: none when it is a new one."""
+    """Return the sets that the engine knows: of a new engine only the set of all ranks."""
     global _generation  # noqa: PLW0603 - of the process, as the engine
     if _generation != session.generation():
         _generation = session.generation()
-        _known.clear()
+        _registered.clear()
         _bound.clear()
-        _known[0] = tuple(range(session.size()))
-    return _known
+        _registered[0] = tuple(range(session.size()))
+    return _registered
 
 
 def register(objects: Iterable[ProcessSet], ranks: tuple[int, ...]) -> None:
-    """Agree on the set with all ranks, unless it is there; a communicator's object is bound to the set it is of."""
-    known = registered()
-    number = next((number for number, others in known.items() if others == ranks), None)
+    """Register a set with all ranks, unless it exists; an object of a communicator is bound only on its members."""
+    numbers = registered()
+    number = next((number for number, members in numbers.items() if members == ranks), None)
     if number is None:
         engine = session.engine()
         outcome = engine.wait(engine.add_process_set(ranks))
         assert outcome is not None
         number = outcome.number
-        known[number] = ranks
-    for one in objects:
-        if one.mpi_comm is None or session.rank() in ranks:
-            one.bind(number, ranks)
-            if one not in _bound:
-                _bound.append(one)
+        numbers[number] = ranks
+    for process_set in objects:
+        if process_set.mpi_comm is None or session.rank() in ranks:
+            process_set.bind(number, ranks)
+            if process_set not in _bound:
+                _bound.append(process_set)
 
 
 def renumbered(ranks: tuple[int, ...], before: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the numbers that ranks have after a reset, none where not all of them are there any more.
+    """Return the numbers of ranks after a reset, () unless all of them still exist.
 
     Parameters
     ----------
     ranks
-        Their numbers before it.
+        Their numbers before the reset.
     before
-        Of each rank that there is now its number before, -1: it was not there; None: nothing has changed.
+        Number of each existing rank before the reset, -1 if it is new; None: no number has changed.
 
     Examples
     --------
@@ -229,23 +230,23 @@ def checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        There are none, one is there twice, or there is no such rank.
+        There is no rank, one is listed twice, or one does not exist.
     """
-    own = tuple(sorted(ranks))
-    if not own:
+    members = tuple(sorted(ranks))
+    if not members:
         raise ValueError("A process set needs at least one rank.")
-    if len(set(own)) != len(own):
-        raise ValueError(f"A process set holds each rank once: {list(own)}.")
-    wrong = [rank for rank in own if not 0 <= rank < size]
+    if len(set(members)) != len(members):
+        raise ValueError(f"A process set holds each rank once: {list(members)}.")
+    wrong = [rank for rank in members if not 0 <= rank < size]
     if wrong:
         raise ValueError(
             f"Tried to register process set with invalid rank: {wrong[0]} (there are ranks 0 to {size - 1})."
         )
-    return own
+    return members
 
 
 def flags(members: Iterable[int]) -> tuple[int, ...]:
-    """Return of every rank whether it is a member: 1, or 0."""
+    """Return 1 for each rank that is a member, 0 for each other rank."""
     inside = set(members)
     return tuple(int(rank in inside) for rank in range(session.size()))
 
@@ -255,12 +256,12 @@ def members(flags: Iterable[int]) -> tuple[int, ...]:
     return tuple(rank for rank, inside in enumerate(flags) if inside)
 
 
-def everyone(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
-    """Return the rows of all ranks, in the order of ranks; they are of one length. Collective."""
+def gather_rows(name: str, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
+    """Return the rows of all ranks, in the order of ranks; all rows have the same length. Collective."""
     width = len(rows[0])
     sent = (ctypes.c_uint8 * (len(rows) * width))(*chain.from_iterable(rows))
     engine, loan = session.engine(), (session.generation(), sent)
-    _lent[:] = [*(each for each in _lent if each[0] == loan[0]), loan]
+    _lent[:] = [*((generation, memory) for generation, memory in _lent if generation == loan[0]), loan]
     outcome = engine.wait(engine.allgather(name, [(ctypes.addressof(sent), (len(rows), width), 0)]))
     _lent.remove(loan)
     assert outcome is not None

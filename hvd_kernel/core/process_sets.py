@@ -1,12 +1,12 @@
-"""Process sets: ranks that take part in a collective together. Horovod's names, sentences and rules.
+"""Process sets: ranks that take part in a collective together. Horovod's names, messages and rules.
 
 Terms.
-  set         some ranks, by an id that all ranks share; 0 is all of them
-  registered  known to the engine of this generation; what a shutdown ends is not registered any more
+  set         a group of ranks, with an id that all ranks share; 0 is the set of all ranks
+  registered  known to the engine of this generation; a shutdown ends all registrations
   dynamic     sets may be added and removed after ``init``
-  reset       the ranks leave their communicator and make another; sets that all of them knew are registered again
-  fresh       a rank that has met nobody yet: it knew no sets, and gets those of the others
-  before      of each rank its number before a reset, -1: it was not there
+  reset       the ranks leave their communicator and create another; sets that all of them knew are registered again
+  fresh       a rank that has never joined the others: it knew no sets, and gets those of the others
+  before      for each rank its number before a reset, -1 if it is new
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NOT_DYNAMIC = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets 
 _UNKNOWN = "Process set provided does not exist, or has not been registered."
 
 _LOG = logging.getLogger("hvd_kernel")
-_DRIVERS_OWN_S = 60.0  # the driver ends the job when too few ranks are there in time: it should come to say so
+_DRIVER_MARGIN_S = 60.0  # lets the driver end the job first, with its reason, when too few ranks have joined in time
 
-_comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator that init was given for it
+_comm: tuple[int, Any] = (-1, None)  # a generation, and the communicator passed to its init
 _dynamic = -1  # the generation for which init(process_sets="dynamic") was called
-_has_joined = False  # this process has been in a communicator of an elastic job
-_unfinished: tuple[int, _Held] | None = None  # a generation in which a reset failed, and what it had to bring back
-_SET, _KNOWING, _DYNAMIC, _FRESH = range(4)  # what a row of a reset is: a set, or the begin of such a rank's sets
+_has_joined = False  # this process has joined a communicator of an elastic job
+_unfinished: tuple[int, _Held] | None = None  # a generation in which a reset failed, and the sets to restore
+_SET, _SURVIVOR, _DYNAMIC, _FRESH = range(4)  # kinds of rows in a reset: a set, or the header of a rank's sets
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
+    """Join the other ranks; return when the links to all of them are up. Does nothing while initialised.
 
     Parameters
     ----------
@@ -52,19 +52,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
         ranks of MPI_COMM_WORLD.
     process_sets
-        None, a list of process sets that all ranks register now, or "dynamic": they may come and go later.
+        None, a list of process sets that all ranks register now, or "dynamic": sets may be added and removed later.
 
     Raises
     ------
     ValueError
         The environment or an argument cannot be used (ConfigError names it), or the ranks are of different versions.
-        A set is there twice, or names a rank that does not exist: the ranks are initialised then, without it.
+        If a set is listed twice, or names a rank that does not exist, the ranks are initialised without it.
     HorovodInternalError
-        Not all ranks have come within HVD_START_TIMEOUT seconds (HvdTimeout).
+        Not all ranks have joined within HVD_START_TIMEOUT seconds (HvdTimeout).
 
     Examples
     --------
-    >>> hvd.init()  # alone, or as hvdrun, mpirun, torchrun or srun have started the ranks
+    >>> hvd.init()  # alone, or with ranks started by hvdrun, mpirun, torchrun or srun
     >>> hvd.is_initialized()
     True
     """
@@ -82,35 +82,35 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _register_all(sets)
 
 
-def reset_communicator(known: session.KnownPeers | None = None) -> None:
+def reset_communicator(known_peers: session.KnownPeers | None = None) -> None:
     """Leave the other ranks and join them again: same communicator, same sets. All ranks call this together.
 
-    A set comes back if all ranks knew it: what one of them was kept from adding or removing has not happened. In an
-    elastic job there may be other ranks, by other numbers: a set comes back if all of its members do.
+    A set is restored if all ranks knew it: an addition or removal that any rank did not complete is undone. In an
+    elastic job the ranks and their numbers may change: a set is restored if all of its members are.
     """
-    _reset(_chosen(), _hold(), known)
+    _reset(_chosen(), _hold(), known_peers)
 
 
 def reset_to_all_ranks(*, fresh: bool = False, before: Sequence[int] | None = None) -> None:
-    """Do as ``reset_communicator`` with all ranks that there are, whatever communicator this one had chosen.
+    """Reset as ``reset_communicator`` does, but to all existing ranks, whatever communicator this rank had chosen.
 
     Parameters
     ----------
     fresh
-        This rank has met nobody yet.
+        This rank has never joined the others.
     before
-        Of each rank there is now its number before; None: all have theirs still.
+        Number of each existing rank before the reset; None: no number has changed.
     """
     _reset(None, _hold() if _chosen() is None else _NOTHING, fresh=fresh, before=before)
 
 
-def leave_the_others() -> None:
+def reset_to_this_rank() -> None:
     """Make this rank the only one of its communicator, until the next reset, which all ranks call together.
 
     Raises
     ------
     ValueError
-        There are process sets: alone this rank could be in none of them.
+        There are process sets, which would lose their other members.
     """
     global _unfinished  # noqa: PLW0603 - of the process, as the engine
     held = _hold()
@@ -128,7 +128,7 @@ def leave_the_others() -> None:
 def _reset(
     comm: Any,
     held: _Held,
-    known: session.KnownPeers | None = None,
+    known_peers: session.KnownPeers | None = None,
     *,
     fresh: bool = False,
     before: Sequence[int] | None = None,
@@ -137,18 +137,18 @@ def _reset(
     session.shutdown()
     _unfinished = session.generation(), held
     if session.has_driver():
-        _join_job(comm, held, pidfds={} if known is None else known.pidfds)
+        _join_job(comm, held, pidfds={} if known_peers is None else known_peers.pidfds)
     else:
-        _join(comm, dynamic=False, known=known, again=True)
+        _join(comm, dynamic=False, known_peers=known_peers, again=True)
         _unfinished = session.generation(), held
-        _bring_back(held, fresh=fresh, before=before)
+        _restore(held, fresh=fresh, before=before)
     _unfinished = None
 
 
-def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None, again: bool = False) -> None:
+def _join(comm: Any, *, dynamic: bool, known_peers: session.KnownPeers | None = None, again: bool = False) -> None:
     global _comm, _dynamic  # noqa: PLW0603 - of the process, as the engine
     before = session.generation()
-    session.init(comm, known, again=again)
+    session.init(comm, known_peers, again=again)
     if session.generation() != before:
         _comm = session.generation(), comm
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_size") else None
@@ -159,35 +159,35 @@ def _join(comm: Any, *, dynamic: bool, known: session.KnownPeers | None = None, 
 def _join_job(
     comm: Any, held: _Held, sets: Sequence[ProcessSet] = (), pidfds: Mapping[int, int] = MappingProxyType({})
 ) -> None:
-    """Join the ranks of an elastic job, at the place that its driver gives."""
+    """Join the ranks of an elastic job, at the place assigned by its driver."""
     global _has_joined, _unfinished
-    from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+    from hvd_kernel.core.elastic_worker import worker  # noqa: PLC0415 - only such a job needs it
 
     if comm is not None:
         raise ConfigError("init(comm=...) cannot be used in an elastic job, whose ranks come and go: leave comm out.")
     session.connect_to_agent()
-    patience_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", os.environ)) + _DRIVERS_OWN_S
+    patience_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", os.environ)) + _DRIVER_MARGIN_S
     worker().rendezvous(partial(_rendezvous, held, sets), pidfds, patience_s)
     _has_joined, _unfinished = True, None
 
 
 def _rendezvous(held: _Held, sets: Sequence[ProcessSet], place: Place, watched: Mapping[int, int]) -> None:
     global _unfinished  # noqa: PLW0603 - of the process, as the engine
-    session.shutdown()  # of a place before this, which has come to nothing
+    session.shutdown()  # of an earlier place, whose rendezvous has failed
     rendezvous = session.Rendezvous(place.rank, place.size, place.address, place.port, place.secret, watched)
     session.set_rendezvous(rendezvous)
     _join(None, dynamic=held.dynamic, again=place.generation > 1)
     _unfinished = session.generation(), held
-    is_newcomer = _bring_back(held, fresh=not _has_joined, before=place.before) and not _has_joined
+    is_newcomer = _restore(held, fresh=not _has_joined, before=place.before) and not _has_joined
     if is_newcomer:
-        _bind_those_there_are(sets)
+        _adopt_existing_sets(sets)
         session.refuse_collectives()
     elif sets:
         _register_all(sets)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set, and return it. All ranks call this, in the same order, also those that will not be members.
+    """Register a set, and return it. All ranks call this in the same order, also ranks that will not be members.
 
     Parameters
     ----------
@@ -197,8 +197,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     Raises
     ------
     ValueError
-        Sets are not dynamic, or there is such a set already, or no such rank; nothing has happened then. Before
-        ``init``.
+        Sets are not dynamic, the set is registered already, or one of its ranks does not exist; nothing has changed
+        then. Before ``init``.
 
     Examples
     --------
@@ -225,15 +225,15 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     if added.process_set_id is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {added}")
     for ranks in _definitions(added):
-        mine = registry.checked(ranks, engine.size)
-        if mine in registry.registered().values():
+        members = registry.checked(ranks, engine.size)
+        if members in registry.registered().values():
             raise ValueError(f"Attempted to add a duplicate process set: {added}")
-        registry.register([added], mine)
+        registry.register([added], members)
     return added
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a set; all ranks call this. Returns False where it is the global one, or not registered.
+    """Remove a set; all ranks call this. Returns False for the global set, and for one that is not registered.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def set_id(process_set: ProcessSet, doing: str) -> int:
-    """Return the id of a set that this rank may do something in.
+    """Return the id of a set of which this rank is a member; ``doing`` names the operation in errors.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
 
 
 def check(process_set: ProcessSet) -> None:
-    """Refuse a set that is not registered."""
+    """Raise an error for a set that is not registered."""
     if process_set is not global_process_set and process_set.process_set_id is None:
         if not session.is_initialized():
             raise NotInitialized
@@ -296,7 +296,7 @@ def _why_unknown(process_set: ProcessSet) -> str:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a reset has to bring back: held until it has, because the ranks may have to try more than once."""
+    """Sets that a reset has to restore; held until it succeeds, because it may take several attempts."""
 
     sets: tuple[tuple[int, ...], ...] = ()
     objects: tuple[tuple[ProcessSet, tuple[int, ...]], ...] = ()
@@ -311,54 +311,55 @@ def _chosen() -> Any:
 
 
 def _hold() -> _Held:
-    """Return what is registered; after a reset that failed, what was before it."""
+    """Return the registered sets; after a failed reset, those from before it."""
     if _unfinished is not None and _unfinished[0] == session.generation():
         return _unfinished[1]
     dynamic = _dynamic == session.generation()
     if not session.is_initialized():
         return _Held(dynamic=dynamic)
     everyone, *sets = registry.registered().values()
-    bound = ((one, tuple(one.ranks or ())) for one in registry.objects())
-    objects = tuple((one, ranks) for one, ranks in bound if ranks in {everyone, *sets})
+    bound = ((process_set, tuple(process_set.ranks or ())) for process_set in registry.objects())
+    objects = tuple((process_set, ranks) for process_set, ranks in bound if ranks in {everyone, *sets})
     if any(ranks == everyone for _, ranks in objects):
-        sets.append(everyone)  # it may not be that of all ranks afterwards
+        sets.append(everyone)  # after the reset it may differ from the set of all ranks
     return _Held(tuple(sets), objects, dynamic)
 
 
-def _bring_back(held: _Held, *, fresh: bool, before: Sequence[int] | None = None) -> bool:
-    """Register what every rank held that is not fresh, in the order of the lowest of them. Collective.
+def _restore(held: _Held, *, fresh: bool, before: Sequence[int] | None = None) -> bool:
+    """Register the sets that all surviving ranks held, in the order of the lowest survivor. Collective.
 
-    Returns whether there was any that is not fresh.
+    Returns whether any rank is a survivor: not fresh.
     """
     global _dynamic  # noqa: PLW0603 - of the process, as the engine
     size = session.size()
-    begin = _FRESH if fresh else _DYNAMIC if held.dynamic else _KNOWING
+    header = _FRESH if fresh else _DYNAMIC if held.dynamic else _SURVIVOR
     now = {ranks: registry.renumbered(ranks, before) for ranks in held.sets}
-    mine = [(_SET, *registry.flags(registry.checked(ranks, size))) for ranks in now.values() if ranks]
-    told: list[tuple[int, list[tuple[int, ...]]]] = []
-    for kind, *flags in registry.everyone("process_set.reset", [(begin, *bytes(size)), *mine]):
+    rows = [(_SET, *registry.flags(registry.checked(ranks, size))) for ranks in now.values() if ranks]
+    sets_by_rank: list[tuple[int, list[tuple[int, ...]]]] = []
+    for kind, *flags in registry.gather_rows("process_set.reset", [(header, *bytes(size)), *rows]):
         if kind == _SET:
-            told[-1][1].append(registry.members(flags))
+            sets_by_rank[-1][1].append(registry.members(flags))
         else:
-            told.append((kind, []))
-    if held.dynamic or any(kind == _DYNAMIC for kind, _ in told):
+            sets_by_rank.append((kind, []))
+    if held.dynamic or any(kind == _DYNAMIC for kind, _ in sets_by_rank):
         _dynamic = session.generation()
-    knowing = [sets for kind, sets in told if kind != _FRESH]
-    for ranks in (each for each in knowing[0] if all(each in sets for sets in knowing)) if knowing else ():
-        registry.register([one for one, old in held.objects if now[old] == ranks], ranks)
-    for one, old in held.objects:
+    of_survivors = [sets for kind, sets in sets_by_rank if kind != _FRESH]
+    for ranks in of_survivors[0] if of_survivors else ():
+        if all(ranks in sets for sets in of_survivors):
+            registry.register([process_set for process_set, old in held.objects if now[old] == ranks], ranks)
+    for process_set, old in held.objects:
         if not now[old]:
-            one.lose([rank for rank in old if rank not in (before or ())])
-    return bool(knowing)
+            process_set.lose([rank for rank in old if rank not in (before or ())])
+    return bool(of_survivors)
 
 
-def _bind_those_there_are(process_sets: Sequence[ProcessSet]) -> None:
-    """Have a newcomer's sets be those of the others, who are elsewhere: it cannot register what they do not have."""
-    there = registry.registered()
-    for one in process_sets:
-        ranks = registry.checked(one.ranks or (), session.size())
-        if ranks in there.values():
-            registry.register([one], ranks)
+def _adopt_existing_sets(process_sets: Sequence[ProcessSet]) -> None:
+    """Bind a new rank's process sets to those already registered: the other ranks take no part in registering more."""
+    existing = registry.registered()
+    for process_set in process_sets:
+        ranks = registry.checked(process_set.ranks or (), session.size())
+        if ranks in existing.values():
+            registry.register([process_set], ranks)
         else:
             _LOG.warning("the ranks of this job have no process set %s, which this new rank names", list(ranks))
 
@@ -368,14 +369,14 @@ def _is_dynamic() -> bool:
 
 
 def _register_all(process_sets: Sequence[ProcessSet]) -> None:
-    """Register the sets of all ranks; then refuse those that this rank has named twice: others may not have."""
+    """Register the sets of all ranks, then raise if this rank has listed one twice, which other ranks may not have."""
     size = session.size()
-    defined = [[registry.checked(ranks, size) for ranks in _definitions(one)] for one in process_sets]
-    own = [tuple(range(size)), *map(_own, defined)]
-    twice = [number for number in range(len(process_sets)) if own[number + 1] in own[: number + 1]]
-    for number, one in enumerate(process_sets):
+    defined = [[registry.checked(ranks, size) for ranks in _definitions(process_set)] for process_set in process_sets]
+    here = [tuple(range(size)), *map(_members_for_this_rank, defined)]
+    twice = [number for number in range(len(process_sets)) if here[number + 1] in here[: number + 1]]
+    for number, process_set in enumerate(process_sets):
         for ranks in defined[number]:
-            registry.register([] if number in twice else [one], ranks)
+            registry.register([] if number in twice else [process_set], ranks)
     if twice:
         raise ValueError(
             f"Horovod could not be initialized because process_sets entry number {twice[0]} is a duplicate: "
@@ -383,15 +384,15 @@ def _register_all(process_sets: Sequence[ProcessSet]) -> None:
         )
 
 
-def _own(definitions: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the members that an entry has for this rank: of communicators its own one's."""
+def _members_for_this_rank(definitions: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the members that an entry has on this rank: of several communicators, those of this rank's."""
     return next((ranks for ranks in definitions if session.rank() in ranks), definitions[0])
 
 
 def _definitions(process_set: ProcessSet) -> list[Iterable[int]]:
-    """Return the member lists to register: of a communicator, which differs from rank to rank, every rank's."""
+    """Return the member lists to register; for a communicator, which differs between ranks, those of every rank."""
     if process_set.mpi_comm is None:
         return [process_set.ranks or []]
     members = process_set.mpi_comm.allgather(session.rank())
-    rows = registry.everyone("process_set.members", [registry.flags(members)])
+    rows = registry.gather_rows("process_set.members", [registry.flags(members)])
     return [registry.members(row) for row in dict.fromkeys(rows)]

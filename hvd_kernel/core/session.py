@@ -1,55 +1,60 @@
-"""The one engine of this process: ``init``, ``shutdown``, and who may use it in between.
+"""The one engine of this process: ``init``, ``shutdown``, and access to it in between.
 
 Terms.
   engine      the native core of one rank; exists between ``init`` and ``shutdown``
-  generation  how many engines this process has had; what was enqueued belongs to one of them
+  generation  how many engines this process has had; an enqueued operation belongs to one of them
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hvd_kernel.core import agent_channel, deadlocks, handshake, topology
-from hvd_kernel.core.driver.newcomer import NewcomersEngine
-from hvd_kernel.errors import HorovodInternalError, NotInitialized
+from hvd_kernel.core.timeline import Timeline
+from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
 from hvd_kernel.tracking import process as tracking
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
-_LOG = logging.getLogger("hvd_kernel")
-_lock = threading.RLock()  # init and shutdown, never the hot path
+_lock = threading.RLock()  # for init and shutdown, never on the hot path
 _engine: Engine | None = None
 _generation = 0
 _rounds = 0
-_before: dict[str, int] = {}  # sum of the counters of the engines before this one
+_before: dict[str, int] = {}  # sum of the counters of all earlier engines
 _registered = False
 _environment: dict[str, str] = {}  # the variables HOROVOD_* and HVD_* when this engine was made
 _rendezvous: Rendezvous | None = None
-_beside_rank_0 = True  # on one machine with it
-_by_mpi = False  # MPI has brought these ranks together
+_beside_rank_0 = True  # on the same machine
+_by_mpi = False  # MPI connected these ranks
+_timeline = Timeline()
+
+_COLLECTIVE = frozenset(
+    (
+        *("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join"),
+        *("add_process_set", "remove_process_set", "allocate_shared", "release_shared"),
+    )
+)
 
 
 @dataclass(frozen=True)
 class KnownPeers:
-    """Peers of a rendezvous that have met before: how long they wait, and what shows that one of them does not come."""
+    """Peers known from an earlier rendezvous: how long to wait for them, and how to notice that one has ended."""
 
     patience_s: float  # instead of the start timeout
-    pidfds: Mapping[int, int]  # of the ranks' processes that can be seen from here
+    pidfds: Mapping[int, int]  # by rank, of the processes visible from here
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Rendezvous from now on, whatever launched this rank: which it is, where rank 0 is. The secret stays in memory."""
+    """Rank, size and rendezvous address that replace the launcher's. The secret stays in memory."""
 
     rank: int
     size: int
@@ -59,91 +64,96 @@ class Rendezvous:
     pidfds: Mapping[int, int]  # as in KnownPeers
 
     def over(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment as if a launcher had said so: a copy, which no other process sees."""
-        said = {"HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(self.size), "HVD_BOOTSTRAP": "tcp"}
+        """Return a copy of the environment as a launcher would have set it; no other process sees the copy."""
+        rank = {"HOROVOD_RANK": str(self.rank), "HOROVOD_SIZE": str(self.size), "HVD_BOOTSTRAP": "tcp"}
         place = {"HOROVOD_CONTROLLER_ADDR": self.host, "HOROVOD_CONTROLLER_PORT": str(self.port)}
-        return {**env, **said, **place, "HVD_SECRET_KEY": self.secret}
+        return {**env, **rank, **place, "HVD_SECRET_KEY": self.secret}
 
 
-@dataclass
-class _Recorded:
-    """The newest timeline of this process."""
+class NewcomersEngine:
+    """Engine of a new rank before ``elastic.run``: it answers queries, and refuses collectives.
 
-    path: str = ""
-    marks_cycles: bool = False
-    goes_on: bool = False
-    went_on: bool = False  # when the ranks left each other
+    The other ranks are inside the decorated function and issue other operations: a collective of the new rank would be
+    matched with theirs, or wait.
+    """
 
-    def begin(self, path: str, *, marks_cycles: bool) -> None:
-        """Take note of a new one."""
-        self.path, self.marks_cycles, self.goes_on = str(Path(path).absolute()), marks_cycles, True
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
-    def pause(self) -> None:
-        """Take note that the ranks leave each other; they may meet again."""
-        self.went_on, self.goes_on = self.goes_on, False
+    def __getattr__(self, name: str) -> Any:
+        """Return the engine's attribute, or a function that raises for a collective."""
+        return _refusing(name, self.engine.rank) if name in _COLLECTIVE else getattr(self.engine, name)
 
 
-_timeline = _Recorded()
+def _refusing(name: str, rank: int) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ValueError(
+            f"hvd.{name} before elastic.run, on rank {rank}, which is new in a job that runs: the other ranks are "
+            "within the function that elastic.run calls. Let ranks communicate only in there (values that all must "
+            "have in common belong into the state)."
+        )
+
+    return refuse
 
 
 def set_rendezvous(rendezvous: Rendezvous | None) -> Rendezvous | None:
-    """Have every ``init`` from now on use this one; return that before it. None: as a launcher has said."""
+    """Set the rendezvous of every later ``init`` and return the previous one. None: the launcher's."""
     global _rendezvous
-    before, _rendezvous = _rendezvous, rendezvous
-    return before
+    previous, _rendezvous = _rendezvous, rendezvous
+    return previous
 
 
 def has_driver() -> bool:
-    """Tell whether an elastic driver gives this process its places: its rank and size, again and again."""
+    """Return whether an elastic driver assigns this process its places: rank and size in each generation."""
     return os.environ.get("HVD_ELASTIC_DRIVER") == "1"
 
 
 def connect_to_agent() -> None:
-    """Reach the agent that has started this process, if one has, and through it the driver, where there is one."""
+    """Connect to the agent that started this process, if any, and through it to the driver of an elastic job."""
     if has_driver() and not agent_channel.is_connected():
-        from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
+        from hvd_kernel.core.elastic_worker import driver  # noqa: PLC0415 - only such a job needs it
 
         driver().on_pushed(_leave_generation)
-        agent_channel.connect(lambda: _engine, driver().hear)
+        agent_channel.connect(lambda: _engine, driver().receive)
     else:
         agent_channel.connect(lambda: _engine)
 
 
-def _leave_generation(why: str) -> None:
-    """Release this rank, and those that wait for it: the driver has another generation in mind."""
+def _leave_generation(reason: str) -> None:
+    """Abort the engine, which releases this rank and those that wait for it: the driver plans another generation."""
     running = _engine
     if running is not None:
-        running.abort(why)
+        running.abort(reason)
 
 
-def init(comm: Any = None, known: KnownPeers | None = None, *, again: bool = False) -> None:
-    """Join the other ranks; returns when the links to all of them are up. Does nothing while initialised.
+def init(comm: Any = None, known_peers: KnownPeers | None = None, *, again: bool = False) -> None:
+    """Join the other ranks; return when the links to all of them are up. Do nothing while initialised.
 
     ``comm``: None (the ranks are found from the environment, see topology), an mpi4py communicator, or a list of
-    ranks of MPI_COMM_WORLD. ``again``: they have met before, and a timeline goes on in its file.
+    ranks of MPI_COMM_WORLD. ``again``: the ranks reset their communicator, and a timeline continues in its file.
     """
     with _lock:
         if _engine is None:
             connect_to_agent()
-            _start(comm, known, again=again)
+            _start(comm, known_peers, again=again)
 
 
-def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
+def _start(comm: Any, known_peers: KnownPeers | None, *, again: bool) -> None:
     global _engine, _generation, _rounds, _registered, _environment, _beside_rank_0, _by_mpi  # noqa: PLW0603 - of the one engine
     from hvd_kernel._native import Engine  # noqa: PLC0415 - only a rank loads the extension
 
     env = dict(os.environ) if _rendezvous is None else _rendezvous.over(os.environ)
-    if known is not None:
-        env["HVD_START_TIMEOUT"] = f"{known.patience_s:g}"
+    if known_peers is not None:
+        env["HVD_START_TIMEOUT"] = f"{known_peers.patience_s:g}"
     options = lookup.engine_options(env)
     if place := _place():
         options["place"] = place
-    timeline = _timeline_of(options, again=again)
+    timeline = _timeline.at_start(options, again=again)
     _rounds += 1
-    found = known or _rendezvous
-    peers = topology.find(comm, env, _rounds, found.pidfds if found is not None else None)
+    expected = known_peers or _rendezvous
+    peers = topology.find(comm, env, _rounds, expected.pidfds if expected is not None else None)
     try:
-        handshake.same_version(peers)
+        handshake.check_versions(peers)
         cards = handshake.cards(peers, tracking.card())
         tracking.agree(cards)
         if address := network.reached(cards[peers.rank], cards):
@@ -159,7 +169,7 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
         lookup.tell(env)
     _generation += 1
     if timeline is not None:
-        _record(_engine, *timeline, again=again)
+        _timeline.resume(_engine, *timeline, again=again)
     _by_mpi = peers.by_mpi
     _environment = {name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "HVD_"))}
     if not _registered:
@@ -169,41 +179,20 @@ def _start(comm: Any, known: KnownPeers | None, *, again: bool) -> None:
 
 
 def _place() -> str:
-    """Return the local and cross numbers that an elastic driver gives, by slots; "": the engine counts by ranks."""
+    """Return the local and cross numbers that an elastic driver assigns by slots; "": the engine derives them."""
     if not has_driver():
         return ""
-    from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+    from hvd_kernel.core.elastic_worker import worker  # noqa: PLC0415 - only such a job needs it
 
     place = worker().place
     return f"{place.local_rank},{place.cross_rank},{place.cross_size}" if place is not None else ""
 
 
-def _timeline_of(options: dict[str, str], *, again: bool) -> tuple[str, bool] | None:
-    """Return the file of a timeline, and whether it marks cycles. A new one begins with the engine, by its options."""
-    path, marks_cycles = options.get("timeline", ""), options.get("mark_cycles") == "1"
-    if again:
-        options.pop("timeline", None)
-        if _timeline.went_on:
-            path, marks_cycles = _timeline.path, _timeline.marks_cycles
-    return (path, marks_cycles) if path else None
-
-
-def _record(engine: Engine, path: str, marks_cycles: bool, *, again: bool) -> None:
-    """Take note of a timeline; one that goes on after a reset goes on in its file."""
-    try:
-        if again:
-            engine.start_timeline(path, marks_cycles, goes_on=True)
-    except HorovodInternalError as error:  # as where the engine cannot begin one
-        _LOG.warning("%s", error)
-        return
-    _timeline.begin(path, marks_cycles=marks_cycles)
-
-
 def shutdown() -> None:
-    """Leave the other ranks; what is still pending ends with an error. Does nothing while not initialised.
+    """Leave the other ranks; pending operations fail. Does nothing while not initialised.
 
-    One rank's ``shutdown`` ends the job for all: what others start afterwards raises HorovodInternalError on them. It
-    is called at the end of the process by itself.
+    One rank's ``shutdown`` ends the job for all: operations that other ranks start afterwards raise
+    HorovodInternalError there. It is called automatically at the end of the process.
 
     Examples
     --------
@@ -225,7 +214,7 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """In a forked child (a DataLoader's worker): the engine's threads stayed behind, its destructor must not run."""
+    """Drop the engine in a forked child (a DataLoader's worker): without its threads, its destructor must not run."""
     global _engine, _lock
     if _engine is not None:
         engine = _engine.engine if isinstance(_engine, NewcomersEngine) else _engine
@@ -235,12 +224,12 @@ def _forget() -> None:
 
 
 def by_mpi() -> bool:
-    """Tell whether MPI has brought the ranks of this engine together."""
+    """Return whether MPI connected the ranks of this engine."""
     return _engine is not None and _by_mpi
 
 
 def refuse_collectives() -> None:
-    """Have this rank's collectives raise until ``allow_collectives``: it is new, the others are busy with theirs."""
+    """Make collectives of this new rank raise until ``allow_collectives``: the other ranks are busy with theirs."""
     global _engine  # noqa: PLW0603 - of the process
     with _lock:
         if _engine is not None:
@@ -258,7 +247,7 @@ def allow_collectives() -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether this process is between ``init`` and ``shutdown``.
+    """Return whether this process is between ``init`` and ``shutdown``.
 
     Examples
     --------
@@ -282,29 +271,29 @@ def engine() -> Engine:
 
 
 def generation() -> int:
-    """Return how many engines there have been: changes when the communicator was reset."""
+    """Return the number of engines so far, which changes when the communicator is reset."""
     return _generation
 
 
 def variable(name: str) -> str:
-    """Return what a variable HOROVOD_* or HVD_* was when the engine was made; "" where it was not set."""
+    """Return the value of a variable HOROVOD_* or HVD_* when the engine was made; "" if it was not set."""
     return _environment.get(name, "")
 
 
 def setting(name: str) -> str:
-    """Return the checked value of a setting of another part than the core, as it was when the engine was made."""
+    """Return the checked value, when the engine was made, of a setting that does not belong to the core."""
     return lookup.value(name, _environment)
 
 
 def counters() -> dict[str, int]:
-    """Return the core's counters, summed over every engine of this process, so that they never go back."""
+    """Return the core's counters, summed over every engine of this process, so that they never decrease."""
     with _lock:
         now = {} if _engine is None else _engine.counters()
         return {name: _before.get(name, 0) + now.get(name, 0) for name in {**_before, **now}}
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write what the core does from here on to a file for chrome://tracing or Perfetto. Rank 0 writes.
+    """Record the core's work from now on in a file for chrome://tracing or Perfetto. Rank 0 writes.
 
     Horovod's page: https://horovod.readthedocs.io/en/stable/timeline_include.html
 
@@ -318,13 +307,13 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     Raises
     ------
     ValueError
-        Before ``init``, or HOROVOD_TIMELINE was not set then. The file cannot be written: on every rank of rank 0's
-        machine, and a timeline that runs goes on; ranks of other machines do not see rank 0's files.
+        Before ``init``, or HOROVOD_TIMELINE was not set at ``init``. If the file cannot be written, every rank of
+        rank 0's machine raises, and a running timeline continues; ranks of other machines do not see rank 0's files.
 
     Examples
     --------
     >>> import json, os, pathlib
-    >>> os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # said before init: a timeline may be wanted
+    >>> os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # before init: a timeline may start later
     >>> hvd.shutdown()
     >>> hvd.init()
     >>> hvd.start_timeline("trace.json")
@@ -341,31 +330,17 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def record_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Do as ``start_timeline``, whether a variable has said before that somebody would or not."""
-    running = engine()
-    path = os.fspath(file_path)
-    if _beside_rank_0 and (why := _unwritable(Path(path))):
-        raise ValueError(f"the timeline {path} cannot be written: {why}.")
-    running.start_timeline(path, mark_cycles)
-    _timeline.begin(path, marks_cycles=mark_cycles)
+    """Start a timeline as ``start_timeline`` does, but without requiring HOROVOD_TIMELINE=DYNAMIC."""
+    _timeline.start(engine(), file_path, marks_cycles=mark_cycles, shares_files=_beside_rank_0)
 
 
 def timeline() -> tuple[str, bool]:
-    """Return the whole path of the newest timeline, "" where there was none, and whether it goes on."""
-    return _timeline.path, _timeline.goes_on
-
-
-def _unwritable(path: Path) -> str:
-    """Return why a file cannot be written; empty: it can."""
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}; make it first"
-    if path.is_dir():
-        return "it is a folder; name a file in it"
-    return "" if os.access(path if path.exists() else path.parent, os.W_OK) else "this user may not write there"
+    """Return the absolute path of the newest timeline, "" if there was none, and whether it is running."""
+    return _timeline.path, _timeline.is_running
 
 
 def stop_timeline() -> None:
-    """End the timeline; its file is complete when this returns. Does nothing where there is none.
+    """Stop the timeline; its file is complete when this returns. Does nothing if no timeline is running.
 
     Raises
     ------
@@ -376,8 +351,7 @@ def stop_timeline() -> None:
     --------
     >>> hvd.stop_timeline()
     """
-    engine().stop_timeline()
-    _timeline.goes_on = False
+    _timeline.stop(engine())
 
 
 def rank() -> int:
@@ -386,7 +360,7 @@ def rank() -> int:
     Raises
     ------
     ValueError
-        Before ``init``: also ``size`` and the other questions about ranks.
+        Before ``init``, as ``size`` and the other functions about ranks.
 
     Examples
     --------
@@ -477,7 +451,7 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Tell whether every host has the same number of ranks.
+    """Return whether every host has the same number of ranks.
 
     Raises
     ------

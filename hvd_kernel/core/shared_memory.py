@@ -1,9 +1,9 @@
-"""Shared memory of the ranks of one host, there or on their GPUs: collectives work on it in place, without a copy.
+"""Shared memory of the ranks of one host, in host memory or on their GPUs: collectives use it in place, without a copy.
 
 Terms.
-  region  what one allocation gave: a part of the same length for every rank
-  dead    nothing of this process points into the region any more; a region that is dead on all ranks is released at the
-          next allocation, which all ranks make together, or by ``release_shared``; all of them end with the engine
+  region  result of one allocation: a part of the same length for every rank
+  dead    without any reference in this process; a region that is dead on all ranks is released at the next allocation,
+          which all ranks make together, or by ``release_shared``; all regions end with the engine
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy.typing as npt
 from hvd_kernel.core import ops, session
 from hvd_kernel.core.tensor import Array
 
-_regions: dict[int, weakref.ref[Any]] = {}  # region -> what its memoryviews hold; the same keys on every rank
-_sizes: dict[int, int] = {}  # bytes of this rank's part of each
+_regions: dict[int, weakref.ref[Any]] = {}  # region -> owner of its memoryviews; the same keys on every rank
+_sizes: dict[int, int] = {}  # region -> bytes of this rank's part
 _generation = 0
 
 
 def allocate(nbytes: int) -> memoryview:
-    """Return this rank's part of a new region. Collective over all ranks, which ask for the same length.
+    """Return this rank's part of a new region. Collective over all ranks, which request the same length.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def allocate(nbytes: int) -> memoryview:
     release_shared()
     engine = session.engine()
     if engine.size == 1:
-        return memoryview(bytearray(nbytes))  # nobody to share with
+        return memoryview(bytearray(nbytes))  # no rank to share with
     outcome = engine.wait(engine.allocate_shared(max(nbytes, 1)))
     assert outcome is not None
     memory = engine.shared_memory(outcome.number)
@@ -68,12 +68,12 @@ def allocate_on_devices(nbytes: int, device: int) -> Any:
 
 
 def release_shared() -> int:
-    """Give back the regions of ``shared_empty`` that no rank uses any more. Collective over all ranks.
+    """Release the regions of ``shared_empty`` that no rank uses any more. Collective over all ranks.
 
     Returns
     -------
     int
-        How many there were.
+        Number of released regions.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def release_shared() -> int:
 
     Examples
     --------
-    >>> hvd.release_shared()  # there are none
+    >>> hvd.release_shared()  # no region exists
     0
     """
     global _generation  # noqa: PLW0603 - of the process, as the engine
@@ -95,32 +95,32 @@ def release_shared() -> int:
         _sizes.clear()
     if not _regions:
         return 0
-    dead = np.array([held() is None for held in _regions.values()], np.uint8)
+    dead = np.array([owner() is None for owner in _regions.values()], np.uint8)
     everywhere = ops.allreduce(dead, "shared.dead", ops.Min)
-    gone = [region for region, is_dead in zip(_regions, everywhere, strict=True) if is_dead]
-    for region in gone:
+    released = [region for region, is_dead in zip(_regions, everywhere, strict=True) if is_dead]
+    for region in released:
         engine.wait(engine.release_shared(region))
         del _regions[region]
         _sizes.pop(region, None)
-    return len(gone)
+    return len(released)
 
 
 def shared_empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     """Return an array in memory that the ranks of a host reduce in place, without a copy. Collective over all ranks.
 
-    Each rank gets a part of its own; it goes when nothing points to it any more (see ``release_shared``).
+    Each rank gets a part of its own, which is freed when it has no references any more (see ``release_shared``).
 
     Parameters
     ----------
     shape
-        Of the array, the same on every rank.
+        Shape of the array, the same on every rank.
     dtype
-        Of its elements, float32 by default.
+        Type of its elements, float32 by default.
 
     Returns
     -------
     Array
-        Its elements are not set.
+        The array; its elements are uninitialised.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""A tensor as the core sees it, and NumPy's arrays in those words.
+"""Tensors in the core's terms, and the conversion of NumPy arrays.
 
 Terms.
   dtype  the core's number of an element type (native/tensor/dtype.h); names are Horovod's
   place  (pointer, shape, dtype): contiguous CPU memory; with (..., device, stream): contiguous memory of that device
-  op     how elements of several ranks become one; the numbers are Horovod's
+  op     reduction of elements of several ranks to one; the numbers are Horovod's
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DTYPES = {
     "bfloat16": 10,
     "complex64": 11,
     "complex128": 12,
-    # Moved, never reduced, from here on: broadcast, allgather and alltoall need no arithmetic.
+    # The types below are moved but never reduced: broadcast, allgather and alltoall need no arithmetic.
     "float8_e4m3fn": 13,
     "float8_e5m2": 14,
     "uint32": 15,
@@ -63,14 +63,14 @@ REDUCIBLE = {  # op -> the dtypes it is defined for
         Product: _SUMMED,
     }.items()
 }
-SCATTERED = frozenset((Average, Sum))  # what reducescatter can do
+SCATTERED = frozenset((Average, Sum))  # the reductions of reducescatter
 
 Place = tuple[int, tuple[int, ...], int] | tuple[int, tuple[int, ...], int, int, int]
 Array = npt.NDArray[Any]
 
 _LOG = logging.getLogger("hvd_kernel")
-_troubles: tuple[int, dict[int, str]] = (0, {})  # the engine's generation, and of its devices why they are not used
-_told: set[str] = set()
+_troubles: tuple[int, dict[int, str]] = (0, {})  # the engine's generation, and per device why it is not used
+_logged: set[str] = set()
 
 
 def dtype_of(array: Array) -> int:
@@ -79,14 +79,14 @@ def dtype_of(array: Array) -> int:
     Raises
     ------
     ValueError
-        The core does not carry this type; the message says which it does.
+        The core does not support this type; the message lists the supported ones.
     """
     return number_of(array.dtype)
 
 
 @functools.cache
 def number_of(dtype: np.dtype[Any]) -> int:
-    """Return the core's number for a type: kept, since NumPy takes microseconds to name one. Raises as ``dtype_of``."""
+    """Return the core's number for a type; raises as ``dtype_of``. Cached: NumPy takes microseconds to name a type."""
     number = DTYPES.get(dtype.name)
     if number is None or not dtype.isnative:
         raise ValueError(not_moved(str(dtype), _remedy(dtype)))
@@ -94,7 +94,7 @@ def number_of(dtype: np.dtype[Any]) -> int:
 
 
 def not_moved(dtype: str, remedy: str) -> str:
-    """Return the message for a type that the core does not carry."""
+    """Return the message for a type that the core does not support."""
     return f"Tensor type {dtype} is not supported: {remedy}. Supported are: {', '.join(DTYPES)}."
 
 
@@ -119,18 +119,18 @@ def _remedy(dtype: np.dtype[Any]) -> str:
 
 
 def check_op(op: int) -> None:
-    """Refuse a number that is not a reduction."""
+    """Raise ValueError for a number that is not a reduction."""
     if op not in OPS:
         raise ValueError(f"op={op} does not exist: use {', '.join(OPS.values())}.")
 
 
 def reduction_of(op: int | None, average: bool | None, *, warns: bool = True) -> int:
-    """Return the reduction that Horovod's old ``average=`` or new ``op=`` asks for; neither: the average.
+    """Return the reduction that Horovod's old ``average=`` or new ``op=`` requests, by default Average.
 
     Parameters
     ----------
     warns
-        Say that ``average`` is deprecated, in the line of the caller's caller.
+        Warn that ``average`` is deprecated, at the line of the caller's caller.
 
     Raises
     ------
@@ -144,13 +144,13 @@ def reduction_of(op: int | None, average: bool | None, *, warns: bool = True) ->
     if op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     if warns:
-        said = "Parameter `average` has been replaced with `op` and will be removed in v1.0"
-        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        message = "Parameter `average` has been replaced with `op` and will be removed in v1.0"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
     return Average if average else Sum
 
 
 def check_reducible(dtype: int, op: int) -> None:
-    """Refuse to reduce what has no such reduction in the core.
+    """Raise ValueError if the core has no such reduction for a type.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def check_reducible(dtype: int, op: int) -> None:
 
 
 def not_reduced(dtype: str, op: int) -> str:
-    """Return the message for a type that has no such reduction."""
+    """Return the message for a type without this reduction."""
     accepted = ", ".join(NAMES[number] for number in sorted(REDUCIBLE[op]))
     remedy = cast_for(dtype, op)
     return f"Tensor type {dtype} is not supported by {OPS[op]}: {remedy}. Supported are: {accepted}."
@@ -173,7 +173,7 @@ _CASTS = {"uint32": "int64", "uint64": "int64", "complex32": "complex64"}
 
 
 def cast_for(dtype: str, op: int) -> str:
-    """Return what to do instead of a reduction; native/tensor/dtype.cc has the same for the C table's frontends."""
+    """Return the remedy for a missing reduction; native/tensor/dtype.cc has the same for the C table's frontends."""
     if dtype == "bool" and op == Average:
         return "cast it to float32 for the share of true, or use Sum (or) and Product (and)"
     if dtype in {"complex64", "complex128"}:
@@ -182,7 +182,7 @@ def cast_for(dtype: str, op: int) -> str:
 
 
 def place_of(array: Array) -> Place:
-    """Return where a contiguous array lies."""
+    """Return the place of a contiguous array."""
     return array.ctypes.data, array.shape, dtype_of(array)
 
 
@@ -193,17 +193,17 @@ def from_buffer(buffer: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def device_trouble(device: int) -> str:
-    """Return why the core does not work on memory of a GPU, "" where it does; each engine is asked once.
+    """Return why the core does not work on memory of a GPU, "" if it does; each engine is queried once.
 
-    The reason is said once, unless the user has asked for it (HVD_GPU=staged).
+    The reason is logged once, unless the user has chosen it (HVD_GPU=staged).
     """
     global _troubles  # noqa: PLW0603 - of the process, as the engine
     if _troubles[0] != session.generation():
         _troubles = (session.generation(), {})
-    known = _troubles[1].get(device)
-    if known is None:
-        known = _troubles[1][device] = _device_trouble(device)
-    return known
+    trouble = _troubles[1].get(device)
+    if trouble is None:
+        trouble = _troubles[1][device] = _device_trouble(device)
+    return trouble
 
 
 def _device_trouble(device: int) -> str:
@@ -213,7 +213,7 @@ def _device_trouble(device: int) -> str:
         reason = session.engine().device_trouble(device)
     except NotInitialized:
         return "the engine has ended"
-    if reason and reason not in _told:
-        _told.add(reason)
+    if reason and reason not in _logged:
+        _logged.add(reason)
         _LOG.warning("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: %s", reason)
     return reason

@@ -1,25 +1,27 @@
-"""Topology: how a process finds its rank, and reaches the others before any link exists.
+"""Topology: how a process finds its rank, and reaches the other ranks before any link exists.
 
 Terms.
-  rank, size  this process's number, and how many there are
+  rank, size  this process's number, and the number of processes
   exchange    collective call: bytes of this rank in, bytes of every rank out, in rank order
-  round       which ``init()`` of this process this is, from 1: ranks initialise equally often, so it names a rendezvous
+  round       number of this ``init()`` in the process, from 1: ranks initialise equally often, so it names a rendezvous
   only        the ranks that the caller has named, in the order of their new numbers; None: all
+  step        one srun of Slurm; its tasks are the ranks
+  placement   rank of this process, and the address of rank 0's host, where the ranks rendezvous
 
-Order in which the sources are asked. The first that speaks wins, also where a later one says something else:
-  1. ``init(comm=...)``                      what the caller says
+Order in which the sources are tried. The first one that is set wins, even if a later one differs:
+  1. ``init(comm=...)``                      the caller's choice
   2. ``HVD_BOOTSTRAP=mpi|tcp|none``          the cluster's (or the user's) decision; ``none`` is size 1
-  3. ``HOROVOD_RANK``, ``HOROVOD_SIZE``      given to each process by a launcher that means Horovod
-  4. torchrun (``TORCHELASTIC_RUN_ID``)      the inner launcher where MPI starts one torchrun per node
+  3. ``HOROVOD_RANK``, ``HOROVOD_SIZE``      set for each process by a launcher of Horovod programs
+  4. torchrun (``TORCHELASTIC_RUN_ID``)      the inner launcher if MPI starts one torchrun per node
   5. an MPI launcher's variables             ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``
   6. ``RANK``, ``WORLD_SIZE``                torch's convention; may describe a whole pod, hence after MPI
-  7. a Slurm step's variables                ``SLURM_PROCID``, ...: srun without MPI; a script may know better
+  7. a Slurm step's variables                ``SLURM_PROCID``, ...: srun without MPI; a script may set others
   8. nothing                                 size 1
 
-Where 3 speaks the ranks meet at ``HOROVOD_CONTROLLER_ADDR``; else a launcher of Horovod's tells by its HTTP store
-(``HOROVOD_GLOO_RENDEZVOUS_ADDR``) where rank 0 is; else they meet at ``MASTER_ADDR``.
+With source 3 the ranks rendezvous at ``HOROVOD_CONTROLLER_ADDR``; without it, at the address of rank 0 in the HTTP
+store of Horovod's launcher (``HOROVOD_GLOO_RENDEZVOUS_ADDR``); without that, at ``MASTER_ADDR``.
 
-With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables say who this is, but MPI is not used.
+With ``HVD_BOOTSTRAP=tcp`` an MPI launcher's variables name the rank, but MPI is not used.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
-from hvd_kernel.core.launchers import slurm_step, uncaught
-from hvd_kernel.core.launchers.slurm_step import Placement
 from hvd_kernel.errors import ConfigError, HvdTimeout
 from hvd_kernel.frameworks import registry
 from hvd_kernel.processes import ports
@@ -45,16 +47,19 @@ from hvd_kernel.settings import lookup
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
 
-_MPI_PATIENCE_S = 600.0  # where nobody has set another: Horovod's MPI waits for ever for a rank that loads data first
-_LOOK_S = 0.0005  # between two looks at what MPI has to do
-_unfinished: list[Any] = []  # requests that hold the memory to which MPI may still write
-_pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # while ``find`` asks
+_MPI_PATIENCE_S = 600.0  # default, long: with Horovod, MPI waits without limit for a rank that loads data first
+_MPI_POLL_S = 0.0005
+_unfinished: list[Any] = []  # requests that keep the memory alive to which MPI may still write
+_pidfds: ContextVar[Mapping[int, int]] = ContextVar("pidfds")  # during ``find``
 
 _MPI_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 _SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-_STORE_LOOK_S = 0.02  # between two looks at a store that cannot be waited on
+_STORE_POLL_S = 0.02  # the store has no blocking get
 _LONGEST_ADDRESS = 100
+_SLURM_TASK = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
+_SLURM_PORTS = range(61440, 65536)  # above Linux's range of ephemeral ports
+_FAILED = 1
 _WITHOUT_MPI = (
     "set HVD_BOOTSTRAP=tcp, and HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host."
 )
@@ -62,27 +67,37 @@ _WITHOUT_MPI = (
 
 @dataclass(frozen=True)
 class Peers:
-    """What ``init()`` needs: who this rank is, and how it talks to the others until the links are up."""
+    """Rank and size of this process, and its exchange with the other ranks until the links are up."""
 
     rank: int
     size: int
-    source: str  # who said so, for messages
+    source: str  # of rank and size, for messages
     exchange: Exchange
     close: Callable[[], None] = lambda: None
-    by_mpi: bool = False  # MPI has brought them together, and carries the exchange
+    by_mpi: bool = False  # MPI connects the ranks, and carries the exchange
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Rank of a process, and where the ranks rendezvous."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
 
 
 def find(
     comm: Any = None, env: Env | None = None, round_number: int = 1, pidfds: Mapping[int, int] | None = None
 ) -> Peers:
-    """Ask the sources in order.
+    """Return the peers from the first source that is set.
 
-    ``pidfds``: of ranks that have met before; whoever can tell does not wait for one that has ended.
+    ``pidfds``: process handles of ranks known from an earlier rendezvous, so that no rank waits for one that has ended.
 
     Raises
     ------
     ConfigError
-        What was found cannot be used; the message names the variable and the remedy.
+        A value cannot be used; the message names the variable and the remedy.
     """
     env = os.environ if env is None else env
     _pidfds.set({} if pidfds is None else pidfds)
@@ -95,7 +110,7 @@ def find(
     horovod = "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env
     torch = "RANK" in env and "WORLD_SIZE" in env
     launcher = next((names for names in _MPI_LAUNCHERS if names[0] in env), None)
-    by_slurm = slurm_step.speaks(env) and (launcher is None or launcher[0] == "PMI_RANK")
+    by_slurm = is_slurm_task(env) and (launcher is None or launcher[0] == "PMI_RANK")
     mpi = launcher is not None and forced != "tcp" and not by_slurm
     sources: tuple[tuple[bool, Callable[[], Peers]], ...] = (
         (forced == "none", lambda: alone(only)),
@@ -108,7 +123,7 @@ def find(
         (launcher is not None, lambda: _from_variables(env, *(launcher or ("", "")), only)),
         (forced == "tcp", _no_tcp),
     )
-    return next((ask for speaks, ask in sources if speaks), lambda: alone(only))()
+    return next((find_peers for is_set, find_peers in sources if is_set), lambda: alone(only))()
 
 
 def _no_tcp() -> Peers:
@@ -116,9 +131,9 @@ def _no_tcp() -> Peers:
 
 
 def alone(only: list[int] | None = None, source: str = "no launcher") -> Peers:
-    """Size 1: nobody to talk to."""
+    """Return the peers of a job of size 1."""
     _check_group(only, 0, 1)
-    return Peers(0, 1, source, lambda mine: [mine])
+    return Peers(0, 1, source, lambda payload: [payload])
 
 
 def _check_group(only: list[int] | None, rank: int, size: int) -> None:
@@ -136,11 +151,11 @@ def _check_group(only: list[int] | None, rank: int, size: int) -> None:
 def _from_comm(comm: Any, env: Env) -> Peers:
     if not hasattr(comm, "Allgather"):
         raise ConfigError(f"init(comm=...) takes an mpi4py communicator or a list of ranks, not {type(comm).__name__}.")
-    said = next((name for name in _SIZES if env.get(name, "1") != "1"), None)
-    if said is not None and _mpi().COMM_WORLD.Get_size() == 1:
+    size_name = next((name for name in _SIZES if env.get(name, "1") != "1"), None)
+    if size_name is not None and _mpi().COMM_WORLD.Get_size() == 1:
         raise ConfigError(
-            f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {said}={env[said]}: MPI did not "
-            "start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
+            f"init(comm=...) was given a communicator of an MPI that knows 1 rank, but {size_name}={env[size_name]}: "
+            "MPI did not start these ranks. Start them with mpirun (hvdrun --mpi), or leave comm out."
         )
     return Peers(comm.Get_rank(), comm.Get_size(), "init(comm)", _mpi_exchange(comm, env), by_mpi=True)
 
@@ -161,7 +176,7 @@ def _from_world(env: Env, only: list[int] | None) -> Peers:
 
 
 def _from_group(world: Any, ranks: list[int], env: Env) -> Peers:
-    """Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
+    """Return the peers of Horovod's other form of ``comm``: some ranks of MPI_COMM_WORLD, which alone call this."""
     group = world.Get_group().Incl(ranks)
     comm = world.Create_group(group)
     group.Free()
@@ -177,10 +192,10 @@ def _mpi() -> Any:
         ) from error
     if MPI.Is_finalized():
         raise ConfigError(f"this process has finalised MPI already: call init() before that, or {_WITHOUT_MPI}")
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize is False: who starts it ends it
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize is False: we start MPI, so we finalise it
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         atexit.register(_finalize, MPI)
-    uncaught.watch()
+    _watch_for_uncaught()
     return MPI
 
 
@@ -189,17 +204,50 @@ def _finalize(MPI: Any) -> None:  # noqa: N803 - mpi4py's name for its module
         MPI.Finalize()
 
 
+_watching = False
+_uncaught = False
+
+
+def _watch_for_uncaught() -> None:
+    """End this rank without MPI_Finalize if an exception ends its program. Call it when MPI has started; idempotent.
+
+    mpi4py calls MPI_Finalize at the end of the process, and that waits for all ranks: those that continue, or wait for
+    this one, would delay its exit, which tells the launcher to stop them.
+    """
+    global _watching
+    if _watching or hasattr(sys, "ps1"):  # at a prompt an exception ends nothing
+        return
+    _watching, before = True, sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _uncaught  # noqa: PLW0603 - of the process, as the hook
+        _uncaught = isinstance(error, Exception)  # the interrupt key ends all ranks anyway
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(_exit_if_uncaught)
+
+
+def _exit_if_uncaught() -> None:
+    if not _uncaught:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(_FAILED)
+
+
 def _mpi_exchange(comm: Any, env: Env) -> Exchange:
-    """Plain bytes in buffers: nothing is pickled."""
+    """Return an exchange of plain bytes in buffers: nothing is pickled."""
     patience = lookup.start_timeout(env, _MPI_PATIENCE_S)
 
-    def exchange(mine: bytes) -> list[bytes]:
+    def exchange(payload: bytes) -> list[bytes]:
         lengths = memoryview(bytearray(8 * comm.Get_size())).cast("q")
-        length = memoryview(len(mine).to_bytes(8, sys.byteorder)).cast("q")
+        length = memoryview(len(payload).to_bytes(8, sys.byteorder)).cast("q")
         _complete(comm, comm.Iallgather(length, lengths), patience)
         counts = lengths.tolist()
         everything = bytearray(sum(counts))
-        _complete(comm, comm.Iallgatherv(mine, [everything, counts, None, _mpi().BYTE]), patience)
+        _complete(comm, comm.Iallgatherv(payload, [everything, counts, None, _mpi().BYTE]), patience)
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [bytes(everything[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
@@ -207,7 +255,7 @@ def _mpi_exchange(comm: Any, env: Env) -> Exchange:
 
 
 def _complete(comm: Any, request: Any, seconds: float) -> None:
-    """Look again and again, as MPI has nothing to wait on: its own wait ends with the last rank's call, or never."""
+    """Poll a request until a deadline: MPI's own wait has none, and returns only after the last rank's call."""
     deadline = time.monotonic() + seconds
     _unfinished.append(request)
     while not request.Test():
@@ -218,7 +266,7 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
                 "do, MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
                 "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_MPI_POLL_S)
     _unfinished.remove(request)
 
 
@@ -226,25 +274,25 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
 
 
 def _from_horovod(env: Env, round_number: int, only: list[int] | None) -> Peers:
-    told = "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env
-    if not told:
+    has_controller = "HOROVOD_CONTROLLER_ADDR" in env or "HOROVOD_CONTROLLER_PORT" in env
+    if not has_controller:
         _refuse_elastic_launcher(env)
     rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
-    if told or size == 1 or not env.get(_STORE[0]):
+    if has_controller or size == 1 or not env.get(_STORE[0]):
         return _from_variables(env, "HOROVOD_RANK", "HOROVOD_SIZE", only)
     _check_members(only, rank, size)
     store = _HttpStore(*_address(env, *_STORE), lookup.start_timeout(env))
     key = "-".join(map(str, (round_number, *(only or ()))))
-    with contextlib.ExitStack() as until_met:
+    with contextlib.ExitStack() as until_joined:
         if rank == 0:
-            reserved = until_met.enter_context(ports.bound(_own_address(store, env, size)))
+            reserved = until_joined.enter_context(ports.bound(_own_address(store, env, size)))
             store.put(key, "{} {}".format(*reserved.getsockname()))
         host, port = store.get(key)
         return _rendezvous(Placement(rank, size, host, port), "HOROVOD_RANK", env, only)
 
 
 def _refuse_elastic_launcher(env: Env) -> None:
-    """Raise ConfigError in a rank whose launcher starts and ends ranks later: only that launcher would know them."""
+    """Raise ConfigError if the launcher will add and remove ranks, which only its own elastic workers can follow."""
     if env.get(_STORE[0]) and lookup.value("HOROVOD_ELASTIC", env) == "1":
         place = f"{env[_STORE[0]]}:{env.get(_STORE[1], '')}"
         raise ConfigError(
@@ -255,25 +303,25 @@ def _refuse_elastic_launcher(env: Env) -> None:
 
 
 def _own_address(store: _HttpStore, env: Env, size: int) -> str:
-    """Return the address by which the other ranks reach this one: the loopback where they are all on this host."""
+    """Return the address at which the other ranks reach this one: the loopback address if all are on this host."""
     return "127.0.0.1" if env.get("HOROVOD_LOCAL_SIZE") == str(size) else store.seen_from()
 
 
 @dataclass(frozen=True)
 class _HttpStore:
-    """The key-value store of a launcher of Horovod's: PUT and GET of /scope/key; 404 where there is nothing yet."""
+    """Key-value store of Horovod's launcher: PUT and GET of /scope/key; 404 until the key is set."""
 
     host: str
     port: int
     patience_s: float
 
     def seen_from(self) -> str:
-        """Return this host's address on the way to the store.
+        """Return the address of this host from which the store is reached.
 
         Raises
         ------
         ConfigError
-            Nobody can be reached there.
+            The store cannot be reached.
         """
         try:
             with socket.create_connection((self.host, self.port), self.patience_s) as connection:
@@ -282,7 +330,7 @@ class _HttpStore:
             raise ConfigError(f"{self} cannot be reached: {error}. Is the launcher of these ranks alive?") from None
 
     def put(self, key: str, text: str) -> None:
-        """Keep a text under a key."""
+        """Store a text under a key."""
         self._insist("PUT", key, text)
 
     def get(self, key: str) -> tuple[str, int]:
@@ -291,17 +339,17 @@ class _HttpStore:
         Raises
         ------
         ConfigError
-            Something else is there.
+            The value is not an address.
         """
-        host, _, port = (said := self._insist("GET", key)).partition(" ")
-        if not host or len(said) > _LONGEST_ADDRESS or not port.isdecimal():
-            raise ConfigError(f"{self} has {said[:_LONGEST_ADDRESS]!r} where rank 0's address is wanted.")
+        host, _, port = (text := self._insist("GET", key)).partition(" ")
+        if not host or len(text) > _LONGEST_ADDRESS or not port.isdecimal():
+            raise ConfigError(f"{self} has {text[:_LONGEST_ADDRESS]!r} where rank 0's address is wanted.")
         return host, int(port)
 
     def _insist(self, method: str, key: str, text: str = "") -> str:
         deadline = time.monotonic() + self.patience_s
         while True:
-            status, answer = self._ask(method, key, text)
+            status, answer = self._request(method, key, text)
             if status == 200:  # noqa: PLR2004 - HTTP's OK
                 return answer
             if time.monotonic() > deadline:
@@ -309,9 +357,9 @@ class _HttpStore:
                     f"{self} had no address of rank 0 within {self.patience_s:g} s; its last answer was {answer}. "
                     "Check whether rank 0 calls init(). HOROVOD_GLOO_TIMEOUT_SECONDS sets the time."
                 )
-            time.sleep(_STORE_LOOK_S)
+            time.sleep(_STORE_POLL_S)
 
-    def _ask(self, method: str, key: str, text: str) -> tuple[int, str]:
+    def _request(self, method: str, key: str, text: str) -> tuple[int, str]:
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - only under such a launcher
 
         connection = HTTPConnection(self.host, self.port, timeout=self.patience_s)
@@ -343,11 +391,44 @@ def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | 
 
 
 def _from_slurm(env: Env, only: list[int] | None) -> Peers:
-    placement = slurm_step.placement(env)
+    placement = slurm_placement(env)
     if placement.size == 1:
         return alone(only, "SLURM_STEP_NUM_TASKS")
     host, port = _rendezvous_address(env) or (placement.host, placement.port)
     return _rendezvous(Placement(placement.rank, placement.size, host, port), "SLURM_PROCID", env, only)
+
+
+def is_slurm_task(env: Env) -> bool:
+    """Return whether srun itself started this process.
+
+    A batch script has no step. A process that another launcher starts inside a step inherits the step's variables, but
+    its PMI variables differ.
+    """
+    if not all(env.get(name) for name in _SLURM_TASK):
+        return False
+    rank_and_size = (env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"])
+    return "PMI_RANK" not in env or (env["PMI_RANK"], env.get("PMI_SIZE")) == rank_and_size
+
+
+def slurm_placement(env: Env) -> Placement:
+    """Return the placement of this task of a Slurm step. Task 0 is on the step's first node.
+
+    The port is derived from job and step, so that all tasks know it and two concurrent steps use different ones.
+    """
+    on_one_node = env.get("SLURM_STEP_NUM_NODES") == "1"
+    number = int(env.get("SLURM_JOB_ID", "0")) + 61 * int(env["SLURM_STEP_ID"])
+    return Placement(
+        rank=int(env["SLURM_PROCID"]),
+        size=int(env["SLURM_STEP_NUM_TASKS"]),
+        host="127.0.0.1" if on_one_node else first_node(env["SLURM_STEP_NODELIST"]),
+        port=_SLURM_PORTS[number % len(_SLURM_PORTS)],
+    )
+
+
+def first_node(names: str) -> str:
+    """Return the first of ``a[01-03,7],b2``: a01."""
+    first = re.split(r",(?![^\[]*\])", names)[0]
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first)
 
 
 def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
@@ -365,18 +446,18 @@ def _from_torch(env: Env, round_number: int, only: list[int] | None) -> Peers:
 
 
 def _rendezvous(placement: Placement, source: str, env: Env, only: list[int] | None) -> Peers:
-    """Meet at rank 0, all ranks or some of them; what some exchange comes in the order that ``only`` gives them."""
+    """Rendezvous at rank 0 with all ranks, or with those in ``only``, whose order numbers them."""
     if only is None:
         return _over_tcp(placement.rank, placement.size, (placement.host, placement.port), source, env)
     _check_members(only, placement.rank, placement.size)
-    _pidfds.set({})  # of ranks that have other numbers here
+    _pidfds.set({})  # keyed by ranks of the whole job, which have other numbers here
     members = sorted(only)
     joined = _over_tcp(members.index(placement.rank), len(members), (placement.host, placement.port), source, env)
-    order = [members.index(each) for each in only]
+    order = [members.index(rank) for rank in only]
 
-    def exchange(mine: bytes) -> list[bytes]:
-        everything = joined.exchange(mine)
-        return [everything[place] for place in order]
+    def exchange(payload: bytes) -> list[bytes]:
+        payloads = joined.exchange(payload)
+        return [payloads[index] for index in order]
 
     return Peers(only.index(placement.rank), len(only), "init(comm)", exchange, joined.close)
 
@@ -391,10 +472,10 @@ def _check_members(only: list[int] | None, rank: int, size: int) -> None:
 
 
 def _rendezvous_address(env: Env) -> tuple[str, int] | None:
-    """Return where the ranks were told to meet."""
-    for place in ("HOROVOD_CONTROLLER", "MASTER"):
-        if f"{place}_ADDR" in env or f"{place}_PORT" in env:
-            return _address(env, f"{place}_ADDR", f"{place}_PORT")
+    """Return the rendezvous address in the environment."""
+    for prefix in ("HOROVOD_CONTROLLER", "MASTER"):
+        if f"{prefix}_ADDR" in env or f"{prefix}_PORT" in env:
+            return _address(env, f"{prefix}_ADDR", f"{prefix}_PORT")
     return None
 
 
@@ -407,13 +488,13 @@ def _over_tcp(rank: int, size: int, address: tuple[str, int], source: str, env: 
 
 
 def _store_exchange(rank: int, size: int, address: tuple[str, int], rendezvous: str, env: Env) -> Exchange:
-    """Through the store of torchrun's agent, which owns MASTER_PORT; every call has keys of its own."""
+    """Return an exchange through the store of torchrun's agent, which owns MASTER_PORT; each call has its own keys."""
     store = registry.adapter("torch").store(*address, lookup.start_timeout(env))
     calls = iter(range(sys.maxsize))
 
-    def exchange(mine: bytes) -> list[bytes]:
+    def exchange(payload: bytes) -> list[bytes]:
         call = next(calls)
-        store.set(f"{rendezvous}/{call}/{rank}", mine)
+        store.set(f"{rendezvous}/{call}/{rank}", payload)
         return [store.get(f"{rendezvous}/{call}/{peer}") for peer in range(size)]
 
     return exchange
@@ -436,6 +517,6 @@ def _address(env: Env, host_name: str, port_name: str) -> tuple[str, int]:
 def _whole(env: Env, name: str, low: int, high: int = 2**31 - 1) -> int:
     text = env.get(name, "").strip()
     if not text.isdecimal() or not low <= int(text) <= high:
-        said = f"{name}={env[name]!r}" if name in env else f"{name}, which is not set,"
-        raise ConfigError(f"{said} must be a whole number from {low} to {high}.")
+        setting = f"{name}={env[name]!r}" if name in env else f"{name}, which is not set,"
+        raise ConfigError(f"{setting} must be a whole number from {low} to {high}.")
     return int(text)

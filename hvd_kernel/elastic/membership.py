@@ -1,11 +1,11 @@
-"""Membership of a rank in its job, as ``elastic.run`` sees it: the same ranks for ever, or those that a driver has.
+"""Membership of a rank in its job, as ``elastic.run`` sees it: fixed ranks, or those that a driver assigns.
 
 driver            rank in elastic.run
 <---  Registered, when it enters; Finished, when it returns
-HostsUpdated ---> the states are told, and the next commit interrupts
-<---  Ready: why it has left the others, and how many commits its state has seen
-Place        ---> whose values to take, and who is new
-<---  Leaving, when a signal asks this process to end soon (SIGTERM, SIGUSR1)
+HostsUpdated ---> the states are notified, and the next commit raises an interrupt
+<---  Ready: why it left its generation, and the number of commits of its state
+Place        ---> the rank whose values all load, and the ranks that are new
+<---  Leaving, when a signal requests that this process end soon (SIGTERM, SIGUSR1)
 """
 
 from __future__ import annotations
@@ -27,71 +27,71 @@ if TYPE_CHECKING:
     from hvd_kernel.protocol.elastic import FromWorker, Place
 
 ENDED = "elastic.run ended"
-"""In what a rank says that has left ``elastic.run`` by an exception."""
+"""Part of the abort reason of a rank that has left ``elastic.run`` by an exception."""
 
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class RankMembership(ABC):
-    """Who the other ranks are, and who says so."""
+    """The ranks of the job, and the way in which they change."""
 
     root: int | None = None
-    """The rank whose values all take; None: they see who has the newest."""
+    """The rank whose values all load; None: the ranks compare their values and choose the newest."""
 
     fresh: tuple[int, ...] = ()
     """The ranks that are new in the job."""
 
     @abstractmethod
     def can_recover_from(self, error: Exception) -> bool:
-        """Tell whether to meet the others again is possible, and of use."""
+        """Return whether a reset of the communicator can succeed after this error."""
 
-    def leave(self, reason: str | None, step: int) -> None:  # noqa: B027 - without a driver nobody asks
-        """Take note of why this rank leaves the others (None: it is planned), and of its state's commits."""
+    def leave(self, reason: str | None, step: int) -> None:  # noqa: B027 - only a driver needs it
+        """Record why this rank leaves its generation (None: as planned), and the number of its state's commits."""
 
     def reset_communicator(self, peers: PeerProcesses) -> None:
-        """Leave the other ranks, and join those that there are then; raises as ``PeerProcesses.reset_communicator``."""
+        """Leave the other ranks and join the ranks that exist then; raises as ``PeerProcesses.reset_communicator``."""
         peers.reset_communicator()
 
     @contextmanager
-    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - who has a driver tells it
-        """Be within ``elastic.run``; ``resumes``: with a state that can begin from files."""
+    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - only a driver needs it
+        """Register as being inside ``elastic.run``; ``resumes``: with a state that can be loaded from files."""
         yield
 
 
 class SameRanks(RankMembership):
-    """Nobody comes, and nobody may go."""
+    """Membership in a job whose ranks cannot be replaced."""
 
     def can_recover_from(self, error: Exception) -> bool:
-        """All ranks must be there still, and come to meet again."""
+        """Return whether all ranks are alive and will reset: not after a death, or lack of memory."""
         return not isinstance(error, RankDied | OutOfMemory) and ENDED not in str(error)
 
 
 class DrivenRanks(RankMembership):
-    """Ranks of a job whose driver replaces those that have ended."""
+    """Membership in a job whose driver replaces ranks that have ended."""
 
     def can_recover_from(self, error: Exception) -> bool:
-        """Only more memory is nothing that the driver has."""
+        """Return True except for lack of memory, which the driver cannot remedy."""
         return not isinstance(error, OutOfMemory)
 
     def leave(self, reason: str | None, step: int) -> None:
-        """Have the driver told with the question for the next place."""
-        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+        """Report it to the driver with the next place request."""
+        from hvd_kernel.core.elastic_worker import worker  # noqa: PLC0415 - only such a job needs it
 
         worker().leave(reason, step)
 
     @property
     def root(self) -> int | None:  # type: ignore[override]
-        """As the driver has chosen: of those with the newest values the oldest."""
+        """The driver's choice: of the ranks with the newest values the oldest."""
         return self._place.root
 
     @property
     def fresh(self) -> tuple[int, ...]:  # type: ignore[override]
-        """As the driver says."""
+        """The ranks that the driver has marked as new."""
         return self._place.fresh
 
     @property
     def _place(self) -> Place:
-        from hvd_kernel.core.driver.worker import worker  # noqa: PLC0415 - only such a job needs it
+        from hvd_kernel.core.elastic_worker import worker  # noqa: PLC0415 - only such a job needs it
 
         place = worker().place
         assert place is not None
@@ -99,27 +99,27 @@ class DrivenRanks(RankMembership):
 
     @contextmanager
     def entered(self, *, resumes: bool) -> Iterator[None]:
-        """Act on changes of hosts, and on notices that this process has to end soon."""
-        from hvd_kernel.core.driver import spare_imports  # noqa: PLC0415 - only such a job needs it
+        """Handle changes of hosts, and signals that this process has to end soon."""
+        from hvd_kernel.core.elastic_worker import report_imports  # noqa: PLC0415 - only such a job needs it
         from hvd_kernel.protocol.elastic import Finished, Registered  # noqa: PLC0415 - only such a job needs it
 
         notification_manager.init()
-        with _notices_are_heeded():
-            _tell(Registered(resumes))
-            spare_imports.tell()
+        with _leaving_on_signal():
+            _send(Registered(resumes))
+            report_imports()
             yield
-            _tell(Finished())
+            _send(Finished())
 
 
 def membership() -> RankMembership:
-    """Return this rank's."""
-    found: RankMembership | None = cell_ranks.provided()
-    return found or (DrivenRanks() if session.has_driver() else SameRanks())
+    """Return the membership of this rank."""
+    of_cell: RankMembership | None = cell_ranks.provided()
+    return of_cell or (DrivenRanks() if session.has_driver() else SameRanks())
 
 
 @contextmanager
-def _notices_are_heeded() -> Iterator[None]:
-    """Have the first notice lead to a planned end: at the next commit. The second one does what it did before."""
+def _leaving_on_signal() -> Iterator[None]:
+    """Leave at the next commit after the first signal; restore the previous handler for the second one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -133,7 +133,7 @@ def _notices_are_heeded() -> Iterator[None]:
         from hvd_kernel.protocol.elastic import Leaving  # noqa: PLC0415 - only such a job needs it
 
         restore()
-        _tell(Leaving())
+        _send(Leaving())
         notification_manager.handle_own_notice()
 
     for number in _NOTICES:
@@ -144,7 +144,7 @@ def _notices_are_heeded() -> Iterator[None]:
         restore()
 
 
-def _tell(message: FromWorker) -> None:
-    from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
+def _send(message: FromWorker) -> None:
+    from hvd_kernel.core.elastic_worker import driver  # noqa: PLC0415 - only such a job needs it
 
     driver().send(message)

@@ -1,8 +1,8 @@
-"""The processes of the other ranks, so that nobody waits for one that has ended while the ranks rendezvous.
+"""Processes of the other ranks, watched so that no rank waits in the rendezvous for one that has ended.
 
 Terms.
-  peer       another rank whose process this one can see: of the same machine, in the same namespace of pids
-  pidfd      the kernel's handle of a process; it becomes readable when the process ends, and is never another's
+  peer       another rank whose process is visible from here: on the same machine, in the same PID namespace
+  pidfd      the kernel's handle of a process; it becomes readable when the process ends, and is never reused
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ _PIDS = Path("/proc/self/ns/pid")
 
 
 class PeerProcesses:
-    """The peers of this rank, as long as ``elastic.run`` is busy."""
+    """Peers of this rank while ``elastic.run`` is active."""
 
     def __init__(self) -> None:
-        self._pidfds: dict[int, int] = {}  # of each one's rank
+        self._pidfds: dict[int, int] = {}  # by rank
 
-    def look(self, *, wants_sync: bool = False) -> bool:
-        """Find them. Collective; returns whether any rank wants all to take one rank's values."""
+    def refresh(self, *, wants_sync: bool = False) -> bool:
+        """Open handles of the current peers; return whether any rank requests a sync of all states. Collective."""
         if not session.is_initialized() or session.size() == 1:
             self.close()
             return wants_sync
         here = _place()
-        found = ops.allgather_object((here, os.getpid(), wants_sync), name="elastic.peers")
+        gathered = ops.allgather_object((here, os.getpid(), wants_sync), name="elastic.peers")
         self.close()
-        for rank, (place, pid, _) in enumerate(found):
+        for rank, (place, pid, _) in enumerate(gathered):
             if rank != session.rank() and here and place == here:
-                with suppress(OSError):  # a sandbox forbids it, or it has ended: then the engine says so
+                with suppress(OSError):  # forbidden by a sandbox, or the process has ended, which the engine reports
                     self._pidfds[rank] = os.pidfd_open(pid)
-        return any(wants for _, _, wants in found)
+        return any(wants for _, _, wants in gathered)
 
     def reset_communicator(self) -> None:
-        """Leave the other ranks and join them again, for which they have HVD_ELASTIC_TIMEOUT seconds.
+        """Leave the other ranks and join them again, within HVD_ELASTIC_TIMEOUT seconds.
 
-        Under a driver those that it has are joined: others, it may be, and by other numbers.
+        With a driver the ranks join those that it has assigned, whose number and order may change.
 
         Raises
         ------
         RankDied
-            A peer has ended, before or while the others wait, and there is no driver that could replace it.
+            A peer has ended, before or during the rendezvous, and there is no driver that could replace it.
         HvdTimeout
-            Not all ranks have come.
+            Not all ranks have joined.
         SystemExit
-            The driver wants this rank no more.
+            The driver has removed this rank.
         """
         if not session.has_driver():
             self._check()  # MPI or torchrun's store would wait
         reset_communicator(session.KnownPeers(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
-        self.close()  # they are known by their ranks of before
+        self.close()  # the handles are keyed by the old ranks
 
     def close(self) -> None:
-        """Give the handles back."""
+        """Close the handles."""
         while self._pidfds:
             os.close(self._pidfds.popitem()[1])
 
@@ -72,7 +72,7 @@ class PeerProcesses:
 
 
 def _place() -> str:
-    """Name the machine and the namespace of this process's pid; "" where that cannot be told."""
+    """Return an identifier of the machine and the PID namespace; "" if it cannot be determined."""
     try:
         return f"{_BOOT.read_text().strip()} {_PIDS.stat().st_ino}"
     except OSError:

@@ -178,7 +178,7 @@ class _Training:
         if cause is not None:
             self.state.on_reset()
         keeps_values = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
-        if self.peers.look(wants_sync=not keeps_values or bool(self.members.fresh)):
+        if self.peers.refresh(wants_sync=not keeps_values or bool(self.members.fresh)):
             self.state.sync_from(self.members.root, self.members.fresh)
         result = self.call()
         if session.is_initialized():

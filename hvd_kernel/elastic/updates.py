@@ -1,4 +1,4 @@
-"""Host updates: whoever knows that hosts come or go tells the manager, and the manager tells every state."""
+"""Host updates: the manager receives changes of hosts and notifies every state of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class HostUpdateResult:
-    """What happened to the hosts; Horovod's numbers, which are or-ed together.
+    """Kind of change of the hosts; Horovod's numbers, which are or-ed together.
 
     Examples
     --------
@@ -28,22 +28,22 @@ class HostUpdateResult:
 
 
 class UpdateListener(Protocol):
-    """What is told: a State."""
+    """Receiver of host updates: a State."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Take note of an update."""
+        """Record an update."""
 
 
 @runtime_checkable
 class Forgetful(Protocol):
-    """A listener that can forget."""
+    """Listener that can discard host updates."""
 
     def forget_host_updates(self) -> None:
-        """Forget what was told: the ranks have new places, in which it is considered."""
+        """Discard the recorded updates: the new places of the ranks include them."""
 
 
 class WorkerNotificationManager:
-    """The states that ``elastic.run`` is busy with in this process, which are told when hosts change.
+    """Registry of the states that ``elastic.run`` uses in this process, which it notifies when hosts change.
 
     Examples
     --------
@@ -51,14 +51,14 @@ class WorkerNotificationManager:
     >>> manager, state = WorkerNotificationManager(), ObjectState(epoch=0)
     >>> manager.register_listener(state)
     >>> manager.handle_hosts_updated(1.0, HostUpdateResult.added)
-    >>> state.commit()  # on all ranks, when any of them has heard of it
+    >>> state.commit()  # on all ranks, when any of them has been notified
     Traceback (most recent call last):
     hvd_kernel.errors.HostsUpdatedInterrupt: the hosts of the job have changed
     """
 
     def __init__(self) -> None:
         self._listeners: list[UpdateListener] = []
-        self._hears_driver = False
+        self._is_subscribed = False
         self._latest = 0.0
 
     def init(
@@ -69,21 +69,21 @@ class WorkerNotificationManager:
         hostname: str | None = None,
         local_rank: int | None = None,
     ) -> None:
-        """Hear the driver of this job, where there is one. ``elastic.run`` does this; Horovod's programs do too.
+        """Subscribe to the driver of this job, if it has one. ``elastic.run`` calls this, and so do Horovod's programs.
 
-        The arguments, with which Horovod's manager finds its driver, are not needed.
+        The arguments, with which Horovod's manager connects to its driver, are ignored.
         """
         del rendezvous_addr, rendezvous_port, nic, hostname, local_rank
-        if self._hears_driver or not session.has_driver():
+        if self._is_subscribed or not session.has_driver():
             return
-        from hvd_kernel.core.driver.channel import driver  # noqa: PLC0415 - only such a job needs it
+        from hvd_kernel.core.elastic_worker import driver  # noqa: PLC0415 - only such a job needs it
 
-        self._hears_driver = True
+        self._is_subscribed = True
         driver().on_hosts_updated(self._handle)
         driver().on_placed(self.forget_host_updates)
 
     def forget_host_updates(self) -> None:
-        """Have every state forget what it was told: the ranks have their new places."""
+        """Make every state discard its updates: the new places of the ranks include them."""
         for listener in list(self._listeners):
             if isinstance(listener, Forgetful):
                 listener.forget_host_updates()
@@ -93,25 +93,28 @@ class WorkerNotificationManager:
 
     @property
     def listeners(self) -> tuple[UpdateListener, ...]:
-        """Who is told."""
+        """The registered states."""
         return tuple(self._listeners)
 
     def register_listener(self, listener: UpdateListener) -> None:
-        """Tell this one from now on."""
+        """Notify a state from now on."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: UpdateListener) -> None:
-        """Tell this one no more."""
+        """Stop notifying a state."""
         self._listeners.remove(listener)
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell every state: hosts have changed at that time."""
+        """Notify every state that hosts changed at that time."""
         self._latest = max(self._latest, timestamp)
         for listener in list(self._listeners):
             listener.on_hosts_updated(timestamp, update_res)
 
     def handle_own_notice(self) -> None:
-        """Tell every state: this process has to end soon. After all that was told; no clock is asked, hosts differ."""
+        """Notify every state that this process has to end soon.
+
+        The timestamp is just after the latest update: clocks of hosts differ.
+        """
         self.handle_hosts_updated(math.nextafter(self._latest, math.inf), HostUpdateResult.removed)
 
 

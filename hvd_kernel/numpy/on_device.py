@@ -19,7 +19,7 @@ import numpy as np
 
 from hvd_kernel.core import handles, session
 from hvd_kernel.core.handles import Scales
-from hvd_kernel.core.ops import named, share_of
+from hvd_kernel.core.ops import share_of, wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import SCATTERED, Array, Average, Place, check_reducible, device_trouble
 
@@ -81,7 +81,7 @@ def allreduce(  # noqa: PLR0917 - as the host's
 ) -> Any:
     """As on the host."""
     scales = prescale_factor, postscale_factor
-    return reduced([array], named("allreduce", name), op, scales, process_set)[0]
+    return reduced([array], wire_name("allreduce", name), op, scales, process_set)[0]
 
 
 def grouped_allreduce(  # noqa: PLR0917 - as the host's
@@ -94,7 +94,7 @@ def grouped_allreduce(  # noqa: PLR0917 - as the host's
 ) -> list[Any]:
     """As on the host."""
     scales = prescale_factor, postscale_factor
-    return reduced(arrays, named("grouped_allreduce", name), op, scales, process_set)
+    return reduced(arrays, wire_name("grouped_allreduce", name), op, scales, process_set)
 
 
 def reduced(
@@ -117,7 +117,7 @@ def reduced(
 def broadcast(array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """As on the host."""
     (array,) = _contiguous([array])
-    return sent(array, library(array).empty_like(array), root_rank, named("broadcast", name), process_set)
+    return sent(array, library(array).empty_like(array), root_rank, wire_name("broadcast", name), process_set)
 
 
 def sent(array: Any, result: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
@@ -131,14 +131,14 @@ def sent(array: Any, result: Any, root_rank: int, name: str, process_set: Proces
 
 def allgather(array: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """As on the host."""
-    return _gathered([array], named("allgather", name), process_set)[0]
+    return _gathered([array], wire_name("allgather", name), process_set)[0]
 
 
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """As on the host."""
-    return _gathered(arrays, named("grouped_allgather", name), process_set)
+    return _gathered(arrays, wire_name("grouped_allgather", name), process_set)
 
 
 def _gathered(arrays: Sequence[Any], name: str, process_set: ProcessSet) -> list[Any]:
@@ -167,7 +167,7 @@ def alltoall(
     def finish(outcome: Any, _held: Any = source) -> tuple[Any, Array]:
         return of_core(outcome.buffers[0], outcome.event, array), np.array(outcome.sizes, np.int32)
 
-    handle = handles.alltoall_place(named("alltoall", name), place(source), rows, finish, group, waits=True)
+    handle = handles.alltoall_place(wire_name("alltoall", name), place(source), rows, finish, group, waits=True)
     done: tuple[Any, Array] = handles.synchronize(handle)
     return done
 
@@ -181,7 +181,9 @@ def reducescatter(  # noqa: PLR0917 - as the host's
     postscale_factor: float = 1.0,
 ) -> Any:
     """As on the host."""
-    return _scattered([array], named("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
+    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[
+        0
+    ]
 
 
 def grouped_reducescatter(  # noqa: PLR0917 - as the host's
@@ -194,7 +196,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - as the host's
 ) -> list[Any]:
     """As on the host."""
     scales = prescale_factor, postscale_factor
-    return _scattered(arrays, named("grouped_reducescatter", name), op, scales, process_set)
+    return _scattered(arrays, wire_name("grouped_reducescatter", name), op, scales, process_set)
 
 
 def _scattered(arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Any]:

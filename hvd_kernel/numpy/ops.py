@@ -13,7 +13,7 @@ import numpy as np
 from hvd_kernel.core import call_stack, handles
 from hvd_kernel.core import ops as core
 from hvd_kernel.core.handles import FastCalls
-from hvd_kernel.core.ops import Average, named, some
+from hvd_kernel.core.ops import Average, some, wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy import on_device
@@ -168,7 +168,7 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     if done is not None:
         return done
     scales = prescale_factor, postscale_factor
-    wire = core.named("allreduce", name)
+    wire = core.wire_name("allreduce", name)
     if on_device.is_taken(array):
         on_device.reduced([array], wire, op, scales, process_set, over=True)
     else:
@@ -197,7 +197,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
         return list(done)
     some(arrays, "grouped_allreduce_")
     scales = prescale_factor, postscale_factor
-    wire = named("grouped_allreduce", name)
+    wire = wire_name("grouped_allreduce", name)
     if on_device.are_taken(arrays):
         on_device.reduced(arrays, wire, op, scales, process_set, over=True)
     else:
@@ -222,7 +222,7 @@ def broadcast_(
     array([0, 7])
     """
     if on_device.is_taken(array):
-        return on_device.sent(array, array, root_rank, named("broadcast", name), process_set)
+        return on_device.sent(array, array, root_rank, wire_name("broadcast", name), process_set)
     group = set_id(process_set, "Broadcast")
     target, memory = _target(array, "broadcast_")
     places = [_in_place(memory)]
@@ -231,7 +231,7 @@ def broadcast_(
         return None
 
     handles.synchronize(
-        handles.broadcast_places(named("broadcast", name), places, root_rank, finish, group, waits=True)
+        handles.broadcast_places(wire_name("broadcast", name), places, root_rank, finish, group, waits=True)
     )
     _copy_back(memory, target)
     return array

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hvd_kernel.core import handles, ops
 from hvd_kernel.core.handles import InOut, Scales
-from hvd_kernel.core.ops import named
+from hvd_kernel.core.ops import wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import SCATTERED, check_op
 from hvd_kernel.torch.devices import Finish, behind, with_device
@@ -82,7 +82,7 @@ def allreduce(
     group = set_id(process_set, "Allreduce")
     place, buffer, output = _out_of_place(tensor, _reduced(op))
     finish = _giving(tensor, buffer, output)
-    return handles.allreduce_places(named("allreduce", name), (place,), op, scales, finish, group, waits)
+    return handles.allreduce_places(wire_name("allreduce", name), (place,), op, scales, finish, group, waits)
 
 
 def grouped_allreduce_(
@@ -103,7 +103,7 @@ def grouped_allreduce_(
     def finish(_: Any) -> Tensors:
         return tuple(unstage(tensor, buffer) for tensor, buffer in zip(kept, buffers, strict=True))
 
-    wire, places = named("grouped_allreduce", name), [place for place, _ in pairs]
+    wire, places = wire_name("grouped_allreduce", name), [place for place, _ in pairs]
     return handles.allreduce_places(wire, places, op, scales, ordered(finish, buffers), group, waits)
 
 
@@ -121,7 +121,7 @@ def grouped_allreduce(
     kept = _group(tensors, "grouped_allreduce")
     made = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
     places, finish = [place for place, _, _ in made], _giving_all(kept, made)
-    return handles.allreduce_places(named("grouped_allreduce", name), places, op, scales, finish, group, waits)
+    return handles.allreduce_places(wire_name("grouped_allreduce", name), places, op, scales, finish, group, waits)
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -132,7 +132,7 @@ def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, wait
     def finish(outcome: Any, _held: Tensor = buffer) -> Tensor:
         return from_buffer(outcome.buffers[0], tensor.device)
 
-    wire = named("allgather", name)
+    wire = wire_name("allgather", name)
     return handles.allgather_places(wire, (place,), ordered(finish, (buffer,)), group, waits=waits)
 
 
@@ -148,7 +148,7 @@ def grouped_allgather(
     def finish(outcome: Any, _held: Any = buffers) -> Tensors:
         return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
 
-    wire, places = named("grouped_allgather", name), [place for place, _ in made]
+    wire, places = wire_name("grouped_allgather", name), [place for place, _ in made]
     return handles.allgather_places(wire, places, ordered(finish, buffers), group, waits=waits)
 
 
@@ -166,7 +166,7 @@ def broadcast_(
     """In place."""
     group = set_id(process_set, "Broadcast")
     place, buffer = _in_place(tensor, NUMBERS)
-    wire = named("broadcast", name)
+    wire = wire_name("broadcast", name)
 
     def finish(_: Any) -> Tensor:
         return unstage(tensor, buffer)
@@ -179,7 +179,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: Pro
     group = set_id(process_set, "Broadcast")
     place, buffer, output = _out_of_place(tensor, NUMBERS)
     finish = _giving(tensor, buffer, output)
-    return handles.broadcast_places(named("broadcast", name), (place,), root_rank, finish, group, waits)
+    return handles.broadcast_places(wire_name("broadcast", name), (place,), root_rank, finish, group, waits)
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
@@ -195,7 +195,7 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
         received = torch.tensor(outcome.sizes, dtype=torch.int32, device=device)
         return from_buffer(outcome.buffers[0], tensor.device), received
 
-    wire, place = named("alltoall", name), place_of(buffer, number)
+    wire, place = wire_name("alltoall", name), place_of(buffer, number)
     return handles.alltoall_place(wire, place, counts, ordered(finish, (buffer,)), group, waits=waits)
 
 
@@ -218,7 +218,7 @@ def reducescatter(
     group = set_id(process_set, "Reducescatter")
     place, buffer, output = _share(tensor, op, process_set)
     finish = _giving(tensor, buffer, output)
-    return handles.reducescatter_places(named("reducescatter", name), (place,), op, scales, finish, group, waits)
+    return handles.reducescatter_places(wire_name("reducescatter", name), (place,), op, scales, finish, group, waits)
 
 
 def grouped_reducescatter(
@@ -235,7 +235,9 @@ def grouped_reducescatter(
     kept = _group(tensors, "grouped_reducescatter")
     made = [_share(tensor, op, process_set) for tensor in kept]
     places, finish = [place for place, _, _ in made], _giving_all(kept, made)
-    return handles.reducescatter_places(named("grouped_reducescatter", name), places, op, scales, finish, group, waits)
+    return handles.reducescatter_places(
+        wire_name("grouped_reducescatter", name), places, op, scales, finish, group, waits
+    )
 
 
 def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:

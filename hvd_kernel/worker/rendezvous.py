@@ -124,7 +124,7 @@ def alone(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) ->
     """Have a communicator of this rank alone, until ``together``; answer why not, "" if so."""
     _held.names = _held.names or _numbers()
     try:
-        process_sets.leave_the_others()
+        process_sets.reset_to_this_rank()
     except ValueError as error:
         return {"refused": str(error)}, []
     _rename(control)

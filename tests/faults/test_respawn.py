@@ -273,7 +273,7 @@ def test_process_sets_overlap_and_work_after_a_failure_and_after_a_respawn(sessi
 def test_a_process_set_that_a_rank_did_not_come_to_know_has_not_been_added(session: Session) -> None:
     late = (
         "from hvd_kernel.core import process_set_registry\nhvd.init(process_sets='dynamic')\nhalf = hvd.add_process_set([0, 2])\n"
-        "if rank == 3: del process_set_registry._known[half.process_set_id]\n"  # as if its wait had been interrupted
+        "if rank == 3: del process_set_registry._registered[half.process_set_id]\n"  # as if its wait had been interrupted
         "hvd.barrier()\n"  # all have come to here before anybody is released by the failure
         "if rank == 3: raise ValueError('on purpose')"
     )

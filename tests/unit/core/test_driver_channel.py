@@ -16,12 +16,12 @@ from hvd_kernel.protocol.elastic import HostsUpdated, Leaving, Lost, Ready, Regi
 
 RANK = """
 import json, select, sys
-from hvd_kernel.core.driver.channel import driver
+from hvd_kernel.core.elastic_worker import driver
 from hvd_kernel.core import agent_channel
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.protocol.elastic import Leaving, Ready, Registered
 if sys.argv[1] == "connected":
-    agent_channel.connect(lambda: None, lambda data: driver().hear(data))
+    agent_channel.connect(lambda: None, lambda data: driver().receive(data))
 def see(seconds):
     ready = select.select([driver().fileno()], [], [], seconds)[0]
     return [driver().is_over(), len(ready)]
@@ -31,7 +31,7 @@ reasons = []
 driver().on_pushed(reasons.append)
 commands = {
     "reasons": lambda: reasons,
-    "ask": lambda generation, seconds: str(driver().ask_place(Ready(generation, step=4, port=5), seconds)),
+    "ask": lambda generation, seconds: str(driver().request_place(Ready(generation, step=4, port=5), seconds)),
     "see": see,
     "updates": lambda: updates,
     "leave": lambda: driver().send(Leaving()),

@@ -17,7 +17,7 @@ def among(*others: bytes) -> Peers:
 
 def refusal(*others: bytes) -> str:
     with pytest.raises(ConfigError) as caught:
-        handshake.same_version(among(*others))
+        handshake.check_versions(among(*others))
     return str(caught.value)
 
 
@@ -27,8 +27,8 @@ def of_version_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_version_everywhere() -> None:
-    handshake.same_version(among())
-    handshake.same_version(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
+    handshake.check_versions(among())
+    handshake.check_versions(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
 
 
 def test_a_difference_names_every_version_and_its_ranks() -> None:

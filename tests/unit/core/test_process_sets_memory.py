@@ -51,9 +51,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, generation: int, *, pressed: bool) -> N
     monkeypatch.setattr(registry.session, "generation", lambda: generation)
     if pressed:
         with pytest.raises(KeyboardInterrupt):
-            registry.everyone("x", [(1, 0), (0, 1)])
+            registry.gather_rows("x", [(1, 0), (0, 1)])
     else:
-        assert registry.everyone("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
+        assert registry.gather_rows("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
 
 
 def test_after_an_interrupt_the_memory_is_the_cores_until_that_engine_has_ended(

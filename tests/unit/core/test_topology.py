@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_kernel.core import topology
-from hvd_kernel.core.launchers import slurm_step
 from hvd_kernel.errors import ConfigError, HvdTimeout
 
 MEETING = {"HOROVOD_CONTROLLER_ADDR": "127.0.0.1", "HOROVOD_CONTROLLER_PORT": "4321"}
@@ -237,7 +236,7 @@ def test_a_store_without_rank_0s_address_is_named(
     ],
 )
 def test_slurms_first_node(names: str, first: str) -> None:
-    assert slurm_step.first_node(names) == first
+    assert topology.first_node(names) == first
 
 
 def test_some_ranks_without_mpi_meet_at_rank_0_in_the_callers_order(monkeypatch: pytest.MonkeyPatch) -> None:

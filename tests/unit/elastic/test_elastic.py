@@ -324,13 +324,13 @@ def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(peer_processes, "reset_communicator", met.append)
     mine = peer_processes.PeerProcesses()
     try:
-        assert mine.look(), "a rank wants to take another one's values"
+        assert mine.refresh(), "a rank wants to take another one's values"
         found.pop()
-        assert not mine.look()
+        assert not mine.refresh()
         mine.reset_communicator()
         (known,) = met
         assert (list(known.pidfds), known.patience_s) == ([1, 2], 600.0)
-        mine.look()
+        mine.refresh()
         ranks[1].communicate(timeout=60)
         with pytest.raises(RankDied, match="rank 2 exited before the ranks could rendezvous again") as caught:
             mine.reset_communicator()

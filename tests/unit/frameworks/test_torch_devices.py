@@ -96,7 +96,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     for name, empty in {"_owner": None, "_live": {}, "_entering": []}.items():
         monkeypatch.setattr(handles, name, empty)
     monkeypatch.setattr(tensor, "_troubles", (0, {}))
-    monkeypatch.setattr(tensor, "_told", set())
+    monkeypatch.setattr(tensor, "_logged", set())
     monkeypatch.setattr(session, "_engine", made)
     monkeypatch.setattr(session, "_generation", 1)
     monkeypatch.setattr(session, "_environment", {})

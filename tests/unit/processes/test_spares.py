@@ -16,7 +16,7 @@ from hvdtest.launch import clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.core.driver import spare_imports
+from hvd_kernel.core import elastic_worker
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.channel.messages import Preload, RunProgram
 from hvd_kernel.processes.child_process import ChildProcess
@@ -89,16 +89,16 @@ def test_modules_of_the_program_itself_and_those_that_do_more_are_not_imported_a
         "Spec", (), {"name": "mpi4py.MPI", "origin": sysconfig.get_path("purelib") + "/mpi4py/MPI.so"}
     )()  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", stub)
-    names = spare_imports.modules()
+    names = elastic_worker.imported_modules()
     assert {"json", "numpy", "pytest", "hvd_kernel.core.session"} <= {*names}
     assert not {"my_model", "mpi4py.MPI", "__main__", "sys", __name__} & {*names}
-    assert names.index("json") < names.index("hypothesis") < names.index("hvd_kernel.core.driver.spare_imports")
+    assert names.index("json") < names.index("hypothesis") < names.index("hvd_kernel.core.elastic_worker")
 
 
 def test_variables_that_the_program_has_set_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     monkeypatch.setenv("HVD_WORKER", "7")
-    found = spare_imports.variables()
+    found = elastic_worker.set_variables()
     assert found["KERAS_BACKEND"] == "torch"
     assert not {"HVD_WORKER", "HOME"} & found.keys()
 
