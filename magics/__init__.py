@@ -65,7 +65,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     completion.install(shell, names, context.manager.jobs)
     hints.install(shell, names)
     notebook.register(shell, NotebookTasks(context))
-    compat.install_as_told()
+    compat.install_by_environment()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:

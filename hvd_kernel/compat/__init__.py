@@ -1,14 +1,13 @@
-"""``import horovod.torch as hvd`` without Horovod: its module names lead to our modules, where the real one is absent.
+"""``import horovod.torch as hvd`` without Horovod: its module names lead to our modules if the real one is absent.
 
-``install()`` does it for this process. Notebooks with our magics have it on, and ranks that we start: those of a
-notebook call it, those of a launcher get ``rank_environment``. Nothing named horovod is installed, so elsewhere nothing
-changes for anybody who has not asked for it: ``pth`` and ``shim`` bring it into every Python of an environment, by
-``later``. ``from polyaxon import tracking`` works in the same places: see ``polyaxon``; and ``import mxnet`` beside a
-NumPy that is newer: see ``mxnet``.
+``install()`` enables this in the current process. It is enabled in notebooks with our magics and in ranks that we
+start: ranks of a notebook call ``install_in_rank``, ranks of a launcher get ``rank_environment``. Other processes do
+not change, unless ``pth`` or ``shim`` has enabled it in every Python of an environment, with ``later``. The same
+processes can ``from polyaxon import tracking`` (see ``polyaxon``) and ``import mxnet`` with NumPy 1.24 or newer.
 
 Terms.
-  real    a package horovod that this Python would import without us; a bare folder of that name is none
-  shadow  come before the real one
+  real    a package horovod that this Python would import without us; a namespace package of that name does not count
+  shadow  take precedence over the real one
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 from hvd_kernel.compat.finder import NAME, HorovodFinder, ours, real_exists
-from hvd_kernel.compat.mxnet import MxnetFinder
 from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
 from hvd_kernel.errors import UsageError
 from hvd_kernel.settings import lookup
@@ -30,33 +30,46 @@ __all__ = [
     "found",
     "has_real",
     "install",
-    "install_as_told",
+    "install_by_environment",
     "install_in_rank",
     "rank_environment",
     "uninstall",
 ]
 
-_SITE = Path(__file__).with_name("site")  # holds a sitecustomize, which Python imports when it starts
+_SITE = Path(__file__).with_name("site")  # has a sitecustomize, which Python imports at its start
+
+
+class MxnetFinder(MetaPathFinder):
+    """Restores the attributes of NumPy that MXNet needs when MXNet is imported; finds no module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return None, so that the other finders find the module."""
+        del path, target  # of Python's interface
+        if fullname == "mxnet":
+            importlib.import_module("hvd_kernel.frameworks.numpy_names").put_back()
+        return None
 
 
 def install(shadow: bool = False) -> None:
-    """Let ``import horovod`` find us; the real one goes first unless ``shadow`` says otherwise. May be called again.
+    """Let ``import horovod`` import us, if the real one is absent or ``shadow`` is set. May be called again.
 
     Raises
     ------
     UsageError
-        The real one is to be shadowed, but is imported already.
+        ``shadow`` is set, but the real one is imported already.
     """
     imported = sys.modules.get(NAME)
     if shadow and imported is not None and not ours(imported):
         raise UsageError("horovod is imported already: call install(shadow=True) before anything imports it.")
     _remove_finders()
-    # Before the path's own, which would load our files a second time.
+    # Before the path finder, which would load our files a second time.
     sys.meta_path[:0] = [HorovodFinder(shadow), TrackingFinder(), MxnetFinder()]
 
 
 def uninstall() -> None:
-    """Undo ``install``: what was imported stays with those who have it, and the names are free again."""
+    """Undo ``install``; references to imported modules stay valid."""
     _remove_finders()
     if ours(sys.modules.get(NAME)):
         for name in [name for name in sys.modules if name == NAME or name.startswith(NAME + ".")]:
@@ -66,42 +79,42 @@ def uninstall() -> None:
 
 
 def install_in_rank() -> None:
-    """Do what HVD_COMPAT says for this rank, and for the Python processes that it starts."""
+    """Install as HVD_COMPAT says, in this rank and in the Python processes that it starts."""
     os.environ.update(rank_environment(os.environ))
-    install_as_told()
+    install_by_environment()
 
 
-def install_as_told() -> None:
-    """Do what HVD_COMPAT says for this process alone."""
+def install_by_environment() -> None:
+    """Install as HVD_COMPAT says, in this process only."""
     choice = _choice(os.environ)
     if choice != "0":
         install(shadow=choice == "shadow")
 
 
 def found(fullname: str) -> ModuleSpec | None:
-    """Return where a name of horovod's leads to in a process where nothing else has it: ``later`` asks.
+    """Install as HVD_COMPAT says, and return the spec of a name of horovod's that no other finder has.
 
-    From here on the process has what ``install_as_told`` gives.
+    Called by ``later``, whose text lies in the .pth files of environments: keep the name of this function.
     """
     imported = sys.modules.get(NAME)
     bare = imported is not None and getattr(imported, "__file__", None) is None
     if _finder() is not None or (imported is not None and not bare):
-        return None  # they have been asked
-    install_as_told()
+        return None  # the other finders have answered already
+    install_by_environment()
     finder = _finder()
     if finder is None:
         return None
-    if bare:  # the import of horovod.torch begins with a folder of that name
+    if bare:  # a namespace package, imported as the parent of horovod.torch
         del sys.modules[NAME]
         importlib.import_module(NAME)
     return finder.find_spec(fullname)
 
 
 def has_real() -> bool:
-    """Tell whether this Python imports a horovod that is not ours, whatever was asked for before."""
+    """Return whether this Python has the real Horovod, whether or not we are installed."""
     if _finder() is not None:
         return real_exists()
-    install()  # beside it ``later`` does not answer
+    install()  # disables ``later``
     try:
         return real_exists()
     finally:
@@ -109,7 +122,7 @@ def has_real() -> bool:
 
 
 def rank_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a launcher adds to ``env``, so that ``import horovod`` works in a rank's Python."""
+    """Return the variables that a launcher adds to ``env`` so that ``import horovod`` works in its ranks."""
     choice = _choice(env)
     if choice == "0":
         return {}

@@ -1,6 +1,6 @@
-"""``python -m hvd_kernel.compat train.py ...``: run a script that imports horovod, whoever starts the ranks.
+"""``python -m hvd_kernel.compat train.py ...``: run a script that imports horovod.
 
-For mpirun, srun and torchrun, which know nothing of ``rank_environment``; ``-m module`` runs a module.
+For ranks of mpirun, srun and torchrun, which do not set ``rank_environment``; ``-m module`` runs a module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hvd_kernel.errors import UsageError
 
 
 def main() -> None:
-    """Run what the command line names as ``__main__``, with the arguments after it."""
+    """Run the script or module of the command line as ``__main__``, with the arguments after it."""
     match sys.argv[1:]:
         case ["-m", module, *arguments]:
             compat.install_in_rank()

@@ -1,11 +1,11 @@
-"""Import finder from Horovod's module names to ours: the table, and what Python's import asks.
+"""Import finder that maps Horovod's module names to ours.
 
 Terms.
-  alias      two names in ``sys.modules`` for one and the same module: horovod.torch is hvd_kernel.torch
-  target     the module of ours that a name of Horovod's leads to
-  synthetic  a module without a file, for names of Horovod's that have no counterpart: see ``plumbing``
+  alias      two names in ``sys.modules`` for the same module: horovod.torch is hvd_kernel.torch
+  target     our module for a name of Horovod's; several names may share one
+  synthetic  a module without a file: an empty package, or names of Horovod's without a counterpart (``plumbing``)
 
-What is not there is explained to whoever imports it; ``importlib.util.find_spec`` only asks, and gets None.
+Importing a missing part raises an error that says what is available; ``importlib.util.find_spec`` returns None for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,26 @@ from hvd_kernel.compat.names import lend
 
 NAME = "horovod"
 ROOT = "hvd_kernel.compat.tree"
-TABLE = {  # a name, and what is below it; the longest that fits is taken
+_UTIL = "horovod.runner.common.util"
+TABLE = {  # a module and those below it; the longest match counts
     NAME: ROOT,
+    "horovod.common.basics": f"{ROOT}.basics",
+    "horovod.common.exceptions": f"{ROOT}.util",
+    "horovod.common.util": f"{ROOT}.util",
+    f"{_UTIL}.config_parser": f"{ROOT}.config_parser",
+    f"{_UTIL}.hosts": f"{ROOT}.hosts",
+    f"{_UTIL}.safe_shell_exec": f"{ROOT}.safe_shell_exec",
+    f"{_UTIL}.settings": f"{ROOT}.settings",
+    **{
+        f"{_UTIL}.{name}": f"{ROOT}.utilities"
+        for name in ("codec", "env", "host_hash", "secret", "timeout", "tiny_shell_exec")
+    },
+    **{f"horovod.runner.elastic.{name}": f"{ROOT}.hosts" for name in ("constants", "discovery")},
+    "horovod.runner.elastic.settings": f"{ROOT}.settings",
+    **{f"horovod.runner.{name}": f"{ROOT}.launchers" for name in ("gloo_run", "js_run", "mpi_run")},
+    "horovod.runner.launch": f"{ROOT}.launch",
+    **{f"horovod.runner.util.{name}": f"{ROOT}.utilities" for name in ("cache", "threads")},
+    **{f"horovod.runner.util.{name}": f"{ROOT}.hosts" for name in ("lsf", "network", "remote")},
     "horovod.torch": "hvd_kernel.torch",
     "horovod.tensorflow": "hvd_kernel.tensorflow",
     "horovod.tensorflow.gradient_aggregation": "hvd_kernel.tensorflow.training.helpers",
@@ -40,20 +58,29 @@ TABLE = {  # a name, and what is below it; the longest that fits is taken
     "horovod.common.elastic": "hvd_kernel.elastic",
     "horovod.runner.elastic.worker": "hvd_kernel.elastic.updates",
 }
-_WITH = {  # modules that come with a package
+PACKAGES = {
+    "horovod.common",
+    "horovod.runner",
+    "horovod.runner.common",
+    _UTIL,
+    "horovod.runner.elastic",
+    "horovod.runner.util",
+}
+"""Packages that have only modules below them."""
+_SUBMODULES = {  # modules that are imported with a package
     "horovod.torch": ("horovod.torch.mpi_ops", "horovod.torch.optimizer"),
     "horovod.tensorflow": ("horovod.tensorflow.mpi_ops",),
     "horovod.mxnet": ("horovod.mxnet.mpi_ops",),
 }
-_HERE = (
+_AVAILABLE = (
     "horovod, horovod.torch, horovod.tensorflow, horovod.mxnet, horovod.keras, horovod.data, horovod.spark, "
     "horovod.ray, horovod.common and horovod.runner"
 )
-_ASKS = importlib.util.find_spec.__code__
+_FIND_SPEC = importlib.util.find_spec.__code__
 
 
 class HorovodFinder(MetaPathFinder):
-    """Knows the names that begin with horovod."""
+    """Finder of the modules of horovod."""
 
     def __init__(self, shadow: bool) -> None:
         self.shadow = shadow
@@ -61,12 +88,12 @@ class HorovodFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where the name leads to; None where it is not ours to say.
+        """Return the spec of our module, or None if the name is not Horovod's or the real Horovod is used.
 
         Raises
         ------
         ModuleNotFoundError
-            We stand in for Horovod, but this part of it is not there; the message says what is.
+            We stand in for Horovod and lack this part of it; the message lists what is available.
         """
         del path, target  # of Python's interface
         if fullname == NAME:
@@ -77,7 +104,7 @@ class HorovodFinder(MetaPathFinder):
 
 
 class _AliasLoader(InspectLoader):
-    """Gives the target itself as the module."""
+    """Loader that returns the target itself as the module."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -89,7 +116,7 @@ class _AliasLoader(InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back, which Python has replaced by the alias's: reload goes by it."""
+        """Restore the module's own spec, which Python has replaced by the alias's: reload uses it."""
         module.__spec__ = self._own_spec
 
     def is_package(self, fullname: str) -> bool:
@@ -100,7 +127,7 @@ class _AliasLoader(InspectLoader):
         return source
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return what ``python -m`` runs."""
+        """Return the code that ``python -m`` runs."""
         code: CodeType | None = self._real_loader(fullname).get_code(self._target)
         return code
 
@@ -108,18 +135,18 @@ class _AliasLoader(InspectLoader):
         return self._spec_of_target(fullname).loader
 
     def _spec_of_target(self, fullname: str) -> ModuleSpec:
-        found = _found(self._target)
-        if found is None:
+        spec = _find_target(self._target)
+        if spec is None:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return found
+        return spec
 
 
 class _HorovodLoader(_AliasLoader):
-    """Lets the target, and what comes with it, find the names that only Horovod's modules have."""
+    """Loader that adds the names that only Horovod's modules have to the target and its submodules."""
 
     def __init__(self, target: str, fullname: str) -> None:
         super().__init__(target)
-        self._names = (fullname, *_WITH.get(fullname, ()))
+        self._names = (fullname, *_SUBMODULES.get(fullname, ()))
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -128,99 +155,104 @@ class _HorovodLoader(_AliasLoader):
 
 
 class _SyntheticLoader(InspectLoader):
-    """Makes a module of the table ``plumbing``: once, so that its classes stay the same."""
+    """Loader of packages and of the modules of ``plumbing``; makes each once, so that its classes stay the same."""
 
-    _made: ClassVar[dict[str, ModuleType]] = {}
+    _modules: ClassVar[dict[str, ModuleType]] = {}
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self._made.setdefault(spec.name, ModuleType(spec.name))
+        return self._modules.setdefault(spec.name, ModuleType(spec.name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give it what it needs to find its names."""
-        listed = _plumbing().public(module.__name__)
-        module.__doc__ = f"Names of Horovod's ``{module.__name__}``, which has no counterpart in hvd_kernel."
-        vars(module)["__all__"] = listed
+        """Let the module find its names."""
+        if module.__name__ not in PACKAGES:
+            module.__doc__ = f"Names of Horovod's ``{module.__name__}``, which has no counterpart in hvd_kernel."
+            vars(module)["__all__"] = _plumbing().public(module.__name__)
         lend(module.__name__, module)
 
     def is_package(self, fullname: str) -> bool:
-        package: bool = _plumbing().is_package(fullname)
-        return package
+        return fullname in PACKAGES or bool(_plumbing().is_package(fullname))
 
     def get_source(self, fullname: str) -> str | None:
-        """Return what ``python -m`` runs: the refusal."""
+        """Return the code that ``python -m`` runs, which raises."""
         return f"from hvd_kernel.compat.plumbing import run_as_main\nrun_as_main({fullname!r})\n"
 
 
 def target_of(fullname: str) -> str:
-    """Return the name of the module that a name of Horovod's leads to, whether there is one or not."""
+    """Return the name of our module for one of Horovod's, whether it exists or not; a package is its own target."""
+    if fullname in PACKAGES:
+        return fullname
     parts = fullname.split(".")
-    known = next(known for end in range(len(parts), 0, -1) if (known := ".".join(parts[:end])) in TABLE)
-    return TABLE[known] + fullname.removeprefix(known)
+    prefix = next(prefix for end in range(len(parts), 0, -1) if (prefix := ".".join(parts[:end])) in TABLE)
+    return TABLE[prefix] + fullname.removeprefix(prefix)
 
 
 def ours(module: ModuleType | None) -> bool:
-    """Tell whether what is imported as horovod is our stand-in."""
+    """Return whether the module imported as horovod is our stand-in."""
     return module is not None and module.__name__ == ROOT
 
 
 def real_exists() -> bool:
-    """Tell whether this Python has a horovod of its own; a folder without ``__init__`` that has its name is none."""
+    """Return whether this Python has the real Horovod; a namespace package of that name does not count."""
     if NAME in sys.modules:
         return not ours(sys.modules[NAME])
     others = (finder for finder in sys.meta_path if not isinstance(finder, HorovodFinder))
-    found = (finder.find_spec(NAME, None) for finder in others)
-    first = next((spec for spec in found if spec is not None), None)
+    specs = (finder.find_spec(NAME, None) for finder in others)
+    first = next((spec for spec in specs if spec is not None), None)
     return first is not None and first.origin is not None
 
 
 def _spec(fullname: str) -> ModuleSpec | None:
+    if fullname in PACKAGES:
+        return ModuleSpec(fullname, _SyntheticLoader(), is_package=True)
     target = target_of(fullname)
-    found = _found(target)
-    if found is None and fullname in _plumbing().PLUMBING:
+    target_spec = _find_target(target)
+    if target_spec is None and fullname in _plumbing().PLUMBING:
         return ModuleSpec(fullname, _SyntheticLoader(), is_package=_plumbing().is_package(fullname))
-    if found is None and _is_question():
+    if target_spec is None and _called_by_find_spec():
         return None
-    if found is None:
+    if target_spec is None:
         raise ModuleNotFoundError(
-            f"No module named {fullname!r}: hvd_kernel stands in for Horovod in this process and has {_HERE}. "
+            f"No module named {fullname!r}: hvd_kernel stands in for Horovod in this process and has {_AVAILABLE}. "
             "For its other frontends and launchers install horovod itself.",
             name=fullname,
         )
-    return _to(fullname, _HorovodLoader(target, fullname), found)
+    return _alias_spec(fullname, _HorovodLoader(target, fullname), target_spec)
 
 
 def alias(fullname: str, target: str) -> ModuleSpec:
-    """Return a spec by which ``fullname`` is another name of the module ``target``, which is there."""
-    found = _found(target)
-    assert found is not None, target
-    return _to(fullname, _AliasLoader(target), found)
+    """Return a spec that makes ``fullname`` another name of the existing module ``target``."""
+    target_spec = _find_target(target)
+    assert target_spec is not None, target
+    return _alias_spec(fullname, _AliasLoader(target), target_spec)
 
 
-def _to(fullname: str, loader: _AliasLoader, found: ModuleSpec) -> ModuleSpec:
-    package = found.submodule_search_locations is not None
-    spec = ModuleSpec(fullname, loader, origin=found.origin, is_package=package)
+def _alias_spec(fullname: str, loader: _AliasLoader, target: ModuleSpec) -> ModuleSpec:
+    package = target.submodule_search_locations is not None
+    spec = ModuleSpec(fullname, loader, origin=target.origin, is_package=package)
     if package:
-        spec.submodule_search_locations = list(found.submodule_search_locations or [])
+        spec.submodule_search_locations = list(target.submodule_search_locations or [])
     return spec
 
 
 def _plumbing() -> Any:
-    """Return the table, which most ranks never need."""
+    """Import the table of stand-ins, which most ranks never need."""
     return importlib.import_module("hvd_kernel.compat.plumbing")
 
 
-def _is_question() -> bool:
-    """Tell whether Python's import machinery was called by ``find_spec``: it tells the finder nothing of that."""
+def _called_by_find_spec() -> bool:
+    """Return whether ``importlib.util.find_spec`` called the import machinery, which does not pass that on."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect's is the same, and costs every rank its import
     while frame is not None and frame.f_globals.get("__name__") in {__name__, "importlib._bootstrap"}:
         frame = frame.f_back
-    return frame is not None and frame.f_code is _ASKS
+    return frame is not None and frame.f_code is _FIND_SPEC
 
 
-def _found(target: str) -> ModuleSpec | None:
+def _find_target(target: str) -> ModuleSpec | None:
+    if target.startswith(f"{ROOT}.") and target not in TABLE.values():
+        return None  # the modules of this folder are all in the table
     try:
         return importlib.util.find_spec(target)
     except ModuleNotFoundError as error:
         if error.name and (target == error.name or target.startswith(error.name + ".")):
-            return None  # one of its parents is not there
+            return None  # the module or one of its parents does not exist
         raise

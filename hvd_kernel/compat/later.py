@@ -1,7 +1,7 @@
-"""Import hook that waits for ``import horovod``: nothing imports this file, ``pth`` makes a line of a .pth file of it.
+"""Import hook for ``import horovod`` in every Python of an environment. Not imported: ``pth`` writes it to a .pth file.
 
-Each start of Python in that environment runs it: it imports nothing, and has no types, which would have to be compiled.
-hvd_kernel is imported when somebody asks for horovod; where it has been uninstalled by then, there is no horovod.
+It runs at each start of Python, so it imports nothing else and has no annotations, which would have to be compiled.
+The first import of horovod imports hvd_kernel; if that has been uninstalled, horovod is not found.
 """
 
 import os
@@ -9,14 +9,14 @@ import sys
 
 
 class Later:
-    """Is asked for what nothing else in this Python has."""
+    """Finder after all others, or before them with HVD_COMPAT=shadow."""
 
     @staticmethod
     def find_spec(fullname, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205, ARG004
-        """Return where a name of horovod's leads to; None where it is not ours to say."""
+        """Return the spec of a module of horovod, or None for other names."""
         if fullname.partition(".")[0] == "horovod":
             try:
-                from hvd_kernel.compat import found  # noqa: PLC0415 - only who asks for horovod pays for it
+                from hvd_kernel.compat import found  # noqa: PLC0415 - imports nothing before the first use
             except ImportError as error:
                 if (error.name or "").partition(".")[0] != "hvd_kernel":
                     raise

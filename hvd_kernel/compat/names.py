@@ -1,7 +1,7 @@
-"""Attributes that Horovod's modules have and ours lack, found when somebody asks for one.
+"""Attributes that Horovod's modules have and ours lack, resolved on first use.
 
-A module of ours that is imported under Horovod's name gets a ``__getattr__``: Python asks it for what the module has
-not. So nothing is imported, and nothing costs time, before it is wanted.
+A module of ours that is imported under Horovod's name gets a ``__getattr__``, which Python calls for missing
+attributes. So nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-_UTIL = "hvd_kernel.compat.tree.common.util"
+_UTIL = "hvd_kernel.compat.tree.util"
 _REGISTRY = "hvd_kernel.core.process_set_registry"
-_RUN = "hvd_kernel.launch.run.api"  # a rank has no use for a launcher
+_RUN = "hvd_kernel.launch.run.api"  # not imported here: ranks never use the launcher
 
 
 def _basics() -> Any:
-    basics = importlib.import_module("hvd_kernel.compat.tree.common.basics")
+    basics = importlib.import_module("hvd_kernel.compat.tree.basics")
     return basics.HorovodBasics("", "mpi_lib_v2")
 
 
 def _process_set_ids_and_ranks() -> Any:
     def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
-        """Return the ranks of each registered set by its id."""
+        """Return the ranks of each registered process set by its id."""
         registry = importlib.import_module(_REGISTRY)
         return {number: list(ranks) for number, ranks in registry.registered().items()}
 
@@ -36,7 +37,7 @@ def _of(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-_FOUND = {  # Horovod's module -> ours -> names that it finds there
+_ATTRIBUTES = {  # Horovod's module -> our module -> names of attributes that it takes from ours
     "horovod.common.process_sets": {_UTIL: "is_iterable"},
     "horovod.torch.mpi_ops": {
         _UTIL: "check_installed_version get_average_backwards_compatibility_fun gpu_available num_rank_is_power_2"
@@ -78,12 +79,12 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
     ("horovod.tensorflow.mpi_ops", "check_num_rank_power_of_2"): partial(_of, _UTIL, "num_rank_is_power_2"),
     ("horovod.tensorflow.mpi_ops", "_basics"): _basics,
     **{
-        ("horovod.tensorflow.mpi_ops", f"{name}_grad"): partial(_of, "hvd_kernel.tensorflow.gradients", own)
-        for name, own in _GRADIENTS.items()
+        ("horovod.tensorflow.mpi_ops", f"{name}_grad"): partial(_of, "hvd_kernel.tensorflow.gradients", gradient)
+        for name, gradient in _GRADIENTS.items()
     },
     **{
-        (theirs, name): partial(_of, module, name)
-        for theirs, modules in _FOUND.items()
+        (fullname, name): partial(_of, module, name)
+        for fullname, modules in _ATTRIBUTES.items()
         for module, names in modules.items()
         for name in names.split()
     },
@@ -91,48 +92,50 @@ OURS: dict[tuple[str, str], Callable[[], Any]] = {
 
 
 def lend(fullname: str, module: ModuleType) -> None:
-    """Let the module find what Horovod's module of that name has besides; first it looks by itself, where it does."""
-    own = vars(module).get("__getattr__")
-    if own is not None and hasattr(own, "lent"):
+    """Add the missing attributes of Horovod's module ``fullname`` to ours; its own ``__getattr__`` has precedence.
+
+    A module that several of Horovod's names share has the attributes of all names under which it was imported.
+    """
+    previous = vars(module).get("__getattr__")
+    lenders: set[str] = getattr(previous, "lenders", set())
+    if fullname in lenders:
         return
     lent = finder_of(fullname, module)
 
     def find(name: str) -> Any:
-        if own is not None:
-            try:
-                return own(name)
-            except AttributeError:
-                pass
+        if previous is not None:
+            with suppress(AttributeError):
+                return previous(name)
         return lent(name)
 
-    find.lent = True  # type: ignore[attr-defined] # a module has several names of Horovod's; the first one lends
+    find.lenders = lenders | {fullname}  # type: ignore[attr-defined] # of a function
     vars(module)["__getattr__"] = find
 
 
 def finder_of(fullname: str, module: ModuleType) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for the module that stands for Horovod's ``fullname``."""
+    """Return a ``__getattr__`` for our module for Horovod's ``fullname``."""
 
     def find(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {fullname!r} has no attribute {name!r}", name=name)
         if (fullname, name) in OURS:
-            return _kept(module, name, OURS[fullname, name]())
-        below = _submodule(fullname, name)
-        if below is not None:
-            return below
+            return _store(module, name, OURS[fullname, name]())
+        submodule = _submodule(fullname, name)
+        if submodule is not None:
+            return submodule
         plumbing = importlib.import_module("hvd_kernel.compat.plumbing")
-        return _kept(module, name, plumbing.find(fullname, name))
+        return _store(module, name, plumbing.find(fullname, name))
 
     return find
 
 
-def _kept(module: ModuleType, name: str, value: Any) -> Any:
-    """Remember the value: who asks again gets the same class, so that ``isinstance`` and ``except`` hold."""
+def _store(module: ModuleType, name: str, value: Any) -> Any:
+    """Store the value in the module: the same class each time, so that ``isinstance`` and ``except`` work."""
     return vars(module).setdefault(name, value)
 
 
 def _submodule(fullname: str, name: str) -> ModuleType | None:
-    """Import what is below a package under Horovod's name: Python itself would look below the name that is ours."""
+    """Import a submodule under Horovod's name, as Python would search below our name of the package."""
     if getattr(sys.modules.get(fullname), "__path__", None) is None:
         return None
     try:

@@ -1,10 +1,10 @@
 """Names of Horovod's launcher and services that have no counterpart here: a table, and stand-ins that can be imported.
 
-Programs and libraries import them beside what they use. A stand-in is a function, or a class that one can derive from,
-catch or test with ``isinstance``; whoever calls it gets one kind of error, which says what to use instead.
+Programs import them beside the names that they use. A stand-in is a function, or a class to derive from, to catch or to
+test with ``isinstance``; calling it raises HorovodOnly, which says what to use instead.
 
 Terms.
-  part  of Horovod: what a module's names belong to
+  part  of Horovod, to which the names of a module belong
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hvd_kernel.errors import UsageError
 
 
 class HorovodOnly(UsageError, NotImplementedError):
-    """Horovod has this, and hvd_kernel has not; the message says what to use instead."""
+    """Raised for a function of Horovod that hvd_kernel lacks; the message says what to use instead."""
 
 
 @dataclass(frozen=True)
 class HorovodPart:
-    """What the names are for in Horovod, and what does the same here."""
+    """Purpose of some names in Horovod, and what to use instead here."""
 
     purpose: str
     instead: str
@@ -153,29 +153,29 @@ CONSTANTS: dict[str, dict[str, Any]] = {
 
 
 def names(module: str) -> dict[str, HorovodPart]:
-    """Return the names of one of Horovod's modules that have stand-ins, each with what it is part of."""
+    """Return the stand-ins of one of Horovod's modules: name -> part of Horovod."""
     return {name: part for part, listed in PLUMBING.get(module, {}).items() for name in listed.split()}
 
 
 def public(module: str) -> list[str]:
-    """Return what ``import *`` takes of a module of the table."""
+    """Return the names that ``import *`` imports from a module of the table."""
     listed = [name.removesuffix("!") for name in names(module)]
     return sorted(name for name in [*listed, *CONSTANTS.get(module, {})] if not name.startswith("_"))
 
 
 def run_as_main(module: str) -> NoReturn:
-    """Refuse ``python -m module``."""
+    """Raise HorovodOnly for ``python -m module``."""
     name, part = next(iter(names(module).items()))
     raise error(module, name, part)
 
 
 def is_package(module: str) -> bool:
-    """Tell whether modules of the table are below it."""
+    """Return whether the table has modules below this one."""
     return any(other.startswith(f"{module}.") for other in PLUMBING)
 
 
 def find(module: str, name: str) -> Any:
-    """Return a constant, or the stand-in for a name; raise AttributeError where Horovod's module has none either."""
+    """Return a constant or the stand-in for a name; raise AttributeError if Horovod's module lacks the name, too."""
     if name in CONSTANTS.get(module, {}):
         return CONSTANTS[module][name]
     listed = names(module)
@@ -193,7 +193,7 @@ def find(module: str, name: str) -> Any:
 
 
 def error(module: str, name: str, part: HorovodPart) -> HorovodOnly:
-    """Return what whoever calls it is told."""
+    """Return the error that a call of a stand-in raises."""
     return HorovodOnly(
         f"{module}.{name} {part.purpose}; hvd_kernel, which stands in for Horovod in this process, has no such thing. "
         f"Instead: {part.instead}."

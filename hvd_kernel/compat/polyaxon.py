@@ -1,6 +1,6 @@
-"""``from polyaxon import tracking`` in ranks: ours where Polyaxon's is not installed, and on ranks above 0 always.
+"""``from polyaxon import tracking`` in ranks: ours if Polyaxon's is not installed, and always on ranks above 0.
 
-Theirs would make a run of its own on every rank; rank 0's makes the one.
+Polyaxon's would create one run per rank; only rank 0 creates the run.
 
 Terms.
   stand-in   our module of one of these names
@@ -23,12 +23,12 @@ TABLE = dict.fromkeys(PACKAGES, ROOT) | {f"{package}.tracking": f"{ROOT}.trackin
 
 
 class TrackingFinder(MetaPathFinder):
-    """Knows the packages and their module ``tracking``."""
+    """Finder of the packages and their module ``tracking``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return our stand-in, or None where theirs is to be used, or another module is asked for."""
+        """Return the spec of our stand-in, or None for other modules or if Polyaxon's is used."""
         del path, target  # of Python's interface
         if fullname not in TABLE:
             return None
@@ -39,18 +39,18 @@ class TrackingFinder(MetaPathFinder):
 
 
 def stand_ins() -> list[str]:
-    """Return the names under which our stand-ins are imported."""
+    """Return the names under which stand-ins are imported."""
     return [name for name, target in TABLE.items() if getattr(sys.modules.get(name), "__name__", "") == target]
 
 
 def _real(package: str) -> bool:
-    """Tell whether this Python has the package itself: each needs the other one for its tracking."""
+    """Return whether this Python has the package itself; ``tracking`` needs both packages."""
     others = (finder for finder in sys.meta_path if not isinstance(finder, TrackingFinder))
-    found = (finder.find_spec(package, None) for finder in others)
-    return any(spec is not None and spec.origin is not None for spec in found)
+    specs = (finder.find_spec(package, None) for finder in others)
+    return any(spec is not None and spec.origin is not None for spec in specs)
 
 
 def _rank() -> int:
-    """Ask only when somebody imports it: the start of every Python in a rank comes through here."""
+    """Return this process's rank; imports late, as every Python process of a rank imports this module at its start."""
     rank: int = importlib.import_module("hvd_kernel.tracking.process").rank()
     return rank

@@ -16,11 +16,11 @@ from hvd_kernel.compat import pth, tree
 DISTRIBUTION = "horovod"
 _LOCAL = "+hvd"
 VERSION = tree.__version__ + _LOCAL
-PTH = "horovod_shim.pth"  # not pth.NAME: pip takes away what it has brought, and no more
+PTH = "horovod_shim.pth"  # not pth.NAME: pip removes only the files that it installed
 _NOTE = "# `import horovod` is hvd_kernel; `python -m pip uninstall horovod` takes this file away."
 _INFO = f"{DISTRIBUTION}-{VERSION}.dist-info"
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip file; always the same time: always the same bytes
-_EXTRAS = {  # Horovod's, and torch, which many write: ours that brings the same
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip file; constant, so that the wheel is reproducible
+_EXTRAS = {  # Horovod's extras, and torch, which many write -> our extra
     "torch": "torch",
     "pytorch": "torch",
     "tensorflow": "tensorflow",
@@ -51,7 +51,7 @@ horovodrun = hvd_kernel.launch.cli.main:main
 
 
 def build(folder: Path) -> Path:
-    """Write the wheel into the folder; return its path. One that is there is written again."""
+    """Write the wheel into the folder, replacing an existing one; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{DISTRIBUTION}-{VERSION}-py3-none-any.whl"
     files = _files()
@@ -64,12 +64,12 @@ def build(folder: Path) -> Path:
 
 
 def installed() -> Path | None:
-    """Return the .pth file that pip has put here with the wheel."""
+    """Return the .pth file that pip has installed with the wheel, or None."""
     try:
-        found = importlib.metadata.distribution(DISTRIBUTION)
+        distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return None
-    return Path(str(found.locate_file(PTH))) if found.version.endswith(_LOCAL) else None
+    return Path(str(distribution.locate_file(PTH))) if distribution.version.endswith(_LOCAL) else None
 
 
 def _files() -> dict[str, str]:
@@ -83,12 +83,12 @@ def _files() -> dict[str, str]:
 
 
 def _metadata() -> str:
-    """Extras of Spark and Ray are not named: pip says of such a one that it is not provided."""
+    """Return the METADATA file; extras of Spark and Ray are missing, so that pip warns about them."""
     version = hvd_kernel.__version__
     head = _METADATA.format(distribution=DISTRIBUTION, version=VERSION, ours=f"hvd-kernel=={version}")
     return head + "".join(
-        f'Provides-Extra: {extra}\nRequires-Dist: hvd-kernel[{own}]=={version}; extra == "{extra}"\n'
-        for extra, own in _EXTRAS.items()
+        f'Provides-Extra: {extra}\nRequires-Dist: hvd-kernel[{ours}]=={version}; extra == "{extra}"\n'
+        for extra, ours in _EXTRAS.items()
     )
 
 

@@ -62,12 +62,12 @@ def _mps(spec: JobSpec) -> tuple[str, ...]:
         if off
         else f"have a private daemon of MPS, where {decision.CONTROL} is installed"
     )
-    shared = {
-        (replica.slots, replica.resources.gpus): None
-        for replica in spec.replicas
-        if 0 < (replica.resources.gpus or 0) < replica.slots
-    }
-    return tuple(f"{ranks} ranks of a host share {plural(gpus, 'GPU')}: they {consequence}" for ranks, gpus in shared)
+    sizes = dict.fromkeys((replica.slots, replica.resources.gpus or 0) for replica in spec.replicas)
+    return tuple(
+        f"{ranks} ranks of a host share {plural(gpus, 'GPU')}: they {consequence}"
+        for ranks, gpus in sizes
+        if 0 < gpus < ranks
+    )
 
 
 def as_json(job_plan: JobPlan) -> str:

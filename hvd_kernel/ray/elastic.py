@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.compat.tree.runner.common.util import secret, timeout
-from hvd_kernel.compat.tree.runner.elastic.settings import ElasticSettings
+from hvd_kernel.compat.tree import utilities
+from hvd_kernel.compat.tree.settings import ElasticSettings
 from hvd_kernel.ray import elastic_v2
 from hvd_kernel.ray.runner import LATE, RayExecutor
 
@@ -84,8 +84,8 @@ class ElasticRayExecutor:
             num_proc=min_num_proc,
             ssh_identity_file=ssh_identity_file or str(Path("~/ray_bootstrap_key.pem").expanduser()),
             nics=nics,
-            start_timeout=timeout.Timeout(timeout_s, message=LATE),
-            key=secret.make_secret_key(),
+            start_timeout=utilities.Timeout(timeout_s, message=LATE),
+            key=utilities.make_secret_key(),
             **kwargs,
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from hvd_kernel.compat.tree.runner.elastic.discovery import HostDiscovery
+from hvd_kernel.compat.tree.hosts import HostDiscovery
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job

@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 
-from hvd_kernel.compat.tree.runner.common.util import secret, timeout
+from hvd_kernel.compat.tree import utilities
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.launch.run.in_notebook import panel
@@ -55,7 +55,7 @@ class MiniSettings:
 
     nics: Any = None
     verbose: int = 1
-    key: bytes = field(default_factory=secret.make_secret_key, repr=False)
+    key: bytes = field(default_factory=utilities.make_secret_key, repr=False)
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     timeout_s: int = 300
@@ -63,9 +63,9 @@ class MiniSettings:
     elastic: bool = False
 
     @property
-    def start_timeout(self) -> timeout.Timeout:
+    def start_timeout(self) -> utilities.Timeout:
         """A deadline that starts now."""
-        return timeout.Timeout(self.timeout_s, message=LATE)
+        return utilities.Timeout(self.timeout_s, message=LATE)
 
 
 class RayExecutor:

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a folder for PYTHONPATH, not a package
-"""What Python imports when a rank starts: ``import horovod`` finds hvd_kernel; then the next sitecustomize runs.
+"""Enable ``import horovod`` at the start of a rank's Python, then run the next sitecustomize.
 
-A rank's children find this too, of whatever environment they are: where there is no hvd_kernel it does nothing.
+Child processes of a rank import this too, in any environment: it does nothing if hvd_kernel is missing.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ with contextlib.suppress(ImportError):
 
     compat.install_in_rank()
 
-_own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-if _own is not None and _own.loader is not None:
-    _module = importlib.util.module_from_spec(_own)
+_next = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if _next is not None and _next.loader is not None:
+    _module = importlib.util.module_from_spec(_next)
     sys.modules["sitecustomize"] = _module
-    _own.loader.exec_module(_module)
+    _next.loader.exec_module(_module)

@@ -1,4 +1,4 @@
-"""What ``import horovod`` gives where we stand in for it. Its parts are found through the table in the finder."""
+"""Module ``horovod`` of this stand-in; ``compat.finder`` maps Horovod's other modules to the files beside this one."""
 
 from __future__ import annotations
 

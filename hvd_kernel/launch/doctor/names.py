@@ -15,7 +15,7 @@ _ROOT = Path(hvd_kernel.__file__).parent
 
 def exists(module: str) -> bool:
     """Tell whether ``import module`` works here; ``module`` begins with horovod."""
-    return _file(finder.target_of(module)) is not None or module in plumbing.PLUMBING
+    return module in finder.PACKAGES or module in plumbing.PLUMBING or _file(finder.target_of(module)) is not None
 
 
 def has(module: str, name: str) -> bool:

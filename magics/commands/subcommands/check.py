@@ -184,8 +184,8 @@ def _how(session: Session, name: str, path: Path, digests: Mapping[int, str], pa
     texts = {rank: parts[rank][path].text for rank in digests}
     firsts = [ranks[0] for ranks in agreement.groups(digests)]
     if len(set(texts.values())) > 1:
-        parts = [f"{rank_list(ranks)}: {texts[ranks[0]]}" for ranks in agreement.groups(digests)]
-        return f"{verdict} ({', '.join(parts)})"
+        groups = [f"{rank_list(ranks)}: {texts[ranks[0]]}" for ranks in agreement.groups(digests)]
+        return f"{verdict} ({', '.join(groups)})"
     apart = "" if name == SEEDS else _distance(session, name, path, firsts)  # of states it would mean nothing
     return f"{verdict} (max |difference| {apart})" if apart else verdict
 

@@ -273,7 +273,7 @@ def test_as_told_for_this_process_alone(told: dict[str, str], said: str) -> None
 import importlib.util, os
 from hvd_kernel import compat
 before = dict(os.environ)
-compat.install_as_told()
+compat.install_by_environment()
 assert os.environ == before
 print("none" if importlib.util.find_spec("horovod") is None else __import__("horovod").__version__)
 """

@@ -107,7 +107,7 @@ def test_a_folder_of_that_name_hides_nothing(opted: Path, tmp_path: Path) -> Non
         "import horovod.common.util as util, horovod; print(horovod.__version__, util.__name__)",
         "from horovod.common import util; import horovod; print(horovod.__version__, util.__name__)",
     ):
-        assert said(opted, "-c", code, cwd=tmp_path) == "0.28.1 hvd_kernel.compat.tree.common.util"
+        assert said(opted, "-c", code, cwd=tmp_path) == "0.28.1 hvd_kernel.compat.tree.util"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ PYTHON = {  # room -> the rooms of hvd_kernel it may import, itself aside
     "protocol": set(),
     "formatting": set(),
     "settings": {"errors"},
-    "processes": {"errors", "protocol", "settings", "version"},
+    "processes": {"errors", "formatting", "protocol", "settings", "version"},
     "tracking": {"errors", "formatting"},
     "frameworks": {"protocol"},
     "core": CORE | {"tracking", "frameworks"},  # torchrun's store is torch's

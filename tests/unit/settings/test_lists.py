@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hvd_kernel.bench.__main__ import _sizes
-from hvd_kernel.compat.jobs import interface
+from hvd_kernel.compat.tree.launchers import interface
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli.flags import parse
 from hvd_kernel.launch.placement import Host, named

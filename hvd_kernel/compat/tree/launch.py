@@ -10,20 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hvd_kernel.compat.tree.runner.common.util import config_parser
-from hvd_kernel.compat.tree.runner.common.util.hosts import parse_host_files, parse_hosts_and_slots
-from hvd_kernel.compat.tree.runner.common.util.settings import Settings
-from hvd_kernel.compat.tree.runner.elastic.discovery import FixedHosts, HostDiscoveryScript
-from hvd_kernel.compat.tree.runner.elastic.settings import ElasticSettings
-from hvd_kernel.compat.tree.runner.gloo_run import gloo_run, gloo_run_elastic
-from hvd_kernel.compat.tree.runner.mpi_run import mpi_run
+from hvd_kernel.compat.tree import config_parser
+from hvd_kernel.compat.tree.hosts import FixedHosts, HostDiscoveryScript, parse_host_files, parse_hosts_and_slots
+from hvd_kernel.compat.tree.launchers import gloo_run, gloo_run_elastic, mpi_run
+from hvd_kernel.compat.tree.settings import ElasticSettings, Settings
 
 CACHE_FOLDER = str(Path("~/.horovod").expanduser())
 CACHE_STALENESS_THRESHOLD_MINUTES = 60
 SSH_ATTEMPTS = 5
 SSH_CONNECT_TIMEOUT_S = 10
 
-_UNSAID = (  # attributes that hvdrun's flags never set
+_UNSET = (  # attributes that hvdrun's flags never set
     "config_file",
     "run_func",
     "executable",
@@ -45,19 +42,19 @@ _ELASTIC = {  # attribute -> field of hvdrun's options of elastic jobs
 
 
 def run_commandline() -> None:
-    """Do what this process's command line says, as ``hvdrun``; a job that failed ends the process with its status."""
+    """Run ``hvdrun`` with this process's command line; exit with the status of a job that failed."""
     status = importlib.import_module("hvd_kernel.launch.cli.main").main()
     if status:
         sys.exit(status)
 
 
 def parse_args() -> argparse.Namespace:
-    """Read this process's command line; the attributes have Horovod's names.
+    """Parse this process's command line; the attributes have Horovod's names.
 
     Raises
     ------
     UsageError
-        Naming the flag that is wrong, and the remedy.
+        A flag is wrong; the message names the flag and the remedy.
     """
     request = importlib.import_module("hvd_kernel.launch.cli.flags").parse(sys.argv[1:])
     if request.action == "check_build":
@@ -65,7 +62,7 @@ def parse_args() -> argparse.Namespace:
     if request.action:
         run_commandline()
         sys.exit()
-    said = {
+    values = {
         "num_proc": request.np or None,
         "command": request.command,
         "hosts": request.hosts,
@@ -82,20 +79,20 @@ def parse_args() -> argparse.Namespace:
         "use_jsrun": False,
         "mpi_args": shlex.join(request.mpi_args) or None,
     }
-    elastic = {theirs: getattr(request.elastic, ours, None) for theirs, ours in _ELASTIC.items()}
-    said |= elastic | {"host_discovery_script": elastic["host_discovery_script"] or None}
-    return argparse.Namespace(**(dict.fromkeys(_UNSAID) | config_parser.args_of_env(request.env) | said))
+    elastic = {name: getattr(request.elastic, field, None) for name, field in _ELASTIC.items()}
+    values |= elastic | {"host_discovery_script": elastic["host_discovery_script"] or None}
+    return argparse.Namespace(**(dict.fromkeys(_UNSET) | config_parser.args_of_env(request.env) | values))
 
 
 def check_build(verbose: bool) -> NoReturn:
-    """Print what is here, and end the process."""
+    """Print the build report and exit."""
     del verbose  # Horovod's
     sys.stdout.write(importlib.import_module("hvd_kernel.launch.cli.check_build").report())
     sys.exit()
 
 
 def is_gloo_used(use_gloo: bool | None = None, use_mpi: bool | None = None, use_jsrun: bool | None = None) -> bool:
-    """Tell whether the ranks are started without MPI."""
+    """Return whether ranks are started without MPI."""
     return bool(use_gloo) or not (use_mpi or use_jsrun)
 
 
@@ -108,35 +105,35 @@ def run_controller(  # noqa: PLR0917 - Horovod's signature
     js_run: Callable[[], Any],
     verbosity: int | None,
 ) -> None:
-    """Call the function of the launcher that is asked for; ``gloo_run`` where none is."""
+    """Call the function of the requested launcher; the default is ``gloo_run``."""
     del verbosity  # Horovod's
     chosen = js_run if use_jsrun and not use_gloo and not use_mpi else mpi_run if use_mpi and not use_gloo else gloo_run
     chosen()
 
 
 def _run(args: Any) -> Any:
-    """Start what ``parse_args`` has read; with ``run_func`` return what that returned on each rank."""
+    """Start the job of a parsed command line; return the results of ``run_func`` by rank if it is set."""
     if args.host_discovery_script or args.min_num_proc:
         return _run_elastic(args)
     hosts, env = _hosts(args), config_parser.set_env_from_args({}, args)
     if args.run_func:
         run = importlib.import_module("hvd_kernel.launch.run.api").run
         return run(args.run_func, np=args.num_proc, hosts=hosts, env=env, executable=args.executable)
-    how = Settings(hosts, extra_mpi_args=args.mpi_args, **_common(args))
+    settings = Settings(hosts, extra_mpi_args=args.mpi_args, **_common(args))
     if args.use_mpi:
-        return mpi_run(how, args.nics, env, args.command)
-    return gloo_run(how, args.nics, env, "", args.command)
+        return mpi_run(settings, args.nics, env, args.command)
+    return gloo_run(settings, args.nics, env, "", args.command)
 
 
 def _run_elastic(args: Any) -> Any:
-    """Start an elastic job that ``parse_args`` has read: hosts that a script says, or those that are named."""
+    """Start the elastic job of a parsed command line, on the hosts of its script or of its host list."""
     slots = args.slots or 1
     if args.host_discovery_script:
         discovery: Any = HostDiscoveryScript(args.host_discovery_script, slots)
     else:
-        named = _hosts(args) or f"localhost:{args.num_proc or args.min_num_proc}"
-        discovery = FixedHosts(parse_hosts_and_slots(named)[1])
-    how = ElasticSettings(
+        hosts = _hosts(args) or f"localhost:{args.num_proc or args.min_num_proc}"
+        discovery = FixedHosts(parse_hosts_and_slots(hosts)[1])
+    settings = ElasticSettings(
         discovery,
         args.min_num_proc,
         args.max_num_proc,
@@ -146,7 +143,7 @@ def _run_elastic(args: Any) -> Any:
         **_common(args),
     )
     env = config_parser.set_env_from_args({}, args)
-    return gloo_run_elastic(how, env, args.run_func or args.command, args.executable)
+    return gloo_run_elastic(settings, env, args.run_func or args.command, args.executable)
 
 
 def _hosts(args: Any) -> str | None:
@@ -154,10 +151,10 @@ def _hosts(args: Any) -> str | None:
 
 
 def _common(args: Any) -> dict[str, Any]:
-    """Return what both kinds of settings take."""
+    """Return the parameters of static and elastic settings."""
     names = ("num_proc", "ssh_port", "ssh_identity_file", "binding_args", "tcp_flag", "start_timeout", "nics")
-    taken = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}
-    return taken | {"verbose": 2 if args.verbose else 0}
+    values = {name: getattr(args, name) for name in (*names, "output_filename", "prefix_output_with_timestamp")}
+    return values | {"verbose": 2 if args.verbose else 0}
 
 
 if __name__ == "__main__":

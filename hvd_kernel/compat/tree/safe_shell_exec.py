@@ -1,4 +1,4 @@
-"""``horovod.runner.common.util.safe_shell_exec``: a command of the shell, whose children end with it."""
+"""``horovod.runner.common.util.safe_shell_exec``: run a shell command and terminate its children with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from hvd_kernel.compat.tree.runner.util.threads import in_thread, on_event
+from hvd_kernel.compat.tree.utilities import in_thread, on_event
 
 GRACEFUL_TERMINATION_TIME_S = 5
 _SIGNALLED = 128
@@ -33,10 +33,10 @@ def execute(  # noqa: PLR0917 - Horovod's signature
 ) -> int:
     """Run a command; return its exit status, 128 + N for signal N.
 
-    What it says goes to ``stdout`` and ``stderr``, objects with ``write``, line by line, behind ``[index]<stdout>:``
-    where an index is given. An event that is set ends it.
+    Each line of output is written to ``stdout`` or ``stderr``, objects with ``write``, with the prefix
+    ``[index]<stdout>:`` if there is an index. Setting one of the events terminates the command.
     """
-    shell = subprocess.Popen(  # noqa: S602 - a command of the shell is what Horovod's callers give
+    shell = subprocess.Popen(  # noqa: S602 - Horovod's callers pass a shell command
         command,
         shell=True,
         env=None if env is None else dict(env),
@@ -65,9 +65,9 @@ def execute(  # noqa: PLR0917 - Horovod's signature
 
 
 def terminate_executor_shell_and_children(pid: int) -> None:
-    """End a shell and what it has started: SIGTERM, and SIGKILL for what is left after some seconds."""
+    """Terminate a shell and its descendants: SIGTERM, then SIGKILL for those that are left after some seconds."""
     with ExitStack() as opened:
-        # Not by psutil's wait: it would take the exit status from who has started the shell.
+        # Not with psutil's wait, which would reap the shell: execute() needs its exit status.
         left = list(_opened(_family(pid), opened))
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in left:
@@ -103,7 +103,7 @@ def _prefix(index: int | None, name: str) -> str:
 
 
 def _forward(source: Any, target: Any, prefix: str, timestamp: bool) -> None:
-    # A progress bar's lines end with a carriage return, and are wanted at once.
+    # Lines of a progress bar end with a carriage return and must be forwarded at once: no newline translation.
     with io.TextIOWrapper(source, encoding="utf-8", errors="replace", newline="") as lines:
         for line in lines:
             when = time.asctime() if timestamp and prefix else ""

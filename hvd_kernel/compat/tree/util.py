@@ -1,4 +1,4 @@
-"""``horovod.common.util``: what programs and libraries ask of it."""
+"""``horovod.common.util`` and ``horovod.common.exceptions``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,64 @@ from itertools import pairwise
 from typing import Any
 
 from hvd_kernel.core import tensor
+from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = [
+    "EXTENSIONS",
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "ccl_built",
+    "check_extension",
+    "check_installed_version",
+    "cuda_built",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "get_version_mismatch_message",
+    "gloo_built",
+    "gpu_available",
+    "is_iterable",
+    "is_version_greater_equal_than",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "probe",
+    "rocm_built",
+    "split_list",
+]
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 _PROBES = "hvd_kernel.core.build_info"
-_HERE = ("tensorflow", "torch")
+_FRONTENDS = ("tensorflow", "torch")
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """Return Horovod's message for a framework of another version than the one it was compiled against."""
+    return f"Framework {name} installed with version {installed_version} but found version {version}."
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Never raised, as hvd_kernel is compiled against no framework; for programs that catch it."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name, self.version, self.installed_version = name, version, installed_version
 
 
 def probe(name: str) -> Callable[..., Any]:
-    """Return a question about the build, under its name; ``verbose``, which Horovod's take here, says nothing."""
+    """Return a function that calls the build probe ``name``; it ignores ``verbose``, which Horovod's accept."""
 
-    def ask(verbose: bool = False) -> Any:
+    def call(verbose: bool = False) -> Any:
         del verbose  # Horovod's
         return getattr(importlib.import_module(_PROBES), name)()
 
-    ask.__name__ = ask.__qualname__ = name
-    return ask
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
 mpi_built = probe("mpi_built")
@@ -41,13 +83,13 @@ rocm_built = probe("rocm_built")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Tell whether there is a frontend of that name that can be used."""
+    """Return whether the frontend and its framework are installed."""
     del verbose  # Horovod's
-    return ext_base_name in _HERE and importlib.util.find_spec(ext_base_name) is not None
+    return ext_base_name in _FRONTENDS and importlib.util.find_spec(ext_base_name) is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Tell whether that frontend sees a GPU."""
+    """Return whether the framework of a frontend sees a GPU."""
     if not extension_available(ext_base_name, verbose):
         return False
     framework = importlib.import_module(ext_base_name)
@@ -57,7 +99,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def get_ext_suffix() -> str:
-    """Return how the file of an extension ends in this Python."""
+    """Return the suffix of extension modules of this Python."""
     return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 
 
@@ -68,14 +110,14 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
-    """Do nothing: hvd_kernel is compiled against no framework, so none can be of another version."""
+    """Do nothing: hvd_kernel is compiled against no framework, so no version can differ."""
     del name, version, exception  # Horovod's
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
-    """Return a function that makes one of ``op`` and the older ``average``; ``reduce_ops`` has Average and Sum.
+    """Return a function that merges ``op`` and the older ``average``; ``reduce_ops`` has Average and Sum.
 
-    It raises ValueError where both are given.
+    The function raises ValueError if both are set.
     """
 
     def operation(op: int | None, average: bool | None) -> int:
@@ -88,12 +130,12 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *args: str) -> None:
-    """Refuse a frontend that is not there.
+    """Check that a frontend is available.
 
     Raises
     ------
     ImportError
-        There is none of that name.
+        No frontend has that name, or its framework is missing.
     """
     del ext_env_var, pkg_path, args  # Horovod's: where it was compiled
     if not extension_available(ext_name.rpartition(".")[2]):
@@ -105,10 +147,10 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
 
 @contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Set variables of the environment within the block; None is left alone."""
-    given = {name: value for name, value in kwargs.items() if value is not None}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    """Set environment variables within the block; None leaves a variable unchanged."""
+    changes = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:
@@ -119,19 +161,19 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Tell whether it is a power of two."""
+    """Return whether the number of ranks is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(l: Sequence[Any], n: int) -> list[Sequence[Any]]:  # noqa: E741 - Horovod's name
-    """Cut into ``n`` consecutive parts of nearly equal length, the longer ones first."""
-    each, more = divmod(len(l), n)
-    ends = [each * part + min(part, more) for part in range(n + 1)]
+    """Split into ``n`` consecutive parts of nearly equal length, the longer ones first."""
+    length, longer = divmod(len(l), n)
+    ends = [length * part + min(part, longer) for part in range(n + 1)]
     return [l[start:end] for start, end in pairwise(ends)]
 
 
 def is_iterable(x: Any) -> bool:
-    """Tell whether it can be iterated over."""
+    """Return whether ``x`` can be iterated over."""
     try:
         iter(x)
     except TypeError:
@@ -145,7 +187,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 
 def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember what a function returned for the same arguments; packages beside Horovod reach for it."""
+    """Cache the results of a function by its arguments; other packages import this private name."""
     return functools.cache(f)
 
 

@@ -1,13 +1,13 @@
-"""``horovod.common.basics``: ``HorovodBasics``, by which other packages reach Horovod's core."""
+"""``horovod.common.basics``: ``HorovodBasics``, through which other packages use Horovod's core."""
 
 from __future__ import annotations
 
-from hvd_kernel.compat.tree.common import util
+from hvd_kernel.compat.tree import util
 from hvd_kernel.core import process_sets, session, tensor
 
 
 class HorovodBasics:
-    """Who this process is, init and shutdown. The path of an extension is accepted: there is only one core."""
+    """Rank, size, init and shutdown of this process. Ignores the path of an extension: there is only one core."""
 
     def __init__(self, pkg_path: str = "", *args: str) -> None:
         del pkg_path, args  # Horovod's

@@ -1,4 +1,4 @@
-"""``horovod.runner.common.util.config_parser``: names of variables, and the flags that become them."""
+"""``horovod.runner.common.util.config_parser``: environment variables, and the attributes of flags that set them."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ _FROM_ZERO = ("fusion_threshold_mb", *_VALUES)
 
 
 def set_args_from_config(args: Any, config: Mapping[str, Any], override_args: Collection[str]) -> None:
-    """Give ``args`` the values of a configuration file, but for the attributes that ``override_args`` names.
+    """Set attributes of ``args`` to the values of a configuration file, except those in ``override_args``.
 
     Raises
     ------
     ValueError
-        The file names a controller that there is not.
+        The file names an unknown controller.
     """
     controller = config.get("controller")
     if controller and not args.use_gloo and not args.use_mpi:
@@ -111,22 +111,22 @@ def set_args_from_config(args: Any, config: Mapping[str, Any], override_args: Co
             raise ValueError(f"No such controller supported: {controller}")
         setattr(args, _CONTROLLERS[str(controller).lower()], True)
     for section, keys in _SECTIONS.items():
-        given = config.get(section) or {}
+        values = config.get(section) or {}
         for key, attribute in keys.items():
-            if given.get(key) is not None and attribute not in override_args:
-                setattr(args, attribute, given[key])
-    wanted = (config.get("stall_check") or {}).get("enabled")
-    if wanted is not None and "no_stall_check" not in override_args:
-        args.no_stall_check = not wanted
+            if values.get(key) is not None and attribute not in override_args:
+                setattr(args, attribute, values[key])
+    enabled = (config.get("stall_check") or {}).get("enabled")
+    if enabled is not None and "no_stall_check" not in override_args:
+        args.no_stall_check = not enabled
 
 
 def validate_config_args(args: Any) -> None:
-    """Refuse numbers that cannot be.
+    """Check that numbers are in range.
 
     Raises
     ------
     ValueError
-        Naming the attribute, its value and what it may be.
+        A number is out of range; the message has the attribute, its value and the range.
     """
     for name in _FROM_ZERO:
         value = getattr(args, name, None)
@@ -138,19 +138,19 @@ def validate_config_args(args: Any) -> None:
 
 
 def set_env_from_args(env: MutableMapping[str, str], args: Any) -> MutableMapping[str, str]:
-    """Add to ``env`` the variables of the attributes that ``args`` has, and return it."""
-    given = {name: value for name, value in vars(args).items() if value is not None}
-    if "fusion_threshold_mb" in given:
-        env[HOROVOD_FUSION_THRESHOLD] = str(given["fusion_threshold_mb"] * _MB)
-    env.update({variable: str(given[name]) for name, variable in _VALUES.items() if name in given})
-    env.update({variable: str(int(bool(given[name]))) for name, variable in _SWITCHES.items() if name in given})
-    if "log_with_timestamp" in given:
-        env[HOROVOD_LOG_HIDE_TIME] = str(int(not given["log_with_timestamp"]))
+    """Add the variables of the attributes that are set in ``args`` to ``env``; return ``env``."""
+    values = {name: value for name, value in vars(args).items() if value is not None}
+    if "fusion_threshold_mb" in values:
+        env[HOROVOD_FUSION_THRESHOLD] = str(values["fusion_threshold_mb"] * _MB)
+    env.update({variable: str(values[name]) for name, variable in _VALUES.items() if name in values})
+    env.update({variable: str(int(bool(values[name]))) for name, variable in _SWITCHES.items() if name in values})
+    if "log_with_timestamp" in values:
+        env[HOROVOD_LOG_HIDE_TIME] = str(int(not values["log_with_timestamp"]))
     return env
 
 
 def args_of_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """Undo ``set_env_from_args``: return every attribute, None where ``env`` has no such variable."""
+    """Invert ``set_env_from_args``: return every attribute, None if ``env`` lacks its variable."""
     values = {name: _number(env.get(variable)) for name, variable in _VALUES.items()}
     switches = {name: _switch(env.get(variable)) for name, variable in _SWITCHES.items()}
     hidden, size = _switch(env.get(HOROVOD_LOG_HIDE_TIME)), env.get(HOROVOD_FUSION_THRESHOLD)

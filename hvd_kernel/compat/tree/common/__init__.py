@@ -1,1 +1,0 @@
-"""``horovod.common``: what all of Horovod's frontends share."""

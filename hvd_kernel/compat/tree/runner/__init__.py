@@ -1,1 +1,0 @@
-"""``horovod.runner``: what starts ranks. ``run``, which calls a function on them, comes from ``compat.names``."""

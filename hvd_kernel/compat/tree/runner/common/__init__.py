@@ -1,1 +1,0 @@
-"""``horovod.runner.common``: what its launchers share."""

@@ -1,1 +1,0 @@
-"""``horovod.runner.util``: addresses, threads, and commands for other hosts."""
