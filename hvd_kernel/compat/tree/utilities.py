@@ -156,7 +156,7 @@ class Cache:
         self._results: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, key: Hashable) -> Any:
-        """Return the result of a key, or None if there is none or it is too old."""
+        """Return the result of a key, or None if it is missing or too old."""
         when, value = self._results.get(key, (float("-inf"), None))
         return value if time.monotonic() - when <= self._seconds else None
 
