@@ -1,8 +1,7 @@
-"""Horovod, alive in a notebook.
+"""Horovod in a notebook.
 
-Importing this package costs nothing: neither torch nor the native core is loaded. A rank uses ``hvd_kernel.torch``;
-a notebook says ``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` has done so already). ``__version__`` is the
-version, a str.
+Importing this package loads neither torch nor the native core. A rank uses ``hvd_kernel.torch``; a notebook runs
+``%load_ext hvd_kernel`` (the kernel named ``hvd_kernel`` does it at its start). ``__version__`` is the version, a str.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 if sys.platform != "linux":
     raise ImportError(
-        f"hvd_kernel runs on Linux only, this is {sys.platform}: its ranks share memory and watch each other by "
+        f"hvd_kernel runs on Linux only, this is {sys.platform}: its ranks share memory and watch each other with "
         "calls of the Linux kernel (memfd, pidfd, futex). On Windows use WSL 2, on macOS a Linux container."
     )
 
@@ -37,14 +36,14 @@ def __getattr__(name: str) -> Any:
 def client() -> Any:
     """Return an ordinary ``ipyparallel.Client`` of this notebook's ranks: engine ids are ranks.
 
-    It lives as long as the ranks do, beside the cells. ``%px`` and ``%%px`` are its too.
+    It can be used beside cells, as long as the ranks run, also by ``%px`` and ``%%px``.
 
     Raises
     ------
     hvd_kernel.errors.ClusterError
         No ranks are running.
     hvd_kernel.errors.UsageError
-        This is not a notebook, or the magics are not loaded there.
+        This is not a notebook, or the magics are not loaded.
 
     Examples
     --------
@@ -69,9 +68,10 @@ def client() -> Any:
 
 
 def resize(n: int) -> str:
-    """Have n ranks in this notebook, also while a cell runs on them: at its next commit, if it is in ``elastic.run``.
+    """Change this notebook's ranks to n, also while a cell runs in ``elastic.run``: then at its next commit.
 
-    From another thread, or a subshell, while the cell runs; ``%hvd resize`` is the same. It returns when it is done.
+    While the cell runs, call it from another thread or a subshell. It returns when the resize is complete, as
+    ``%hvd resize`` does.
 
     Parameters
     ----------
@@ -81,14 +81,14 @@ def resize(n: int) -> str:
     Returns
     -------
     str
-        Who stays, has left and is fresh, as lines.
+        Lines with the ranks that were kept, removed and added.
 
     Raises
     ------
     hvd_kernel.errors.ClusterError
-        It could not be done.
+        The resize has failed.
     hvd_kernel.errors.UsageError
-        This is not a notebook with ranks, or variables would be lost, which are named.
+        This is not a notebook with ranks, or variables would be lost; the message names them.
 
     Examples
     --------
@@ -112,12 +112,12 @@ def resize(n: int) -> str:
 
 
 def load_ipython_extension(ip: Any) -> None:
-    """Give an IPython shell the ``%%hvdrun`` magics: what ``%load_ext hvd_kernel`` calls.
+    """Register the ``%%hvdrun`` magics in an IPython shell; ``%load_ext hvd_kernel`` calls this.
 
     Parameters
     ----------
     ip
-        The shell; loading twice changes nothing.
+        The shell; loading twice has no further effect.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Undo ``%load_ext hvd_kernel``: end the ranks, but for detached ones, and take the magics away.
+    """Undo ``%load_ext hvd_kernel``: stop the ranks, except detached ones, and remove the magics.
 
     Parameters and errors as in ``load_ipython_extension``.
 

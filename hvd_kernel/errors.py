@@ -1,23 +1,23 @@
-"""Every exception of the project. A shared leaf: imports nothing of ours, no torch, no MPI, no extension.
+"""Exceptions of the project. A shared leaf: imports none of our modules, no torch, no MPI, no extension.
 
-Horovod's split is kept (horovod/common/exceptions.py): what one rank's own call does wrong is a ``ValueError`` from
-that call; what the ranks find out together is a ``HorovodInternalError`` on every rank.
+The split is Horovod's (horovod/common/exceptions.py): an invalid call of one rank raises ``ValueError`` there; an error
+that the ranks detect together raises ``HorovodInternalError`` on every rank.
 """
 
 from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """An enqueued collective failed; the message names the rank that caused it, where there is one.
+    """An enqueued collective failed; the message names the rank that caused it, if there is one.
 
-    Kinds of it say more: Mismatch, RankFailed, RankDied, RankStalled, HvdTimeout, OutOfMemory (``hvd_kernel.errors``).
+    Subclasses: Mismatch, RankFailed, RankDied, RankStalled, HvdTimeout, OutOfMemory (``hvd_kernel.errors``).
 
     Parameters
     ----------
     message
-        What has happened, and what to do.
+        Cause and remedy.
     rank
-        The rank that caused it, -1 where there is none; an attribute too.
+        The rank that caused it, or -1; an attribute too.
 
     Examples
     --------
@@ -36,32 +36,32 @@ class HorovodInternalError(RuntimeError):
 
 
 class Mismatch(HorovodInternalError):
-    """Ranks disagree about an operation (dtype, shape, kind, root, scale). The engine works on."""
+    """Ranks disagree about an operation (dtype, shape, kind, root, scale). The engine keeps working."""
 
 
 class RankFailed(HorovodInternalError):
-    """Another rank raised or was interrupted; the message carries its exception. Re-initialise to go on."""
+    """Another rank raised or was interrupted; the message has its exception. Re-initialise to continue."""
 
 
 class RankDied(HorovodInternalError):
-    """Another rank's process is gone."""
+    """The process of another rank has ended."""
 
 
 class RankStalled(HorovodInternalError):
-    """Ranks waited too long for others, or for one that is stopped (SIGSTOP, a debugger); the message names them."""
+    """Ranks waited too long for late or stopped ranks (SIGSTOP, a debugger), which the message names."""
 
 
 BECAUSE_OF_ANOTHER = (RankFailed, RankDied, RankStalled)
-"""Each names another rank as the one to look at: who raises it is not the root cause."""
+"""Errors that name another rank as the root cause: the rank that raises them is not."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts come or go: ``elastic.run`` lets the ranks meet again and keeps what they have. Nothing is restored.
+    """Hosts were added or removed: ``elastic.run`` resets the ranks, which keep their values. Nothing is restored.
 
     Parameters
     ----------
     skip_sync
-        Hosts only go: those who stay agree already, and need not take rank 0's values. An attribute too.
+        Hosts were only removed: the remaining ranks agree already, and need no sync. An attribute too.
 
     Examples
     --------
@@ -71,11 +71,11 @@ class HostsUpdatedInterrupt(RuntimeError):
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the hosts of the job have changed")
-        self.skip_sync = skip_sync  # hosts only go: those who stay agree already
+        self.skip_sync = skip_sync
 
 
 class StateLost(RuntimeError):
-    """The ranks of an elastic job would go on from values that none of them has trained; the message says which."""
+    """The ranks of an elastic job would continue from values that no rank has trained; the message names them."""
 
 
 class HvdTimeout(HorovodInternalError, TimeoutError):
@@ -83,7 +83,7 @@ class HvdTimeout(HorovodInternalError, TimeoutError):
 
 
 class OutOfMemory(HorovodInternalError, MemoryError):
-    """A rank, which is named, has no memory for an operation's result. The engine works on."""
+    """A rank lacks memory for an operation's result; the message names it. The engine keeps working."""
 
 
 class ConfigError(ValueError):
@@ -91,7 +91,7 @@ class ConfigError(ValueError):
 
 
 class UsageError(ValueError):
-    """A magic or command was called wrongly; the message says how to call it."""
+    """A magic or command was called wrongly; the message has the right form."""
 
 
 class RanksDiffer(RuntimeError):
@@ -99,18 +99,18 @@ class RanksDiffer(RuntimeError):
 
 
 class ClusterError(RuntimeError):
-    """The cluster could not be started, lost a rank, or is not there; the message says what to do."""
+    """The cluster could not be started, lost a rank, or does not exist; the message has the remedy."""
 
 
 class NotInitialized(ValueError):
-    """Horovod's sentence for every call before ``init()``."""
+    """A call before ``init()``, with Horovod's message."""
 
     def __init__(self) -> None:
         super().__init__("Horovod has not been initialized; use hvd.init().")
 
 
-def said(error: BaseException) -> str:
-    """Return what an error says; where its own code fails at that, Python's words for it."""
+def message_of(error: BaseException) -> str:
+    """Return the message of an error; if the error's own code fails, Python's replacement text."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's code

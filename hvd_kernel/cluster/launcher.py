@@ -106,7 +106,7 @@ def possible(spec: ClusterSpec) -> tuple[str, str]:
     mpiexec = find_mpiexec()
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
     if not is_far(spec):
-        gpus.check_there(choice, os.environ)
+        gpus.check_exist(choice, os.environ)
     return mpiexec, choice
 
 
@@ -115,7 +115,7 @@ def _beside_others(choice: str) -> str:
     there = gpus.usable(choice, os.environ)
     if choice != "auto" or there < 2:  # noqa: PLR2004 - one is everybody's
         return choice
-    return gpus.behind(leftovers.other_ranks(os.getpid()), there)
+    return gpus.starting_after(leftovers.other_ranks(os.getpid()), there)
 
 
 def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:

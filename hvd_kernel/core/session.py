@@ -166,7 +166,7 @@ def _start(comm: Any, known_peers: KnownPeers | None, *, again: bool) -> None:
     if peers.size > 1:
         deadlocks.watch(lambda: _engine)
     if peers.rank == 0:
-        lookup.tell(env)
+        lookup.log_substitutions(env)
     _generation += 1
     if timeline is not None:
         _timeline.resume(_engine, *timeline, again=again)

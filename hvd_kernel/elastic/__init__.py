@@ -1,8 +1,8 @@
-"""Training that outlives a failure: state that is committed, and a decorator that goes on from the last commit.
+"""Training that survives failures: state with commits, and a decorator that continues from the last commit.
 
-This is what every frontend shares; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch. What tells the
-states of a process that hosts come or go is ``notification_manager``, a WorkerNotificationManager.
-Ranks that die are replaced, and others added, by the driver of ``hvdrun --min-np`` or by the notebook.
+All frontends share this; ``hvd_kernel.torch.elastic`` has the state and the sampler of torch. ``notification_manager``,
+a WorkerNotificationManager, notifies the states of a process when hosts are added or removed. The driver of
+``hvdrun --min-np``, or the notebook, replaces ranks that die, and adds others.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """``StepGuard``: a vote before each optimizer step, so that a failure costs one step and nothing is rolled back.
 
 Terms.
-  vote   a collective that ends when all ranks have come to it: each has its gradients, and no error
-  whole  the values are those after a step, on this rank; within a step they are not
+  vote   a collective that completes when all ranks have called it: each has its gradients, and no error
+  whole  this rank's values are those after a step; inside a step they are not
 
-The first error ends communication, so all later collectives of the step raise at once, and the vote too: the step is
-skipped. Parameters are still those of the step before. Where one rank has passed the vote and another has not, the
-first is one step ahead, and the others take its values when they sync (``State.sync_from``): its gradients were all
-there, so the step is as good as any.
+The first error ends communication, so all later collectives of the step raise immediately, and so does the vote: the
+step is skipped. Parameters are still those of the previous step. If one rank has passed the vote and another has not,
+the first is one step ahead, and the others load its values when they sync (``State.sync_from``): its step is valid,
+since all its gradients had arrived.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hvd_kernel.elastic.state import State
 
 
 class StepGuard:
-    """Keep every step that all ranks have: ``with guard: optimizer.step()``, and a failure undoes only the last one.
+    """Keep every step that all ranks complete: ``with guard: optimizer.step()``. A failure undoes only the last step.
 
-    It stands where ``state.commit()`` would be called after each step, and costs no copy of the model. What has been
-    processed is recorded before it, the optimizer's step and the counters that go with it are within it, and no other
-    collective is. Entered, it synchronizes ``state.optimizer``, where there is a distributed one, and lets all ranks
-    vote; left, it looks for hosts that have changed. ``commit`` now and then beside it: what fails within a step goes
-    back to the last one, and a Checkpoint writes commits.
+    It replaces ``state.commit()`` after each step, and costs no copy of the model. Record processed samples before it.
+    The block contains the optimizer's step and its counters, and no other collective. On entry the guard synchronizes
+    ``state.optimizer``, if that is a distributed one, and lets all ranks vote; on exit it checks for changed hosts.
+    Still call ``commit`` from time to time: a failure inside a step returns to the last commit, and a Checkpoint writes
+    commits.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class StepGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Keep the step, unless it has failed, and look for hosts that have changed. Collective."""
+        """Keep the step, unless it has failed, and check for changed hosts. Collective."""
         skipping, self._skipping = self._skipping, None
         if skipping is not None:
             skipping.__exit__(kind, error, trace)

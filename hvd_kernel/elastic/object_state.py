@@ -1,7 +1,7 @@
-"""``ObjectState``: plain Python values as elastic state, kept as copies.
+"""``ObjectState``: plain Python values as elastic state, saved as copies.
 
 Terms.
-  tracked  given to the state by name: saved, restored and synced; other attributes are not
+  tracked  passed to the state by name: saved, restored and synced; other attributes are not
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hvd_kernel.elastic.state import Snapshot, State
 
 
 class ObjectState(State):
-    """Plain Python values, tracked under the names that they are given by: ``ObjectState(epoch=0, history=[])``.
+    """Plain Python values, tracked under their keyword names: ``ObjectState(epoch=0, history=[])``.
 
-    Unlike Horovod's it keeps copies: what is changed in place after a commit is undone too.
+    Unlike Horovod's it saves copies, so changes in place after a commit are undone too.
 
     Parameters
     ----------
@@ -60,13 +60,13 @@ class ObjectState(State):
         self._saved_state = copy.deepcopy(self._now())
 
     def restore(self) -> None:
-        """Give the tracked names copies of what was saved: it may be needed again."""
-        self._take(copy.deepcopy(self._saved_state))
+        """Set the tracked names to copies of the saved values, which may be needed again."""
+        self._set_values(copy.deepcopy(self._saved_state))
 
     def sync(self) -> None:
-        """Take the values of rank ``root``, and save them. Collective."""
+        """Load the values of rank ``root``, and save them. Collective."""
         if self._saved_state:
-            self._take(self._from_root(self._now()))
+            self._set_values(self._from_root(self._now()))
             ObjectState.save(self)
 
     def keep_step(self) -> None:
@@ -74,27 +74,27 @@ class ObjectState(State):
         self._step_state = copy.deepcopy(self._now())
 
     def undo_step(self) -> None:
-        """Give the tracked names copies of what the last step has kept."""
-        self._take(copy.deepcopy(self._step_state))
+        """Set the tracked names to copies of the values that the last step has kept."""
+        self._set_values(copy.deepcopy(self._step_state))
 
     def snapshot(self) -> Snapshot:
         """Return the values that were saved."""
         return Snapshot({}, {"values": self._saved_state})
 
     def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
-        """Take values that were stored, under the names that are tracked here; others stay as they are."""
+        """Load stored values of the names that are tracked here; other tracked names keep their values."""
         stored = snapshot.own["values"]
         self._saved_state |= {name: stored[name] for name in self._saved_state if name in stored}
-        self._take(copy.deepcopy(self._saved_state))
+        self._set_values(copy.deepcopy(self._saved_state))
         self._number = self._saved_number = number
 
     def _from_root(self, value: Any) -> Any:
-        """Return the root's value; by the function that was given, which knows of rank 0, where it is rank 0's."""
+        """Return the root's value; that of rank 0 through ``bcast_object``, which supports no other root."""
         return ops.broadcast_object(value, self.root) if self.root else self._bcast_object(value)
 
     def _now(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
-    def _take(self, values: dict[str, Any]) -> None:
+    def _set_values(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)

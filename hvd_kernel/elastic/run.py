@@ -1,14 +1,14 @@
-"""``elastic.run``: a function that trains is called again, from the last commit, until it returns on all ranks.
+"""``elastic.run``: calls a training function again, from the last commit, until it returns on all ranks.
 
 Terms.
-  recovery  the ranks meet again (shutdown, init), restore the last commit, and the function is called again
-  ended     a rank has left the function by an exception that is no recovery's business: the others must not wait for it
+  recovery  the ranks reset (shutdown, init), restore the last commit, and call the function again
+  ended     a rank has left the function by an exception without recovery: the other ranks must not wait for it
 
-A rank that fails alone aborts communication, so that its peers are released from whatever they wait in; they recover
-with it. That they wait for each other at the function's end closes the last gap: no rank returns while another one
-still has to go back.
+A rank that fails alone aborts communication, which releases its peers from any operation in which they wait; they
+recover with it. The ranks also wait for each other at the function's end: no rank returns while another one still has
+to recover.
 
-Under an elastic driver (membership.py) the ranks that meet again may be others, and more or fewer of them.
+With an elastic driver (membership.py) a reset may change the ranks and their number.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTi
 
 Train = Callable[..., Any]
 
-ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # whoever aborts for the error passes its notes on
+ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # an abort for the error includes its notes
 _REASON_CHARS = 300
-_REMEDIES: dict[type[HorovodInternalError], str] = {  # of what elastic.run raises, for whoever reads it
+_REMEDIES: dict[type[HorovodInternalError], str] = {  # notes that elastic.run adds to the errors that it raises
     RankDied: "elastic.run had nobody to replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
     "notebook's ranks with `%hvd start --respawn auto`.",
     OutOfMemory: "elastic.run does not try again: there would be no more memory. Smaller tensors or batches need less.",
@@ -45,29 +45,29 @@ def run(func: Train, *, reset_limit: int | None = None) -> Train: ...
 @overload
 def run(func: None = None, *, reset_limit: int | None = None) -> Callable[[Train], Train]: ...
 def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train | Callable[[Train], Train]:
-    """Decorate a function whose first argument is a State: when a collective fails it goes on from the last commit.
+    """Decorate a function whose first argument is a State: after a failed collective it continues from the last commit.
 
-    All ranks call the function together, and none of them communicates before it but in ``hvd.init()``.
+    All ranks call the function together, and no rank communicates before it except in ``hvd.init()``.
 
     Horovod's page: https://horovod.readthedocs.io/en/stable/elastic_include.html
 
     Parameters
     ----------
     func
-        The function. Its further arguments, and what it returns, are its own.
+        The function. Its further arguments and its result are passed through.
     reset_limit
-        Give up when the ranks would have to meet again more often than that; also HVD_RESET_LIMIT. None: never.
+        Maximum number of resets, after which an error is raised; by default HVD_RESET_LIMIT, else unlimited.
 
     Returns
     -------
     Callable
-        The function, to be called in the same way.
+        A function with the same signature.
 
     Raises
     ------
     HorovodInternalError
-        From the call, on every rank: a rank has died (RankDied), has no memory (OutOfMemory) or has not come back
-        within HVD_ELASTIC_TIMEOUT seconds (HvdTimeout), or the limit is reached; what else the function raises.
+        From the call, on every rank: a rank has died (RankDied), lacks memory (OutOfMemory) or has not joined again
+        within HVD_ELASTIC_TIMEOUT seconds (HvdTimeout), or the limit is reached. Other errors of the function pass.
 
     Examples
     --------
@@ -87,14 +87,14 @@ def run(func: Train | None = None, *, reset_limit: int | None = None) -> Train |
 
 
 def translating(raised: tuple[type[Exception], ...], translated: Callable[[BaseException], BaseException]) -> Any:
-    """Return ``run`` for a framework whose operations raise errors of its own: the loop is told what they mean.
+    """Return ``run`` for a framework whose operations raise their own errors, which are translated to ours.
 
     Parameters
     ----------
     raised
-        What its operations raise.
+        Types of errors that its operations raise.
     translated
-        Returns what such an error means here; the error itself where it is none of ours.
+        Returns our error for such an error; the error itself if it is not ours.
     """
 
     @functools.wraps(run)
@@ -107,10 +107,10 @@ def translating(raised: tuple[type[Exception], ...], translated: Callable[[BaseE
             try:
                 return func(*args, **kwargs)
             except raised as error:
-                meant = translated(error)
-                if meant is error:
+                translation = translated(error)
+                if translation is error:
                     raise
-                raise meant from error
+                raise translation from error
 
         return run(train, reset_limit=reset_limit)
 
@@ -118,14 +118,14 @@ def translating(raised: tuple[type[Exception], ...], translated: Callable[[BaseE
 
 
 def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int | None = None) -> Train:
-    """Return the function, made elastic as by ``run``; with another way to meet again, where one is given.
+    """Return the function, made elastic as by ``run``, optionally with another way to reset.
 
     Parameters and errors as in ``run``.
 
     Parameters
     ----------
     reset
-        Called without arguments where ``run`` has the ranks shut down and init.
+        Called without arguments instead of the reset of ``run``, which shuts down and initialises the ranks.
 
     Examples
     --------
@@ -150,10 +150,10 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
         except HorovodInternalError as error:
             for remedy in (text for kind, text in _REMEDIES.items() if isinstance(error, kind)):
                 error.add_note(remedy)
-            _release(f"{ENDED} with {_named(error)}")
+            _release_ranks(f"{ENDED} with {_description(error)}")
             raise
         except BaseException as error:
-            error.add_note(ENDED_NOTE)  # no abort: the program may catch it, on all ranks, and go on
+            error.add_note(ENDED_NOTE)  # no abort: the program may catch it, on all ranks, and continue
             raise
         finally:
             notification_manager.remove_listener(state)
@@ -164,7 +164,7 @@ def run_fn(func: Train, reset: Callable[[], Any] | None = None, reset_limit: int
 
 @dataclass(frozen=True)
 class _Training:
-    """What is called again and again, and who takes part."""
+    """The function of one ``elastic.run``, its state, and the ranks that take part."""
 
     call: Callable[[], Any]
     state: State
@@ -172,9 +172,9 @@ class _Training:
     members: RankMembership
 
     def attempt(self, cause: Exception | None) -> Any:
-        """Call the function; first undo what the failure has left. Also in here a failure leads to a recovery."""
+        """Undo the effects of a failure, sync, and call the function. A failure in any of this leads to a recovery."""
         if isinstance(cause, HorovodInternalError):
-            self.state.recover()  # not before the old engine is gone, which may still write into the state's tensors
+            self.state.recover()  # after the end of the old engine, which may write into the state's tensors
         if cause is not None:
             self.state.on_reset()
         keeps_values = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
@@ -198,42 +198,43 @@ def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int 
             cause = error
         resets += 1
         _check(resets, _limit(reset_limit), cause)
-        _LOG.warning("elastic.run: the ranks are initialized again (reset %d): %s", resets, _named(cause))
+        _LOG.warning("elastic.run: the ranks are initialized again (reset %d): %s", resets, _description(cause))
         has_failed = isinstance(cause, HorovodInternalError)
         if has_failed:
-            _release(_named(cause))
-        training.members.leave(_named(cause) if has_failed else None, training.state.commit_number)
+            _release_ranks(_description(cause))
+        training.members.leave(_description(cause) if has_failed else None, training.state.commit_number)
         reset()
 
 
 def _end_together() -> None:
-    """Return when no rank goes back any more.
+    """Return when no rank can need a recovery any more.
 
-    Of the second barrier only that all have come to it matters: a rank that is through may fail at once in what the
-    user does next, and that is no reason to go back for those that are still on their way out.
+    A failure of the second barrier is ignored: all ranks have passed the first one, and a rank that has returned may
+    fail in the user's next statement, which is no reason for the others to recover.
     """
     ops.barrier()
     with contextlib.suppress(HorovodInternalError):
         ops.barrier()
 
 
-def _limit(given: int | None) -> int | None:
-    asked = session.setting("HVD_RESET_LIMIT")
-    return int(asked) if given is None and asked else given
+def _limit(reset_limit: int | None) -> int | None:
+    default = session.setting("HVD_RESET_LIMIT")
+    return int(default) if reset_limit is None and default else reset_limit
 
 
 def _check(resets: int, limit: int | None, cause: Exception) -> None:
     if limit is not None and resets > limit:
         raise HorovodInternalError(
-            f"Job has been shutdown after exceeding maximum number of resets ({limit}). The last cause: {_named(cause)}"
+            f"Job has been shutdown after exceeding maximum number of resets ({limit}). The last cause: "
+            f"{_description(cause)}"
         ) from cause
 
 
-def _release(reason: str) -> None:
-    """End the waiting of the other ranks, unless their engine has ended already."""
+def _release_ranks(reason: str) -> None:
+    """Abort the operations in which other ranks wait, unless the engine has ended already."""
     if session.is_initialized() and session.engine().aborted() is None:
         session.engine().abort(reason[:_REASON_CHARS])
 
 
-def _named(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Elastic state of variables that are assigned to, as TensorFlow's and Keras's are, and Python values beside them.
+"""Elastic state of variables with assignment, as in TensorFlow and Keras, together with Python values.
 
 Terms.
   tracked   variables that are saved, restored and synced
@@ -16,62 +16,62 @@ from hvd_kernel.elastic.state import Snapshot
 
 
 class VariablesState(ObjectState):
-    """Saves, restores and syncs what ``_tracked`` returns; the rest is ObjectState's."""
+    """ObjectState that also saves, restores and syncs the variables returned by ``_tracked``."""
 
     _snapshot: list[Any]
 
     @abstractmethod
     def _tracked(self) -> list[Any]:
-        """Return the variables that there are now."""
+        """Return the variables that exist now."""
 
     @abstractmethod
     def _values(self) -> list[Any]:
-        """Return their values, as NumPy arrays of their own."""
+        """Return copies of their values, as NumPy arrays."""
 
     @abstractmethod
     def _zeros(self, variable: Any) -> Any:
-        """Return an array of zeros, of a variable's shape and type."""
+        """Return an array of zeros with a variable's shape and type."""
 
     @abstractmethod
     def _assign(self, tracked: Sequence[Any], values: Sequence[Any]) -> None:
-        """Give variables values."""
+        """Assign values to variables."""
 
     @abstractmethod
-    def _take_root(self) -> None:
-        """Have the variables take those of rank ``root``. Collective."""
+    def _broadcast_root(self) -> None:
+        """Broadcast the variables of rank ``root`` to all ranks. Collective."""
 
     def save(self) -> None:
-        """Keep the variables and the values as they are now."""
-        kept = self._values()
+        """Save the current variables and values."""
+        values = self._values()
         super().save()
-        self._snapshot = kept
+        self._snapshot = values
 
     def restore(self) -> None:
-        """Go back to what was kept; a variable that has been made since, as an optimizer's are, begins with zeros."""
+        """Restore the saved values; set variables created since then, such as an optimizer's, to zeros."""
         tracked = self._tracked()
-        made_since = [self._zeros(each) for each in tracked[len(self._snapshot) :]]
-        self._assign(tracked, [*self._snapshot, *made_since])
+        created_since = [self._zeros(variable) for variable in tracked[len(self._snapshot) :]]
+        self._assign(tracked, [*self._snapshot, *created_since])
         super().restore()
 
     def sync(self) -> None:
-        """Take the variables and values of rank ``root``, and keep them. Collective.
+        """Load the variables and values of rank ``root``, and save them. Collective.
 
         Raises
         ------
         ValueError
-            The ranks' variables do not fit together: on every rank.
+            On every rank: the variables of the ranks do not match.
         """
-        self._take_root()
+        self._broadcast_root()
         super().sync()
         self._snapshot = self._values()
 
     def snapshot(self) -> Snapshot:
-        """Return the variables and values that were saved; which variables are the same on all ranks is not known."""
+        """Return the saved variables and values, all as ``own``: it is unknown which are the same on all ranks."""
         values = super().snapshot()
         return values._replace(own={**values.own, "variables": list(self._snapshot)})
 
     def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
-        """Take variables and values that were stored."""
+        """Load stored variables and values."""
         super().load_snapshot(snapshot, number)
         self._snapshot = list(snapshot.own["variables"])
         self.restore()

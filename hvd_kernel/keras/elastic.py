@@ -84,7 +84,7 @@ class KerasState(VariablesState):
     def _assign(self, tracked: Sequence[Any], values: Sequence[Any]) -> None:
         assign(tracked, values)
 
-    def _take_root(self) -> None:
+    def _broadcast_root(self) -> None:
         broadcast_variables(self._tracked(), self.root, "elastic.variables")
 
 

@@ -308,7 +308,7 @@ def _environment(plan: m.StartRanks) -> dict[str, str]:
     if plan.inherit_env and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
         env["HVD_HOST"] = os.environ["HVD_HOST"]
     if beside:
-        gpus.settle(env)
+        gpus.apply_choice(env)
         env.setdefault(gpus.LOADING, gpus.LAZY)
     return env
 

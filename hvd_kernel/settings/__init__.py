@@ -1,11 +1,11 @@
-"""Settings: every variable of the environment that means something to us or to Horovod, in tables. A shared leaf.
+"""Settings: tables of every environment variable that this package or Horovod reads. A shared leaf.
 
 Terms.
-  HVD_*           our own variable; it wins over Horovod's where both are set
+  HVD_*           our own variable; it wins over Horovod's if both are set
   HOROVOD_*       Horovod's variable of the same meaning, so that existing job scripts keep working
   setting         one row: its variables, its name in a Jupyter configuration file, its default, flag and meaning
-  unused          Horovod's variables that are accepted and change nothing here, and why
-  Horovod values  values of Horovod's variables that are read as something else; what is done instead is said once
+  unused          Horovod's variables that are accepted without effect, and why
+  Horovod values  values of Horovod's variables that are read as other values; the substitution is logged once
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of values: from the user's text to the core's, or a ValueError that says what is wanted."""
+"""Checks of values: conversion of the user's text to the core's, or a ValueError with the expected form."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hvd_kernel.settings import gpus
 
 @dataclass(frozen=True)
 class Check:
-    """What a value may be, and the traitlet's type that holds it: Int, Float, Bool or Unicode."""
+    """Check of a value, and the type of its traitlet: Int, Float, Bool or Unicode."""
 
     read: Callable[[str], str]
     type: str
 
     def __call__(self, text: str) -> str:
-        """Return the value in the core's words.
+        """Return the value in the core's form.
 
         Raises
         ------
         ValueError
-            Saying what is wanted.
+            The value cannot be used; the message is the expected form.
         """
         return self.read(text)
 
@@ -73,7 +73,7 @@ def whole(low: int, high: int = MOST_COUNT) -> Check:
 
 
 def number(low: float, high: float = MOST_SECONDS, *, open_end: bool = False) -> Check:
-    """Accept a number from ``low`` to ``high``; ``open_end``: ``low`` itself is too little."""
+    """Accept a number from ``low`` to ``high``; with ``open_end``, ``low`` itself is excluded."""
     least, most = (f"{limit:.10g}" for limit in (low, high))
     expected = f"a number above {least}, at most {most}" if open_end else f"a number from {least} to {most}"
 
@@ -91,18 +91,18 @@ def number(low: float, high: float = MOST_SECONDS, *, open_end: bool = False) ->
 
 def _size(text: str) -> str:
     """Accept a number of bytes, also as 512K, 512M or 4G."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
         raise ValueError("a number of bytes, as in 1073741824, 512M or 4G")
-    return str(int(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
+    return str(int(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
 def _flag(text: str) -> str:
     """Accept yes or no in its usual spellings."""
-    found = _FLAGS.get(text.strip().lower())
-    if found is None:
+    value = _FLAGS.get(text.strip().lower())
+    if value is None:
         raise ValueError("0 or 1")
-    return found
+    return value
 
 
 def _not_flag(text: str) -> str:
@@ -111,7 +111,7 @@ def _not_flag(text: str) -> str:
 
 
 def _switches_off(text: str) -> str:
-    """Accept yes or no for a variable whose yes means 0 for the core; its no leaves the choice to others."""
+    """Accept yes or no for a variable whose yes means 0 for the core; no leaves the choice to other variables."""
     return "0" if _flag(text) == "1" else ""
 
 
@@ -123,7 +123,7 @@ def _devices(text: str) -> str:
 
 
 def _cluster_name(text: str) -> str:
-    """0, 1, or a name that a cluster can be kept by."""
+    """Accept 0, 1, or the name of a detached cluster."""
     if text == "all" or not re.fullmatch(r"\w[\w.-]{0,63}", text):
         raise ValueError("0, 1 or a name of letters, digits, _ . and -, other than all")
     return text
@@ -131,7 +131,7 @@ def _cluster_name(text: str) -> str:
 
 def _cores(text: str) -> str:
     """Accept numbers of cores with commas between them."""
-    parts = [part.strip() for part in text.rstrip(", ").split(",")]  # by position: none may be left out before the end
+    parts = [part.strip() for part in text.rstrip(", ").split(",")]  # positional: only trailing entries may be missing
     if not all(part.isdecimal() and int(part) <= MOST_CORE for part in parts):
         raise ValueError(
             f"numbers of cores from 0 to {MOST_CORE} with commas between them, one for each rank of the host"
@@ -140,7 +140,7 @@ def _cores(text: str) -> str:
 
 
 def _timeline(text: str) -> str:
-    """Accept a path. Horovod's word DYNAMIC is none: it allows ``start_timeline``; then there is nothing to set."""
+    """Accept a path. Horovod's word DYNAMIC only permits ``start_timeline``: the path is then empty."""
     return "" if text == "DYNAMIC" else text
 
 

@@ -136,9 +136,9 @@ _NEGOTIATION = (
         number(0.0, 60_000),
         "0",
         "longest time in milliseconds that a small tensor waits to be fused with others. There is no cycle here: "
-        "operations start when they are asked for, on a GPU when what is under way there has ended (where processes "
-        "take turns on it when somebody waits, or after 100 ms), so 0 is the natural value (Horovod's default is 1). "
-        "Another value takes the place of that rule, on a GPU too",
+        "operations start when they are requested, on a GPU when the previous ones there have ended (if processes "
+        "share it: when a rank waits, or after 100 ms), so 0 is the natural value (Horovod's default is 1). Another "
+        "value replaces that rule, on a GPU too",
     ),
     _row("cache_capacity", "CACHE_CAPACITY", whole(0), "1024", "names that the response cache holds; 0: no cache"),
     _row(
@@ -161,7 +161,7 @@ _NEGOTIATION = (
         "STALL_SHUTDOWN_TIME_SECONDS",
         number(0.0),
         "0",
-        "seconds after which the waiting ranks get RankStalled; 0: never. Ignored, with a warning, where it is "
+        "seconds after which the waiting ranks get RankStalled; 0: never. Ignored, with a warning, if it is "
         "shorter than the warning time or the stall check is off",
     ),
 )
@@ -172,9 +172,9 @@ _AUTOTUNE = (
         "AUTOTUNE",
         flag,
         "0",
-        "find fusion threshold, cycle time, hierarchy and cache while training; what is set explicitly stays",
+        "tune fusion threshold, cycle time, hierarchy and cache during training; explicit settings are kept",
     ),
-    _row("autotune_log", "AUTOTUNE_LOG", anything, "", "path of a CSV file of what autotune tried"),
+    _row("autotune_log", "AUTOTUNE_LOG", anything, "", "path of a CSV file of the values that autotune tried"),
     _row("autotune_warmup_samples", "AUTOTUNE_WARMUP_SAMPLES", whole(0), "3", "samples discarded at the start"),
     _row("autotune_steps_per_sample", "AUTOTUNE_STEPS_PER_SAMPLE", whole(1), "10", "steps that make one sample"),
     _row(
@@ -224,7 +224,7 @@ _OBSERVATION = (
         "HVD_CALLER_RUNS_BYTES",
         whole(0, MOST_BYTES),
         "4194304",
-        "largest operation that a waiting thread carries out itself instead of waking the background thread",
+        "largest operation that a waiting thread executes itself instead of waking the background thread",
     ),
 )
 
@@ -234,19 +234,18 @@ _DEVICES = (
         "GPU_OPERATIONS HOROVOD_GPU_ALLREDUCE",
         one_of(*GPU_OPERATIONS),
         "auto",
-        "what carries out operations on GPUs: ring (the core's own, within a host), nccl, staged (through host "
-        "memory); where what is named cannot be used, an error on all ranks says why; auto: the ring where it can be, "
-        "unless nccl is clearly faster in a trial, then nccl, then staged; prefer-nccl: nccl where each rank has a GPU "
-        "of its own, else as auto",
+        "backend of operations on GPUs: ring (the core's own, within a host), nccl, staged (through host memory); if "
+        "it cannot be used, all ranks get an error with the reason; auto: the ring if possible, unless nccl is clearly "
+        "faster in a trial, then nccl, then staged; prefer-nccl: nccl if each rank has a GPU of its own, else as auto",
     ),
     _row(
         "gpu_ring",
         "HVD_GPU_RING",
         one_of("auto", "slices", "persistent"),
         "auto",
-        "the ring between GPUs: slices (short kernels, nothing spins), persistent (one kernel per rank that stays; an "
-        "error where processes share a GPU, with MPS too); auto: where each rank has a GPU of its own, what a trial at "
-        "the first operation finds faster, else slices",
+        "the ring between GPUs: slices (short kernels without spinning), persistent (one long-running kernel per rank; "
+        "an error if processes share a GPU, with MPS too); auto: the faster one in a trial at the first operation if "
+        "each rank has a GPU of its own, else slices",
     ),
     _row(
         "gpu_timeout_s",

@@ -1,13 +1,13 @@
-"""GPUs of the ranks of a host: the words of ``--gpus`` (HVD_GPUS), and what a rank's process gets for them.
+"""GPUs of the ranks of a host: the values of ``--gpus`` (HVD_GPUS), and the environment of a rank for each.
 
 A shared leaf of the standard library: it is used before torch is imported, since CUDA reads its variable once.
 
 Terms.
   choice   auto, all, none, or numbers of devices as in 0,1
-  visible  the devices that CUDA shows to a process, numbered from 0: those of CUDA_VISIBLE_DEVICES where that is set
-  turn     each rank of a host has the next of the visible devices; where ranks are more than devices they share
+  visible  the devices that CUDA shows to a process, numbered from 0: those of CUDA_VISIBLE_DEVICES if it is set
+  turn     the ranks of a host take the visible devices in turn; if there are more ranks than devices, they share
 
-Every rank of a host sees the same devices, not its own alone: ranks open each other's memory, and Horovod's scripts say
+Every rank of a host sees the same devices, not only its own: ranks open each other's memory, and Horovod's scripts call
 ``torch.cuda.set_device(hvd.local_rank())``.
 """
 
@@ -25,18 +25,18 @@ CHOICE = "HVD_GPUS"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOADING = "CUDA_MODULE_LOADING"
 LAZY = "LAZY"
-"""Of CUDA_MODULE_LOADING: a kernel is loaded when it is first launched, not all of a library's with its first one."""
+"""Value of CUDA_MODULE_LOADING: a kernel is loaded at its first launch, instead of all kernels of its library."""
 _NOTHING = "-1"  # as CUDA reads it; an empty value is lost on the way through some launchers
 _DEVICES = Path("/dev")
 
 
 def checked(text: str) -> str:
-    """Return a choice as it travels.
+    """Return a choice in normal form.
 
     Raises
     ------
     ConfigError
-        It is none; the message names what is wrong and what could be written.
+        The text is not a choice; the message has the wrong part and the remedy.
     """
     words = entries(text) or [text]
     if words in (["auto"], ["all"], ["none"]):
@@ -46,19 +46,19 @@ def checked(text: str) -> str:
     numbers = [str(int(word)) for word in words]
     if twice := [number for i, number in enumerate(numbers) if number in numbers[:i]]:
         raise ConfigError(
-            f"--gpus {text}: device {twice[0]} is named twice: name it once. Ranks share devices by themselves where "
-            "they are more than those."
+            f"--gpus {text}: device {twice[0]} is named twice: name it once. Ranks share devices automatically if "
+            "there are more ranks than devices."
         )
     return ",".join(numbers)
 
 
 def numbers_of(choice: str) -> tuple[int, ...]:
-    """Return the devices that a choice names; () where it names none."""
+    """Return the devices that a choice names, if any."""
     return tuple(map(int, choice.split(","))) if choice[:1].isdecimal() else ()
 
 
 def visible(env: Mapping[str, str]) -> list[str] | None:
-    """Return the names that CUDA_VISIBLE_DEVICES shows, up to the first that is none, as CUDA does; None: not set."""
+    """Return the names in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA does; None if it is not set."""
     if VISIBLE not in env:
         return None
     names = [name.strip() for name in env[VISIBLE].split(",")]
@@ -67,65 +67,65 @@ def visible(env: Mapping[str, str]) -> list[str] | None:
 
 
 def count() -> int | None:
-    """Return how many GPUs this host has; None where only CUDA could tell."""
-    found = len(list(_DEVICES.glob("nvidia[0-9]*")))
-    return found or (None if (_DEVICES / "dxg").exists() else 0)  # Windows lends its GPU to Linux under that name
+    """Return the number of GPUs of this host; None if only CUDA can determine it."""
+    devices = len(list(_DEVICES.glob("nvidia[0-9]*")))
+    return devices or (None if (_DEVICES / "dxg").exists() else 0)  # WSL exposes the GPU of Windows under that name
 
 
 def has_plugin() -> bool:
-    """Tell whether the core was built for CUDA; looks for the file, loads nothing."""
+    """Return whether the core was built for CUDA. Checks that the file exists, without loading it."""
     core = importlib.util.find_spec("hvd_kernel._native")
     return core is not None and core.origin is not None and Path(core.origin).with_name("libhvd_cuda.so").exists()
 
 
 def usable(choice: str, env: Mapping[str, str]) -> int:
-    """Return among how many devices the ranks of this host take turns, as far as that is known."""
+    """Return the number of devices that the ranks of this host share, as far as it is known."""
     if choice == "none":
         return 0
     shown = visible(env) if choice != "all" else None
     return len(numbers_of(choice)) or ((count() or 0) if shown is None else len(shown))
 
 
-def behind(others: int, there: int) -> str:
-    """Return the choice of all devices for ranks that come after so many others: it begins where their turn ends.
+def starting_after(other_ranks: int, devices: int) -> str:
+    """Return all devices as a choice for ranks that share them with other ranks: it starts after the other ranks' turn.
 
-    >>> behind(2, 4), behind(8, 4)
+    >>> starting_after(2, 4), starting_after(8, 4)
     ('2,3,0,1', 'auto')
     """
-    first = others % there
-    return ",".join(str((first + turn) % there) for turn in range(there)) if first else "auto"
+    first = other_ranks % devices
+    return ",".join(str((first + turn) % devices) for turn in range(devices)) if first else "auto"
 
 
-def check_there(choice: str, env: Mapping[str, str]) -> None:
-    """Refuse devices that this host has not.
+def check_exist(choice: str, env: Mapping[str, str]) -> None:
+    """Raise ConfigError if this host lacks a device of the choice.
 
     Raises
     ------
     ConfigError
-        Naming the first of them, and those that are there.
+        The message has the first missing device and the existing ones.
     """
     shown = visible(env)
-    there = count() if shown is None else len(shown)
-    absent = [number for number in numbers_of(choice) if there is not None and number >= there]
+    existing = count() if shown is None else len(shown)
+    absent = [number for number in numbers_of(choice) if existing is not None and number >= existing]
     if absent:
         where = "on this host" if shown is None else f"among those of {VISIBLE}={env[VISIBLE]}"
-        known = f"there are devices 0 to {there - 1}" if there else "there is no GPU"
-        remedy = "name others, or auto" if there else "write --gpus none or leave it out"
-        raise ConfigError(f"--gpus {choice}: device {absent[0]} is not there: {known} {where}; {remedy}.")
+        devices = f"there are devices 0 to {existing - 1}" if existing else "there is no GPU"
+        remedy = "name others, or auto" if existing else "write --gpus none or leave it out"
+        raise ConfigError(f"--gpus {choice}: device {absent[0]} is not there: {devices} {where}; {remedy}.")
 
 
-def settle(env: MutableMapping[str, str]) -> str:
-    """Turn the choice in a rank's environment into what CUDA reads; return it.
+def apply_choice(env: MutableMapping[str, str]) -> str:
+    """Replace the choice in a rank's environment by CUDA's variable; return the choice.
 
-    It is taken out: what the rank starts itself numbers the devices that the rank sees.
+    The choice is removed because processes that the rank starts number the devices that the rank sees.
 
     Raises
     ------
     ConfigError
-        The choice is none, or a device is not there.
+        The choice is invalid, or a device does not exist.
     """
     choice = checked(env.pop(CHOICE, "") or "auto")
-    check_there(choice, env)
+    check_exist(choice, env)
     shown = visible(env)
     if choice == "all":
         env.pop(VISIBLE, None)

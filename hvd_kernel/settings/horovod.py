@@ -1,11 +1,11 @@
-"""Horovod's variables: values that are read as something else, and variables that are accepted and unused.
+"""Horovod's variables: values that are read as other values, and variables that are accepted without effect.
 
-What an image or a script of Horovod's has left in the environment stops nothing: it is read as below, and rank 0 says
-once what is done instead. Our own variables, HVD_*, are read as they stand.
+No value that an image or a script of Horovod's sets is an error: it is read as below, and rank 0 logs each substitution
+once. Our own variables, HVD_*, are read without substitution.
 
 Terms.
-  reading  a value in the words of the tables; empty: the choice is left to the core
-  instead  what is done, as a sentence without its dot; empty: what was asked for, and nobody needs to be told
+  reading  a value in the form of the tables; empty: the core chooses
+  instead  description of a substitution, as a sentence without its full stop; empty: no message is needed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOROVODS_CHOICES = ("mpi", "gloo")
 
 
 class Reading(NamedTuple):
-    """What a value is read as."""
+    """Result of reading a value."""
 
     value: str
     instead: str = ""
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class HorovodValue:
-    """One row: variables, how they are read, what is taken as it stands, and what becomes of the rest."""
+    """One row: variables, their reader, the values read unchanged, and the reading of all other values."""
 
     variables: tuple[str, ...]
     read: Callable[[str], Reading]
@@ -44,7 +44,7 @@ class HorovodValue:
 
 
 def boolean(text: str) -> Reading:
-    """Read yes or no: its usual words, else as C's strtol does, by which Horovod reads it."""
+    """Read yes or no: the usual words, otherwise as C's strtol, which Horovod uses."""
     try:
         return Reading(flag(text))
     except ValueError:
@@ -55,7 +55,7 @@ def boolean(text: str) -> Reading:
 
 
 def interface(text: str) -> Reading:
-    """Read one interface, or the first of several that is here."""
+    """Read one interface, or the first of several that exists on this host."""
     names = entries(text)
     if len(names) < 2:  # noqa: PLR2004 - several
         return Reading(names[0] if names else "")
@@ -65,22 +65,22 @@ def interface(text: str) -> Reading:
 
 
 def torus(text: str) -> Reading:
-    """Read yes as a wish that cannot be granted."""
-    told = "the two-dimensional torus is an algorithm of NCCL's: allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"
-    return Reading("", told if boolean(text).value == "1" else "")
+    """Read yes as a request that cannot be fulfilled."""
+    instead = "the two-dimensional torus is NCCL's algorithm: allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"
+    return Reading("", instead if boolean(text).value == "1" else "")
 
 
 def gpu_operations(text: str) -> Reading:
-    """Read our own words; NCCL, which Horovod was built with, is a wish that ranks on one GPU cannot be granted."""
+    """Read our own words; NCCL, Horovod's build option, is only preferred: ranks that share a GPU cannot use it."""
     word = text.strip().lower()
     if word in _OURS_FOR_GPUS:
         return Reading(word)
-    told = "the core chooses what carries out operations on GPUs, unless HVD_GPU_OPERATIONS says ring, nccl or staged"
-    return Reading("prefer-nccl") if word == "nccl" else Reading("", told)
+    instead = "the core chooses the backend of operations on GPUs, unless HVD_GPU_OPERATIONS is ring, nccl or staged"
+    return Reading("prefer-nccl") if word == "nccl" else Reading("", instead)
 
 
 def gpu_allreduce(text: str) -> Reading:
-    """Read what Horovod was built with, where HOROVOD_GPU_OPERATIONS says nothing; other words were for its build."""
+    """Read the build option of Horovod, used if HOROVOD_GPU_OPERATIONS is not set; only NCCL matters at run time."""
     return Reading("prefer-nccl" if text.strip().lower() == "nccl" else "")
 
 
@@ -133,22 +133,22 @@ HOROVOD_VALUES = (
 
 
 def read(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return an environment with these variables in the words of the tables, and a sentence for what was not taken."""
-    values, told = dict(env), []
+    """Return an environment with these variables in the form of the tables, and a sentence per substitution."""
+    values, substitutions = dict(env), []
     for row in HOROVOD_VALUES:
         for name in row.variables:
-            if given := env.get(name):
-                values[name], instead = row.read(given)
-                told += [f"{name}={given!r}: {instead}."] if instead else []
-    return values, told
+            if text := env.get(name):
+                values[name], instead = row.read(text)
+                substitutions += [f"{name}={text!r}: {instead}."] if instead else []
+    return values, substitutions
 
 
 @dataclass(frozen=True)
 class Unused:
-    """Variables that are accepted and have no effect, and why."""
+    """Variables that are accepted without effect, and why."""
 
     variables: tuple[str, ...]
-    why: str
+    reason: str
 
 
 def _all(prefix: str, names: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Environment variables of launchers (mpirun, srun, torchrun, horovodrun) that ranks of ours must not inherit.
+"""Environment variables of launchers (mpirun, srun, torchrun, horovodrun) that our ranks must not inherit.
 
-What the user has set for Open MPI (``OMPI_MCA_btl_tcp_if_include`` and the like) is not a launcher's, and stays.
+Variables with which users configure Open MPI (such as ``OMPI_MCA_btl_tcp_if_include``) are inherited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USERS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 
 
 def without_launchers(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that no other launcher has left there."""
+    """Return the environment without the variables of other launchers."""
     return {
         name: value
         for name, value in env.items()

@@ -1,6 +1,6 @@
-"""Lookup of settings in the environment: options for the core, and what another part reads itself.
+"""Lookup of settings in the environment: options for the core, and settings that other parts read.
 
-A shared leaf. The variables and their meaning are the tables of ``hvd_kernel.settings``.
+A shared leaf. The tables of ``hvd_kernel.settings`` define the variables and their meaning.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from hvd_kernel.settings import SETTINGS, Setting, horovod
 Env = Mapping[str, str]
 
 _LOG = logging.getLogger("hvd_kernel")
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def engine_options(env: Env | None = None) -> dict[str, str]:
-    """Options for the core: what the environment sets, checked. What it does not set is the core's to choose.
+    """Return the core's options that the environment sets, checked. The core chooses all others.
 
-    A key that is given is one that the user has set: autotune leaves it alone.
+    Only keys that the user has set are included: autotune does not change them.
 
     Raises
     ------
     ConfigError
-        A variable has a value that cannot be used; the message names the variable, the value and what is wanted.
+        A variable has a value that cannot be used; the message has the variable, the value and the expected form.
     """
     values, _ = horovod.read(os.environ if env is None else env)
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for setting in SETTINGS:
         value = _read(values, setting)
         if value and setting.key:
-            found[setting.key] = value
-    return found
+            options[setting.key] = value
+    return options
 
 
 def value(name: str, env: Env) -> str:
-    """Value of a setting that the core does not read, by the first of its variables; its default where none is set.
+    """Return a setting that the core does not read, by its first variable; its default if no variable is set.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def value(name: str, env: Env) -> str:
     return _read(horovod.read(env)[0], row) or row.default
 
 
-def tell(env: Env) -> None:
-    """Say what is done instead of what Horovod's variables ask for; of one process, each sentence once."""
+def log_substitutions(env: Env) -> None:
+    """Log how values of Horovod's variables are substituted, each sentence once per process."""
     for sentence in horovod.read(env)[1]:
-        if sentence not in _told:
-            _told.add(sentence)
+        if sentence not in _logged:
+            _logged.add(sentence)
             _LOG.warning("hvd_kernel: %s", sentence)
 
 
@@ -63,11 +63,12 @@ def _read(values: Env, row: Setting) -> str:
         return ""
     try:
         return row.check(values[variable])
-    except ValueError as wanted:
-        raise ConfigError(f"{variable}={values[variable]!r} cannot be used: it must be {wanted} ({row.doc}).") from None
+    except ValueError as expected:
+        message = f"{variable}={values[variable]!r} cannot be used: it must be {expected} ({row.doc})."
+        raise ConfigError(message) from None
 
 
 def start_timeout(env: Env | None = None, unset: float | None = None) -> float:
-    """Seconds that ``init()`` waits for the other ranks; ``unset`` where nobody has set them, or None: the default."""
+    """Return the timeout of ``init()`` in seconds: the user's, else ``unset``, else the default."""
     default = next(s.default for s in SETTINGS if s.key == "start_timeout_s") if unset is None else unset
     return float(engine_options(env).get("start_timeout_s", default))

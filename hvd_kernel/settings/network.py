@@ -1,11 +1,11 @@
-"""The IPv4 addresses of this host, and the one by which all other hosts reach it. A shared leaf.
+"""IPv4 addresses of this host, and the one at which all other hosts reach it. A shared leaf.
 
 Terms.
-  network  an interface's address with the network it lies in, as in "10.0.0.7/24"
-  card     what a process tells of its host: {"machine": ..., "networks": {interface: network}}; an agent's hello is one
+  network  an interface's address with its network, as in "10.0.0.7/24"
+  card     description of a process's host: {"machine": ..., "networks": {interface: network}}; an agent's hello is one
 
-Why hosts compare their cards: the first interface of a host may be one that others have too, with the same address
-(docker0, virbr0). Who calls there reaches himself, or nobody, and waits.
+Hosts compare their cards because the first interface of a host may exist on other hosts too, with the same address
+(docker0, virbr0). A connection to it reaches the caller's own host, or none, and hangs.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ _IFNAMSIZ = 16
 
 def networks() -> dict[str, str]:
     """Return the network of each interface that has an IPv4 address."""
-    found: dict[str, str] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+    of_interfaces: dict[str, str] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in socket.if_nameindex():
             try:
-                address, mask = (_asked(asker, name, what) for what in (_SIOCGIFADDR, _SIOCGIFNETMASK))
+                address, mask = (_query(control, name, request) for request in (_SIOCGIFADDR, _SIOCGIFNETMASK))
             except OSError:
                 continue  # no IPv4 address
-            found[name] = IPv4Interface(f"{address}/{mask}").with_prefixlen
-    return found
+            of_interfaces[name] = IPv4Interface(f"{address}/{mask}").with_prefixlen
+    return of_interfaces
 
 
 def addresses(card: Card | None = None) -> dict[str, str]:
-    """Return the IPv4 address of each interface that has one, on this host or on a card's."""
-    found = networks() if card is None else card["networks"]
-    return {name: network.partition("/")[0] for name, network in found.items()}
+    """Return the IPv4 address of each interface that has one, on this host or on a card's host."""
+    of_interfaces = networks() if card is None else card["networks"]
+    return {name: network.partition("/")[0] for name, network in of_interfaces.items()}
 
 
 def machine() -> str:
-    """Return what tells this host from others, also from a container on the same hardware (the core does the same)."""
+    """Return an identifier of this host or container, distinct also on the same hardware (the core uses the same)."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip() if boot.exists() else socket.gethostname()}/{_network_space()}"
 
 
 def common(card: Card, cards: Sequence[Card]) -> IPv4Interface | None:
-    """Return the first network in which this and every other machine have an address of their own, if there is one."""
+    """Return the first network in which this and every other machine have distinct addresses, if any."""
     others = _others(card, cards)
-    return next((net for net in _own(card, others) if all(_lies_in(other, net) for other in others)), None)
+    return next((net for net in _distinct(card, others) if all(_lies_in(other, net) for other in others)), None)
 
 
 def reached(card: Card, cards: Sequence[Card]) -> str:
-    """Return the address at which other machines reach this one: in a common network, else one that routers may know.
+    """Return the address at which other machines reach this one: in a common network, else one that may be routed.
 
-    Empty: there is no other machine, or they have all of this one's addresses too.
+    Returns "" if there is no other machine, or if others have all addresses of this one.
     """
-    found = common(card, cards) or next(iter(_own(card, _others(card, cards))), None)
-    return "" if found is None else str(found.ip)
+    network = common(card, cards) or next(iter(_distinct(card, _others(card, cards))), None)
+    return "" if network is None else str(network.ip)
 
 
-def _asked(asker: socket.socket, name: str, what: int) -> IPv4Address:
-    answer = fcntl.ioctl(asker, what, struct.pack(f"{_IFNAMSIZ}s24x", name.encode()[: _IFNAMSIZ - 1]))
+def _query(control: socket.socket, name: str, request: int) -> IPv4Address:
+    answer = fcntl.ioctl(control, request, struct.pack(f"{_IFNAMSIZ}s24x", name.encode()[: _IFNAMSIZ - 1]))
     return IPv4Address(answer[20:24])
 
 
@@ -80,8 +80,8 @@ def _others(card: Card, cards: Sequence[Card]) -> list[Card]:
     return [other for other in cards if other["machine"] != card["machine"]]
 
 
-def _own(card: Card, others: Sequence[Card]) -> list[IPv4Interface]:
-    """Return the networks where no other machine has this one's address."""
+def _distinct(card: Card, others: Sequence[Card]) -> list[IPv4Interface]:
+    """Return the networks in which no other machine has this one's address."""
     return [network for network in _outward(card) if others and all(network.ip not in _addresses(o) for o in others)]
 
 

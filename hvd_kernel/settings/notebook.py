@@ -1,4 +1,4 @@
-"""The settings of a notebook: which ranks its cells run on, and what becomes of them."""
+"""Settings of a notebook: the ranks of its cells, and their lifetime."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ NOTEBOOK_SETTINGS = (
         ("HVD_LOG_MAX_MB",),
         whole(1),
         "1024",
-        "size of the log that a notebook's rank keeps of each of its streams, in MiB; then the older half is given up",
+        "size of the log that a notebook's rank keeps of each of its streams, in MiB; then the older half is dropped",
     ),
     Setting(
         ("HVD_KERNEL_NONINTERACTIVE",),
         one_of("0", "1"),
         "0",
-        "1: nobody sits in front of the notebook, as under nbconvert or papermill: a rank that asks for input gets an "
-        "error, and cells show what is to be stored, once and in order; IPP_NONINTERACTIVE=1 says the same",
+        "1: the notebook runs without a user, as under nbconvert or papermill: a rank that requests input gets an "
+        "error, and cells show their final output only, once and in order; IPP_NONINTERACTIVE=1 has the same effect",
     ),
     Setting(
         ("HVD_MAX_MOVE",),

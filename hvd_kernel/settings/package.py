@@ -1,4 +1,4 @@
-"""The settings of the package, which its parts read themselves; what is not read at once is checked with the rest."""
+"""Settings of the package, which its parts read themselves; all values are checked together with the core's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 _ONE = one_of("0", "1")
 
 PACKAGE_SETTINGS = (
-    # These are checked where they are read.
+    # The settings with ``anything`` are checked by their readers.
     Setting(
         ("HOROVOD_RANK", "HOROVOD_SIZE"),
         anything,
@@ -44,9 +44,9 @@ PACKAGE_SETTINGS = (
         ("HVD_GPU",),
         one_of("core", "staged"),
         "core",
-        "core: the core works on tensors of a GPU where they lie, as HVD_GPU_OPERATIONS says; where it cannot, torch "
-        "copies them as with staged, and the ranks say why; staged: torch copies them through pinned host memory, and "
-        "the core never sees the device",
+        "core: the core works on tensors in GPU memory, as HVD_GPU_OPERATIONS defines; if it cannot, torch copies them "
+        "as with staged, and the ranks log why; staged: torch copies them through pinned host memory, and the core "
+        "never accesses the device",
     ),
     Setting(
         ("HVD_GUARD",),
@@ -92,9 +92,7 @@ PACKAGE_SETTINGS = (
         "600",
         "seconds that `elastic.run` waits for all ranks to initialize again; the first time the start timeout counts",
     ),
-    Setting(
-        ("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` lets the ranks initialize again before it gives up"
-    ),
+    Setting(("HVD_RESET_LIMIT",), whole(0), "", "how often `elastic.run` initializes the ranks again before it raises"),
     Setting(
         ("HVD_HANG_TIMEOUT",),
         number(0.0, open_end=True),
@@ -111,7 +109,7 @@ PACKAGE_SETTINGS = (
         ("HVD_HOST_FAILURES",),
         whole(1),
         "2",
-        "of an elastic job: a host is left out while so many of its slots are, all of them where it has fewer",
+        "of an elastic job: number of failed slots with which a host is left out; all of them if it has fewer",
     ),
     Setting(
         ("HVD_WORKER",),

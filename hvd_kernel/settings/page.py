@@ -1,4 +1,4 @@
-"""The page of settings, docs/knobs.md: written from the tables."""
+"""Page of settings, docs/knobs.md, generated from the tables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _HEAD = """# Settings
 
 Written by `python -m hvd_kernel.settings` from the tables in `hvd_kernel/settings/`; a test compares them.
 
-A setting is said in one of three places; what is said later in this list wins:
+A setting can be made in three places; the last one in this list wins:
 
-1. a variable of the environment (of several in one row the first that is set; an empty value is the same as none),
+1. an environment variable (of several in one row the first that is set; an empty value counts as not set),
 2. a Jupyter configuration file, for notebooks: `c.HvdKernel.ranks = 4` in `ipython_kernel_config.py` (the kernel) or
    `ipython_config.py` (any IPython with `%load_ext hvd_kernel`), or `--HvdKernel.ranks=4` on the kernel's command line,
-3. an option of the cell or of `%hvd start`, where there is one.
+3. an option of the cell or of `%hvd start`, if there is one.
 
-An empty default is the core's choice. The core's settings are read when `init()` is called. A value that cannot be
-used is a `ConfigError` that names the variable or the traitlet, its value, and what is wanted.
+With an empty default the core chooses. `init()` reads the core's settings. A value that cannot be used raises a
+`ConfigError` with the variable or the traitlet, its value, and the expected form.
 """
 
-_VALUES = """What an image of Horovod's left in the environment does not stop `init()`. Where something else than asked
-for is done, rank 0 says so, once.
+_VALUES = """Values that an image of Horovod sets in the environment do not stop `init()`. Rank 0 logs substituted
+values once.
 """
 
 _HEADING = ("variables", "in a configuration file", "default")
@@ -35,7 +35,7 @@ _HEADING = ("variables", "in a configuration file", "default")
 def page() -> str:
     """Return the text of docs/knobs.md."""
     values = ((_code(row.variables), row.taken, row.rest) for row in HOROVOD_VALUES)
-    unused = ((_code(row.variables), row.why) for row in UNUSED)
+    unused = ((_code(row.variables), row.reason) for row in UNUSED)
     core = ((*_names(row), f"`{row.key}`", row.doc) for row in CORE_SETTINGS)
     return "\n".join(
         [
@@ -48,7 +48,7 @@ def page() -> str:
             _table((*_HEADING, "option", "meaning"), map(_row, PACKAGE_SETTINGS)),
             "## Horovod's values\n",
             _VALUES,
-            _table(("variables", "taken as it stands", "the rest"), values),
+            _table(("variables", "read unchanged", "other values"), values),
             "## Without effect here\n",
             _table(("variables", "why"), unused),
         ]

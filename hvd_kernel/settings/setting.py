@@ -1,4 +1,4 @@
-"""A setting: one row of the tables, from which environment, traitlets, the page of settings and flags are fed."""
+"""Setting: one row of the tables, which define variables, traitlets, flags and the page of settings."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hvd_kernel.settings.checks import Check
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: the variables that set it (the first one set wins), the check of its value, and what it means.
+    """One row: its variables (the first one set wins), the check of its value, and its meaning.
 
-    A value for which the check returns nothing is left to the core; a later row of the same key wins.
+    If the check returns "", the core chooses the value; a later row of the same key wins.
     """
 
     variables: tuple[str, ...]
     check: Check
     default: str
     doc: str
-    key: str = ""  # of the core; empty: this package reads it
-    flag: str = ""  # the magics' option that says the same for one cell or cluster
-    set_by_others: bool = False  # a launcher sets it, or a test: nobody writes it into a configuration file
+    key: str = ""  # name in the core; empty: this package reads the setting
+    flag: str = ""  # the magics' option with the same meaning, for one cell or cluster
+    set_by_others: bool = False  # set by a launcher or a test, never in a configuration file
 
     @property
     def trait(self) -> str:
-        """Its name in a configuration file: ``ranks`` in ``c.HvdKernel.ranks = 4``; empty: it has none there."""
+        """The name in a configuration file: ``ranks`` in ``c.HvdKernel.ranks = 4``; empty if it cannot be set there."""
         return "" if self.set_by_others else self.variables[0].partition("_")[2].lower()

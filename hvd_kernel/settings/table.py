@@ -1,4 +1,4 @@
-"""The one table of settings: those of the core, of the package and of the notebook."""
+"""Table of all settings: those of the core, of the package and of the notebook."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Traitlets of the settings: ``c.HvdKernel.ranks = 4`` in a Jupyter configuration file, made from the table.
 
-A value of a file wins over the environment's: it becomes the variable's value for this kernel and what it starts. A
-wrong one must not keep a kernel from starting, where nobody would read why: it is told where the ranks are needed.
+A value of a file wins over the environment: it becomes the variable's value for this kernel and its children. An
+invalid value does not prevent the kernel from starting, where its message would be hidden: it raises when ranks are
+needed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ ROWS = tuple(row for row in SETTINGS if row.trait)
 
 
 class SettingTrait(TraitType[Any, Any]):
-    """One setting; None: the file says nothing. Its value is checked by ``variables_of``, not at the start."""
+    """Trait of one setting; None if the file does not set it. ``variables_of`` checks the value, not the start."""
 
     default_value = None
     allow_none = True
 
     def from_string(self, s: str) -> str:
-        """Take a value of the command line."""
+        """Accept a value of the command line."""
         return s
 
 
@@ -41,7 +42,7 @@ def _trait(row: Setting) -> SettingTrait:
 
 
 class SettingTraits(Configurable):
-    """The traitlets, one for each row."""
+    """Traitlets of all settings, one per row."""
 
     vars().update({row.trait: _trait(row) for row in ROWS})
 
@@ -50,14 +51,14 @@ Section: type[SettingTraits] = type(SECTION, (SettingTraits,), {})
 
 
 def variables_of(section: Any, files: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables for what a section of a configuration says.
+    """Return a section of a configuration as environment variables.
 
     Raises
     ------
     ConfigError
-        A value cannot be used; its name, the file that has it, and what is wanted are named.
+        A value cannot be used; the message has its name, its file, and the expected form.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for row in ROWS:
         value = getattr(section, row.trait)
         if value is None:
@@ -65,15 +66,15 @@ def variables_of(section: Any, files: Sequence[str] = ()) -> dict[str, str]:
         text = _text(value)
         try:
             row.check(text)
-        except ValueError as wanted:
-            what = f"c.{SECTION}.{row.trait} = {value!r}{_place(row.trait, files)}"
-            raise ConfigError(f"{what} cannot be used: it must be {wanted} ({row.doc}).") from None
-        found[row.variables[0]] = text
-    return found
+        except ValueError as expected:
+            assignment = f"c.{SECTION}.{row.trait} = {value!r}{_place(row.trait, files)}"
+            raise ConfigError(f"{assignment} cannot be used: it must be {expected} ({row.doc}).") from None
+        variables[row.variables[0]] = text
+    return variables
 
 
 def configured(parent: Configurable) -> dict[str, str]:
-    """Return the same for what the application of a shell or kernel has read.
+    """Return the configuration that the application of a shell or kernel has read, as environment variables.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def configured(parent: Configurable) -> dict[str, str]:
 
 
 def put(variables: Mapping[str, str]) -> dict[str, str | None]:
-    """Set variables of this process; return what they were."""
+    """Set variables of this process; return their previous values."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     return before
@@ -101,13 +102,13 @@ def put_back(before: Mapping[str, str | None]) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a file as the environment would have it."""
+    """Return a value of a file in the form of an environment variable."""
     if isinstance(value, bool):
         return str(int(value))
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _place(trait: str, files: Sequence[str]) -> str:
-    """Name the files that say it."""
-    said = [file for file in files if Path(file).is_file() and f"{trait}" in Path(file).read_text(errors="replace")]
-    return f" in {', '.join(said)}" if said else ""
+    """Return the files that contain a trait, as a phrase."""
+    sources = [file for file in files if Path(file).is_file() and f"{trait}" in Path(file).read_text(errors="replace")]
+    return f" in {', '.join(sources)}" if sources else ""

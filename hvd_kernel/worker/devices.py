@@ -19,7 +19,7 @@ def settle() -> None:
     """Let CUDA see what ``--gpus`` says, or end. A spare does it too: all ranks of a host see the same."""
     global _named  # noqa: PLW0603 - of the process, as CUDA's own choice
     try:
-        _named = gpus.numbers_of(gpus.settle(os.environ))
+        _named = gpus.numbers_of(gpus.apply_choice(os.environ))
     except ConfigError as error:
         sys.exit(str(error))
     os.environ.setdefault(gpus.LOADING, gpus.LAZY)

@@ -1,4 +1,4 @@
-"""Checkpoints of an elastic job: what is committed goes to disk too, and a job that has lost all ranks resumes."""
+"""Checkpoints of an elastic job: commits are also stored on disk, and a job that has lost all ranks resumes."""
 
 from __future__ import annotations
 

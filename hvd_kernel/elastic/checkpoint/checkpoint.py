@@ -1,8 +1,8 @@
-"""``Checkpoint``: commits of an elastic state on disk, written beside the training and taken by a job that begins.
+"""``Checkpoint``: commits of an elastic state on disk, written during the training and loaded by a job that starts.
 
 Terms.
-  commit  what a state keeps in memory on each rank; a checkpoint is one of them, stored
-  shard   what one rank writes of it: of what is the same on all ranks a part, of the rest rank 0 all
+  commit  the values that a state saves in memory on each rank; a checkpoint is a stored commit
+  shard   the file of one rank: a part of the values that are the same on all ranks; on rank 0 also all other values
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from hvd_kernel.elastic.checkpoint.values import Encoder, Tensor, decode
 from hvd_kernel.elastic.state import Snapshot, State
 from hvd_kernel.errors import StateLost
 
-SMALLEST_SHARD = 1 << 20  # bytes: less is not worth another file
-_REMEMBERED = 3  # a rank that writes the last may still be at the one before it, and has ended the first
+SMALLEST_SHARD = 1 << 20  # bytes; fewer are not worth another file
+_REMEMBERED = 3  # while rank 0 writes the last, another rank may write the second last, but has finished the first
+PREVIOUS = "Trying the previous one."
+UNUSABLE = "None of {count} checkpoints in {folder} can be used. Remove them to start from the beginning. "
 _LOG = logging.getLogger("hvd_kernel")
 
 
 class Checkpoint:
-    """Store every so many commits of a state in a folder, and begin from the newest when no rank has trained yet.
+    """Store every n-th commit of a state in a folder, and load the newest when no rank has trained yet.
 
-    The folder is one that all hosts share. Each rank writes a part of what is the same on all (parameters, the
-    optimizer's state), rank 0 all that is its own (buffers, plain values, the sampler's place), in a thread: training
-    goes on meanwhile. A job of any number of ranks goes on from it. A checkpoint is there whole or does not count; one
-    that has been damaged is told and the one before it is taken. Files are in the format of safetensors: reading one
-    runs no code. When the disk is full a warning says so, training goes on, and the checkpoints before stay.
+    All hosts share the folder. Each rank writes a part of the values that are the same on all ranks (parameters, the
+    optimizer's state), rank 0 also its own values (buffers, plain values, the sampler's position). A thread writes
+    while training continues. A job with any number of ranks can load a checkpoint. Incomplete checkpoints are ignored;
+    a damaged one is reported, and the previous one is loaded. Files are in the safetensors format: reading one runs no
+    code. When the disk is full, a warning is logged, training continues, and earlier checkpoints are kept.
 
     Parameters
     ----------
     directory
-        The folder; it is made.
+        The folder; it is created.
     every
-        Store a commit whenever so many commits and steps have been made.
+        Number of commits and steps between two checkpoints.
     keep
-        How many complete checkpoints stay, at least 1.
+        Number of complete checkpoints to keep, at least 1.
 
     Raises
     ------
@@ -61,7 +63,7 @@ class Checkpoint:
     ...         state.epoch += 1
     ...         state.commit()
     ...     return state.epoch
-    >>> for begins in range(2):  # the second job has nothing left to do
+    >>> for job in range(2):  # the second job has nothing left to do
     ...     state = hvd.elastic.ObjectState(epoch=0)
     ...     checkpoint = hvd.elastic.Checkpoint(folder, every=1)
     ...     checkpoint.attach(state)
@@ -78,34 +80,34 @@ class Checkpoint:
         self.every = every
         self.keep = keep
         self.resumed: Path | None = None
-        """What this process has loaded, if anything."""
+        """The checkpoint that this process has loaded, if any."""
         self._state: State | None = None
         self._writer: threading.Thread | None = None
         self._failure: OSError | None = None
         self._written: deque[Path] = deque(maxlen=_REMEMBERED)  # by rank 0
 
     def attach(self, state: State) -> None:
-        """Store commits of this state, and have ``elastic.run`` load it before the first sync of a job.
+        """Store commits of this state, and let ``elastic.run`` load it before the first sync of a job.
 
         Raises
         ------
         NotImplementedError
-            The state is of a kind that says nothing about what it keeps.
+            The state's class defines no snapshot.
         """
-        _check_tells_all(state)
+        _check_snapshot_is_complete(state)
         self._state = state
         state.register_source(self.load)
         state.register_commit_callbacks([self._on_commit])
 
     def save(self) -> None:
-        """Store the last commit, on all ranks; returns when its values are taken, not when they are written.
+        """Store the last commit, on all ranks; return when its values are copied, before they are written.
 
-        Where the checkpoint before is still being written, that is waited for.
+        Waits first for the previous checkpoint, if it is still being written.
 
         Raises
         ------
         NotStorable
-            A value is of a type that files cannot hold: a TypeError, with the place of the value.
+            A value has a type that files cannot hold. This is a TypeError; the message has the path of the value.
         """
         state = self._attached()
         snapshot, rank, size = state.snapshot(), session.rank(), session.size()
@@ -113,23 +115,23 @@ class Checkpoint:
         tree = {"alike": encoder.encode(snapshot.alike, "alike")}
         count, part = share_of(encoder.tensors, rank, size)
         if rank == 0:
-            own = Encoder()
-            tree["own"] = own.encode(snapshot.own, "own")
-            part |= own.tensors
+            own_encoder = Encoder()
+            tree["own"] = own_encoder.encode(snapshot.own, "own")
+            part |= own_encoder.tensors
         metadata: dict[str, Any] = {"number": state.commit_number, "ranks": size, "tree": tree if rank == 0 else None}
         self._join()
         if rank < count:
-            what = (state.commit_number, state.sync_id, rank, count, Shard(metadata, part))
-            self._writer = threading.Thread(target=self._write, args=what, name="hvd-checkpoint")
+            arguments = (state.commit_number, state.sync_id, rank, count, Shard(metadata, part))
+            self._writer = threading.Thread(target=self._write, args=arguments, name="hvd-checkpoint")
             self._writer.start()
 
     def wait(self) -> None:
-        """Return when this rank has written what it has to.
+        """Block until this rank has written its shard.
 
         Raises
         ------
         OSError
-            It could not; the message names the file.
+            Writing failed; the message names the file.
         """
         self._join()
         failure, self._failure = self._failure, None
@@ -137,32 +139,29 @@ class Checkpoint:
             raise failure
 
     def load(self) -> int:
-        """Take the newest checkpoint that is whole, in this process, and return its number; 0: there is none.
+        """Load the newest complete checkpoint in this process, and return its number; 0 without a checkpoint.
 
         Raises
         ------
         StateLost
-            There are checkpoints, and none can be used: nothing is begun anew by mistake.
+            There are checkpoints, but none can be used. Training does not restart from the beginning by mistake.
         """
-        refused = []
-        for one in folders.stored(self.directory):
-            if not one.complete:
+        damages = []
+        for stored in folders.stored(self.directory):
+            if not stored.complete:
                 continue
             try:
-                snapshot, number, ranks = _read(one)
+                snapshot, number, ranks = _read(stored)
             except Damaged as error:
-                refused.append(str(error))
-                _LOG.warning("checkpoint: %s. The one before it is looked at.", error)
+                damages.append(str(error))
+                _LOG.warning("checkpoint: %s. %s", error, PREVIOUS)
                 continue
             self._attached().load_snapshot(snapshot, number)
-            self.resumed = one.path
-            _LOG.warning("checkpoint: resumed from %s: commit %d, written by %d ranks", one.path, number, ranks)
+            self.resumed = stored.path
+            _LOG.warning("checkpoint: resumed from %s: commit %d, written by %d ranks", stored.path, number, ranks)
             return number
-        if refused:
-            raise StateLost(
-                f"None of {len(refused)} checkpoints in {self.directory} can be used. Remove them to begin anew. "
-                + " ".join(refused)
-            )
+        if damages:
+            raise StateLost(UNUSABLE.format(count=len(damages), folder=self.directory) + " ".join(damages))
         return 0
 
     def _on_commit(self, before: int, now: int) -> None:
@@ -182,18 +181,18 @@ class Checkpoint:
             _LOG.warning("checkpoint: commit %d is not stored: %s. Training goes on; older ones stay.", number, error)
 
     def _check_others(self) -> None:
-        """Say when the one before the last is not complete: the others have begun the next, so they have ended it."""
+        """Warn if an older checkpoint is incomplete, though the other ranks have already finished with it."""
         if len(self._written) < _REMEMBERED:
             return
-        for one in folders.stored(self.directory):
-            if one.path == self._written[0] and not one.complete:
+        for stored in folders.stored(self.directory):
+            if stored.path == self._written[0] and not stored.complete:
                 _LOG.warning(
                     "checkpoint: %s has only the shards %s. Others could not be written, or have been elsewhere: the "
                     "folder has to be one that all hosts share.",
-                    one.path,
-                    ", ".join(path.name for path in one.shards),
+                    stored.path,
+                    ", ".join(path.name for path in stored.shards),
                 )
-                remove_folder(one.path)
+                remove_folder(stored.path)
 
     def _join(self) -> None:
         if self._writer is not None:
@@ -206,43 +205,48 @@ class Checkpoint:
         return self._state
 
 
-def _check_tells_all(state: State) -> None:
-    """Refuse a class that saves something of its own and whose snapshot is that of a class above it."""
+def _check_snapshot_is_complete(state: State) -> None:
+    """Raise NotImplementedError for a class that overrides ``save`` but inherits ``snapshot``."""
     state.snapshot()
-    saves, tells = (next(one for one in type(state).__mro__ if name in vars(one)) for name in ("save", "snapshot"))
-    if not issubclass(tells, saves):
+    saving, snapshotting = (
+        next(cls for cls in type(state).__mro__ if name in vars(cls)) for name in ("save", "snapshot")
+    )
+    if not issubclass(snapshotting, saving):
         raise NotImplementedError(
-            f"{saves.__name__} has a save() of its own, and its snapshot() is that of {tells.__name__}: a checkpoint "
-            "would lack what only save() knows. Give it snapshot() and load_snapshot()."
+            f"{saving.__name__} has a save() of its own, and its snapshot() is that of {snapshotting.__name__}: a "
+            "checkpoint would lack what only save() knows. Give it snapshot() and load_snapshot()."
         )
 
 
 def share_of(tensors: dict[str, Tensor], rank: int, ranks: int) -> tuple[int, dict[str, Tensor]]:
-    """Return by how many ranks they are written, and this rank's share: each time the largest to who has least.
+    """Assign tensors to writers; return the number of writers and this rank's share.
+
+    The assignment is greedy: largest tensor first, each to the writer with the fewest bytes.
 
     >>> share_of({}, 0, 4)
     (1, {})
     """
-    count = max(1, min(ranks, sum(one.data.nbytes for one in tensors.values()) // SMALLEST_SHARD))
+    count = max(1, min(ranks, sum(tensor.data.nbytes for tensor in tensors.values()) // SMALLEST_SHARD))
     loads = [0] * count
-    mine = {}
+    share = {}
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].data.nbytes, item[0])):
         writer = loads.index(min(loads))
         loads[writer] += tensor.data.nbytes
         if writer == rank:
-            mine[name] = tensor
-    return count, mine
+            share[name] = tensor
+    return count, share
 
 
-def _read(one: folders.Stored) -> tuple[Snapshot, int, int]:
-    parts = [shards.read(path) for path in one.shards]
+def _read(stored: folders.Stored) -> tuple[Snapshot, int, int]:
+    parts = [shards.read(path) for path in stored.shards]
     first = parts[0].metadata
     tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
     numbers = {part.metadata.get("number") for part in parts}
-    if numbers != {one.number}:
-        raise Damaged(f"{one.path} is damaged: its shards are of commits {sorted(map(str, numbers))}")
+    if numbers != {stored.number}:
+        raise Damaged(f"{stored.path} is damaged: its shards are of commits {sorted(map(str, numbers))}")
     try:
         tree = first["tree"]
-        return Snapshot(decode(tree["alike"], tensors), decode(tree["own"], tensors)), one.number, int(first["ranks"])
+        snapshot = Snapshot(decode(tree["alike"], tensors), decode(tree["own"], tensors))
+        return snapshot, stored.number, int(first["ranks"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{one.shards[0]} is damaged: {error}") from None
+        raise Damaged(f"{stored.shards[0]} is damaged: {error}") from None

@@ -1,6 +1,6 @@
-"""Atomic files: written whole under another name, made durable, then renamed. A crash leaves the old or the new one.
+"""Atomic files: written completely under another name, synced, then renamed. A crash leaves the old or the new file.
 
-A rename is durable when its folder is: both the file and its folder are synced, in this order.
+A rename is durable only when the folder is synced too: the file is synced first, then the folder.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ _UNFINISHED = ".unfinished-"
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, which may be there, and its name durable."""
+    """Create a folder, which may exist, and make its name durable."""
     with contextlib.suppress(FileExistsError):  # another rank was first
         os.mkdir(path)  # noqa: PTH102 - one system call
     sync_folder(path.parent)
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a file that is there whole or not at all; an error leaves nothing.
+    """Write a file atomically; an error leaves no file.
 
     Raises
     ------
     OSError
-        The disk is full, or the like; it names the file.
+        For example, the disk is full; the error names the file.
     """
     unfinished = path.with_name(f"{_UNFINISHED}{path.name}")
     try:
@@ -60,7 +60,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of files, as far as that goes: another rank may do the same."""
+    """Remove a folder of files, ignoring errors: another rank may do the same."""
     with contextlib.suppress(OSError):
         for name in os.listdir(path):  # noqa: PTH208 - one system call
             os.unlink(path / name)  # noqa: PTH108 - one system call

@@ -1,9 +1,9 @@
-"""The folder of a job's checkpoints: which are complete, the newest of them, and which may go.
+"""Folder of a job's checkpoints: lists and prunes them.
 
-    checkpoints/commit-0000000300-5f0c11aa/shard-...    of one commit all shards, each written by another rank
+    checkpoints/commit-0000000300-5f0c11aa/shard-...    all shards of one commit, each written by another rank
 
-The digits behind the number are of the last sync of the ranks that wrote it: shards of two attempts are never mixed.
-A checkpoint counts when all its shards are there; nobody has to say that it is complete.
+The digits after the number identify the last sync of the ranks that wrote it: shards of two attempts are never mixed.
+A checkpoint is complete when all its shards exist; no marker file is needed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _FOLDER = re.compile(r"commit-(?P<number>\d{10,})-(?P<attempt>[0-9a-f]+)")
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint that is there, with all its shards or some."""
+    """Checkpoint in the folder, complete or not."""
 
     path: Path
     number: int
-    shards: tuple[Path, ...]  # by their numbers, where it is complete
+    shards: tuple[Path, ...]  # ordered by number
     complete: bool
 
     @classmethod
     def at(cls, path: Path, number: int) -> Stored:
-        """Look which shards a folder has."""
-        named = [(found, file) for file in _listed(path) if (found := NAME.fullmatch(file.name))]
-        shards = {int(found["number"]): file for found, file in named}
-        counts = {int(found["count"]) for found, _ in named}
-        complete = len(counts) == 1 and len(named) == len(shards) and set(shards) == set(range(max(counts)))
-        return cls(path, number, tuple(shards[each] for each in sorted(shards)), complete)
+        """Return the checkpoint in a folder, with the shards that exist."""
+        files = [(match, file) for file in _listed(path) if (match := NAME.fullmatch(file.name))]
+        shards = {int(match["number"]): file for match, file in files}
+        counts = {int(match["count"]) for match, _ in files}
+        complete = len(counts) == 1 and len(files) == len(shards) and set(shards) == set(range(max(counts)))
+        return cls(path, number, tuple(shards[shard] for shard in sorted(shards)), complete)
 
 
 def prepared(folder: Path, number: int, attempt: str) -> Path:
-    """Make the folder of a checkpoint, and return it."""
+    """Create the folder of a checkpoint, and return it."""
     path = folder / f"commit-{number:010}-{attempt}"
     folder.mkdir(parents=True, exist_ok=True)
     make_folder(path)
@@ -46,22 +46,22 @@ def prepared(folder: Path, number: int, attempt: str) -> Path:
 
 
 def stored(folder: Path) -> list[Stored]:
-    """Return the checkpoints of a folder, the newest first: of those of one number the one written last."""
-    found = [
-        Stored.at(path, int(matched["number"])) for path in _listed(folder) if (matched := _FOLDER.fullmatch(path.name))
+    """Return the checkpoints of a folder, newest first: by number, then by time of writing."""
+    checkpoints = [
+        Stored.at(path, int(match["number"])) for path in _listed(folder) if (match := _FOLDER.fullmatch(path.name))
     ]
-    return sorted(found, key=lambda one: (one.number, _written(one.path)), reverse=True)
+    return sorted(checkpoints, key=lambda stored: (stored.number, _written(stored.path)), reverse=True)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest complete ones, and what was left unfinished before the newest of them."""
-    there = stored(folder)
-    kept = [one for one in there if one.complete][:keep]
-    for path in [*(one.path for one in kept), folder]:
-        sync_folder(path)  # durable before others go: another rank has renamed its shard, and may not have synced
-    for one in there if kept else ():
-        if one not in kept and (one.complete or one.number < kept[0].number):
-            remove_folder(one.path)
+    """Remove all but the newest complete checkpoints, and incomplete ones older than the newest complete one."""
+    checkpoints = stored(folder)
+    kept = [checkpoint for checkpoint in checkpoints if checkpoint.complete][:keep]
+    for path in [*(checkpoint.path for checkpoint in kept), folder]:
+        sync_folder(path)  # before others are removed: another rank has renamed its shard, and may not have synced yet
+    for checkpoint in checkpoints if kept else ():
+        if checkpoint not in kept and (checkpoint.complete or checkpoint.number < kept[0].number):
+            remove_folder(checkpoint.path)
 
 
 def _written(path: Path) -> int:

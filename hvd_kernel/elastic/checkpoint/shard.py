@@ -1,11 +1,11 @@
-"""Shards of a checkpoint: files in the format of safetensors, whose name has the digest of what says the rest.
+"""Shards of a checkpoint: files in the safetensors format, with a digest of the header in the name.
 
     shard-00001-of-00004-<first 16 hexadecimal digits of the header's SHA-256>.safetensors
-    8 bytes: length of the header · header: JSON, of each tensor type, shape and place; in its metadata the SHA-256 of
-    all that follows, and what the writer adds · the tensors' bytes
+    8 bytes: length of the header · header: JSON with type, shape and offsets of each tensor; its metadata has the
+    SHA-256 of all following bytes, and the writer's own metadata · the tensors' bytes
 
-Any library of safetensors reads them. One that is cut off, or in which a bit has changed, is refused with a sentence.
-Nothing in it can run code, name a file, or take more memory than the file is long.
+Any safetensors library reads them. A truncated or modified file is rejected with an error. A file cannot run code,
+name another file, or take more memory than its length.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _CHUNK_BYTES = 1 << 24
 
 
 class Damaged(ValueError):
-    """A file of a checkpoint is not what was written; the message names it and says what is wrong."""
+    """Error for a checkpoint file that differs from what was written; the message has the file and the reason."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What one file holds."""
+    """Content of one file."""
 
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -64,7 +64,7 @@ def write(folder: Path, number: int, count: int, shard: Shard) -> Path:
     Raises
     ------
     OSError
-        The disk is full, or the like.
+        For example, the disk is full.
     """
     header = _header(shard)
     start = len(header).to_bytes(_LENGTH_BYTES, "little") + header
@@ -89,16 +89,16 @@ def _header(shard: Shard) -> bytes:
         at = end
     metadata = {"sha256": digest.hexdigest(), "hvd_kernel": json.dumps(shard.metadata)}
     text = json.dumps({"__metadata__": metadata, **entries}).encode()
-    return text + b" " * (-len(text) % _LENGTH_BYTES)  # tensors begin aligned, as the format asks
+    return text + b" " * (-len(text) % _LENGTH_BYTES)  # aligns the tensors, as the format requires
 
 
 def read(path: Path) -> Shard:
-    """Read a shard, and check all of it.
+    """Read a shard, and verify all of it.
 
     Raises
     ------
     Damaged
-        It is not what was written.
+        The file differs from what was written.
     """
     try:
         return _read(path)
@@ -138,7 +138,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> dict[str, Tensor]:
 
 
 def _whole(path: Path) -> memoryview:
-    """Return the bytes of a file; of a regular one: no link is followed, and no pipe is waited for."""
+    """Return the bytes of a regular file; links are not followed, and pipes do not block."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(file, "rb", buffering=0) as stream:
         whole = memoryview(bytearray(os.fstat(file).st_size))

@@ -1,11 +1,11 @@
 """Serialization of Python values for checkpoints, without pickle: a tree in JSON, and the tensors that it names.
 
-A checkpoint may come from anywhere, so reading one builds nothing but the types listed here; no class is looked up and
-no code is run. In the tree a JSON object is always {kind: what}; lists, strings, numbers, booleans and null are
-themselves.
+A checkpoint may come from an untrusted source, so reading one builds only the types listed here; no class is looked up
+and no code is run. In the tree a JSON object is always {kind: content}; lists, strings, numbers, booleans and null
+represent themselves.
 
 Terms.
-  tensor  bytes with an element type and a shape; what makes one of an object, and back, is in a table of kinds
+  tensor  bytes with an element type and a shape; the table of kinds converts objects to tensors and back
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Elements in C order, and what they are."""
+    """Elements in C order, with their type and shape."""
 
     dtype: str  # a key of ITEM_BYTES
     shape: tuple[int, ...]
@@ -49,13 +49,13 @@ class Tensor:
 
     @property
     def bytes_needed(self) -> int:
-        """How many bytes the elements take."""
+        """Number of bytes of the elements."""
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Objects that hold one tensor."""
+    """Conversion of objects of one type to tensors and back."""
 
     type: type
     to_tensor: Callable[[Any], Tensor]
@@ -63,12 +63,12 @@ class Kind:
 
 
 class NotStorable(TypeError):
-    """A value is of a type that no checkpoint can hold; the message names it and says what to keep instead."""
+    """Error for a value that a checkpoint cannot hold; the message has its type and the supported types."""
 
 
 def _of_array(array: npt.NDArray[Any]) -> Tensor:
     if array.dtype.name not in ITEM_BYTES or not array.dtype.isnative:
-        raise NotStorable(f"an array of {array.dtype} is nothing that a checkpoint can hold")
+        raise NotStorable(f"a checkpoint cannot hold an array of {array.dtype}")
     return Tensor(array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
@@ -78,46 +78,46 @@ def _to_array(tensor: Tensor) -> npt.NDArray[Any]:
 
 KINDS: dict[str, Kind] = {
     "numpy": Kind(np.ndarray, _of_array, _to_array),
-    "numpy scalar": Kind(np.generic, lambda value: _of_array(np.asarray(value)), lambda one: _to_array(one)[()]),
+    "numpy scalar": Kind(np.generic, lambda value: _of_array(np.asarray(value)), lambda tensor: _to_array(tensor)[()]),
 }
-"""By the name that is in the file; a framework adds its own."""
+"""Conversions by their name in the file; frameworks add theirs."""
 
 _PLAIN = (type(None), bool, int, float, str)
 
 
 class Encoder:
-    """Turns values into trees, and gathers the tensors in them by name."""
+    """Converts values to trees, and collects their tensors by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._writers: dict[type, Callable[[Any, str], Any]] = {
             **dict.fromkeys(_PLAIN, _itself),
-            list: self._each,
+            list: self._items,
             bytes: lambda value, _: {"bytes": value.hex()},
             complex: lambda value, _: {"complex": [value.real, value.imag]},
-            tuple: lambda value, path: {"tuple": self._each(value, path)},
-            set: lambda value, path: {"set": self._each(value, path)},
-            frozenset: lambda value, path: {"frozenset": self._each(value, path)},
+            tuple: lambda value, path: {"tuple": self._items(value, path)},
+            set: lambda value, path: {"set": self._items(value, path)},
+            frozenset: lambda value, path: {"frozenset": self._items(value, path)},
             dict: lambda value, path: {"dict": self._pairs(value, path)},
             OrderedDict: lambda value, path: {"ordered": self._pairs(value, path)},
         }
 
     def encode(self, value: Any, path: str) -> Any:
-        """Return the tree of a value, whose tensors are named by their place below ``path``.
+        """Return the tree of a value; its tensors are named by their path below ``path``.
 
         Raises
         ------
         NotStorable
-            Something in it is of another type; the message has its place.
+            A part of it has another type; the message has its path.
         """
         write: Callable[[Any, str], Any] = self._writers.get(type(value), self._tensor)
         return write(value, path)
 
-    def _each(self, values: Any, path: str) -> list[Any]:
+    def _items(self, values: Any, path: str) -> list[Any]:
         return [self.encode(value, f"{path}.{number}") for number, value in enumerate(values)]
 
     def _pairs(self, values: Mapping[Any, Any], path: str) -> list[Any]:
-        return [[self.encode(key, f"{path}.key"), self.encode(each, f"{path}.{key}")] for key, each in values.items()]
+        return [[self.encode(key, f"{path}.key"), self.encode(value, f"{path}.{key}")] for key, value in values.items()]
 
     def _tensor(self, value: Any, path: str) -> dict[str, list[str]]:
         for name, kind in KINDS.items():
@@ -141,21 +141,21 @@ def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     Raises
     ------
     ValueError
-        It is no tree of ``Encoder``, or a tensor is missing, or is of a framework that this process has not imported.
+        It is not a tree of ``Encoder``, or a tensor is missing or of a framework that this process has not imported.
     """
     if isinstance(tree, list):
-        return [decode(one, tensors) for one in tree]
+        return [decode(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
     try:
-        ((kind, what),) = tree.items()
-        return _READERS[kind](what, tensors)
+        ((kind, content),) = tree.items()
+        return _READERS[kind](content, tensors)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{str(tree)[:80]} is no value ({type(error).__name__}: {error})") from None
 
 
-def _tensor(what: list[str], tensors: Mapping[str, Tensor]) -> Any:
-    kind, name = what
+def _tensor(content: list[str], tensors: Mapping[str, Tensor]) -> Any:
+    kind, name = content
     if kind not in KINDS:
         raise ValueError(f"{name} is a tensor of {kind}, whose hvd_kernel.{kind} is not imported")
     return KINDS[kind].from_tensor(tensors[name])
@@ -166,12 +166,14 @@ def _itself(value: Any, _: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
-    "bytes": lambda what, _: bytes.fromhex(what),
-    "complex": lambda what, _: complex(*what),
+    "bytes": lambda digits, _: bytes.fromhex(digits),
+    "complex": lambda parts, _: complex(*parts),
     "tensor": _tensor,
-    "tuple": lambda what, tensors: tuple(decode(one, tensors) for one in what),
-    "set": lambda what, tensors: {decode(one, tensors) for one in what},
-    "frozenset": lambda what, tensors: frozenset(decode(one, tensors) for one in what),
-    "dict": lambda what, tensors: {decode(key, tensors): decode(value, tensors) for key, value in what},
-    "ordered": lambda what, tensors: OrderedDict((decode(key, tensors), decode(value, tensors)) for key, value in what),
+    "tuple": lambda items, tensors: tuple(decode(item, tensors) for item in items),
+    "set": lambda items, tensors: {decode(item, tensors) for item in items},
+    "frozenset": lambda items, tensors: frozenset(decode(item, tensors) for item in items),
+    "dict": lambda pairs, tensors: {decode(key, tensors): decode(value, tensors) for key, value in pairs},
+    "ordered": lambda pairs, tensors: OrderedDict(
+        (decode(key, tensors), decode(value, tensors)) for key, value in pairs
+    ),
 }

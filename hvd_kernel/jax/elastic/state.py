@@ -40,7 +40,7 @@ class JaxState(ObjectState):
 
     def restore(self) -> None:
         """Go back to what was kept."""
-        self._take({name: _given(value) for name, value in self._saved_state.items()})
+        self._set_values({name: _given(value) for name, value in self._saved_state.items()})
 
     def sync(self) -> None:
         """Take the values of rank ``root``, and keep them. Collective."""
@@ -71,7 +71,7 @@ class JaxState(ObjectState):
 
     def undo_step(self) -> None:
         """Go back to what the last step has kept."""
-        self._take({name: _given(value) for name, value in self._step_state.items()})
+        self._set_values({name: _given(value) for name, value in self._step_state.items()})
 
     def reset(self) -> None:
         """Have JAX compile again what knows how many ranks there were."""

@@ -12,7 +12,7 @@ from hvd_kernel.settings.checks import Check
 PREFIX = "HOROVOD_"
 _TOLD = {*own(["host"], ["host"])[0], *shared(1, ("host", 1), "")}
 _CHECKED: dict[str, Check] = {name: row.check for row in SETTINGS for name in row.variables}
-_UNUSED = {name: row.why for row in UNUSED for name in row.variables}
+_UNUSED = {name: row.reason for row in UNUSED for name in row.variables}
 _READ_OTHERWISE = {name for row in HOROVOD_VALUES for name in row.variables}
 _KNOWN = sorted(name for name in {*_CHECKED, *_UNUSED, *_READ_OTHERWISE} if name.startswith(PREFIX))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, said
+from hvd_kernel.errors import BECAUSE_OF_ANOTHER, ClusterError, message_of
 from hvd_kernel.protocol import main_objects
 
 _REASON_CHARS = 300
@@ -126,7 +126,7 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
     return Answer(
         error=_packed_error(error),
         kind=type(error).__name__,
-        message=said(error),
+        message=message_of(error),
         trace="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__, ours))),
         secondary=isinstance(error, BECAUSE_OF_ANOTHER),
         time=time.monotonic(),
@@ -145,7 +145,7 @@ def release_peers(error: BaseException) -> None:
     """End the peers' wait for this rank, which has raised, where it has initialised communication."""
     session = sys.modules.get("hvd_kernel.core.session")
     if session is not None and session.is_initialized():
-        reason = f"{type(error).__name__}: {said(error)}"[:_REASON_CHARS]
+        reason = f"{type(error).__name__}: {message_of(error)}"[:_REASON_CHARS]
         session.engine().abort(reason.encode(errors="replace").decode())
 
 

@@ -35,7 +35,7 @@ class _VariablesState(VariablesState):
             else:
                 each.load(value, self._session)
 
-    def _take_root(self) -> None:
+    def _broadcast_root(self) -> None:
         tracked = self._tracked()
         _check_alike([(tuple(each.shape), tf.as_dtype(each.dtype).base_dtype.name) for each in tracked])
         values = enumerate(self._values())

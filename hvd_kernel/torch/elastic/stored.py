@@ -19,7 +19,7 @@ def to_tensor(value: torch.Tensor) -> Tensor:
         It is sparse, quantized or of an element type that files have no name for.
     """
     if value.layout != torch.strided or value.dtype not in _NAMES or value.is_meta:
-        raise NotStorable(f"a tensor of {value.dtype}, {value.layout} is nothing that a checkpoint can hold")
+        raise NotStorable(f"a checkpoint cannot hold a tensor of {value.dtype}, {value.layout}")
     flat = value.detach().cpu().contiguous().reshape(-1)
     return Tensor(_NAMES[value.dtype], tuple(value.shape), flat.view(torch.uint8).numpy().data)
 

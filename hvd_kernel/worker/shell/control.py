@@ -23,7 +23,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 
-from hvd_kernel.errors import said
+from hvd_kernel.errors import message_of
 from hvd_kernel.protocol.messages import Failure, to_wire
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
@@ -226,7 +226,7 @@ class Control:
         else:
             communication.abort(_reason(name, error))
         if not (self.in_task or name == "KeyboardInterrupt" or communication.is_secondary(error)):
-            self.announce(name, said(error)[:_REASON_CHARS])
+            self.announce(name, message_of(error)[:_REASON_CHARS])
 
     def is_interrupt(self, error: BaseException) -> bool:
         """Return whether an error is the user's interrupt of the cell, of which no traceback is shown."""
@@ -349,18 +349,18 @@ class Control:
             self._cell.failed = True
         self.on_raise(error)  # a syntax error does not come through the shell's showtraceback
         name = self._seen_as(error)
-        lines = self.traceback or [f"{name}: {said(error)}"]
+        lines = self.traceback or [f"{name}: {message_of(error)}"]
         if explained := self.explain(error):
             lines = [*lines, explained]
         return self._told(error, lines)
 
     def _told(self, error: BaseException, lines: Sequence[str]) -> Failure:
         secondary = communication.is_secondary(error)
-        return Failure(self.rank, self._seen_as(error), said(error), tuple(lines), self._raised_at, secondary)
+        return Failure(self.rank, self._seen_as(error), message_of(error), tuple(lines), self._raised_at, secondary)
 
 
 def _reason(name: str, error: BaseException) -> str:
     """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
-    says = said(error)
+    says = message_of(error)
     text = f"{name}: {says}"[:_REASON_CHARS] if says else name
     return encoded(" ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])).decode()

@@ -24,7 +24,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from hvd_kernel.core import call_stack, deadlocks, metrics, training_steps
-from hvd_kernel.errors import said
+from hvd_kernel.errors import message_of
 from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
@@ -97,7 +97,7 @@ class RankShell(ZMQInteractiveShell):
         if not in_task and (ends or shown != stb):
             kernel.for_the_log.append("\n".join(stb))
         if in_task:
-            super()._showtraceback(etype, said(evalue), shown)  # type: ignore[no-untyped-call]
+            super()._showtraceback(etype, message_of(evalue), shown)  # type: ignore[no-untyped-call]
         elif ends:
             kernel.control.traceback = shown
         else:
@@ -142,7 +142,7 @@ class RankShell(ZMQInteractiveShell):
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
         """Format nothing: IPython would format each traceback a second time, for a history that a rank has not."""
-        return {"ename": type(exception).__name__, "evalue": said(exception), "traceback": []}
+        return {"ename": type(exception).__name__, "evalue": message_of(exception), "traceback": []}
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:  # noqa: ARG002 - IPython's
         """Print what IPython shows in a pager: %prun, ``model?``, %psource."""
@@ -322,7 +322,7 @@ class RankKernel(TaskKernel):
                 error = refused
             else:
                 return
-        send({"error": f"{type(error).__name__}: {said(error)}"})
+        send({"error": f"{type(error).__name__}: {message_of(error)}"})
 
     # A cell's "busy", "idle" and "execute_input" have no reader here: eight messages less per cell on four ranks.
 

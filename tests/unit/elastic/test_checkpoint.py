@@ -116,8 +116,8 @@ class Mine:
     [
         (Mine(), r"own\.values\.x is a .*\.Mine, which a checkpoint cannot hold: .* Keep numbers, strings"),
         ([1, {"k": Mine()}], r"own\.values\.x\.1\.k is a"),
-        (np.array(["a"]), r"own\.values\.x: an array of <U1"),
-        (torch.zeros(2).to_sparse(), r"own\.values\.x: a tensor of torch\.float32, torch\.sparse_coo"),
+        (np.array(["a"]), r"own\.values\.x: .* an array of <U1"),
+        (torch.zeros(2).to_sparse(), r"own\.values\.x: .* a tensor of torch\.float32, torch\.sparse_coo"),
     ],
 )
 def test_a_value_that_cannot_be_stored_is_named(value: Any, said: str, tmp_path: Path) -> None:

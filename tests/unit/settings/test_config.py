@@ -10,7 +10,7 @@ from hvd_kernel._native import Engine, LocalHub
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import CORE_SETTINGS, horovod
-from hvd_kernel.settings.lookup import engine_options, start_timeout, tell
+from hvd_kernel.settings.lookup import engine_options, log_substitutions, start_timeout
 from hvd_kernel.settings.lookup import value as value_of
 from hvd_kernel.settings.setting import Setting
 
@@ -194,7 +194,7 @@ def test_the_range_of_a_setting_is_named() -> None:
         ("HOROVOD_TORUS_ALLREDUCE", "1", "allreduce runs as HVD_ALLREDUCE_ALGORITHM says (auto)"),
         ("HOROVOD_CPU_OPERATIONS", "ccl", "the core's own operations run"),
         ("HOROVOD_CONTROLLER", "zookeeper", "ranks negotiate through the core itself"),
-        ("HOROVOD_GPU_OPERATIONS", "MPI", "the core chooses what carries out operations on GPUs"),
+        ("HOROVOD_GPU_OPERATIONS", "MPI", "the core chooses the backend of operations on GPUs"),
         ("HOROVOD_GLOO_IFACE", "no-such-0,lo", "one network interface: lo, the first of them that is here"),
         ("HOROVOD_ELASTIC", "maybe", "read as 0"),
     ],
@@ -203,9 +203,9 @@ def test_what_cannot_be_done_is_told_once_with_what_is_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, instead: str
 ) -> None:
     """A variable that an image has left there ended init()."""
-    monkeypatch.setattr("hvd_kernel.settings.lookup._told", set())
-    tell({variable: value})
-    tell({variable: value})
+    monkeypatch.setattr("hvd_kernel.settings.lookup._logged", set())
+    log_substitutions({variable: value})
+    log_substitutions({variable: value})
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith(f"hvd_kernel: {variable}={value!r}: ")
     assert instead in said

@@ -62,7 +62,7 @@ def test_every_variable_of_horovod_is_there() -> None:
 def test_variables_are_unique_and_documented() -> None:
     assert sorted(every_variable()) == sorted(set(every_variable()))
     assert all(row.doc for row in SETTINGS)
-    assert all(row.why for row in UNUSED)
+    assert all(row.reason for row in UNUSED)
 
 
 def test_every_setting_has_our_own_variable_first() -> None:

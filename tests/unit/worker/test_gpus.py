@@ -107,7 +107,7 @@ def test_what_is_refused(text: str, words: str) -> None:
 @pytest.mark.usefixtures("four")
 def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
     env = {"PATH": "/bin", **given}
-    gpus.settle(env)
+    gpus.apply_choice(env)
     assert env == {"PATH": "/bin", **got}, "and nothing is left that would be counted again from there"
 
 
@@ -126,16 +126,16 @@ def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
 def test_devices_that_are_not_there(choice: str, visible: str | None, words: str) -> None:
     env = {"HVD_GPUS": choice} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     with pytest.raises(ConfigError) as caught:
-        gpus.settle(env)
+        gpus.apply_choice(env)
     assert words in str(caught.value)
 
 
 @pytest.mark.usefixtures("none")
 def test_a_host_without_a_gpu_says_so() -> None:
     with pytest.raises(ConfigError, match=r"device 0 is not there: there is no GPU on this host; write --gpus none"):
-        gpus.settle({"HVD_GPUS": "0"})
+        gpus.apply_choice({"HVD_GPUS": "0"})
     env: dict[str, str] = {"HVD_GPUS": "all"}
-    gpus.settle(env)
+    gpus.apply_choice(env)
     assert env == {}
 
 
@@ -143,7 +143,7 @@ def test_where_only_cuda_can_tell_nothing_is_refused(tmp_path: Path, monkeypatch
     (tmp_path / "dxg").touch()
     monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
     env = {"HVD_GPUS": "7"}
-    gpus.settle(env)
+    gpus.apply_choice(env)
     assert (gpus.count(), env) == (None, {"CUDA_VISIBLE_DEVICES": "7"})
 
 
@@ -199,7 +199,7 @@ def test_a_second_notebook_begins_with_the_gpus_that_the_first_one_has_left(
     assert looks == [os.getpid()] * (shown != "5"), "once, and not where all would share one device"
     launcher.begun(ClusterSpec(2, gpus="0"))
     env, chosen = started
-    gpus.settle(env)
+    gpus.apply_choice(env)
     assert env.get("CUDA_VISIBLE_DEVICES") == seen
     assert chosen["HVD_GPUS"] == "0", "what the user chooses stays"
 
