@@ -9,9 +9,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hvd_kernel.jobs.documents import MAX_BYTES
-from hvd_kernel.jobs.readers import gradient, hostfile, mpirun, polyaxon, riseml, sge, stack
-from hvd_kernel.jobs.readers.kubernetes import indexed_job, mpijob, trainjob
-from hvd_kernel.jobs.readers.scripts import bsub, sbatch
+from hvd_kernel.jobs.readers import (
+    batch_scripts,
+    gradient,
+    hostfile,
+    kubernetes_jobs,
+    mpirun,
+    polyaxon,
+    riseml,
+    sge,
+    stack,
+)
 from hvd_kernel.jobs.spec import JobError, JobSpec
 
 File = Callable[[str], str | None]
@@ -32,14 +40,16 @@ class FormatReader(NamedTuple):
 
 
 READERS = (
-    FormatReader("slurm", sbatch.matches, sbatch.read, "script"),
-    FormatReader("lsf", bsub.matches, bsub.read, "script"),
+    FormatReader("slurm", batch_scripts.matches_sbatch, batch_scripts.read_sbatch, "script"),
+    FormatReader("lsf", batch_scripts.matches_bsub, batch_scripts.read_bsub, "script"),
     FormatReader("gradient", gradient.matches, gradient.read, "line", names_files=True),
     FormatReader("mpirun", mpirun.matches, mpirun.read, "line", names_files=True),
     FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, "line", names_files=True),
-    FormatReader("job", indexed_job.matches, indexed_job.read, "manifest", is_yaml=True),
-    FormatReader("mpijob", mpijob.matches, mpijob.read, "manifest", is_yaml=True),
-    FormatReader("trainjob", trainjob.matches, trainjob.read, "manifest", is_yaml=True),
+    FormatReader(
+        "job", kubernetes_jobs.matches_indexed_job, kubernetes_jobs.read_indexed_job, "manifest", is_yaml=True
+    ),
+    FormatReader("mpijob", kubernetes_jobs.matches_mpijob, kubernetes_jobs.read_mpijob, "manifest", is_yaml=True),
+    FormatReader("trainjob", kubernetes_jobs.matches_trainjob, kubernetes_jobs.read_trainjob, "manifest", is_yaml=True),
     FormatReader("swarm", stack.matches, stack.read, "stack file", is_yaml=True),
     FormatReader("riseml", riseml.matches, riseml.read, "riseml.yml", is_yaml=True),
     FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read, "polyaxonfile", is_yaml=True),

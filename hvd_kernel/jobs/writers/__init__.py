@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hvd_kernel.jobs.spec import JobError, JobSpec
-from hvd_kernel.jobs.writers import indexed_job, lsf, mpijob, slurm, swarm, trainjob
-from hvd_kernel.jobs.writers.options import OPTION_KINDS, WriterOptions
+from hvd_kernel.jobs.writers import batch, kubernetes, swarm
+from hvd_kernel.jobs.writers.common import OPTION_KINDS, WriterOptions
 
 Writer = Callable[[JobSpec, WriterOptions], str]
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
-        "job": indexed_job.write,
-        "mpijob": mpijob.write,
-        "trainjob": trainjob.write,
+        "job": kubernetes.write_indexed_job,
+        "mpijob": kubernetes.write_mpijob,
+        "trainjob": kubernetes.write_trainjob,
         "swarm": swarm.write,
-        "slurm": slurm.write,
-        "lsf": lsf.write,
+        "slurm": batch.write_slurm,
+        "lsf": batch.write_lsf,
     }
 )
 

@@ -1,4 +1,14 @@
-"""Kubernetes objects as text: quantities, environment, containers with a /dev/shm of a given size, YAML."""
+"""Kubernetes objects as text, and manifests of jobs.
+
+  indexed Job  with a headless Service and a Secret, without operator, ssh and launcher pod; every pod runs the same
+               hvdrun command, which starts the pod's ranks; the rendezvous is at pod 0, NAME-0.NAME
+  MPIJob       of Kubeflow's MPI Operator: hvdrun in the launcher's pod reaches the workers by ssh
+  TrainJob     of Kubeflow Trainer v2: hvdrun in the launcher of an mpi runtime
+
+Sources: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode ;
+https://github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go and pkg/apis/kubeflow/validation ;
+https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go; JobSet's names of pods.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +19,11 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
-from hvd_kernel.jobs import labels
+from hvd_kernel.jobs import labels, lines
 from hvd_kernel.jobs.quantities import binary, cores
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Resources
-from hvd_kernel.jobs.writers.common import SECRETS, whole
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs.writers import common
+from hvd_kernel.jobs.writers.common import SECRETS, WriterOptions, whole
 
 GPU = "nvidia.com/gpu"
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
@@ -134,3 +145,212 @@ def _text(dumper: _Dumper, text: str) -> yaml.Node:
 
 
 _Dumper.add_representer(str, _text)
+
+
+_INSTANCE = "app.kubernetes.io/instance"
+
+
+def write_indexed_job(spec: JobSpec, options: WriterOptions) -> str:
+    """Return the objects.
+
+    Raises
+    ------
+    JobError
+        The job has no image or no steps, its pods differ, or its name is invalid in Kubernetes.
+    """
+    shape = common.Shape(spec)
+    pods = len(shape.replicas)
+    name = checked_name(spec, f"-{pods - 1}", "Job")
+    port = options.port or (spec.rendezvous.port if spec.rendezvous else 0) or common.PORT
+    variables = {"HVD_JOB_NAME": name, "HVD_JOB_SERVICE": name, "HVD_JOB_SIZE": str(pods), "HVD_JOB_PORT": str(port)}
+    variables["HVD_JOB_SLOTS"] = str(shape.filled("Job", "pod"))
+    objects = [_service(name, port), _indexed_job(spec, shape, name, variables, options)]
+    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec)]
+    notes += [*common.kept_secret(spec, f"the Secret {name}-secret has it"), *_moved(spec, name)]
+    how = [f"  kubectl apply -f FILE && kubectl logs -f -l {_INSTANCE}={name} --prefix --max-log-requests {pods}"]
+    if options.secret:
+        objects.insert(0, _secret(name, common.whole(options.secret, "secret")))
+    else:
+        how.insert(0, f"  {_BY_HAND.format(name=name)}")
+    return common.head(f"{shape.counted('pod')}, without an operator", how, notes) + dumped(objects)
+
+
+_BY_HAND = "kubectl create secret generic {name}-secret --from-literal=HVD_SECRET_KEY=$(openssl rand -hex 32)"
+
+
+def _secret(name: str, value: str) -> dict[str, Any]:
+    meta = {"name": f"{name}-secret"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": meta,
+        "type": "Opaque",
+        "stringData": {"HVD_SECRET_KEY": value},
+    }
+
+
+def _service(name: str, port: int) -> dict[str, Any]:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {_INSTANCE: name}}
+    ports = [{"name": "rendezvous", "port": port}]
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {**spec, "ports": ports}}
+
+
+def _indexed_job(
+    spec: JobSpec, shape: common.Shape, name: str, hvd_variables: dict[str, str], options: WriterOptions
+) -> dict[str, Any]:
+    pods, replica = len(shape.replicas), shape.replicas[0]
+    variables = environment(spec, hvd_variables, ("JOB_COMPLETION_INDEX",))
+    reference = {"secretKeyRef": {"name": f"{name}-secret", "key": "HVD_SECRET_KEY"}}
+    variables.append({"name": "HVD_SECRET_KEY", "valueFrom": reference})
+    script = lines.script(common.steps(spec), 0, spec.interfaces, parts=pods)
+    ranks = container(
+        "ranks",
+        spec,
+        replica.resources,
+        **shell(script),
+        workingDir=common.whole(spec.workdir, "workdir"),
+        env=variables,
+    )
+    pod = {"subdomain": name, "restartPolicy": "Never", "containers": [ranks]}
+    pod["volumes"] = volumes(common.shm_bytes(replica, options))
+    template = {"metadata": {"labels": {_INSTANCE: name}}, "spec": pod}
+    job = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**job, "template": template},
+    }
+
+
+def _moved(spec: JobSpec, name: str) -> list[str]:
+    first_pod = f"{name}-0.{name}"
+    moved = spec.rendezvous is not None and spec.rendezvous.host != first_pod
+    return (
+        [f"the ranks meet at {first_pod}, the first pod, and not at {spec.rendezvous.host}"]
+        if moved and spec.rendezvous
+        else []
+    )
+
+
+LAUNCHERS = ("launcher", "master")
+"""Roles of a first replica that starts the ranks of all replicas and runs ranks itself."""
+
+
+def write_mpijob(spec: JobSpec, options: WriterOptions) -> str:
+    """Return the object.
+
+    Raises
+    ------
+    JobError
+        The job has no image or no steps, its workers differ, or its name is invalid for the operator.
+    """
+    shape = common.Shape(spec)
+    leads = shape.replicas[0].role in LAUNCHERS
+    workers = shape.replicas[leads:]
+    name = checked_name(spec, f"-worker-{max(1, len(workers)) - 1}", "MPIJob")
+    slots = common.alike([_slots_only(replica) for replica in shape.replicas], "MPIJob").slots
+    if workers:
+        common.alike(workers, "MPIJob")
+    specs = {"Launcher": _launcher(spec, shape, leads, options)}
+    if workers:
+        specs["Worker"] = _replicas(len(workers), _worker(spec, workers[0]), workers[0], options)
+    body: dict[str, Any] = {"slotsPerWorker": slots}
+    body |= {"runLauncherAsWorker": True} if leads else {}
+    body |= {"launcherCreationPolicy": "WaitForWorkersReady", "mpiImplementation": "OpenMPI"}
+    body |= {"runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0}, "mpiReplicaSpecs": specs}
+    manifest = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name}, "spec": body}
+    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
+    notes += common.kept_secret(spec, "hvdrun makes one for each run")
+    notes.append("the image needs sshd for the workers and ssh for the launcher")
+    logs = f"  kubectl apply -f FILE && kubectl logs -f -l training.kubeflow.org/job-name={name},"
+    how = [f"{logs}training.kubeflow.org/job-role=launcher"]
+    return common.head(f"{shape.counted('pod')}, by Kubeflow's MPI Operator", how, notes) + dumped([manifest])
+
+
+def rendezvous_notes(spec: JobSpec) -> list[str]:
+    """Return a sentence about the job's rendezvous address, which is not used, if there is one."""
+    rendezvous = spec.rendezvous
+    return [f"the ranks meet where hvdrun says, and not at {rendezvous.host}"] if rendezvous else []
+
+
+def _slots_only(replica: Replica) -> Replica:
+    return Replica(replica.role, replica.index, slots=replica.slots)
+
+
+def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> dict[str, Any]:
+    script = lines.script(common.steps(spec), shape.np, spec.interfaces)
+    required = shape.replicas[0].resources if leads else Resources()
+    ranks = container(
+        "launcher",
+        spec,
+        required,
+        **shell(script),
+        workingDir=common.whole(spec.workdir, "workdir"),
+        env=environment(spec, {}, ("K_MPI_JOB_ROLE",)),
+    )
+    return _replicas(1, ranks, shape.replicas[0], options)
+
+
+def _worker(spec: JobSpec, worker: Replica) -> dict[str, Any]:
+    return container("worker", spec, worker.resources)
+
+
+def _replicas(count: int, container: dict[str, Any], like: Replica, options: WriterOptions) -> dict[str, Any]:
+    shm = volumes(common.shm_bytes(like, options))
+    pod: dict[str, Sequence[Any]] = {"containers": [container], "volumes": shm}
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
+
+
+_LAUNCHER = "-launcher-0-0"
+MOST_IMAGE, MOST_TEXT, MOST_VARIABLES = 500, 65_536, 128
+
+
+def write_trainjob(spec: JobSpec, options: WriterOptions) -> str:
+    """Return the object.
+
+    Raises
+    ------
+    JobError
+        The job has no steps, its replicas differ, or a value is invalid for the Trainer.
+    """
+    shape = common.Shape(spec)
+    nodes = len(shape.replicas)
+    name = checked_name(spec, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
+    trainer: dict[str, Any] = {"image": common.whole(spec.image, "image")} if spec.image else {}
+    trainer |= shell(lines.script(common.steps(spec), shape.np, spec.interfaces, workdir=spec.workdir))
+    trainer |= _filled("env", environment(spec, {}))
+    first = shape.alike("TrainJob")
+    trainer |= {"numNodes": nodes, "numProcPerNode": first.slots}
+    trainer |= _filled("resourcesPerNode", resources(first.resources))
+    _check(trainer)
+    body = {"runtimeRef": {"name": options.runtime}, "trainer": trainer}
+    manifest = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": body,
+    }
+    notes = [*shape.notes, *common.lost(spec, "Kubernetes"), *common.taken_over(spec), *rendezvous_notes(spec)]
+    notes += common.kept_secret(spec, "hvdrun makes one for each run")
+    notes.append(f"the runtime {options.runtime} must have an mpi policy, its nodes hvd_kernel and memory for /dev/shm")
+    how = [f"  kubectl apply -f FILE && kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}"]
+    return common.head(f"{shape.counted('node')}, by Kubeflow's Trainer", how, notes) + dumped([manifest])
+
+
+def _check(trainer: dict[str, Any]) -> None:
+    problems = {
+        f"image: the Trainer takes at most {MOST_IMAGE} characters": len(trainer.get("image", "")) > MOST_IMAGE,
+        f"steps: the Trainer takes at most {MOST_TEXT} characters; put them into a script of the image": any(
+            len(argument) > MOST_TEXT for argument in trainer["args"]
+        ),
+        f"environment: the Trainer takes at most {MOST_VARIABLES} variables": len(trainer.get("env", ()))
+        > MOST_VARIABLES,
+    }
+    problem = next((sentence for sentence, holds in problems.items() if holds), "")
+    if problem:
+        raise JobError(f"{problem}.")
+
+
+def _filled(name: str, value: Any) -> dict[str, Any]:
+    return {name: value} if value else {}

@@ -15,7 +15,7 @@ from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.quantities import binary
 from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common, kubernetes
-from hvd_kernel.jobs.writers.options import WriterOptions
+from hvd_kernel.jobs.writers.common import WriterOptions
 
 GPU = "NVIDIA-GPU"
 _KEY = "HVD_SECRET_KEY=$(cat /run/secrets/hvd_secret_key)\nexport HVD_SECRET_KEY\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.jobs import JobError, JobSpec, Variable, formats
-from hvd_kernel.jobs.tables.gradient import gpus_of
+from hvd_kernel.jobs.readers.gradient import gpus_of
 
 FILE = (Path(__file__).parents[2] / "data" / "gradient.sh").read_text()
 OPTIONS = {

@@ -1,21 +1,90 @@
-"""Pod templates of Kubernetes: the first container's image, command, environment, working directory and resources.
-
-Pod templates have hundreds of fields; those not listed here are not validated.
-"""
+"""Kubernetes objects in a file: find the object of a kind, and check its name and values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hvd_kernel.jobs.documents import Document, Path
+from hvd_kernel.jobs import labels
+from hvd_kernel.jobs.documents import Document, Path, parse_all
 from hvd_kernel.jobs.quantities import quantity
+from hvd_kernel.jobs.readers import script_lines
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
-from hvd_kernel.jobs.readers.scripts import commands
 from hvd_kernel.jobs.spec import Bounds, JobError, Resources, Variable
+
+
+class Meta(msgspec.Struct):
+    """The part of an object's metadata that names a job."""
+
+    name: str = ""
+    generateName: str = ""  # noqa: N815 - Kubernetes' name
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """Common fields of all objects; each kind adds its ``spec``."""
+
+    apiVersion: str  # noqa: N815
+    kind: str
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    status: Any = None
+
+
+def matcher(kind: str) -> Callable[[str, str], bool]:
+    """Return a function that matches files with a top-level object of a kind."""
+    line = re.compile(rf"^[\"'{{]*kind[\"']?[ \t]*:[ \t]*[\"']?{kind}[\"']?[ \t]*(?:[,#}}].*)?$", re.MULTILINE)
+    version = re.compile(r"\bapiVersion[\"']?[ \t]*:")
+    return lambda text, _name: line.search(text) is not None and version.search(text) is not None
+
+
+def only(text: str, name: str, kind: str, version: str) -> Document:
+    """Return the object of a kind.
+
+    Raises
+    ------
+    JobError
+        The file does not have exactly one object of the kind, or its version is not supported.
+    """
+    documents = [doc for doc in parse_all(text, name) if isinstance(doc.value, dict) and doc.value.get("kind") == kind]
+    if len(documents) != 1:
+        raise JobError(
+            f"{name}: one object of kind {kind} is expected, but there are {len(documents)}: split the file."
+        )
+    document = documents[0]
+    if document.value.get("apiVersion") != version:
+        actual = document.value.get("apiVersion")
+        raise document.error(("apiVersion",), f"{actual!r} is not known for kind {kind}: it must be {version}")
+    return document
+
+
+def called(document: Document, meta: Meta, last: str, kind: str) -> str:
+    """Return an object's name.
+
+    Raises
+    ------
+    JobError
+        The name with suffix ``last`` is not a valid name of a pod.
+    """
+    name = meta.name or meta.generateName.rstrip("-")
+    problem = labels.wrong(name, last, kind) if name else "is missing: the pods are called by it"
+    if problem:
+        raise document.error(("metadata", "name"), problem)
+    return name
+
+
+def one_of(document: Document, path: Path, value: str | None, allowed: Sequence[str]) -> None:
+    """Check a field with a fixed set of values; None stands for a missing field.
+
+    Raises
+    ------
+    JobError
+        The value is not allowed.
+    """
+    if value is not None and value not in allowed:
+        raise document.error(path, f"{value!r} is not known: it must be one of {', '.join(allowed)}")
+
 
 Amounts = dict[str, str | int | float]
 
@@ -122,7 +191,7 @@ def run(document: Document, path: Path, container: Container) -> tuple[MpirunLin
     """
     words = [literal(word) for word in (container.command or []) + (container.args or [])]
     try:
-        line = commands.of_words(words, document.name)
+        line = script_lines.of_words(words, document.name)
     except JobError as error:
         raise document.error((*path, "command"), str(error).removeprefix(f"{document.name}: ")) from None
     variables, ignored = [], []

@@ -1,4 +1,8 @@
-"""Launcher lines of scripts and containers (srun, mpirun, horovodrun, hvdrun), parsed to steps, ranks and variables.
+"""Lines of batch scripts: directives in the head, and the body.
+
+Directives are ``#SBATCH --nodes=2`` or ``#BSUB -n 8``. Of the body, launcher lines (srun, mpirun, horovodrun, hvdrun;
+also of containers) are parsed to steps, ranks and variables; variables and the working directory are read; other lines
+become warnings.
 
 Terms.
   line   a parsed launcher line (hvd_kernel.jobs.readers.mpirun.MpirunLine)
@@ -8,17 +12,85 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.documents import Document, Path
+from hvd_kernel.jobs.quantities import size
 from hvd_kernel.jobs.readers import mpirun
 from hvd_kernel.jobs.readers.mpirun import MpirunLine
 from hvd_kernel.jobs.shell_words import ShellWord, refuse_operators, words
-from hvd_kernel.jobs.spec import JobError, Replica
+from hvd_kernel.jobs.spec import JobError, Replica, Variable
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,5}|0", re.ASCII)
+
+
+class Directive(NamedTuple):
+    """A flag: its name without dashes, its value, and its position."""
+
+    flag: str
+    value: str
+    where: str
+
+    def error(self, problem: str) -> JobError:
+        """Return an error about this flag."""
+        return JobError(f"{self.where}: {self.flag} {self.value!r} {problem}.")
+
+    def count(self, low: int = 1) -> int:
+        """Return the value as an integer.
+
+        Raises
+        ------
+        JobError
+            The value is not an integer, or is below ``low``.
+        """
+        if not _NUMBER.fullmatch(self.value) or int(self.value) < low:
+            raise self.error(f"must be a whole number, at least {low}")
+        return int(self.value)
+
+    def bytes(self, unit: int) -> int:
+        """Return the value as bytes of memory; a plain number is in units of ``unit`` bytes.
+
+        Raises
+        ------
+        JobError
+            The value is not an amount of memory.
+        """
+        try:
+            return size(self.value, unit=unit)
+        except ValueError as error:
+            raise JobError(f"{self.where}: {self.flag}: {error}.") from None
+
+
+class Head(dict[str, Directive]):
+    """The flags of a component by name; the last of duplicate flags takes precedence, as in schedulers."""
+
+    def text(self, name: str) -> str:
+        """Return a flag's value, or an empty string."""
+        return self[name].value if name in self else ""
+
+
+def of(text: str, mark: str, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the position and the words of each directive, up to the first command.
+
+    Raises
+    ------
+    JobError
+        A quote is not closed.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(mark):
+            where = f"{name}:{number}: {mark}"
+            try:
+                yield where, shlex.split(line[len(mark) :], comments=True)
+            except ValueError as error:
+                raise JobError(f"{where}: {str(error).lower()}: close it.") from None
+        elif line.strip() and not line.lstrip().startswith("#"):
+            return
+
 
 _T = TypeVar("_T")
 
@@ -193,3 +265,49 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return []
+
+
+_EXPORT = re.compile(r"export\s+[A-Za-z_]", re.ASCII)
+_SHOWN = 60
+
+
+class _Parsed(NamedTuple):
+    started: list[MpirunLine]
+    variables: dict[str, str | None]
+    warnings: list[str]
+
+
+def read_body(text: str, name: str, slots: int) -> MpirunLine:
+    """Parse the lines and merge them; ``slots`` is the number of ranks for which the head reserves resources.
+
+    Raises
+    ------
+    JobError
+        A launcher's flag is unknown, or a quote is not closed.
+    """
+    parsed, workdir = _Parsed([], {}, []), ""
+    for number, line in lines.logical(text, name):
+        if folder := moved(line):
+            workdir = folder
+        elif not is_ours(line):
+            _parse(line, f"{name}:{number}", parsed)
+    merged = together(parsed.started, slots)
+    of_launchers = {variable.name: variable.value for variable in merged.environment}
+    return msgspec.structs.replace(
+        merged,
+        environment=tuple(Variable(key, value) for key, value in (parsed.variables | of_launchers).items()),
+        workdir=workdir or merged.workdir,
+        warnings=(*merged.warnings, *parsed.warnings),
+    )
+
+
+def _parse(line: str, where: str, parsed: _Parsed) -> None:
+    if _EXPORT.match(line) and not expands(line):
+        for word in shlex.split(line)[1:]:
+            name, equals, value = word.partition("=")
+            parsed.variables[name] = value if equals else None
+    elif starts_ranks(line.removeprefix("exec ")):
+        parsed.started.append(of_line(line, where))
+    else:
+        shown = line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
+        parsed.warnings.append(f"{where}: `{' '.join(shown.split())}` is ignored: it is run once, not by the ranks")

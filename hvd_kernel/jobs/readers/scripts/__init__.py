@@ -1,1 +1,0 @@
-"""Batch scripts: the directives in the head (#SBATCH, #BSUB), and the lines that start ranks."""

@@ -1,0 +1,226 @@
+"""Batch scripts of LSF (#BSUB lines) and Slurm (#SBATCH lines), with an hvdrun line for each step.
+
+In an LSF job hvdrun starts its agents with jsrun if available, otherwise with ssh.
+Sources: IBM Spectrum LSF 10.1, command reference: bsub -n, -R (span, rusage, affinity), -hl, -M, -gpu;
+https://slurm.schedmd.com/sbatch.html and heterogeneous_jobs.html; tested with Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from hvd_kernel.jobs import lines
+from hvd_kernel.jobs.lines import quoted
+from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs.writers import common
+from hvd_kernel.jobs.writers.common import WriterOptions
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def word(text: str, field: str) -> str:
+    """Quote a text as a word on a single line.
+
+    Raises
+    ------
+    JobError
+        The text has a newline or another control character.
+    """
+    if "\n" in text:
+        raise JobError(f"{field}: {text!r} has a line end: a script's head takes it in one line.")
+    return quoted(checked(text, field))
+
+
+def checked(text: str, field: str) -> str:
+    """Return a text after checking it for control characters.
+
+    Raises
+    ------
+    JobError
+        The text has a control character.
+    """
+    match = _CONTROL.search(text)
+    if match:
+        raise JobError(
+            f"{field}: {text!r} has the control character {match[0]!r}, which no script can hold: leave it out."
+        )
+    return text
+
+
+def script_body(spec: JobSpec, commands: Sequence[str]) -> str:
+    """Return the lines of the script: exported variables, then the commands of the steps.
+
+    Raises
+    ------
+    JobError
+        The name of a variable is invalid in a shell, or a text has a control character.
+    """
+    exports = []
+    for variable in spec.environment:
+        if not _IDENTIFIER.fullmatch(variable.name):
+            raise JobError(f"environment: a script takes no variable {variable.name!r}: rename it, or leave it out.")
+        if variable.name in common.SECRETS:
+            continue
+        value = "" if variable.value is None else f"={quoted(checked(variable.value, variable.name))}"
+        exports.append(f"export {variable.name}{value}")
+    return "".join(f"{line}\n" for line in (*exports, *(checked(line, "steps") for line in commands)))
+
+
+def lost(spec: JobSpec) -> list[str]:
+    """Return a sentence for each setting that a batch script does not support."""
+    image = [f"the image {spec.image} is left out: ranks run in the environment of the cluster"] if spec.image else []
+    return image + common.kept_secret(spec, "each run has one of its own")
+
+
+def rendezvous_notes(spec: JobSpec) -> list[str]:
+    """Return sentences about the rendezvous and the interfaces of ranks that srun starts."""
+    sentences = {
+        "the ranks meet at the first node": spec.rendezvous is not None,
+        f"interfaces {', '.join(spec.interfaces)} left out: HVD_TCP_INTERFACE names one": bool(spec.interfaces),
+    }
+    return [sentence for sentence, holds in sentences.items() if holds]
+
+
+def write_lsf(spec: JobSpec, _options: WriterOptions) -> str:
+    """Return the script.
+
+    Raises
+    ------
+    JobError
+        The job has no steps, its hosts differ, or a text has a control character.
+    """
+    shape = common.Shape(spec)
+    replica = shape.alike("LSF job")
+    notes = [*shape.notes, *common.lost(spec, "LSF"), *lost(spec)]
+    if spec.rendezvous is not None:
+        notes.append("the ranks meet where hvdrun says")
+    values = {"-J": spec.name, "-cwd": spec.workdir}
+    directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
+    directives += [f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes)]
+    body = script_body(spec, [lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
+    comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], notes)
+    return f"#!/bin/bash\n{comment}{''.join(f'#BSUB {directive}' + chr(10) for directive in directives)}set -e\n{body}"
+
+
+def _resources(replica: Replica, notes: list[str]) -> list[str]:
+    required, directives = replica.resources, []
+    cpu = common.top(required.cpu)
+    if cpu is not None:
+        directives.append(f'-R "affinity[core({_cores(cpu, replica, notes)})]"')
+    if required.memory_bytes.request is not None:
+        directives.append(f'-R "rusage[mem={common.mebibytes(required.memory_bytes.request, "memory", notes)}MB/host]"')
+    if required.memory_bytes.limit is not None:
+        directives.append(f"-hl -M {common.mebibytes(required.memory_bytes.limit, 'memory', notes)}MB")
+    if required.gpus is not None:
+        directives += [f'-gpu "num={required.gpus}/host"'] if required.gpus else []
+    if (
+        required.cpu.request is not None
+        and required.cpu.limit is not None
+        and required.cpu.request != required.cpu.limit
+    ):
+        notes.append("of cpu the limit is asked for: what LSF gives is both request and limit")
+    return directives
+
+
+def _cores(cpu: float, replica: Replica, notes: list[str]) -> int:
+    per_rank = max(1, math.ceil(cpu / replica.slots))
+    if per_rank * replica.slots != cpu:
+        notes.append(f"{cpu:g} cores for {replica.slots} ranks became {per_rank} for each: LSF counts whole ones")
+    return per_rank
+
+
+_KEY = """\
+# Ranks of several nodes know each other by it.
+HVD_SECRET_KEY=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
+export HVD_SECRET_KEY
+"""
+
+Group = Sequence[Replica]
+
+
+def write_slurm(spec: JobSpec, _options: WriterOptions) -> str:
+    """Return the script.
+
+    Raises
+    ------
+    JobError
+        The job has no steps, or a text has a control character.
+    """
+    shape = common.Shape(spec)
+    groups = [list(same) for _, same in groupby(shape.replicas, lambda replica: (replica.slots, replica.resources))]
+    if shape.np and len(groups) > 1:
+        groups = _trimmed(groups, shape)
+    notes = [*shape.notes, *common.lost(spec, "Slurm"), *lost(spec), *rendezvous_notes(spec)]
+    directives = _job(spec)
+    for number, group in enumerate(groups):
+        directives += ["hetjob"] if number else []
+        directives += _component(group, _filled(groups), notes)
+    body = script_body(spec, [f"{_srun(groups, shape)} {lines.wrapped(step)}" for step in common.steps(spec)])
+    comment = common.head(f"{shape.counted('node')}, by Slurm", ["  sbatch FILE"], notes)
+    head = "".join(f"#SBATCH {directive}\n" for directive in directives)
+    return f"#!/bin/bash\n{comment}{head}set -e\n{_KEY if len(shape.replicas) > 1 else ''}{body}"
+
+
+def _job(spec: JobSpec) -> list[str]:
+    values = {"--job-name": spec.name, "--chdir": spec.workdir}
+    return [f"{flag}={word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
+
+
+def _trimmed(groups: list[list[Replica]], shape: common.Shape) -> list[list[Replica]]:
+    """Return groups with the slots of the last replica reduced to its ranks: components have tasks, not slots."""
+    last = groups[-1][-1]
+    over = sum(replica.slots for replica in shape.replicas) - shape.size
+    shape.notes.append(
+        f"{last.role} {last.index} has {last.slots - over} of its {last.slots} slots: the others stay free"
+    )
+    alone = Replica(last.role, last.index, slots=last.slots - over, resources=last.resources)
+    return [*groups[:-1], *([groups[-1][:-1]] if len(groups[-1]) > 1 else []), [alone]]
+
+
+def _filled(groups: Sequence[Group]) -> set[str]:
+    """Return the resources that any component requests; Slurm copies missing ones from the first component."""
+    if len(groups) == 1:
+        return set()
+    return {name for group in groups for name, value in _amounts(group[0].resources).items() if value is not None}
+
+
+def _amounts(resources: Resources) -> dict[str, float | None]:
+    return {"cpu": common.top(resources.cpu), "memory": common.top(resources.memory_bytes), "gpus": resources.gpus}
+
+
+def _component(group: Group, elsewhere: set[str], notes: list[str]) -> list[str]:
+    first = group[0]
+    amounts = _amounts(first.resources)
+    directives = [f"--nodes={len(group)}", f"--ntasks-per-node={first.slots}"]
+    if amounts["cpu"] is not None or "cpu" in elsewhere:
+        directives.append(f"--cpus-per-task={_cpus(first, notes)}")
+    if amounts["memory"] or "memory" in elsewhere:
+        directives.append(f"--mem={common.mebibytes(amounts['memory'] or 0, 'memory', notes)}M")
+    if amounts["gpus"] is not None or "gpus" in elsewhere:
+        directives.append(f"--gpus-per-node={first.resources.gpus or 0}")
+    for name, bounds in (("cpu", first.resources.cpu), ("memory", first.resources.memory_bytes)):
+        if bounds.limit is not None and bounds.request is not None and bounds.request != bounds.limit:
+            notes.append(f"of {name} the limit is asked for: what Slurm gives is both request and limit")
+    return directives
+
+
+def _cpus(replica: Replica, notes: list[str]) -> int:
+    cpu = common.top(replica.resources.cpu) or replica.slots
+    per_rank = max(1, math.ceil(cpu / replica.slots))
+    if per_rank * replica.slots != cpu:
+        notes.append(f"{cpu:g} cores for {replica.slots} ranks became {per_rank} for each: Slurm counts whole ones")
+    return per_rank
+
+
+def _srun(groups: Sequence[Group], shape: common.Shape) -> str:
+    """Return srun with the flags that it does not inherit from the script's head."""
+    if len(groups) > 1:  # flags would apply to all components: let each task use all cores of its component
+        return f"srun --het-group=0-{len(groups) - 1} --cpu-bind=none"
+    first = groups[0][0]
+    cores = [] if common.top(first.resources.cpu) is None else [f"--cpus-per-task={_cpus(first, [])}"]
+    partly = [f"--ntasks={shape.np}", f"--distribution=plane={first.slots}"] if shape.np else []  # node by node
+    return " ".join(["srun", *cores, *partly])
