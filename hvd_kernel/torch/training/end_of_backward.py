@@ -7,6 +7,7 @@ Autograd has one list of callbacks for each pass. A pass within another one (a c
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -40,10 +41,8 @@ class _Pass:
 _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()  # by autograd's number
 
 
-def current_pass() -> int:
-    """Return autograd's number of the backward pass that this thread works at, -1 if it does not."""
-    number: int = torch._C._current_graph_task_id()  # noqa: SLF001 - as torch's checkpointing
-    return number
+current_pass: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001 - as torch's checkpointing
+"""Return autograd's number of the backward pass that this thread works at, -1 if it does not."""
 
 
 def notify(reducer: _Reducer) -> None:

@@ -36,16 +36,17 @@ from hvd_kernel.torch import dispatch
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.training import buckets, end_of_backward
 from hvd_kernel.torch.training.agreement import Agreement
+from hvd_kernel.torch.training.end_of_backward import current_pass
 from hvd_kernel.torch.training.slots import (
     UNKNOWN,
     Group,
+    Home,
     Homes,
     ReducerSettings,
     Slot,
     move_in,
     nothing_sparse,
     set_places,
-    uses_of,
     wire,
 )
 
@@ -103,7 +104,8 @@ class Reducer:
         self._unfinished = False  # operations were started since the last agreement
         self._closed = False  # all slots are started, and all ranks know
         self._finished_some = False  # in this round
-        self._pass = self._notified = -1  # autograd's numbers of backward passes: looked at, and whose end is awaited
+        self._pass = self._notified = -1  # autograd's numbers of backward passes: checked, and whose end is awaited
+        self._begun = False  # a slot was seen or started since the last rewind
         self._misfits = False  # a home does not fit its parameter, on some rank
         self._generation = session.generation()
         self.add(named)
@@ -159,19 +161,21 @@ class Reducer:
 
     def on_gradient(self, slot: Slot) -> None:
         """Count a backward pass; start the operation after the last one. Called in the middle of backward."""
-        self.forget_if_reset()
-        if self._finished_some or slot.started:
+        number = current_pass()
+        if number != self._pass:
+            self._pass = number
             self._begin_pass(slot)
+        if slot.started:
+            self._begin_again(slot)
         grad = slot.param.grad
         assert grad is not None
         if grad.requires_grad:
             raise AssertionError("backward(create_graph=True) is not supported: gradients are reduced in place.")
         if slot.frozen:
             self._take_in_unfrozen()
-        slot.seen = True
+        slot.seen = self._begun = True
         slot.left -= 1
         if slot.left == 0:
-            number = end_of_backward.current_pass()
             if number != self._notified:
                 self._notified = number
                 end_of_backward.notify(self)
@@ -183,16 +187,16 @@ class Reducer:
         A step that a GradScaler skipped ends so. All ranks decide alike, whichever gradient comes first: before any
         operation of this backward pass is started.
         """
-        number = end_of_backward.current_pass()
-        if number != self._pass:
-            self._pass = number
+        self.forget_if_reset()
+        if self._finished_some:
             finished = [slot for slot in self.slots if slot.finished and slot.sent is not None and slot is not first]
             if finished and all(slot.is_gone() for slot in finished):
                 self._begin_round()
-        if not first.started:
-            return
-        if not first.finished or not first.is_dropped(averages=self.averages()):
-            raise AssertionError(too_many_passes(first.name, self.passes))
+
+    def _begin_again(self, slot: Slot) -> None:
+        """Begin a new round with a slot that was started in this one, if the user dropped its gradient."""
+        if not slot.finished or not slot.is_dropped(averages=self.averages()):
+            raise AssertionError(too_many_passes(slot.name, self.passes))
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -253,7 +257,7 @@ class Reducer:
             Gradients are being reduced: in the middle of a backward pass, or after one that has failed.
         """
         self.forget_if_reset()
-        if any(slot.started and not slot.finished for slot in self.slots):
+        if self._begun and any(slot.started and not slot.finished for slot in self.slots):
             raise AssertionError(ZERO_GRAD_RACE)
         self.rewind()
 
@@ -270,13 +274,22 @@ class Reducer:
                 wait()
         self.rewind()
 
+    def set_passes(self, passes: int) -> None:
+        """Sum the gradients of this many backward passes from now on; between two rounds."""
+        self.passes = passes
+        for slot in self.slots + self._frozen:
+            slot.left = passes
+
     def rewind(self) -> None:
         """Begin a new round."""
+        if not self._begun:
+            return
         for slot in self.slots:
             slot.rewind(self.passes)
         for group in self.groups:
             group.rewind()
         self.homes.arrived.clear()
+        self._begun = False
         self._in_flight = []
         self._unfinished = self._closed = self._finished_some = False
 
@@ -295,7 +308,7 @@ class Reducer:
 
     def start(self, slot: Slot) -> None:
         """Send a gradient on its way."""
-        slot.started = self._unfinished = True
+        slot.started = self._unfinished = self._begun = True
         if self.homes.wanted and not self.homes.decided:
             self.homes.arrived.append(slot.name)
         sparse_dims = self._sparse_dims(slot)
@@ -384,6 +397,9 @@ class Reducer:
         return failure
 
     def _finish(self, slot: Slot, result: Any) -> None:
+        slot.finished = self._finished_some = True
+        if slot.home is not None and slot.home.is_cpu and not (slot.away or slot.was_sparse or slot.made_up):
+            return  # reduced where it lies: ``watch`` remembers it already
         param = slot.param
         if slot.sparse_sum is not None:
             param.grad = result
@@ -394,7 +410,6 @@ class Reducer:
         if slot.made_up and not param.requires_grad:
             param.grad = None  # frozen after the optimizer was made: it must not decay or drift
         slot.wire = slot.ctx = slot.sparse_sum = None
-        slot.finished = self._finished_some = True
         slot.watch()
 
     # What all ranks must know alike.
@@ -476,7 +491,7 @@ class Reducer:
                 warnings.warn(f"Gradients are not in shared memory: {error}", stacklevel=2)
             return
         for slot, home in zip(slots, homes, strict=True):
-            slot.home, slot.home_uses, slot.sparse_dims = home, uses_of(home), 0
+            slot.home, slot.sparse_dims = Home(home), 0
         alone = [slot for slot in slots if slot.group is None]
         for run in buckets.runs([slot.param for slot in alone]):
             members = [alone[i] for i in run]

@@ -32,7 +32,34 @@ class ReducerSettings:
     process_set: ProcessSet
 
 
-@dataclass(eq=False)
+class Home:
+    """A gradient's place in shared memory, with the attributes that are compared for every gradient."""
+
+    __slots__ = ("_device", "_dtype", "_pointer", "_shape", "_storage", "_stride", "_uses", "is_cpu", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.is_cpu = tensor.is_cpu
+        self._dtype, self._shape, self._device = tensor.dtype, tensor.shape, tensor.device
+        self._pointer, self._stride = tensor.data_ptr(), tensor.stride()
+        self._storage: Any = tensor.untyped_storage()
+        self._uses: int = _USE_COUNT(self._storage._cdata)  # noqa: SLF001 - see uses_of
+
+    def contains(self, grad: Tensor) -> bool:
+        """Return whether the gradient lies here."""
+        return grad.data_ptr() == self._pointer and grad.stride() == self._stride
+
+    def fits(self, param: Tensor) -> bool:
+        """Return whether a gradient of this parameter has the home's type, shape and device."""
+        return param.dtype is self._dtype and param.shape == self._shape and param.device == self._device
+
+    def is_held(self) -> bool:
+        """Return whether tensors or arrays of the user's use this memory."""
+        uses: int = _USE_COUNT(self._storage._cdata)  # noqa: SLF001 - see uses_of
+        return uses > self._uses
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Slot:
     """One parameter."""
 
@@ -40,8 +67,7 @@ class Slot:
     name: str
     left: int
     group: Group | None = None
-    home: Tensor | None = None
-    home_uses: int = 0  # of its memory, by tensors of ours
+    home: Home | None = None
     frozen: bool = False  # not trained so far
     sparse_dims: int = UNKNOWN  # of its gradients, once a rank has had one; 0: dense
     seen: bool = False  # autograd delivered a gradient in this round
@@ -71,9 +97,10 @@ class Slot:
         Views of one tensor count changes together: what is a part of the user's tensor may change with other parts.
         """
         sent = self.sent = self.param.grad
-        at_home = self.home is not None and not self.away
-        counts = sent is not None and (at_home or not sent._is_view())  # noqa: SLF001 - as autograd does
-        self.version = sent._version if sent is not None and counts else UNKNOWN  # noqa: SLF001 - as autograd does
+        if sent is None or ((self.home is None or self.away) and sent._is_view()):  # noqa: SLF001 - as autograd does
+            self.version = UNKNOWN
+        else:
+            self.version = sent._version  # noqa: SLF001 - as autograd does
 
     def is_changed(self) -> bool:
         """Tell whether the gradient was replaced or written to since ``watch``."""
@@ -148,26 +175,18 @@ def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
     param, home = slot.param, slot.home
     assert home is not None
     grad = param.grad
-    if grad is not None and not grad.is_sparse and _is_at_home(grad, home):
+    dense = grad is not None and not grad.is_sparse
+    if grad is not None and dense and home.contains(grad):
         return None
-    slot.misfit = not _fits(home, param)
-    held = uses_of(home) > slot.home_uses or (grad is not None and not grad.is_sparse and uses_of(grad) > _USES_ALONE)
-    slot.away = slot.misfit or held
+    slot.misfit = not home.fits(param)
+    slot.away = slot.misfit or home.is_held() or (grad is not None and dense and uses_of(grad) > _USES_ALONE)
     if grad is None:
         slot.made_up = True
-        grad = torch.zeros_like(param) if slot.away else home.zero_()
-    elif grad.is_sparse:
+        grad = torch.zeros_like(param) if slot.away else home.tensor.zero_()
+    elif not dense:
         grad, slot.was_sparse = grad.to_dense(), True
-    param.grad = grad if slot.away else home.detach()  # a tensor of its own: the user may give it other memory
-    return None if slot.away or grad is home else (home, grad)
-
-
-def _is_at_home(grad: Tensor, home: Tensor) -> bool:
-    return grad.data_ptr() == home.data_ptr() and grad.stride() == home.stride()
-
-
-def _fits(home: Tensor, param: Tensor) -> bool:
-    return home.dtype == param.dtype and home.device == param.device and home.shape == param.shape
+    param.grad = grad if slot.away else home.tensor.detach()  # its own tensor: the user may give it other memory
+    return None if slot.away or grad is home.tensor else (home.tensor, grad)
 
 
 def uses_of(tensor: Tensor) -> int:
@@ -192,14 +211,14 @@ def set_places(bucket: Group) -> None:
     """Say where the homes of a bucket lie, and on a device behind which stream; kept, as it takes milliseconds."""
     first = bucket.slots[0].home
     assert first is not None
-    stream = 0 if first.is_cpu else devices.current_stream(first)
+    stream = 0 if first.is_cpu else devices.current_stream(first.tensor)
     if not bucket.places or stream != bucket.stream:
         bucket.places, bucket.stream = tuple(map(_place, bucket.slots)), stream
 
 
 def _place(slot: Slot) -> InOut:
-    home = slot.home
-    assert home is not None
+    assert slot.home is not None
+    home = slot.home.tensor
     pointer = home.data_ptr()
     place = (pointer, pointer, home.shape, NUMBERS[home.dtype])
     return place if home.is_cpu else devices.with_device(place, home)

@@ -49,8 +49,7 @@ class OptimizerMixin(torch.optim.Optimizer):
         """Change it, between two steps."""
         check_passes(passes)
         self._reducer.abandon()
-        self._reducer.passes = passes
-        self._reducer.rewind()
+        self._reducer.set_passes(passes)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and with them what backward passes have counted; not while they are being reduced."""

@@ -315,7 +315,7 @@ def kept() -> bool:
         optimizer.zero_grad()
         p.sum().backward()
         optimizer.step()
-    return bool(p.grad.data_ptr() == optimizer._reducer.slots[0].home.data_ptr()) if size > 1 else True
+    return bool(p.grad.data_ptr() == optimizer._reducer.slots[0].home.tensor.data_ptr()) if size > 1 else True
 
 
 @pytest.mark.parametrize("layout", [(2, "shm"), pytest.param((4, "shm"), marks=pytest.mark.nightly)])
@@ -342,7 +342,7 @@ def converted() -> None:
             same(net.weight.grad, torch.full((2, 3), mean, dtype=net.weight.dtype), f"step {step}")
             optimizer.step()
         homes = [slot.home for slot in optimizer._reducer.slots]
-        assert all(home is None or home.dtype == dtype for home in homes)
+        assert all(home is None or home.tensor.dtype == dtype for home in homes)
         assert size == 1 or ranks_share() is (homes[0] is not None)
     w = torch.nn.Parameter(torch.zeros(4))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), [("w", w)])

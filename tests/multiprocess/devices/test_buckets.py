@@ -141,14 +141,14 @@ def in_place() -> bool:
         model(batch(step)).square().sum().backward()
         optimizer.step()
     slots = optimizer._reducer.slots
-    assert all(slot.param.grad.data_ptr() == slot.home.data_ptr() for slot in slots)
-    places = sorted(slot.home.data_ptr() for slot in slots)
-    sizes = sum(-(-slot.home.nbytes // 64) * 64 for slot in slots)
+    assert all(slot.param.grad.data_ptr() == slot.home.tensor.data_ptr() for slot in slots)
+    places = sorted(slot.home.tensor.data_ptr() for slot in slots)
+    sizes = sum(-(-slot.home.tensor.nbytes // 64) * 64 for slot in slots)
     assert places[-1] - places[0] < sizes
-    assert slots[-1].home.data_ptr() < slots[0].home.data_ptr(), "the last layer's gradients come first"
+    assert slots[-1].home.tensor.data_ptr() < slots[0].home.tensor.data_ptr(), "the last layer's gradients come first"
     saved = io.BytesIO()
     torch.save(slots[1].param.grad, saved)
-    assert saved.tell() < slots[1].home.nbytes + 4096, "a gradient is saved without its neighbours"
+    assert saved.tell() < slots[1].home.tensor.nbytes + 4096, "a gradient is saved without its neighbours"
     twin = copy.deepcopy(model)
     assert all(p.grad is None or p.grad.data_ptr() not in places for p in twin.parameters())
     assert reducer is not optimizer._reducer
