@@ -51,9 +51,11 @@ TEST_CASE("table: tensors that the core cannot take are named, with the remedy")
           "tensor 0 of x is not contiguous; make a contiguous copy");
     CHECK(sentence([&](Sum& sum) { sum.out.strides = strides.data(); }) ==
           "output 0 of x is not contiguous; make a contiguous copy");
-    CHECK(sentence([](Sum& sum) { sum.in.dtype = {kDLUInt, 32, 1}; }) ==
-          "tensor 0 of x has elements of type uint32, which the core does not know; cast it to "
+    CHECK(sentence([](Sum& sum) { sum.in.dtype = {kDLUInt, 128, 1}; }) ==
+          "tensor 0 of x has elements of type uint128, which the core does not know; cast it to "
           "another type");
+    CHECK(sentence([](Sum& sum) { sum.in.dtype = sum.out.dtype = {kDLUInt, 32, 1}; }) ==
+          "allreduce of uint32 with op Sum is not available (x): cast it to int64");
     CHECK(sentence([](Sum& sum) { sum.in.dtype = {kDLFloat, 32, 4}; }) ==
           "tensor 0 of x has elements of type float32 in vectors of 4, which the core does not "
           "know; cast it to another type");
