@@ -165,7 +165,7 @@ class CellRejoin:
 
     def _track(self, done: Respawned) -> None:
         """Have fresh ranks track what the others do."""
-        tracking.tell_fresh(self._ask, self._session.n, done.ranks)
+        tracking.copy_run(self._ask, self._session.n, done.ranks)
 
     def _ask(self, handler: str, ranks: Sequence[int] | None, content: dict[str, Any]) -> Any:
         """Ask ranks at once, also those that wait in the cell."""

@@ -112,7 +112,7 @@ def resize(
         done = session.resize(n, drop, restore=restore, progress=progress)
     except KeyboardInterrupt:
         raise Interrupted(interrupted(before, n, session.n)) from None
-    tracking.tell_fresh(session.ask, session.n, done.given.ranks)
+    tracking.copy_run(session.ask, session.n, done.given.ranks)
     earlier = dict(samples)
     samples.clear()
     samples.update({now: earlier[rank] for rank, now in done.numbers.items() if rank in earlier})

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.bench import other_mpis
-from hvd_kernel.bench.bandwidth_picture import picture
-from hvd_kernel.bench.report import OURS, Result, nbytes_of, table
+from hvd_kernel.bench.report import OURS, Result, nbytes_of, picture, table
 from hvd_kernel.bench.start import run_ranks, variables
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import die_with_parent

@@ -10,8 +10,7 @@ from functools import reduce
 
 import torch
 
-from hvd_kernel.bench.api import hvd
-from hvd_kernel.bench.contenders import Contender
+from hvd_kernel.bench.contenders import Contender, hvd
 
 _SAMPLE_S = 0.02  # approximate duration of a sample
 _MOST_CALLS = 1000

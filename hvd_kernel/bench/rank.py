@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hvd_kernel.bench.api import hvd
-from hvd_kernel.bench.contenders import contenders
+from hvd_kernel.bench.contenders import contenders, hvd
 from hvd_kernel.bench.measure import Case, measure
 from hvd_kernel.bench.report import as_json, results
 

@@ -53,6 +53,7 @@ TABLE = {  # a module and those below it; the longest match counts
     "horovod.data": "hvd_kernel.data",
     "horovod.ray": "hvd_kernel.ray",
     "horovod.spark": "hvd_kernel.spark",
+    "horovod.spark.lightning.legacy": "hvd_kernel.spark.lightning.remote",
     "horovod.spark.task": "hvd_kernel.spark.task",
     "horovod.common.process_sets": "hvd_kernel.core.process_sets",
     "horovod.common.elastic": "hvd_kernel.elastic",

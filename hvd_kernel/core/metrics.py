@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 from hvd_kernel import tracking
 from hvd_kernel.core import ops, session
 from hvd_kernel.errors import Mismatch
-from hvd_kernel.tracking import reduced
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.tracking.sink import FILE, MODEL
 
 MAX_NAMES = 256
@@ -98,7 +99,7 @@ def log(
     rows = _gathered(numbers, at)
     if tracker.writes():
         tracker.log(
-            tracking.Point(reduced.values(sorted(numbers), rows, per_rank=per_rank or tracker.choice.per_rank), at)
+            tracking.Point(reduce_values(sorted(numbers), rows, per_rank=per_rank or tracker.choice.per_rank), at)
         )
 
 
@@ -246,7 +247,7 @@ def _gathered(numbers: Mapping[str, float], step: int | None) -> dict[int, Seque
 
 
 def _differ(names: list[str], step: int | None) -> Mismatch:
-    return Mismatch(reduced.difference(ops.allgather_object((names, step), "hvd.log.names")))
+    return Mismatch(names_difference(ops.allgather_object((names, step), "hvd.log.names")))
 
 
 def begin_cell() -> None:
@@ -283,3 +284,29 @@ def reset() -> None:
 
 
 tracking.know_rank(lambda: session.rank() if session.is_initialized() else tracking.rank_of(os.environ))
+
+
+def reduce_values(names: Sequence[str], rows: Mapping[int, Sequence[float]], *, per_rank: bool) -> dict[str, float]:
+    """Return the mean of each column of ``rows``, with ``per_rank`` also each rank's value as ``name/rank_3``."""
+    means = {name: mean([row[column] for row in rows.values()]) for column, name in enumerate(names)}
+    if not per_rank:
+        return means
+    return means | {f"{name}/rank_{rank}": row[i] for i, name in enumerate(names) for rank, row in rows.items()}
+
+
+def mean(numbers: Sequence[float]) -> float:
+    """Return the exactly rounded mean; with infinities and NaN, the mean in floating point."""
+    try:
+        return float(sum(map(Fraction, numbers)) / len(numbers))
+    except (OverflowError, ValueError):  # infinities and NaN are no fractions
+        return sum(number / len(numbers) for number in numbers)
+
+
+def names_difference(logged: Iterable[tuple[Sequence[str], int | None]]) -> str:
+    """Return an error message that lists the ranks by what they logged; ``logged`` has the names and step by rank."""
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, (names, step) in enumerate(logged):
+        text = (", ".join(names) or "nothing") + ("" if step is None else f" at step {step}")
+        ranks_by_text.setdefault(text, []).append(rank)
+    groups = "; ".join(f"{rank_list(ranks)}: {text}" for text, ranks in ranks_by_text.items())
+    return f"hvd.log: ranks log different names or steps. {groups}. Every rank has to log the same."

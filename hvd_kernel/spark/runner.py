@@ -15,7 +15,7 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.in_notebook import panel
 from hvd_kernel.launch.run.in_processes import in_engine
-from hvd_kernel.spark import connect
+from hvd_kernel.spark import stage
 from hvd_kernel.spark.stage import Stage, active
 
 _START_S = 600.0
@@ -201,7 +201,7 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
 
 def stage_of(context: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:
     """Return a stage of np ranks in a SparkContext, or in a session of Spark Connect."""
-    cls = Stage if _is_context(context) else connect.ConnectStage
+    cls = Stage if _is_context(context) else stage.ConnectStage
     return cls(context, np, nics, barrier=barrier)
 
 
@@ -218,7 +218,7 @@ def default_size() -> int:
 
 def _size(context: Any) -> int:
     """Return the default number of ranks."""
-    return int(context.defaultParallelism) if _is_context(context) else connect.size(context)
+    return int(context.defaultParallelism) if _is_context(context) else stage.size(context)
 
 
 def _is_context(context: Any) -> bool:

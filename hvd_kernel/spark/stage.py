@@ -1,17 +1,19 @@
 """Stage of Spark as a cluster engine (cluster_engine.py): every task holds the agent of one rank.
 
 A barrier stage starts all of its tasks together, and is not retried after a failure. An elastic job has a stage of
-independent tasks: Spark starts each as soon as resources are free, and again if its executor is lost.
+independent tasks: Spark starts each as soon as resources are free, and again if its executor is lost. A client of Spark
+Connect has no SparkContext, so a DataFrame's mapInPandas runs the tasks; the executors must be able to connect to the
+client, as the agents call back.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.settings.network import addresses
@@ -174,3 +176,51 @@ def _slots(context: Any) -> int | None:
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
     except Exception:  # noqa: BLE001 - another version may have no such method, or the JVM may be gone
         return None
+
+
+_HERE = ("localhost", "127.0.0.1", "[::1]")
+
+
+class ConnectStage(Stage):
+    """A stage in a session of Spark Connect; for the arguments see ``Stage``."""
+
+    def _run(self, invitation: Invitation) -> None:
+        self._context.addTag(self._group)
+        rows = self._context.range(0, self._np, 1, self._np)
+        rows.mapInPandas(_task(invitation), "rank long", barrier=self._barrier).collect()
+
+    def _reachable(self, names: Sequence[str]) -> list[str]:
+        """Return the client's addresses for executors; [] if a server on this host runs the tasks."""
+        return [] if self._context.client.host in _HERE and not names else outward(names, "")
+
+    def cancel(self) -> None:
+        """Interrupt the stage's query."""
+        self._context.interruptTag(self._group)
+
+    def shortage(self) -> str:
+        """Return an empty string: a client cannot query the cluster's resources."""
+        return ""
+
+
+def size(session: Any) -> int:
+    """Return the default number of ranks.
+
+    Raises
+    ------
+    ConfigError
+        The server has no default.
+    """
+    value = session.conf.get("spark.default.parallelism", None)
+    if value is None:
+        raise ConfigError("num_proc is missing: Spark Connect does not tell how many tasks may run, e.g. num_proc=4.")
+    return int(value)
+
+
+def _task(invitation: Invitation) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def rank(frames: Iterator[Any]) -> Iterator[Any]:
+        for _ in frames:
+            pass
+        hold(invitation)
+        yield from ()
+
+    return rank

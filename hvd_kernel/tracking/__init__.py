@@ -7,11 +7,12 @@ ranks, and rank 0 writes them; ``%hvd track`` selects the targets and lists runs
 
 from __future__ import annotations
 
-from hvd_kernel.tracking.command import commanded, sentence, tell, tell_fresh
 from hvd_kernel.tracking.listing import page
 from hvd_kernel.tracking.process import (
     TRACK,
     choose,
+    commanded,
+    copy_run,
     end,
     know_rank,
     outputs,
@@ -20,6 +21,8 @@ from hvd_kernel.tracking.process import (
     rank_of,
     reset,
     run_id,
+    sentence,
+    start_run,
     tracker,
 )
 from hvd_kernel.tracking.sink import Item, Point
@@ -36,6 +39,7 @@ __all__ = [
     "check",
     "choose",
     "commanded",
+    "copy_run",
     "end",
     "know_rank",
     "outputs",
@@ -47,7 +51,6 @@ __all__ = [
     "reset",
     "run_id",
     "sentence",
-    "tell",
-    "tell_fresh",
+    "start_run",
     "tracker",
 ]

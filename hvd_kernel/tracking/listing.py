@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from hvd_kernel.tracking import mlflow, tfevents
+from hvd_kernel.tracking import mlflow, tensorboard
 from hvd_kernel.tracking.jsonlines import file_of
 from hvd_kernel.tracking.polyaxon import folder_of
 from hvd_kernel.tracking.sink import moment
@@ -104,8 +104,8 @@ def _jsonl(target: Target) -> list[TrackedRun]:
 def _tensorboard(target: Target) -> Iterator[TrackedRun]:
     for file in sorted(Path(target.place).expanduser().rglob(PATTERN)):
         run = TrackedRun(file.parent.name, str(target), file.stat().st_mtime)
-        with contextlib.suppress(tfevents.DamagedFileError):  # values before the damage are shown
-            for scalar in tfevents.scalars(file.read_bytes()):
+        with contextlib.suppress(tensorboard.DamagedFileError):  # values before the damage are shown
+            for scalar in tensorboard.scalars(file.read_bytes()):
                 run.began = min(run.began, scalar.time)
                 run.add(scalar.tag, scalar.value)
         yield run

@@ -1,9 +1,12 @@
 """The tracker of this process, created from HVD_TRACK at its first use, or by ``%hvd track``.
 
+The notebook's side of ``%hvd track`` parses the arguments and sends the choice to the ranks.
+
 Terms.
   run id  32 hexadecimal digits, the same on all ranks of a job: from Polyaxon, from the launcher, or from rank 0, which
           sends it at the rendezvous
   pinned  the run id is known to the other ranks; if not pinned, this process has generated it
+  ask     function that calls a handler on ranks: ``ask(handler, ranks, content)`` returns the answers by rank
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from hvd_kernel.tracking import syntax
 from hvd_kernel.tracking.polyaxon import folder_of, managed
 from hvd_kernel.tracking.sink import Run
 from hvd_kernel.tracking.sinks import Tracker, check
-from hvd_kernel.tracking.syntax import Choice, Target
+from hvd_kernel.tracking.syntax import Choice, Target, absolute, parse
 
 Env = Mapping[str, str]
 TRACK, RUN = "HVD_TRACK", "HVD_TRACK_RUN"
@@ -191,3 +194,44 @@ def _open(choice: Choice) -> Tracker:
         _state.closes_at_exit = True
         atexit.register(end)
     return Tracker(choice, Run(run_id()), lambda: rank() == 0)
+
+
+COMMAND = "%hvd track"
+Ask = Callable[[str, Sequence[int] | None, dict[str, Any]], Any]
+
+
+def commanded(words: Sequence[str], folder: Path, *, per_rank: bool = False) -> Choice:
+    """Parse the arguments; make all paths absolute, as a cell may change the ranks' working directory.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid, or a package is not installed.
+    """
+    choice = parse(",".join(words), COMMAND)
+    for target in choice.targets:
+        check(target)
+    return absolute(replace(choice, per_rank=choice.per_rank or per_rank), folder)
+
+
+def start_run(ask: Ask, choice: Choice) -> str:
+    """Start a new run with these targets on all ranks; return the messages of targets that failed immediately."""
+    answers = ask("track", None, {"choice": str(choice), "run": uuid.uuid4().hex})
+    return "".join(f"{text}\n" for content, _ in answers.values() for text in content["dropped"])
+
+
+def copy_run(ask: Ask, n: int, fresh: Sequence[int]) -> None:
+    """Copy the targets and the run of a surviving rank to new ranks: either all ranks reduce values, or none."""
+    survivor = next((rank for rank in range(n) if rank not in fresh), None)
+    if fresh and survivor is not None:
+        content, _ = ask("track", [survivor], {})[survivor]
+        ask("track", fresh, {"choice": content["choice"], "run": content["run"]})
+
+
+def sentence(choice: Choice) -> str:
+    """Return a sentence about what is tracked."""
+    if not choice.targets:
+        return "nothing is tracked\n"
+    also = ", and every rank's own as name/rank_N" if choice.per_rank else ""
+    places = ", ".join(map(str, choice.targets))
+    return f"hvd.log goes to {places}: the mean over the ranks{also}; every rank has to call it\n"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.tracking import traceml
+from hvd_kernel.tracking import polyaxon
 from hvd_kernel.tracking.jsonlines import JsonLines
 from hvd_kernel.tracking.mlflow import MLflow
 from hvd_kernel.tracking.polyaxon import Polyaxon
@@ -24,7 +24,7 @@ Open = Callable[[str, Run], Sink]
 
 
 def _polyaxon(place: str, run: Run) -> Sink:
-    return Polyaxon(place, run) if place or not traceml.installed() else traceml.Traceml(place, run)
+    return Polyaxon(place, run) if place or not polyaxon.installed() else polyaxon.Traceml(place, run)
 
 
 SINKS: dict[str, Open] = {"tensorboard": TensorBoard, "jsonl": JsonLines, "mlflow": MLflow, "polyaxon": _polyaxon}

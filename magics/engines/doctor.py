@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hvd_kernel.diagnosis.machine import CheckResult
 
 _WHERE = {
-    "ray": "hvd_kernel.ray.notebook.doctor",
+    "ray": "hvd_kernel.ray.doctor",
     "spark": "hvd_kernel.spark.doctor",
     "k8s": "hvd_kernel.launch.launchers.kubernetes_doctor",
 }

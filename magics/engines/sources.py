@@ -31,7 +31,7 @@ def source(spec: ClusterSpec) -> RankSource | None:
 def _engine(spec: ClusterSpec) -> Engine:
     cpus, gpus = (float(lookup.value(name, os.environ)) for name in ("HVD_ON_CPUS", "HVD_ON_GPUS"))
     if spec.on == "ray":
-        from hvd_kernel.ray.notebook.actors import Actors  # noqa: PLC0415 - needs Ray
+        from hvd_kernel.ray.notebook_actors import Actors  # noqa: PLC0415 - needs Ray
 
         return Actors(spec.n, cpus, gpus)
     if spec.on == "k8s":

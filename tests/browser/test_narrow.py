@@ -9,8 +9,7 @@ import pytest
 from hvdtest.lab import ROOT
 from playwright.sync_api import Page
 
-from hvd_kernel.bench.bandwidth_picture import picture
-from hvd_kernel.bench.report import Result
+from hvd_kernel.bench.report import Result, picture
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.overlay import overlay

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import hvd_kernel.spark.installed  # isort: split # noqa: F401 - checks PySpark before the imports below
-from hvd_kernel.spark.common.data.reader import BatchReader, Source
+from hvd_kernel.spark.common.reader import BatchReader, Source
 
 NO_SHORT_NAME = '{} cannot be registered without a name: set its attribute short_name, e.g. short_name = "mine".'
 _registered: dict[str, type[DataModule]] = {}

@@ -10,11 +10,11 @@ from pyspark.ml import Estimator, Model
 
 import hvd_kernel.spark.installed  # isort: split # noqa: F401 - checks PySpark before the imports below
 from hvd_kernel.spark.common.backend import Backend, SparkBackend
-from hvd_kernel.spark.common.data.columns import Column
-from hvd_kernel.spark.common.data.prepare import Prepared, Selection, existing, prepare
+from hvd_kernel.spark.common.columns import Column
 from hvd_kernel.spark.common.job import TrainingJob
 from hvd_kernel.spark.common.params import EstimatorParams, ModelParams, check_validation
 from hvd_kernel.spark.common.predict import Forward, with_predictions
+from hvd_kernel.spark.common.prepare import Prepared, Selection, existing, prepare
 from hvd_kernel.spark.common.saving import Saved
 from hvd_kernel.spark.common.store import Store
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel.spark.common.data.columns import Column
-from hvd_kernel.spark.common.data.reader import Source
+from hvd_kernel.spark.common.columns import Column
 from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule, datamodule_from_name
+from hvd_kernel.spark.common.reader import Source, steps
 from hvd_kernel.spark.common.store import Store
-from hvd_kernel.spark.shares import steps
-from hvd_kernel.tracking.tfevents import Scalar, scalar_event, version_event
+from hvd_kernel.tracking.tensorboard import Scalar, scalar_event, version_event
 
 BEST = ".best"
 

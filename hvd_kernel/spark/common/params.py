@@ -13,7 +13,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasOutputCols
 
 import hvd_kernel.spark.installed  # isort: split # noqa: F401 - checks PySpark before the imports below
-from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.columns import Column
 
 _Class = TypeVar("_Class", bound=type)
 

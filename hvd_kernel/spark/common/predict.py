@@ -19,7 +19,7 @@ from pyspark.ml.linalg import SparseVector, VectorUDT
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
-from hvd_kernel.spark.common.data.columns import INTEGERS, VECTORS, Column, values
+from hvd_kernel.spark.common.columns import INTEGERS, VECTORS, Column, values
 
 Arrays = list[npt.NDArray[Any]]
 Forward = Callable[[Arrays], Arrays]

@@ -19,7 +19,7 @@ from typing import Any, Self
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
-from hvd_kernel.spark.common.data.columns import Column, from_json, to_json
+from hvd_kernel.spark.common.columns import Column, from_json, to_json
 
 _PART = 64 << 20
 _DESCRIBED = ("store", "backend")

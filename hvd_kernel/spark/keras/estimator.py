@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.columns import Column
 from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
 from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
 from hvd_kernel.spark.common.params import ParamRow, declare

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 import hvd_kernel.keras as hvd
-from hvd_kernel.spark.common.data.reader import Batch
 from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule
 from hvd_kernel.spark.common.job import RunFiles, TrainingJob
+from hvd_kernel.spark.common.reader import Batch
 from hvd_kernel.spark.keras.packed import (
     PackedModel,
     PackedOptimizer,

@@ -11,9 +11,9 @@ import lightning.pytorch as lightning
 from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
 from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.lightning import remote
-from hvd_kernel.spark.lightning.legacy import Module
+from hvd_kernel.spark.lightning.remote import Module
 from hvd_kernel.spark.torch import estimator as plain
-from hvd_kernel.spark.torch.module_estimator import ModuleEstimator
+from hvd_kernel.spark.torch.estimator import ModuleEstimator
 
 
 @declare(

@@ -1,4 +1,7 @@
-"""Training of a Lightning estimator on a rank: a Trainer with our strategy on batches of its share."""
+"""Training of a Lightning estimator on a rank: a Trainer with our strategy on batches of its share.
+
+``Module`` is a LightningModule for a torch model with its optimizer and losses.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,71 @@ import copy
 import io
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import numpy as np
+import torch
 import torch.utils.dlpack
 
 import hvd_kernel.torch as hvd
 from hvd_kernel.integrations.lightning import HorovodStrategy
 from hvd_kernel.spark.common.datamodule import ParquetDataModule
 from hvd_kernel.spark.common.job import RunFiles, TrainingJob
-from hvd_kernel.spark.torch.tensors import shapes
+from hvd_kernel.spark.torch import losses
+from hvd_kernel.spark.torch.losses import outputs_of, shapes
+
+
+class Module(lightning.LightningModule):
+    """Trains a model like ``horovod.spark.torch.TorchEstimator``, with the params of that estimator."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Any,
+        *,
+        weights: Sequence[float],
+        features: Sequence[str],
+        labels: Sequence[str],
+        sample_weight: str | None,
+    ) -> None:
+        super().__init__()
+        self.model, self._torch_optimizer = model, optimizer
+        self._losses = losses.as_list(loss)
+        self._names = (list(features), list(labels), sample_weight)
+        self._weights = list(weights)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the model's outputs."""
+        return self.model(*inputs)
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer of the estimator."""
+        return self._torch_optimizer
+
+    def training_step(self, batch: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
+        """Return the loss of a batch."""
+        del number
+        return self._loss(batch, "loss")
+
+    def validation_step(self, batch: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
+        """Return the loss of a batch."""
+        del number
+        return self._loss(batch, "val_loss")
+
+    def _loss(self, batch: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+        features, labels, weight = self._names
+        outputs = outputs_of(self(*(batch[feature] for feature in features)))
+        expected = losses.fitted(outputs, [batch[label].float() for label in labels])
+        rows = None if weight is None else batch[weight]
+        loss = losses.weighted(outputs, expected, self._losses, self._weights, rows)
+        self.log(name, loss, on_step=False, on_epoch=True, batch_size=len(outputs[0]))
+        return loss
+
 
 _NUMBERS = "biuf"
 _QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}

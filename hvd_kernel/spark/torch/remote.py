@@ -18,7 +18,7 @@ from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule
 from hvd_kernel.spark.common.job import RunFiles, TrainingJob
 from hvd_kernel.spark.task import get_available_devices
 from hvd_kernel.spark.torch import losses
-from hvd_kernel.spark.torch.tensors import outputs_of, shapes, tensor
+from hvd_kernel.spark.torch.losses import outputs_of, shapes, tensor
 
 _LOG_EVERY = 10
 

@@ -43,7 +43,7 @@ def respawn(
         done = session.respawn(ranks, force=force, restore=restore, progress=context.writer().status())
     except KeyboardInterrupt:
         raise Interrupted(interrupted(session.dead)) from None
-    tracking.tell_fresh(session.ask, session.n, done.ranks)
+    tracking.copy_run(session.ask, session.n, done.ranks)
     for rank in done.ranks:  # it counts its steps from zero again
         context.manager.samples.pop(rank, None)
     context.writer().say(told(done))

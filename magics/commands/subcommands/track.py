@@ -30,7 +30,7 @@ def track(context: Context, options: Options) -> None:
     chosen = tracking.commanded(words, Path.cwd(), per_rank=options.per_rank)
     with context.manager.use():
         session = context.manager.session
-        dropped = tracking.tell(session.ask, chosen) if session is not None else ""
+        dropped = tracking.start_run(session.ask, chosen) if session is not None else ""
         os.environ[tracking.TRACK] = str(chosen)  # of ranks that start later
     context.writer().say(tracking.sentence(chosen))
     context.writer().say(dropped, "stderr")

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import torch
 from hvd_kernel.spark.common.backend import Backend
-from hvd_kernel.spark.common.data import reader, vectors
-from hvd_kernel.spark.common.data.columns import of_arrow
+from hvd_kernel.spark.common import reader
+from hvd_kernel.spark.common import columns
+from hvd_kernel.spark.common.columns import of_arrow
 from hvd_kernel.spark.common.store import LocalStore
 from hvd_kernel.spark.torch import TorchEstimator
 from pyspark.ml.linalg import Vectors
@@ -45,18 +46,18 @@ MIXED = (sparse(3, _0=1.0), full(2.0, 0.0, 3.0), sparse(3), sparse(3, _1=4.0, _2
 
 def made_dense():
     whole = held(*MIXED)
-    return [vectors.dense(whole, "x", 3).tolist(), vectors.dense(whole[1:3], "x", 3).tolist(),
-            vectors.dense(whole.take(pa.array([3, 0])), "x", 3).tolist(), vectors.dense(whole[:0], "x", 3).shape]
+    return [columns.dense(whole, "x", 3).tolist(), columns.dense(whole[1:3], "x", 3).tolist(),
+            columns.dense(whole.take(pa.array([3, 0])), "x", 3).tolist(), columns.dense(whole[:0], "x", 3).shape]
 
 def kinds():
     tables = [pa.table({"x": held(*rows)}) for rows in (MIXED, MIXED[2:], [None, MIXED[0]], [sparse(2), sparse(3)])]
     return [[of_arrow(table, {})["x"].kind, of_arrow(table, {})["x"].shape] for table in tables]
 
 def another_length():
-    return vectors.dense(held(sparse(3), full(1.0, 2.0)), "x", 3)
+    return columns.dense(held(sparse(3), full(1.0, 2.0)), "x", 3)
 
 def none_there():
-    return vectors.dense(held(sparse(3), None), "x", 3)
+    return columns.dense(held(sparse(3), None), "x", 3)
 
 def batches_of(rows, **more):
     store, folder = LocalStore(os.getcwd()), Path("rows")

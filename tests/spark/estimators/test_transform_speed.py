@@ -14,7 +14,7 @@ import torch
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Row, functions as sql
 from pyspark.sql.types import DoubleType, StructField, StructType
-from hvd_kernel.spark.common.data.columns import Column
+from hvd_kernel.spark.common.columns import Column
 from hvd_kernel.spark.torch import TorchModel
 
 ROWS, WIDTH = 100_000, 32

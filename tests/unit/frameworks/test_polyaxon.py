@@ -14,7 +14,7 @@ import pytest
 from hvdtest.tracked import BEGAN, RUN
 
 from hvd_kernel import compat, tracking
-from hvd_kernel.tracking import plx
+from hvd_kernel.tracking import polyaxon as sinks
 from hvd_kernel.tracking.alias import tracking as polyaxon
 from hvd_kernel.tracking.polyaxon import Polyaxon, folder_of
 from hvd_kernel.tracking.sink import Item, Point
@@ -44,7 +44,7 @@ def test_the_lines_of_a_metric(tmp_path: Path) -> None:
     ("name", "file"), [("loss/rank_1", "loss__rank_1"), ("a b.c-d", "a-b-c-d"), ("été|x", "etex"), ("|", "unnamed")]
 )
 def test_the_name_of_a_file(name: str, file: str) -> None:
-    assert plx.name_of(name) == file
+    assert sinks.name_of(name) == file
 
 
 def test_the_run_and_what_there_is_of_it(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_run_and_what_there_is_of_it(tmp_path: Path) -> None:
         "hash": "336311a01618",
     }
     assert (folder / "outputs/m.pt").read_text() == "x" * 10
-    assert lineages["art2"] == plx.lineage("art2", "csv", "events/csv/art2.plx", {"is_event": True})
+    assert lineages["art2"] == sinks.lineage("art2", "csv", "events/csv/art2.plx", {"is_event": True})
     assert (folder / "assets/csv/art2_4.pt").read_text() == "x" * 10
     assert (folder / "events/csv/art2.plx").read_text().splitlines()[1:] == [
         '4|2026-11-23 18:43:53.250000+00:00|{"kind":"csv","path":"assets/csv/art2_4.pt"}'

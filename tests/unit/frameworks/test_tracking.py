@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from hvd_kernel import tracking
 from hvd_kernel.core import metrics
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.tracking import listing, process, reduced, tfevents
+from hvd_kernel.tracking import listing, process, tensorboard
 from hvd_kernel.tracking.jsonlines import JsonLines
 from hvd_kernel.tracking.polyaxon import Polyaxon
 from hvd_kernel.tracking.sink import Item, Point, Run
 from hvd_kernel.tracking.sinks import NEEDS, SINKS, Tracker
 from hvd_kernel.tracking.syntax import Choice, Target, parse
-from hvd_kernel.tracking.tensorboard import TensorBoard
-from hvd_kernel.tracking.tfevents import Scalar
+from hvd_kernel.tracking.tensorboard import Scalar, TensorBoard
 
 pytestmark = pytest.mark.usefixtures("untracked")
 
@@ -81,8 +80,8 @@ def test_a_package_that_is_missing_is_named_at_the_start(monkeypatch: pytest.Mon
 
 
 def test_checksums_are_castagnolis() -> None:
-    assert tfevents.crc32c(b"123456789") == 0xE3069283
-    assert tfevents.crc32c(bytes(32)) == 0x8A9136AA
+    assert tensorboard.crc32c(b"123456789") == 0xE3069283
+    assert tensorboard.crc32c(bytes(32)) == 0x8A9136AA
 
 
 def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:
@@ -92,9 +91,9 @@ def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:
     version = b"\x09" + struct.pack("<d", BEGAN) + b"\x1a\x0dbrain.Event:2"
     value = b"\x0a\x04loss" + b"\x15" + struct.pack("<f", 0.5)
     event = b"\x09" + struct.pack("<d", BEGAN) + b"\x10\x03" + b"\x2a\x0d" + b"\x0a\x0b" + value
-    assert file.read_bytes() == tfevents.record(version) + tfevents.record(event)
-    assert tfevents.record(b"")[:12] == bytes(8) + bytes.fromhex("29039807")
-    assert list(tfevents.scalars(file.read_bytes())) == [Scalar(BEGAN, 3, "loss", 0.5)]
+    assert file.read_bytes() == tensorboard.record(version) + tensorboard.record(event)
+    assert tensorboard.record(b"")[:12] == bytes(8) + bytes.fromhex("29039807")
+    assert list(tensorboard.scalars(file.read_bytes())) == [Scalar(BEGAN, 3, "loss", 0.5)]
 
 
 @given(
@@ -105,16 +104,16 @@ def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:
     )
 )
 def test_scalars_come_back(written: list[Scalar]) -> None:
-    data = tfevents.version_event(0.0) + b"".join(map(tfevents.scalar_event, written))
-    assert list(map(repr, tfevents.scalars(data))) == list(map(repr, written))  # NaN is not itself
+    data = tensorboard.version_event(0.0) + b"".join(map(tensorboard.scalar_event, written))
+    assert list(map(repr, tensorboard.scalars(data))) == list(map(repr, written))  # NaN is not itself
     if written:
-        assert list(map(repr, tfevents.scalars(data[:-1]))) == list(map(repr, written[:-1])), "the last is not whole"
-        with pytest.raises(tfevents.DamagedFileError):
-            list(tfevents.scalars(data[:-1] + bytes([data[-1] ^ 1])))
+        assert list(map(repr, tensorboard.scalars(data[:-1]))) == list(map(repr, written[:-1])), "the last is not whole"
+        with pytest.raises(tensorboard.DamagedFileError):
+            list(tensorboard.scalars(data[:-1] + bytes([data[-1] ^ 1])))
 
 
 def test_a_value_that_a_float32_cannot_hold() -> None:
-    (found,) = tfevents.scalars(tfevents.scalar_event(Scalar(0.0, 0, "x", -1e300)))
+    (found,) = tensorboard.scalars(tensorboard.scalar_event(Scalar(0.0, 0, "x", -1e300)))
     assert found.value == -math.inf
 
 
@@ -124,7 +123,7 @@ def test_values_without_a_step_are_counted(tmp_path: Path) -> None:
         sink.log(Point({"a": 1.0}, step))
     sink.log(Point({"b": 1.0}))
     (file,) = tmp_path.rglob("events*")
-    assert [(one.tag, one.step) for one in tfevents.scalars(file.read_bytes())] == [
+    assert [(one.tag, one.step) for one in tensorboard.scalars(file.read_bytes())] == [
         ("a", 0),
         ("a", 1),
         ("a", 10),
@@ -202,7 +201,7 @@ def test_a_process_that_becomes_rank_0_goes_on(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     assert [each.name for each in (tmp_path / "runs").iterdir()] == ["20261123-184353_3f2a91c0"]
     files = (tmp_path / "runs").rglob("events*")
-    assert sorted(one.step for file in files for one in tfevents.scalars(file.read_bytes())) == [0, 1, 2, 3]
+    assert sorted(one.step for file in files for one in tensorboard.scalars(file.read_bytes())) == [0, 1, 2, 3]
 
 
 # Over ranks.
@@ -220,13 +219,13 @@ def test_a_process_that_becomes_rank_0_goes_on(tmp_path: Path) -> None:
     ],
 )
 def test_a_mean_is_rounded_once(numbers: list[float], mean: float) -> None:
-    assert repr(reduced.mean(numbers)) == repr(mean)
+    assert repr(metrics.mean(numbers)) == repr(mean)
 
 
 def test_names_of_every_rank() -> None:
     rows = {0: [1.0, 10.0], 2: [3.0, 20.0]}  # rank 1 has joined
-    assert reduced.values(["a", "b"], rows, per_rank=False) == {"a": 2.0, "b": 15.0}
-    assert reduced.values(["a", "b"], rows, per_rank=True) == {
+    assert metrics.reduce_values(["a", "b"], rows, per_rank=False) == {"a": 2.0, "b": 15.0}
+    assert metrics.reduce_values(["a", "b"], rows, per_rank=True) == {
         "a": 2.0,
         "b": 15.0,
         "a/rank_0": 1.0,
@@ -237,7 +236,7 @@ def test_names_of_every_rank() -> None:
 
 
 def test_a_difference_is_told_by_names() -> None:
-    said = reduced.difference([(["acc", "loss"], 3), (["loss"], 3), (["acc", "loss"], 3), ([], None)])
+    said = metrics.names_difference([(["acc", "loss"], 3), (["loss"], 3), (["acc", "loss"], 3), ([], None)])
     assert said == (
         "hvd.log: ranks log different names or steps. ranks 0,2: acc, loss at step 3; rank 1: loss at step 3; "
         "rank 3: nothing. Every rank has to log the same."

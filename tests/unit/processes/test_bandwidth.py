@@ -11,8 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from hvd_kernel.bench.bandwidth_picture import picture, size
-from hvd_kernel.bench.report import LIMIT, Result
+from hvd_kernel.bench.report import LIMIT, Result, picture, size
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
 from hvd_kernel.magics.machine import bench
 from hvd_kernel.processes.resources import bandwidth

@@ -8,7 +8,7 @@ from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
 from hvd_kernel.ray.discovery import alive_nodes
-from hvd_kernel.ray.notebook.actors import connected
+from hvd_kernel.ray.notebook_actors import connected
 
 _ANSWER_S = 60.0
 

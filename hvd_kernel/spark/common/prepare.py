@@ -15,8 +15,8 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as sql
 
-from hvd_kernel.spark.common.data.columns import VECTORS, Column, from_json, of_arrow, to_json
-from hvd_kernel.spark.common.data.reader import Source, files, row_groups, source_of
+from hvd_kernel.spark.common.columns import VECTORS, Column, from_json, of_arrow, to_json
+from hvd_kernel.spark.common.reader import Source, files, row_groups, source_of
 from hvd_kernel.spark.common.store import Store
 
 COLUMNS_FILE = "_hvd_columns.json"

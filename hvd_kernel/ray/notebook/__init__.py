@@ -1,1 +1,0 @@
-"""A notebook's ranks on Ray: ``%%hvdrun --on ray``."""
