@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hvdtest.environments import LOCKS, OURS, locked, made, ours
 from hvdtest.launch import TESTS
 from hvdtest.venvs import site_packages
 
 ROOT = TESTS.parent
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 LOCK = LOCKS / "python.txt"
 _EXTENSION = "_native.*.so"
 _BUILD_S = 900
@@ -25,22 +25,23 @@ _BUILD_S = 900
 
 @functools.cache
 def interpreter(version: str) -> Path | None:
-    """The Python of this version on the PATH or of pyenv; None if there is none."""
-    found = shutil.which(f"python{version}")
+    """Return the Python of this version on the PATH or of pyenv; None if there is none. None is run: each test run asks."""
     listed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
-    for candidate in [*([Path(found)] if found else []), *listed]:
-        script = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-        done = subprocess.run([candidate, "-c", script], capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:  # pyenv's shims exist for versions that are not chosen
-            return candidate
-    return None
+    found = [Path(path) for path in (shutil.which(f"python{version}"),) if path]
+    module = Path("lib", f"python{version}", "venv", "__init__.py")  # pyenv's shims have none
+    return next((path for path in [*found, *listed] if (path.resolve().parents[1] / module).exists()), None)
+
+
+def installed() -> list[str]:
+    """Return the installed versions other than pytest's; if there are none, pytest's: no test is skipped for that."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [version for version in VERSIONS if version != own and interpreter(version)] or [own]
 
 
 def python_of(version: str) -> Path:
-    """The Python of the environment; a test is skipped where that version is not installed."""
+    """Return the Python of the environment of an installed version."""
     base = interpreter(version)
-    if base is None:
-        pytest.skip(f"Python {version} is not installed")
+    assert base is not None, f"Python {version} is not installed"
     python = made(f"python{version}", LOCK, base)
     with locked(python.parents[1]):
         _link_ours(site_packages(python), _extension(version, python))

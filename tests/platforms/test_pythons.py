@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from hvdtest.launch import TESTS, clean_environment
-from hvdtest.pythons import python_of
+from hvdtest.pythons import installed, python_of
 
 pytestmark = [pytest.mark.mp, pytest.mark.timeout(900)]
 
 ROOT = TESTS.parent
-OTHERS = [
-    version
-    for version in ("3.11", "3.12", "3.13", "3.14")
-    if version != f"{sys.version_info.major}.{sys.version_info.minor}"
-]
+OTHERS = installed()
 FOLDERS = ("settings", "launch", "magics", "display", "diagnosis", "processes")
 SCRIPT = """
 import enum, sys
