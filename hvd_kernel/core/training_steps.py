@@ -1,7 +1,11 @@
 """Optimizer steps of this process, for the guard against training apart (hvd_kernel.diagnosis.training_apart).
 
 A framework tracks each optimizer from its first step in a run (a cell, or a script): the number of its steps, and after
-a few of them a digest of its parameters. Telemetry reads both. One writer thread at a time, as in ``metrics``.
+a few of them a digest of its parameters. Optimizers that count their own steps are followed instead, from when they are
+built. One writer thread at a time, as in ``metrics``.
+
+In a cell, telemetry reads. A script reports to the launcher that has started it (launch/whereabouts.py), which compares
+the ranks. If there is none (Slurm, mpirun), or the job is elastic, rank 0 logs what it knows on its own.
 
 Terms.
   exchanged   the ranks have moved at least a hundredth of the parameters' bytes since the optimizer's first step, or
@@ -10,17 +14,22 @@ Terms.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
-from hvd_kernel.core import session
+from hvd_kernel.core import agent_channel, session
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.rank_labels import rank_list
+from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import OptimizerSteps, ParameterDigest
 from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_allowed
 from hvd_kernel.settings import lookup
@@ -31,6 +40,12 @@ MOST_OPTIMIZERS = 4
 EVERY = 256
 """Steps between two digests, after the first EVERY steps; before that, a digest is taken at powers of two."""
 
+MOST_FOLLOWED = 64
+"""Number of optimizers that are read: the ones built last, which a search over parameters has many of."""
+
+POLL_S = 0.5
+"""Seconds between two reads of the optimizers that a script follows."""
+
 _SHARE = 100
 Run = tuple[int, int]
 Read = Callable[[], tuple[float, float] | None]
@@ -38,6 +53,8 @@ Read = Callable[[], tuple[float, float] | None]
 
 _LOG = logging.getLogger("hvd_kernel")
 _tracked: list[TrackedOptimizer] = []
+_followed: list[FollowedOptimizer] = []
+_follows = 0  # optimizers followed so far in this process
 _run = _bytes_at_start = _bytes_before_run = 0
 _announces = True  # a script: nothing else compares its ranks
 
@@ -63,7 +80,7 @@ class TrackedOptimizer:
         with self._lock:
             self._pending.append((self.steps, read))
         if _announces:
-            _announce(self.report(0))
+            _report_script()
 
     def report(self, number: int) -> OptimizerSteps:
         """Return the steps and digests as a message. Any thread."""
@@ -76,6 +93,50 @@ class TrackedOptimizer:
         shared = self._began - _bytes_before_run >= least, self._began - _bytes_at_start >= least
         exchanged = _bytes() - self._began >= least or self._connected()
         return OptimizerSteps(number, self._model, self.steps, self._reduced, exchanged, *shared, digests)
+
+
+class FollowedOptimizer(TrackedOptimizer):
+    """An optimizer that counts its own steps, which are read: a step costs nothing. It is followed in all runs."""
+
+    def __init__(
+        self,
+        optimizer: object,
+        model: str,
+        nbytes: int,
+        *,
+        number: int,
+        count: Callable[[], int],
+        connected: Callable[[], bool],
+    ) -> None:
+        super().__init__(model, nbytes, reduced=False, connected=connected)
+        self.reference = weakref.ref(optimizer)
+        self._number, self._plain_model, self._count = number, model, count
+        self._first = self._latest = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on: a run begins, or an elastic one has recovered."""
+        self._in_run, self._began = run_number(), _bytes()
+        self._model = f"{self._plain_model} {session.generation()}"
+        self.steps, self._first = 0, self._read()
+
+    def begin_exchange(self) -> None:
+        """Ignore what has been exchanged before the second step."""
+        if self._read() - self._first <= 1:
+            self._began = _bytes()
+
+    def report(self, _number: int) -> OptimizerSteps:
+        """Return all of it. Any thread."""
+        if self._in_run != run_number():
+            self.begin()
+        self.steps = self._read() - self._first
+        return super().report(self._number)
+
+    def _read(self) -> int:
+        """Return the latest count that could be read: a running program may have taken the variables over."""
+        with suppress(Exception):
+            self._latest = self._count()
+        return self._latest
 
 
 def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], bool]) -> TrackedOptimizer | None:
@@ -92,11 +153,51 @@ def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], boo
     connected
         Returns whether another library exchanges gradients.
     """
-    if len(_tracked) >= MOST_OPTIMIZERS or not is_on() or not session.is_initialized() or session.size() == 1:
+    if len(_tracked) >= MOST_OPTIMIZERS or not is_on() or not _has_peers():
         return None
     tracked = TrackedOptimizer(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
     _tracked.append(tracked)
+    if _announces:
+        _report_at_exit()
     return tracked
+
+
+def follow(
+    optimizer: object, model: str, nbytes: int, *, count: Callable[[], int], connected: Callable[[], bool]
+) -> None:
+    """Follow a plain optimizer that counts its own steps, before its first step in this run, until it is deleted.
+
+    Parameters
+    ----------
+    model, nbytes, connected
+        As in ``track``.
+    count
+        Returns the steps so far, in any thread. It does not refer to the optimizer.
+    """
+    global _follows  # noqa: PLW0603 - of the process
+    _follows += 1
+    if len(_followed) >= MOST_FOLLOWED:
+        _forget_deleted()
+        del _followed[: len(_followed) - MOST_FOLLOWED + 1]
+    followed = FollowedOptimizer(optimizer, model, nbytes, number=_follows, count=count, connected=connected)
+    _followed.append(followed)
+    if _announces:
+        _report_at_exit()
+        _poll_script()
+
+
+def _forget_deleted() -> None:
+    _followed[:] = [optimizer for optimizer in _followed if optimizer.reference() is not None]
+
+
+def begin_exchange() -> None:
+    """Ignore the broadcast of parameters that has just ended: it belongs to the start, also after the first step."""
+    for optimizer in [*_followed]:
+        optimizer.begin_exchange()
+
+
+def _has_peers() -> bool:
+    return session.is_initialized() and session.size() > 1
 
 
 def is_on() -> bool:
@@ -109,8 +210,14 @@ def is_on() -> bool:
 
 def reports() -> tuple[OptimizerSteps, ...]:
     """Return the reports of all optimizers of this run. Any thread."""
-    tracked = list(_tracked)
-    return tuple(optimizer.report(number) for number, optimizer in enumerate(tracked)) if tracked and is_on() else ()
+    tracked, followed = [*_tracked], [*_followed]
+    if not (tracked or followed) or not is_on():
+        return ()
+    of_run = [optimizer.report(number) for number, optimizer in enumerate(tracked)]
+    if followed and _has_peers():
+        counted = [optimizer.report(0) for optimizer in followed]
+        of_run += [steps for steps in counted if steps.steps > 0][:MOST_OPTIMIZERS]
+    return tuple(of_run)
 
 
 def begin_cell() -> None:
@@ -120,6 +227,9 @@ def begin_cell() -> None:
         _bytes_at_start = _bytes()
     _run, _bytes_before_run, _announces = _run + 1, _bytes(), False
     _tracked.clear()
+    _forget_deleted()
+    for optimizer in _followed:
+        optimizer.begin()
 
 
 def run_number() -> Run:
@@ -129,6 +239,45 @@ def run_number() -> Run:
 
 def _bytes() -> int:
     return session.counters().get("bytes", 0)
+
+
+def _has_launcher() -> bool:
+    return agent_channel.is_connected() and not session.has_driver()
+
+
+def _report_script(*, over: bool = False) -> None:
+    """Report the optimizers of a script: to its launcher, else to the log."""
+    if _has_launcher():
+        agent_channel.send(elastic.encode(elastic.Stepped(reports(), over)))
+    elif not over:
+        for steps in reports():
+            _announce(steps)
+
+
+@cache
+def _report_at_exit() -> None:
+    atexit.register(_report_end)
+
+
+def _report_end() -> None:
+    if _announces:
+        with suppress(Exception):
+            _report_script(over=True)
+
+
+@cache
+def _poll_script() -> None:
+    threading.Thread(target=_poll, name="hvd-guard", daemon=True).start()
+
+
+def _poll() -> None:
+    never, latest = threading.Event(), 0
+    while _announces and not never.wait(POLL_S):
+        with suppress(Exception):  # the engine is being replaced: the next read finds out
+            steps = sum(optimizer.steps for optimizer in reports())
+            if steps != latest:
+                latest = steps
+                _report_script()
 
 
 def _announce(steps: OptimizerSteps) -> None:

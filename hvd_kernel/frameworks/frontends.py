@@ -20,6 +20,7 @@ class Frontend:
     attached: dict[str, str] = field(default_factory=dict)  # module -> ours, whose ``attach`` receives it
 
 
+_STEP_COUNTS = dict.fromkeys(("keras", "tf_keras", "mxnet.gluon.trainer"), "hvd_kernel.core.step_counts")
 FRONTENDS = (
     Frontend(
         "torch",
@@ -29,11 +30,14 @@ FRONTENDS = (
         attached={
             "torch._inductor.compile_fx": "hvd_kernel.torch.compile_once",
             "torch": "hvd_kernel.frameworks.torch_steps",
+            **_STEP_COUNTS,
         },
     ),
-    Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras")),
-    Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}),
-    Frontend("mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}),  # ours first: it restores names that MXNet needs
+    Frontend("tensorflow", "hvd_kernel.tensorflow", {"tensorflow": 0.5}, ("keras", "tf_keras"), attached=_STEP_COUNTS),
+    Frontend("jax", "hvd_kernel.jax", {"jax": 0.5}, attached=_STEP_COUNTS),
+    Frontend(  # ours first: it restores names that MXNet needs
+        "mxnet", "hvd_kernel.mxnet", {"hvd_kernel.mxnet": 0.5}, attached=_STEP_COUNTS
+    ),
 )
 """The notebook's ``hvd`` is the first one that is installed."""
 NUMPY = Frontend("numpy", "hvd_kernel.numpy")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_kernel.core import step_counts
 from hvd_kernel.formatting.install_command import install_command
 
 _EXTENSION_TYPES = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # NumPy takes them for raw bytes
@@ -31,6 +32,7 @@ def _chosen() -> ModuleType:
 
 
 keras: Any = _chosen()
+step_counts.attach(keras)
 IS_3 = not str(keras.__version__).startswith("2.")
 BACKEND: str = keras.backend.backend() if IS_3 else "tensorflow"
 

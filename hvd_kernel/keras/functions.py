@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hvd_kernel.core import ops
+from hvd_kernel.core import ops, training_steps
 from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
@@ -87,6 +87,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str = "b
     check_alike(variables, name)
     arrays = map(array_of, variables)
     assign(variables, [ops.broadcast(array, root_rank, f"{name}.{n}") for n, array in enumerate(arrays)])
+    training_steps.begin_exchange()
 
 
 def broadcast_global_variables(root_rank: int) -> None:

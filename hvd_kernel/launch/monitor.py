@@ -126,8 +126,12 @@ class JobMonitor:
         if isinstance(message, m.RankState):
             self._monitor.receive(message)
             self._look()
-        elif isinstance(said := elastic.from_worker(message.data), elastic.Sampled):
-            self._on_sample(from_wire(MetricsSample, said.sample))
+            return
+        match elastic.from_worker(message.data):
+            case elastic.Sampled(sample):
+                self._on_sample(from_wire(MetricsSample, sample))
+            case elastic.Stepped() as stepped:
+                self._monitor.compare(message.rank, stepped)
 
     def _note(self, message: m.RankKilled | m.Answered) -> None:
         """Take what is told of a rank right before its end."""

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hvd_kernel.diagnosis.job_stalls import JobStalls
+from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
 from hvd_kernel.processes.rank_channel import decode
-from hvd_kernel.protocol.messages import Whereabouts, from_wire
+from hvd_kernel.protocol.elastic import Stepped
+from hvd_kernel.protocol.messages import MetricsSample, Whereabouts, from_wire
 
 _SAYS = "hvdrun: "
 
@@ -35,6 +37,7 @@ class RankMonitor:
         self._home, self._first, self._write = home, first, write
         ranks = range(first, first + len(home))
         self._stalls = JobStalls(ranks, size, self._ask, self._tell, watches=watches)
+        self._apart = TrainingApart(ranks)
         self._wanted = threading.Event()  # a report, on SIGQUIT
 
     def receive(self, message: RankState) -> None:
@@ -45,6 +48,13 @@ class RankMonitor:
             self._stalls.connected(rank, time.monotonic())
         else:
             self._stalls.answered(whereabouts(rank, told), time.monotonic())
+
+    def compare(self, rank: int, stepped: Stepped) -> None:
+        """Compare the optimizers of a rank with those of the others; warn once in a job."""
+        state = "idle" if stepped.over else "compute"
+        sample = MetricsSample(rank + self._first, time.monotonic(), state, optimizers=stepped.optimizers)
+        if warning := self._apart.observe(sample):
+            self._write(f"{warning}\n".encode())
 
     def ended(self, rank: int) -> None:
         """Take note of a rank's end."""

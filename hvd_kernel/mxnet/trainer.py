@@ -7,12 +7,14 @@ from typing import Any
 
 import mxnet as mx
 
-from hvd_kernel.core import metrics
+from hvd_kernel.core import metrics, step_counts
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
 from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.mxnet.compression import Compression, Compressor
 from hvd_kernel.mxnet.library import MxnetArgumentError
 from hvd_kernel.mxnet.optimizer import DistributedOptimizer, reduce_in_groups
+
+step_counts.attach_loaded("mxnet.gluon.trainer")
 
 
 class DistributedTrainer(mx.gluon.Trainer):
@@ -49,6 +51,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         loss.backward()
         trainer.step(batch_size)   # of this rank's batch
     """
+
+    reduces_gradients = True  # for core/step_counts.py, which follows plain trainers
 
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,

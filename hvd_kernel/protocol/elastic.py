@@ -24,6 +24,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hvd_kernel.protocol.messages import OptimizerSteps
+
 REMOVED, ADDED = 1, 2
 """What has changed of the hosts, as ``hvd.elastic.HostUpdateResult`` has it: numbers that are or-ed together."""
 
@@ -83,6 +85,13 @@ class Sampled(ElasticMessage, frozen=True):
     sample: dict[str, Any]  # a MetricsSample of protocol/messages.py (``to_wire``)
 
 
+class Stepped(ElasticMessage, frozen=True):
+    """Report of a script's optimizers, for the guard against training apart; only in a job of a fixed size."""
+
+    optimizers: tuple[OptimizerSteps, ...]
+    over: bool = False  # the script has ended on this rank
+
+
 # To a worker.
 
 
@@ -125,7 +134,7 @@ class HostsUpdated(ElasticMessage, frozen=True):
     change: int  # REMOVED, ADDED, or both
 
 
-FromWorker = Ready | Registered | Leaving | Finished | Logged | Sampled
+FromWorker = Ready | Registered | Leaving | Finished | Logged | Sampled | Stepped
 ToWorker = Place | Removed | Lost | HostsUpdated
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -16,7 +16,7 @@ from typing import Any
 
 import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
-from hvd_kernel.core import basics, build_info
+from hvd_kernel.core import basics, build_info, step_counts
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.build_info import *  # noqa: F403
@@ -50,6 +50,8 @@ from hvd_kernel.tensorflow.mpi_ops import (
 from hvd_kernel.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 from hvd_kernel.tensorflow.training.optimizer import DistributedOptimizer
 from hvd_kernel.tensorflow.training.tape import DistributedGradientTape, PartialDistributedGradientTape
+
+step_counts.attach_loaded("keras", "tf_keras")
 
 __all__ = [
     "BroadcastGlobalVariablesHook",

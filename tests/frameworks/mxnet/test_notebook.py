@@ -53,6 +53,15 @@ def test_hvd_is_mxnets_and_there_is_no_torch(cells: Kernel) -> None:
     assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(FIRST)
 
 
+def test_plain_trainers_are_warned(cells: Kernel) -> None:
+    """The guard against training apart counts steps of gluon.Trainer; ranks that have averaged before may take 1,024."""
+    plain = 'mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, kvstore=None)'
+    loop = "for _ in range(1100):\n    _ = step()"
+    assert "hvd_kernel:" not in cells.run(f"%%hvdrun\n{loop}").text("stderr")
+    outcome = cells.run(f"%%hvdrun\ntrainer = {plain}\n{loop}")
+    assert outcome.text("stderr").count("hvd_kernel: ranks 0-1 train separate models") == 1
+
+
 def test_check_tells_what_differs(cells: Kernel) -> None:
     cells.run("%%hvdrun\nnet.weight.set_data(mx.nd.ones((1, 2)) * rank)")
     assert cells.run("%hvd check net").text().startswith("net differs: first at weight.0: different on every rank")

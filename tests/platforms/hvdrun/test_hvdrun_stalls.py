@@ -16,7 +16,7 @@ from hvdtest.gate import Gate
 from hvdtest.hvdrun import EITHER, HVDRUN, NIGHTLY, good, hvdrun, lines_of
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.protocol.training_apart import LIVE_STEPS, nothing_exchanged
+from hvd_kernel.protocol.training_apart import LIVE_STEPS, nothing_exchanged, parameters_differ
 
 pytestmark = pytest.mark.mp
 
@@ -227,20 +227,65 @@ def test_c4_ranks_that_wait_for_each_other_fail(tmp_path: Path) -> None:
     assert "rank 1 for BROADCAST broadcast.b at apart.py:9" in done.stderr
 
 
-PLAIN_STEPS = """
+SUM = 'hvd.allreduce(np.ones(3), name="a")'
+
+
+@pytest.mark.parametrize(
+    ("waits", "end"),
+    [
+        (SUM, "pass"),
+        pytest.param("hvd.join()", "pass", marks=pytest.mark.nightly),
+        pytest.param(SUM, "hvd.shutdown()", marks=pytest.mark.nightly),
+        pytest.param("hvd.join()", "import sys; sys.exit(0)", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_script_that_ends_early_is_named_to_those_that_wait(waits: str, end: str) -> None:
+    script = f"import numpy as np\nimport hvd_kernel.numpy as hvd\nhvd.init()\nif hvd.rank() == 1:\n    {end}\nelse:"
+    done = hvdrun("-np", "3", script=f"{script}\n    {waits}")
+    assert done.returncode == 1
+    assert "Horovod has been shut down." in done.stderr
+    assert "(Rank 1 has shut down.)" in done.stderr
+
+
+STEPS = """
 import torch
 import hvd_kernel.torch as hvd
 
 hvd.init()
+torch.manual_seed({seed})
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(300):
+{wrap}
+for _ in range({steps}):
     model(torch.ones(2)).sum().backward()
     optimizer.step()
 """
+WRAP = "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+FINDINGS = {
+    "plain": (STEPS.format(seed=1, wrap="", steps=300), nothing_exchanged("ranks 0-1", LIVE_STEPS)),
+    "plain and short": (STEPS.format(seed=1, wrap="", steps=20), nothing_exchanged("ranks 0-1", 20)),
+    "not broadcast": (STEPS.format(seed="hvd.rank()", wrap=WRAP, steps=4), parameters_differ("ranks 0-1", 1)),
+    "together": (STEPS.format(seed=1, wrap=WRAP, steps=300), ""),
+    "too few": (STEPS.format(seed=1, wrap="", steps=4), ""),
+}
 
 
-def test_scripts_that_train_apart_are_warned_once() -> None:
-    done = hvdrun("-np", "2", script=PLAIN_STEPS)
+DEFAULT = {"plain", "not broadcast"}
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in DEFAULT else pytest.param(case, marks=pytest.mark.nightly) for case in FINDINGS]
+)
+def test_scripts_that_train_apart_are_warned_once(case: str) -> None:
+    script, warning = FINDINGS[case]
+    done = hvdrun("-np", "2", script=script)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(nothing_exchanged("ranks 0-1", LIVE_STEPS)) == 1
+    lines = [line for line in done.stderr.splitlines() if "hvd_kernel:" in line]
+    assert lines == ([warning] if warning else [])
+
+
+@NIGHTLY
+def test_a_script_turns_the_guard_off() -> None:
+    script = STEPS.format(seed=1, wrap="", steps=300)
+    done = hvdrun("-np", "2", script=f"import os\nos.environ['HVD_GUARD'] = 'off'\n{script}")
+    assert (done.returncode, done.stderr) == (0, "")
