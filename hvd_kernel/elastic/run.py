@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
@@ -25,16 +26,19 @@ from hvd_kernel.elastic.membership import ENDED, RankMembership, membership
 from hvd_kernel.elastic.peer_processes import PeerProcesses
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
-from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, OutOfMemory, RankDied
+from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, Mismatch, OutOfMemory, RankDied
 
 Train = Callable[..., Any]
 
 ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # an abort for the error includes its notes
 _REASON_CHARS = 300
+_COMPARED_CHARS = 200  # of a reason, which has the rank and the error's class before
+_OPERATION = re.compile(r"ranks? [-, 0-9]+ for [A-Z]+ \S+?(?=[;.]?(?: |$))")  # native/engine/controller/deadlock.cc
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # notes that elastic.run adds to the errors that it raises
     RankDied: "elastic.run had nobody to replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
     "notebook's ranks with `%hvd start --respawn auto`.",
     OutOfMemory: "elastic.run does not try again: there would be no more memory. Smaller tensors or batches need less.",
+    Mismatch: "elastic.run does not try a third time: the same code would come to the same mismatch.",
     HvdTimeout: "elastic.run waits HVD_ELASTIC_TIMEOUT (or HOROVOD_ELASTIC_TIMEOUT) seconds for all ranks to come.",
 }
 _LOG = logging.getLogger("hvd_kernel")
@@ -188,14 +192,14 @@ class _Training:
 
 def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int | None) -> Any:
     cause: Exception | None = None
-    resets = 0
+    resets = begun_from = 0
     while True:
         try:
             return training.attempt(cause)
         except (HorovodInternalError, HostsUpdatedInterrupt) as error:
-            if not training.members.can_recover_from(error):
+            if not training.members.can_recover_from(error) or _is_repeated(error, cause, training.state, begun_from):
                 raise
-            cause = error
+            cause, begun_from = error, training.state.commit_number
         resets += 1
         _check(resets, _limit(reset_limit), cause)
         _LOG.warning("elastic.run: the ranks are initialized again (reset %d): %s", resets, _description(cause))
@@ -204,6 +208,20 @@ def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int 
             _release_ranks(_description(cause))
         training.members.leave(_description(cause) if has_failed else None, training.state.commit_number)
         reset()
+
+
+def _is_repeated(error: Exception, cause: Exception | None, state: State, begun_from: int) -> bool:
+    """Return whether the ranks have disagreed in the same way twice, without a commit in between."""
+    now, before = _disagreement(error), _disagreement(cause)
+    return bool(now & before) and (now <= before or before <= now) and state.commit_number == begun_from
+
+
+def _disagreement(error: Exception | None) -> frozenset[str]:
+    """Return the operations of a Mismatch, or its text; another rank may have reported it first, in fewer words."""
+    text = "" if error is None else _description(error)
+    if not isinstance(error, HorovodInternalError) or f"{Mismatch.__name__}: " not in text:
+        return frozenset()
+    return frozenset(_OPERATION.findall(text) or [text.partition(f"{Mismatch.__name__}: ")[2][:_COMPARED_CHARS]])
 
 
 def _end_together() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
 from hvdtest.pools import layout_id, layouts
+
+from hvd_kernel.errors import Mismatch, RankFailed
 
 pytestmark = pytest.mark.mp
 
@@ -189,6 +192,35 @@ def limits() -> None:
     assert set(tries) <= {0}, "each time from the same state"
     assert len(tries) <= 3, "another rank's failure may come before this one's call"
     session.shutdown()
+
+
+def disagreeing() -> list[int]:
+    """Ranks whose shapes differ: after a commit each time, then without one."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    tries: list[int] = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        tries.append(state.done)
+        if state.done < 3:
+            state.done += 1
+            state.commit()
+        hvd.allreduce(torch.ones(2 + hvd.rank()), name="disagreeing")
+
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched ALLREDUCE tensor shapes") as raised:
+        train(hvd.elastic.ObjectState(done=0))
+    assert isinstance(raised.value, Mismatch | RankFailed), "its own, or another rank's that was first"
+    hvd.shutdown()
+    return tries
+
+
+def test_a_mismatch_that_repeats_reaches_the_user(ranks: RankPool) -> None:
+    if len(found := ranks.run(disagreeing)) > 1:
+        assert found == [[0, 1, 2, 3]] * len(found)
 
 
 def test_a_limit_of_resets(ranks: RankPool) -> None:
