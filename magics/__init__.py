@@ -13,13 +13,18 @@ from IPython.core.interactiveshell import InteractiveShell
 from hvd_kernel import compat
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
-from hvd_kernel.magics.commands import hvdjobs
-from hvd_kernel.magics.commands.subcommands import resize as sizes
-from hvd_kernel.magics.commands.subcommands.client import connected
+from hvd_kernel.magics.commands.background import announce
+from hvd_kernel.magics.commands.lifecycle import connect_client, resize_ranks
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.shell import completion, hints
 from hvd_kernel.magics.shell.rank_names import RankNames
-from hvd_kernel.magics.shell.registration import register, unregister
+from hvd_kernel.magics.shell.registration import (
+    install_completion,
+    install_hints,
+    register,
+    uninstall_completion,
+    uninstall_hints,
+    unregister,
+)
 from hvd_kernel.magics.shell.transform import Transformer
 from hvd_kernel.magics.task_runs import NotebookTasks
 from hvd_kernel.protocol import notebook
@@ -38,38 +43,38 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What a shell has of ours."""
+    """The objects of one shell in which the magics are loaded."""
 
     context: Context
     names: RankNames
     announce: Callable[[object], None]
-    environment: dict[str, str | None]  # what the configuration's variables were before
+    environment: dict[str, str | None]  # the variables of the configuration, as they were before loading
 
 
 _loaded: dict[InteractiveShell, _Loaded] = {}
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register magics, transformer and completion, let ``import horovod`` find us; loading twice changes nothing."""
+    """Register magics, transformer, completion and ``import horovod``; a second call has no effect."""
     if shell in _loaded:
         return
     context = Context(shell, ClusterManager(), Transformer(lambda: _request(shell)))
     names = RankNames(context)
     before = traits.put(_configured(context))
-    _loaded[shell] = loaded = _Loaded(context, names, partial(hvdjobs.announce, context), before)
+    _loaded[shell] = loaded = _Loaded(context, names, partial(announce, context), before)
     context.manager.cells.follow(shell)
     context.manager.history.keep_in(Path(shell.ipython_dir))
     register(context)
     shell.events.register("pre_run_cell", loaded.announce)
     shell.input_transformers_cleanup.append(context.transformer)
-    completion.install(shell, names, context.manager.jobs)
-    hints.install(shell, names)
+    install_completion(shell, names, context.manager.jobs)
+    install_hints(shell, names)
     notebook.register(shell, NotebookTasks(context))
     compat.install_by_environment()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """End the ranks, but for detached ones, and take back what loading has registered; twice changes nothing."""
+    """Stop the ranks, except detached ones, and undo what loading registered; a second call has no effect."""
     loaded = _loaded.pop(shell, None)
     if loaded is None:
         return
@@ -79,54 +84,54 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     shell.events.unregister("pre_run_cell", loaded.announce)
     if loaded.context.transformer in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(loaded.context.transformer)
-    completion.uninstall(shell)
-    hints.uninstall(shell)
+    uninstall_completion(shell)
+    uninstall_hints(shell)
     compat.uninstall()
     traits.put_back(loaded.environment)
 
 
 def context_of(shell: InteractiveShell) -> Context | None:
-    """Return what the shell's magics share, or None where they are not loaded."""
+    """Return the context that the shell's magics share, or None if they are not loaded."""
     loaded = _loaded.get(shell)
     return loaded.context if loaded is not None else None
 
 
 def manager_of(shell: InteractiveShell) -> ClusterManager | None:
-    """Return the manager of the shell's cluster, or None where the magics are not loaded."""
+    """Return the manager of the shell's cluster, or None if the magics are not loaded."""
     context = context_of(shell)
     return context.manager if context is not None else None
 
 
 def names_of(shell: InteractiveShell) -> RankNames | None:
-    """Return what asks the ranks about names, or None where the magics are not loaded."""
+    """Return the lookup of names on the ranks, or None if the magics are not loaded."""
     loaded = _loaded.get(shell)
     return loaded.names if loaded is not None else None
 
 
 def client() -> Any:
-    """Return an ipyparallel.Client of the ranks of the IPython that runs here.
+    """Return an ipyparallel.Client of the ranks of this process's IPython.
 
     Raises
     ------
     UsageError
-        None runs here, or the magics are not loaded there.
+        No IPython runs in this process, or the magics are not loaded in it.
     """
-    return connected(_here("client()"))
+    return connect_client(_here("client()"))
 
 
 def resize(n: int) -> str:
-    """Have n ranks of the IPython that runs here, as ``%hvd resize`` has; return what is to be said of it.
+    """Resize the ranks of this process's IPython to n, as ``%hvd resize`` does; return the outcome as a sentence.
 
     Raises
     ------
     UsageError
-        None runs here, or the magics are not loaded there; else as ``%hvd resize``.
+        No IPython runs in this process, or the magics are not loaded in it; or as ``%hvd resize``.
     """
-    return sizes.resize(_here("resize(6)"), n)
+    return resize_ranks(_here("resize(6)"), n)
 
 
 def _here(call: str) -> Context:
-    """Return the context of the IPython that runs in this process, also where another thread asks."""
+    """Return the context of this process's IPython; any thread may call it."""
     shell = InteractiveShell._instance  # noqa: SLF001 - get_ipython() knows it only in the shell's own threads
     context = context_of(shell) if shell is not None else None
     if context is None:
@@ -137,7 +142,7 @@ def _here(call: str) -> Context:
 
 
 def _configured(context: Context) -> dict[str, str]:
-    """Return the variables that the configuration says; a wrong value is told where ranks are to start."""
+    """Return the variables set by the configuration; a wrong value is reported when ranks are to start."""
     try:
         return traits.configured(context.shell)
     except ConfigError as error:
@@ -146,6 +151,6 @@ def _configured(context: Context) -> dict[str, str]:
 
 
 def _request(shell: InteractiveShell) -> dict[str, Any]:
-    """Return the request that the kernel is answering; {} outside a kernel."""
+    """Return the message that the kernel is handling; {} outside a kernel."""
     kernel = getattr(shell, "kernel", None)
     return dict(kernel.get_parent()) if kernel is not None else {}

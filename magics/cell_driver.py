@@ -1,4 +1,4 @@
-"""The driver of runs on the ranks: from a cell's code to its end, shown as it goes."""
+"""The driver of runs on the ranks: starts a cell, shows its output live until its end, and keeps its figures."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.cluster_manager import ClusterManager
-from hvd_kernel.magics.display.other_ranks import OtherRanks
+from hvd_kernel.magics.display.panel_polls import OtherRanks, TimelinePoll
 from hvd_kernel.magics.display.render import Renderer
-from hvd_kernel.magics.display.timeline_poll import TimelinePoll
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.history.repository import commit
-from hvd_kernel.magics.history.run_record import digest
 from hvd_kernel.magics.interrupts import InterruptCount, counted
 from hvd_kernel.magics.jobs import BackgroundJob
+from hvd_kernel.magics.run_history import commit, digest
 from hvd_kernel.magics.runner import CellRunner
-from hvd_kernel.magics.shell.prompt_front_end import front_end_at
-from hvd_kernel.magics.shell.prompts import RunPrompts
+from hvd_kernel.magics.shell.prompts import RunPrompts, front_end_at
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session
@@ -45,19 +42,19 @@ def drive(
     counts: bool = True,
     source: str | None = None,
 ) -> tuple[CellRunner, CellRun, Renderer]:
-    """Run code on the ranks as a cell, to its end, and show what it gives; ``CellRunner.check`` says whether it failed.
+    """Run code on the ranks as a cell, to its end, and show its output; ``CellRunner.check`` raises its errors.
 
-    ``counts``: it is a run, whose figures are kept where it trains; ``source``: the code that it is known by there.
+    ``counts``: keep the figures of a cell that trains in the history, there with ``source`` instead of the code.
     """
     number = manager.cells.number if job is None else job.number
     if job is not None:
         job.cell = number
-    session.make_ready()  # a press ends this; from the start of the ranks on it is theirs
+    session.make_ready()  # interruptible here; once the ranks run, an interrupt goes to them
     begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
     origin = cache(partial(origin_of, manager.place, code if source is None else source, number))
     watch, run, renderer = watched(session, manager, writer, begin, origin, timeout=timeout, job=job)
     if renderer.trained and counts:
-        state = "failed" if watch.failed and watch.word() == "done" else watch.word()
+        state = "failed" if watch.failed and watch.end_state() == "done" else watch.end_state()
         remember(manager, renderer, origin(), state)
     return watch, run, renderer
 
@@ -72,16 +69,16 @@ def watched(
     timeout: float | None = None,
     job: BackgroundJob | None = None,
 ) -> tuple[CellRunner, CellRun, Renderer]:
-    """Begin a run, or take one that goes on already, and show what it gives until its end.
+    """Start a run, or join a running one, and show its output until its end.
 
-    ``origin`` tells what is kept beside the figures of one that has trained.
+    ``origin`` returns what is stored with the figures of a run that trained.
     """
     from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
 
     before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
-    manager.in_cell = running = Future[CellRejoin]()  # from before their start, too: they may be fast
+    manager.in_cell = running = Future[CellRejoin]()  # set before they start: ranks may be fast
     try:
-        with counted(interrupts):  # as well: a cell that ended before its ranks would refuse the next one
+        with counted(interrupts):  # from the start: a cell that ends before its ranks blocks the next one
             run = begin()
             ranks, cell = run.ranks, run.cell
             one_host = {*range(session.n)} <= session.ranks.here
@@ -101,7 +98,7 @@ def watched(
             running.set_result(watch.rejoin)
             if job is not None:
                 job.follow(lambda: watch.left, partial(steps_taken, renderer.latest, dict(before)))
-                prompts.park(looked_at=job.writer.looked_at)
+                prompts.park(has_user=job.writer.has_user)
             watch.drive(interrupts)
             poll.finish()
     except BaseException:
@@ -115,30 +112,30 @@ def watched(
     manager.samples.update(renderer.latest)
     if renderer.trained:
         board.origin = origin()
-    renderer.finish(watch.word())
-    watch.rejoin.settle(manager.samples, lambda text: writer.say(f"{text}\n"))
+    renderer.finish(watch.end_state())
+    watch.rejoin.finalize(manager.samples, lambda text: writer.write(f"{text}\n"))
     return watch, run, renderer
 
 
 def origin_of(place: str, code: str, cell: int) -> Origin:
-    """Say which cell a run is of: its number, a digest of its code, and the commit of the notebook's folder."""
+    """Return the origin of a run: the cell's number, a digest of its code, and the commit of the notebook's folder."""
     return {"cell": cell, "source": digest(code), "commit": commit(place)}
 
 
 def remember(manager: ClusterManager, renderer: Renderer, origin: Origin, state: str) -> None:
-    """Keep the figures of a run that is over."""
-    found = replace(renderer.record(), time=time.time(), place=manager.place, **origin)
-    manager.history.add(replace(found, state=state))
+    """Store the figures of a run that has ended."""
+    record = replace(renderer.record(), time=time.time(), place=manager.place, **origin)
+    manager.history.add(replace(record, state=state))
 
 
 def _resize(rejoin: CellRejoin, n: int) -> None:
-    """Have n ranks, as the panel asks; one that asks too late or twice is shown what is."""
+    """Resize to n ranks, as a user of the panel requests; a late or second request has no effect."""
     with suppress(UsageError):
         rejoin.resize(n)
 
 
 def steps_taken(latest: Mapping[int, MetricsSample], before: Mapping[int, MetricsSample]) -> int:
-    """Return the optimizer steps since ``before`` of the rank that has taken most; a fresh rank counts from zero."""
+    """Return the largest number of optimizer steps of a rank since ``before``; a new rank counts from zero."""
     earlier = {rank: sample.step for rank, sample in before.items()}
     now = {rank: sample.step for rank, sample in dict(latest).items()}
     return max((step - min(step, earlier.get(rank, 0)) for rank, step in now.items()), default=0)

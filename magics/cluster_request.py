@@ -1,4 +1,4 @@
-"""The cluster that a magic's line asks for: its ranks, hosts, devices and MPI options, from flags or a job's file."""
+"""The cluster that a magic's line requests: its ranks, hosts, devices and MPI options, from flags or a job's file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.magics.engines import engine_option
+from hvd_kernel.magics.engines import engine_of, engine_spec
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import gpus, lookup
@@ -16,13 +16,13 @@ from hvd_kernel.settings import gpus, lookup
 if TYPE_CHECKING:
     from hvd_kernel.jobs import JobSpec
 
-_LINKS = ("pml", "btl")  # parameters of MPI's own links, which the launcher sets
+_LINKS = ("pml", "btl")  # parameters of MPI's links, which the launcher sets
 
 
 def default(choice: str = "") -> ClusterSpec:
-    """Return the cluster that the settings say, for ``--gpus`` of the line.
+    """Return the cluster of the settings, for ``--gpus`` of the line.
 
-    Without a number of ranks there is one per slot of the hosts, else one per GPU, else one per core, at most four.
+    Without a number of ranks it has one per slot of the hosts, else one per GPU, else one per core, at most four.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def default(choice: str = "") -> ClusterSpec:
 
 
 def default_n(choice: str = "") -> int:
-    """Return the number of ranks when nobody says one: one per GPU of ``--gpus``, else one per core, at most four."""
+    """Return the default number of ranks: one per GPU of ``--gpus``, else one per core, at most four."""
     devices = gpus.usable(choice or os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
     return devices or min(4, len(os.sched_getaffinity(0)))
 
@@ -50,7 +50,7 @@ def slots(hosts: str) -> int:
     Raises
     ------
     UsageError
-        If the number behind a host is none.
+        The text after a host's colon is not a number.
     """
     from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - a kernel without jobs starts without their readers
     from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
@@ -67,7 +67,7 @@ def slots_of_file(path: str) -> int:
     Raises
     ------
     UsageError
-        The file cannot be read or names no host, or the number behind a host is none; the line is named.
+        The file cannot be read, names no host, or has something else than a number of slots; the line is named.
     """
     from hvd_kernel.jobs.readers import hostfile  # noqa: PLC0415 - as above
     from hvd_kernel.jobs.spec import JobError  # noqa: PLC0415 - as above
@@ -83,15 +83,15 @@ def slots_of_file(path: str) -> int:
 
 
 def wanted(options: Options, base: ClusterSpec) -> ClusterSpec:
-    """Return the cluster that a line asks for: what it does not say is as in the running one, or as ``default`` has it.
+    """Return the cluster that a line requests; what it omits is taken from the running one, or from ``default``.
 
     Raises
     ------
     UsageError
-        ``-H`` and ``--hostfile`` are both there, or one of them cannot be read; or that of ``engine_option.wanted``.
+        ``-H`` and ``--hostfile`` are both given, or one of them cannot be read; or as ``engine_spec``.
     """
-    if engine_option.place(options, base):
-        return engine_option.wanted(options, base)
+    if engine_of(options, base):
+        return engine_spec(options, base)
     if options.hosts and options.hostfile:
         raise UsageError("-H and --hostfile both say where the ranks run: keep one of them")
     if options.job or options.line:
@@ -121,16 +121,16 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
     Raises
     ------
     UsageError
-        Something else says how many ranks, or where.
+        The line also says how many ranks, or where.
     ConfigError
-        The file cannot be used, or wants devices that are not here.
+        The file cannot be used, or requests devices that this machine lacks.
     """
     from hvd_kernel.jobs import here  # noqa: PLC0415 - as above
     from hvd_kernel.jobs.place import place  # noqa: PLC0415 - as above
 
     if options.n or options.hosts or options.hostfile or (options.job and options.line):
-        what = "the line behind --" if options.line else "--job"
-        raise UsageError(f"{what} says how many ranks there are, and where: leave out -np, -H and --hostfile")
+        origin = "the line behind --" if options.line else "--job"
+        raise UsageError(f"{origin} says how many ranks there are, and where: leave out -np, -H and --hostfile")
     spec = here.of_words([options.job] if options.job else [], options.line, "")
     placed = place(spec, here.machine().blind() if options.gpus else here.machine())
     return ClusterSpec(
@@ -145,23 +145,23 @@ def _of_job(options: Options, base: ClusterSpec) -> ClusterSpec:
 
 
 def _mpi_args(spec: JobSpec) -> tuple[str, ...]:
-    """Return what MPI is given of a job: its variables, and parameters that are not those of the links of cells."""
-    found: list[str] = []
-    for each in spec.environment:
-        if each.value is not None or each.name in os.environ:
-            found += ["-x", each.name if each.value is None else f"{each.name}={each.value}"]
+    """Return the arguments of a job for MPI: its variables, and its parameters except those of MPI's links."""
+    arguments: list[str] = []
+    for variable in spec.environment:
+        if variable.value is not None or variable.name in os.environ:
+            arguments += ["-x", variable.name if variable.value is None else f"{variable.name}={variable.value}"]
     for name, value in spec.mca:
-        found += [] if name in _LINKS else ["--mca", name, value]
-    return tuple(found)
+        arguments += [] if name in _LINKS else ["--mca", name, value]
+    return tuple(arguments)
 
 
 def ignored_parts(options: Options) -> list[str]:
-    """Return sentences on what has no effect in a line behind ``--``: its command, and flags.
+    """Return sentences about the parts without effect in a line behind ``--``: its command, and flags.
 
     Raises
     ------
     JobError
-        It cannot be read.
+        The line cannot be parsed.
     """
     if not options.line:
         return []
@@ -170,6 +170,6 @@ def ignored_parts(options: Options) -> list[str]:
     from hvd_kernel.jobs.spec import NO_COMMAND  # noqa: PLC0415 - as above
 
     spec = here.of_words([], options.line, "")
-    given = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which is what starts a cell's ranks
-    told = [each for each in spec.warnings if spec.steps or not each.endswith(NO_COMMAND)]
-    return [*(f"{step} is ignored: the cell's code is what runs" for step in spec.steps), *still_true(told, given)]
+    passed = {name for name, _ in spec.mca if name not in _LINKS}  # to MPI, which starts the ranks of cells
+    warnings = [warning for warning in spec.warnings if spec.steps or not warning.endswith(NO_COMMAND)]
+    return [*(f"{step} is ignored: the cell's code is what runs" for step in spec.steps), *still_true(warnings, passed)]

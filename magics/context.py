@@ -13,13 +13,13 @@ from hvd_kernel.magics.shell.transform import Transformer
 
 @dataclass(frozen=True)
 class Context:
-    """What every magic of one notebook needs."""
+    """The objects that the magics of one notebook share."""
 
     shell: InteractiveShell
     manager: ClusterManager
     transformer: Transformer
-    own: Writer | None = None  # a job's, which runs beside the cells
+    job_writer: Writer | None = None  # of a job, which runs beside the cells
 
     def writer(self) -> Writer:
-        """Return the output of the cell that runs."""
-        return self.own or Writer(self.shell)
+        """Return the writer of the job, else of the running cell."""
+        return self.job_writer or Writer(self.shell)

@@ -1,7 +1,7 @@
 """Flags of the magics: one row for each, with what its value may be and one line of help. Pure.
 
-A magic's row in ``magics/commands/index.py`` names the groups that it takes; parsing, usage, help and completion are
-made from them.
+A magic's row in ``magics/commands/index.py`` names the groups that it accepts; parsing, usage, help and completion are
+generated from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvd_kernel.settings.lists import entries
 
 @dataclass(frozen=True)
 class MagicFlag:
-    """One row: how it is spelt, where its value goes (a field of ``Options``), and what it does."""
+    """One row: its spellings, the field of ``Options`` for its value, and its help."""
 
     spellings: tuple[str, ...]
     dest: str
@@ -31,21 +31,21 @@ class MagicFlag:
     type: Callable[[str], Any] | None = None
     choices: tuple[str, ...] = ()
     action: str = ""  # of a flag without a value
-    bare: bool = False  # its value may be left out: ""
+    bare: bool = False  # its value is optional; without it: ""
 
     def arguments(self) -> dict[str, Any]:
-        """Return what argparse is told of it."""
-        given = {"type": self.type, "metavar": self.metavar, "choices": self.choices, "action": self.action}
-        told = {name: value for name, value in given.items() if value}
+        """Return the arguments of argparse's ``add_argument``."""
+        fields = {"type": self.type, "metavar": self.metavar, "choices": self.choices, "action": self.action}
+        present = {name: value for name, value in fields.items() if value}
         bare = {"nargs": "?", "const": ""} if self.bare else {}
-        return {"dest": self.dest, "default": argparse.SUPPRESS, **told, **bare}
+        return {"dest": self.dest, "default": argparse.SUPPRESS, **present, **bare}
 
     def usage(self) -> str:
-        """Return how it is written, in its first spelling."""
+        """Return its usage, in its first spelling."""
         value = self.metavar or "|".join(self.choices)
         return f"{self.spellings[0]} {f'[{value}]' if self.bare else value}".rstrip()
 
-    def told(self) -> str:
+    def full_help(self) -> str:
         """Return its help, with its other spellings."""
         return f"{self.help} (also {', '.join(self.spellings[1:])})" if len(self.spellings) > 1 else self.help
 
@@ -122,19 +122,19 @@ WHERE = (
     MagicFlag(
         ("-np", "-n", "--num-proc"),
         "n",
-        "number of ranks; others come or leave, who stays keeps its variables",
+        "number of ranks; ranks are added or removed, survivors keep their variables",
         "N",
         _positive,
     ),
     MagicFlag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
-    MagicFlag(("--hostfile",), "hostfile", "the same, from a file of lines `host slots=N`", "FILE"),
+    MagicFlag(("--hostfile",), "hostfile", "where the ranks run, from a file of lines `host slots=N`", "FILE"),
     MagicFlag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
     MagicFlag(("--no-mps",), "mps", "no private daemon of NVIDIA's MPS for ranks that share a device", action=_NO),
     MagicFlag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
     MagicFlag(
         ("--on",),
         "on",
-        "who starts the ranks: mpiexec (here), or a Ray cluster, a Spark application, Kubernetes",
+        "what starts the ranks: mpiexec (here), a Ray cluster, a Spark application, or Kubernetes",
         choices=("here", *ENGINES),
     ),
     MagicFlag(("--job",), "job", "ranks, hosts, limits and variables from a platform's file", "FILE"),
@@ -142,7 +142,7 @@ WHERE = (
 RANKS = (MagicFlag(_RANKS, "ranks", "only these ranks", "0,2-3|::2|all|root"),)
 ONE_RANK = (MagicFlag(("--rank", *_RANKS), "ranks", "only these ranks", "0,2-3|::2|all|root"),)
 CELL = (
-    MagicFlag(("--local",), "local", "run the cell in the notebook, too, afterwards", action=_YES),
+    MagicFlag(("--local",), "local", "also run the cell in the notebook, afterwards", action=_YES),
     MagicFlag(("--push",), "push", "copy variables from the notebook to the ranks first", "a,b", _names),
     MagicFlag(
         ("--pull",),
@@ -154,14 +154,14 @@ CELL = (
     MagicFlag(
         ("--scatter",),
         "scatter",
-        "deal variables of the notebook out: rank 0 gets the first rows of x as its x, and so on",
+        "split variables of the notebook among the ranks: rank 0 gets the first rows of x as its x, and so on",
         "x",
         _names,
     ),
     MagicFlag(
         ("--gather",),
         "gather",
-        "join variables of the ranks afterwards: y is rank 0's y with the rows of rank 1's behind, and so on",
+        "concatenate variables of the ranks afterwards: y is rank 0's y followed by the rows of rank 1's, and so on",
         "y",
         _names,
     ),
@@ -181,22 +181,22 @@ CELL = (
         action=_NO,
     ),
 )
-HELP = (MagicFlag(("--help",), "help", "show this, and do nothing", action=_YES),)
+HELP = (MagicFlag(("--help",), "help", "show this help and exit", action=_YES),)
 SMOKE = (
-    MagicFlag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as its only rank; then on all", action=_YES),
+    MagicFlag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as the only rank; then on all", action=_YES),
 )
 TIMEOUT = (MagicFlag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
 FORCE = (
     MagicFlag(
         ("--force",),
         "force",
-        "move variables however large, lose those that are not kept, start more ranks than fit, end what is in the way",
+        "move variables of any size, lose those that are not kept, start more ranks than fit, stop jobs in the way",
         action=_YES,
     ),
 )
 STRICT = (MagicFlag(("--strict",), "strict", "check: a difference fails the cell", action=_YES),)
 LOGS = (
-    MagicFlag(("--cell",), "cell", "only of one cell, by its number in the notebook: [7]", "N", _count),
+    MagicFlag(("--cell",), "cell", "only one cell, by its number in the notebook: [7]", "N", _count),
     MagicFlag(("--tail",), "tail", "the last N lines (100)", "N", _count),
     MagicFlag(("--stream",), "stream", "only one stream", choices=("stdout", "stderr")),
     MagicFlag(("--path",), "path", "print the paths of the files", action=_YES),
@@ -218,17 +218,17 @@ KEPT = (
 DRY_RUN = (MagicFlag(("--dry-run",), "dry_run", "clean: only list", action=_YES),)
 RESPAWN = (
     MagicFlag(
-        ("--restore",), "restore", "respawn, resize: variables that fresh ranks get from the others", "a,b", _names
+        ("--restore",), "restore", "respawn, resize: variables that new ranks get from the others", "a,b", _names
     ),
-    MagicFlag(("--drop",), "drop", "resize: ranks that leave, instead of the youngest", "0,2-3|::2|root"),
+    MagicFlag(("--drop",), "drop", "resize: ranks that leave, instead of the newest", "0,2-3|::2|root"),
     MagicFlag(
-        ("--respawn",), "respawn", "start: whether cells replace dead ranks by themselves", choices=("auto", "off")
+        ("--respawn",), "respawn", "start: whether cells replace dead ranks automatically", choices=("auto", "off")
     ),
 )
 TRACK = (MagicFlag(("--per-rank",), "per_rank", "track: every rank writes, not only rank 0", action=_YES),)
 TIMELINE = (MagicFlag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
 WAIT = (
     MagicFlag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
-    MagicFlag(("--timeout",), "timeout", "wait no longer than S seconds; the job goes on", "S", _seconds),
+    MagicFlag(("--timeout",), "timeout", "wait at most S seconds; the job continues", "S", _seconds),
 )
 HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *TIMEOUT, *FORCE, *KEEP)

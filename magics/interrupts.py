@@ -1,6 +1,6 @@
-"""Interrupts while ranks work: presses of the key are counted, so that nothing is lost in the middle of a step.
+"""Interrupts while ranks work: the key presses are counted, and the loop around the run handles each between two steps.
 
-What the key does in the kernel's own process is in hvd_kernel/kernel/interrupt_key.py.
+The effect of the key on the kernel's own process is in hvd_kernel/kernel/interrupt_key.py.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from types import FrameType
 
 from hvd_kernel.formatting.rank_labels import rank_list
 
-_LAST = "ends only {them}, without {their} variables, and starts {fresh}"
+_LAST = "ends only {them} and starts {new}; {their} variables are lost"
 _NEXT = (f"another interrupt is sent to {{them}} again, the one after it {_LAST}", f"another interrupt {_LAST}")
-_ENDING = "ending {who}, without {their} variables, and starting {fresh}"
+_ENDING = "ending {ranks} and starting {new}; {their} variables are lost"
 _WORDS = (
-    {"them": "these", "their": "their", "fresh": "fresh ones"},
-    {"them": "this one", "their": "its", "fresh": "a fresh one"},
+    {"them": "these", "their": "their", "new": "new ones"},
+    {"them": "this one", "their": "its", "new": "a new one"},
 )
 
 SAME_S = 0.5
-"""Interrupts this close together are one: the third of them ends ranks, and impatient fingers press twice."""
+"""Interrupts this close together count once: the third one kills ranks, and users press twice by accident."""
 
 
 def not_responding(ranks: Collection[int], presses: int) -> str:
-    """Return what the first or second interrupt of a cell has done about these ranks, and what the next one does."""
+    """Return the effect of the first or second interrupt of a cell on these ranks, and of the next one."""
     again = " again" if presses > 1 else ""
     text = _NEXT[min(presses, len(_NEXT)) - 1].format(**_WORDS[len(ranks) == 1])
     return f"{rank_list(ranks)} interrupted{again} and not responding yet: {text}"
 
 
 def ending(ranks: Collection[int]) -> str:
-    """Return what the third interrupt does."""
-    return _ENDING.format(who=rank_list(ranks), **_WORDS[len(ranks) == 1])
+    """Return the notice of the third interrupt, which replaces these ranks."""
+    return _ENDING.format(ranks=rank_list(ranks), **_WORDS[len(ranks) == 1])
 
 
 class InterruptCount:
-    """How often the key was pressed."""
+    """Counter of the key presses; a signal handler."""
 
     def __init__(self) -> None:
         self.count = 0
         self._latest = float("-inf")
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        """Count one (a signal handler)."""
+        """Count a press."""
         now = time.monotonic()
         self.count += now - self._latest >= SAME_S
         self._latest = now
@@ -54,7 +54,7 @@ class InterruptCount:
 
 @contextmanager
 def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount]:
-    """Count SIGINTs instead of raising KeyboardInterrupt; off the main thread none arrive, but a job's cancel does."""
+    """Count SIGINTs instead of raising KeyboardInterrupt; in a job's thread only %hvdcancel counts."""
     interrupts = interrupts or InterruptCount()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
@@ -67,10 +67,10 @@ def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount
 
 
 class Interrupted(KeyboardInterrupt):
-    """The cell was interrupted; what became of the ranks is its message."""
+    """The cell was interrupted; the message says what became of the ranks."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mKeyboardInterrupt\x1b[0m: {self}"]
 
 
-Interrupted.__name__ = "KeyboardInterrupt"  # the name by which front ends and tests know it
+Interrupted.__name__ = "KeyboardInterrupt"  # the name that front ends and tests expect

@@ -1,10 +1,10 @@
 """Cells in the background: a queue of jobs, one at a time on the ranks, served by a thread.
 
 Terms.
-  job      a cell that does not keep the notebook waiting; it has a name, a state and, at its end, an error or none
+  job      a cell that does not block the notebook; it has a name, a state and, after a failure, an error
   state    queued, running, then done, failed or cancelled
   turn     the thread's right to serve: it holds the lock on the ranks from the first job to the last one, so that no
-           other cell comes between two jobs; whoever needs the ranks by force takes it away
+           other cell runs between two jobs; ``abandon`` revokes it
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 KEEP = 50
-"""Ended jobs whose output can still be asked for."""
+"""Ended jobs whose output is kept."""
 
 Work = Callable[["BackgroundJob"], None]
 
@@ -40,54 +40,54 @@ class BackgroundJob:
     ranks: tuple[int, ...]
     writer: JobWriter
     work: Work
-    raise_error: bool = True  # False: who waits for it is only shown what failed on the ranks
+    raise_error: bool = True  # False: a waiting cell shows the failure of the ranks and succeeds
     state: str = QUEUED
     error: BaseException | None = None
-    awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has told how it ended
+    awaited: bool = False  # %hvdjobs --wait, or %hvdcancel, has reported its end
     announced: bool = False
     left: Callable[[], list[int]] | None = None  # the ranks that still run, once it runs
-    number: int = 0  # of the notebook's cell that has started it
-    cell: int = 0  # the same, once it runs: the ranks' logs know it by that
+    number: int = 0  # of the notebook's cell that started it
+    cell: int = 0  # the same, once it runs: its number in the ranks' logs
     steps: Callable[[], int] = int
     interrupts: InterruptCount = field(default_factory=InterruptCount)
     ended: threading.Event = field(default_factory=threading.Event)
-    context: Context = field(default_factory=copy_context)  # the cell's: what is shown in it goes to that cell
+    context: Context = field(default_factory=copy_context)  # of the cell: output in it is shown below that cell
     since: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
-        """Take note that its turn has come."""
+        """Record that it runs."""
         self.state, self.since = RUNNING, time.monotonic()
 
     def follow(self, left: Callable[[], list[int]], steps: Callable[[], int]) -> None:
-        """Take note of who knows the ranks that still run, and of who counts the optimizer steps."""
+        """Set the functions that return the ranks that still run, and the optimizer steps taken."""
         self.left, self.steps = left, steps
 
-    def word(self, *, times: bool) -> str:
-        """Return the state as people read it; ``times`` where what is said may differ from run to run."""
+    def state_text(self, *, times: bool) -> str:
+        """Return the state for users; ``times``: with the run time, which differs from run to run."""
         if self.state == FAILED:
             return f"failed: {_cause(self.error)}"
         return f"running {self._age()}" if times and self.state == RUNNING else self.state
 
     def sentence(self) -> str:
-        """Say why the ranks are not free."""
-        so_far = f" ({self._age()} so far)" if self.writer.looked_at else ""
+        """Return why the ranks are not free, with the remedy."""
+        so_far = f" ({self._age()} so far)" if self.writer.has_user else ""
         remedy = f"wait with %hvdjobs --wait {self.name}, or %hvdcancel {self.name}"
         return f"the ranks are busy with job {self.name}{so_far}: {remedy}"
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for its end and raise what its cell would have raised. An interrupt ends the wait, not the job.
+        """Wait for its end and raise the error of its cell, if any. An interrupt stops the wait, not the job.
 
         Raises
         ------
         HvdTimeout
-            If it goes on after ``timeout`` seconds.
+            It still runs after ``timeout`` seconds.
         """
         self.wait_end(timeout)
         if self.error is not None:
             raise self.error.with_traceback(None)
 
     def wait_end(self, timeout: float | None, left: float | None = None) -> None:
-        """Wait for its end, however it ended; ``left``: what is left of the ``timeout`` that the message names."""
+        """Wait for its end, without raising its error; ``left``: the rest of the ``timeout`` named in the message."""
         if not self.ended.wait(timeout if left is None else left):
             raise HvdTimeout(
                 f"job {self.name} has not ended within {timeout:g} s and goes on: {_REMEDY} {self.name} ends it"
@@ -99,7 +99,7 @@ class BackgroundJob:
 
 
 class Jobs:
-    """The queue, and the latest jobs that have ended."""
+    """The queue of jobs, and the latest ended ones."""
 
     def __init__(self, ranks: threading.Lock) -> None:
         self._ranks = ranks
@@ -109,7 +109,7 @@ class Jobs:
         self._count = 0
 
     def __iter__(self) -> Iterator[BackgroundJob]:
-        """Every job that is remembered, in the order in which they came."""
+        """Iterate over all kept jobs, oldest first."""
         with self._lock:
             return iter(list(self._jobs.values()))
 
@@ -119,38 +119,39 @@ class Jobs:
         Raises
         ------
         UsageError
-            If there is none of that name.
+            No job has that name.
         """
         job = self._jobs.get(name)
         if job is None:
-            there = ", ".join(self._jobs) or "none"
-            raise UsageError(f"there is no job {name!r}; there is {there}")
+            names = ", ".join(self._jobs) or "none"
+            raise UsageError(f"there is no job {name!r}; there is {names}")
         return job
 
-    def name(self, asked: str) -> str:
-        """Return the name of a new job; one that has ended gives its name to the next.
+    def name(self, requested: str) -> str:
+        """Return the name of a new job; the name of an ended job may be used again.
 
         Raises
         ------
         UsageError
-            If a job of that name has not ended.
+            A job of that name has not ended.
         """
         with self._lock:
-            if not asked:
-                asked = next(name for name in (f"job{i}" for i in count(self._count + 1)) if name not in self._jobs)
-                self._count = int(asked.removeprefix("job"))
-            other = self._jobs.get(asked)
+            name = requested
+            if not name:
+                name = next(name for name in (f"job{i}" for i in count(self._count + 1)) if name not in self._jobs)
+                self._count = int(name.removeprefix("job"))
+            other = self._jobs.get(name)
         if other is not None and not other.ended.is_set():
-            raise UsageError(f"there is a job {asked} already, {other.state}: take another name, or {_REMEDY} {asked}")
-        return asked
+            raise UsageError(f"there is a job {name} already, {other.state}: take another name, or {_REMEDY} {name}")
+        return name
 
     def at_work(self) -> BackgroundJob | None:
-        """Return the job that has the ranks, or will have them next; None when no job needs them."""
+        """Return the job that runs on the ranks, or the next one; None if no job needs them."""
         alive = [job for job in self if not job.ended.is_set()]
         return next((job for job in alive if job.state == RUNNING), alive[0] if alive else None)
 
     def join(self, job: BackgroundJob) -> bool:
-        """Put a job behind those that are there; False when the ranks are not the queue's."""
+        """Append a job to the queue; return False if the queue does not hold the ranks."""
         with self._lock:
             if self._turn is None:
                 return False
@@ -158,7 +159,7 @@ class Jobs:
             return True
 
     def begin(self, job: BackgroundJob) -> None:
-        """Take over the ranks, which the caller has locked, with this job."""
+        """Start serving with this job; the caller has locked the ranks and passes the lock on."""
         with self._lock:
             job.begin()
             self._admit(job)
@@ -166,7 +167,7 @@ class Jobs:
         threading.Thread(target=self._serve, args=(turn, job), name="hvd-jobs", daemon=True).start()
 
     def cancel(self, job: BackgroundJob) -> None:
-        """End a queued job at once, press the interrupt key for a running one."""
+        """Cancel a queued job at once, interrupt a running one as the interrupt key does."""
         with self._lock:
             job.awaited = True
             if job.state == QUEUED:
@@ -175,15 +176,15 @@ class Jobs:
                 job.interrupts.count += 1
 
     def clear(self, seconds: float) -> bool:
-        """Cancel every job; return whether the ranks are free within the time."""
+        """Cancel every job; return whether all have ended within the time."""
         alive = [job for job in self if not job.ended.is_set()]
-        for job in reversed(alive):  # the running one last: no other shall begin
+        for job in reversed(alive):  # the running one last, so that no queued job starts
             self.cancel(job)
         deadline = time.monotonic() + seconds
         return all(job.ended.wait(max(0.0, deadline - time.monotonic())) for job in alive)
 
     def abandon(self) -> None:
-        """Give every job up, also one whose ranks do not obey, and leave the ranks to whoever asks next."""
+        """End every job, also one whose ranks do not respond, and release the ranks."""
         with self._lock:
             for job in self:
                 if not job.ended.is_set():
@@ -195,8 +196,8 @@ class Jobs:
     def _admit(self, job: BackgroundJob) -> None:
         self._jobs.pop(job.name, None)
         self._jobs[job.name] = job
-        job.writer.open(job.name, job.ranks, job.word(times=False))
-        ended = [name for name, each in self._jobs.items() if each.ended.is_set()]
+        job.writer.open(job.name, job.ranks, job.state_text(times=False))
+        ended = [name for name, other in self._jobs.items() if other.ended.is_set()]
         for name in ended[: max(0, len(ended) - KEEP)]:
             del self._jobs[name]
 
@@ -205,13 +206,13 @@ class Jobs:
         job.state = DONE if error is None else CANCELLED if isinstance(error, KeyboardInterrupt) else FAILED
         try:
             job.context.copy().run(
-                job.writer.close, job.name, job.word(times=False), job.error
+                job.writer.close, job.name, job.state_text(times=False), job.error
             )  # a copy: its own may be in use in the thread
-        except Exception as unshown:  # noqa: BLE001 - it has ended all the same, and the next one waits
+        except Exception as unshown:  # noqa: BLE001 - the job has ended nevertheless, and the next one waits
             job.error, job.state = error or unshown, job.state if error else FAILED
         job.ended.set()
 
-    # The thread.
+    # In the thread that serves the queue.
 
     def _serve(self, turn: object, first: BackgroundJob) -> None:
         job: BackgroundJob | None = first
@@ -220,11 +221,11 @@ class Jobs:
             job = self._follow(turn, job, error)
 
     def _follow(self, turn: object, job: BackgroundJob, error: BaseException | None) -> BackgroundJob | None:
-        """Take note of a job's end and return the next one; who hears of the last one's end finds the ranks free."""
+        """Record a job's end and return the next one; the ranks are free before the last job's end is announced."""
         with self._lock:
-            if self._turn is not turn:  # all were given up
+            if self._turn is not turn:  # abandoned
                 return None
-            following = next((each for each in self if each.state == QUEUED), None)
+            following = next((other for other in self if other.state == QUEUED), None)
             if following is None:
                 self._turn = None
                 self._ranks.release()
@@ -237,7 +238,7 @@ class Jobs:
 def _outcome(job: BackgroundJob) -> BaseException | None:
     try:
         job.work(job)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is how the job ended
+    except BaseException as error:  # noqa: BLE001 - any error is the outcome of the job
         return error
     return None
 

@@ -1,4 +1,4 @@
-"""The options of a magic's line: text in, a frozen dataclass or a UsageError that says how to write it out. Pure."""
+"""The options of a magic's line: a frozen dataclass, or a UsageError with the correct usage. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvd_kernel.settings.lists import entries
 
 @dataclass(frozen=True)
 class Options:
-    """What a magic's line says; None and empty mean: not said."""
+    """The options of a magic's line; None and empty mean: not given."""
 
     n: int | None = None
     ranks: str = "all"
@@ -31,10 +31,10 @@ class Options:
     out: str = ""
     smoke: bool = False
     timeout: float | None = None
-    bg: str | None = None  # the job's name, "" when it gets one of its own
-    keep: str | None = None  # the detached cluster's name, "" when it gets one of its own
-    kept: str = ""  # the same, of one that is to end
-    pool: bool = False  # warm ranks are to end
+    bg: str | None = None  # the job's name, "" for a generated one
+    keep: str | None = None  # the detached cluster's name, "" for a generated one
+    kept: str = ""  # name of the detached cluster to end, or all
+    pool: bool = False  # end warm ranks
     raise_error: bool = True
     wait: bool = False
     force: bool = False
@@ -46,10 +46,10 @@ class Options:
     hosts: str = ""
     hostfile: str = ""
     gpus: str = ""
-    mps: bool = True  # ranks that share a device may have a private daemon of it
-    on: str = ""  # who starts the ranks; "here": mpiexec
+    mps: bool = True  # ranks that share a device may start a private MPS daemon
+    on: str = ""  # the engine that starts the ranks; "here": mpiexec
     job: str = ""
-    line: tuple[str, ...] = ()  # another launcher's, behind --
+    line: tuple[str, ...] = ()  # a line of another launcher, behind --
     mpi_args: tuple[str, ...] | None = None
     cell: int | None = None
     tail: int = 100
@@ -57,45 +57,45 @@ class Options:
     path: bool = False
     per_rank: bool = False
     mark_cycles: bool = False
-    arguments: tuple[str, ...] = ()  # what is no option: the sub-command of %hvd, names of variables
+    arguments: tuple[str, ...] = ()  # positional: the sub-command of %hvd, names of variables
     help: bool = False
-    text: str = ""  # %hvdpdb's line for the ranks
+    text: str = ""  # the line of %hvdpdb for the ranks
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """Return ``: did you mean ...?`` with the known word that is most like this one; empty where none is."""
-    found = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {found[0]}?" if found else ""
+def nearest(word: str, candidates: Sequence[str]) -> str:
+    """Return ``: did you mean ...?`` with the most similar candidate; "" if none is similar."""
+    matches = difflib.get_close_matches(word, candidates, n=1)
+    return f": did you mean {matches[0]}?" if matches else ""
 
 
 _WRONG_VALUE = re.compile(r"argument (?P<flag>-[\w-]+)\S*: (?P<reason>.*)", re.DOTALL)
 _COMMENT = re.compile(r"""(?P<comment>(?<!\S)\#.*)|"(?:\\.|[^"\\])*"|'[^']*'|\\.\#?|.""", re.DOTALL)
-"""A comment, or text that is none: a quoted part or one character."""
+"""A comment, or other text: a quoted part or one character."""
 
 
 class _Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
-        """Escape the magic's own %: argparse takes this for a pattern when options and arguments are mixed."""
+        """Escape the % of the magic's name: argparse formats the usage with % when options and arguments are mixed."""
         return super().format_usage().replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].split()
-        known = [flag for action in self._actions for flag in action.option_strings]
-        if unknown and (near := nearest(unknown[0].partition("=")[0], known)):
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        if unknown and (near := nearest(unknown[0].partition("=")[0], flags)):
             raise UsageError(f"{self.prog}: {unknown[0]!r} is not an option{near}")
-        if wrong := _WRONG_VALUE.fullmatch(message):  # the sentence names the flag: the usage would bury it
+        if wrong := _WRONG_VALUE.fullmatch(message):  # the sentence names the flag: the whole usage would hide it
             raise UsageError(f"{self.prog}: {wrong['flag']}: {wrong['reason']}")
         raise UsageError(f"{self.prog}: {message}. {self.format_usage().replace('%%', '%').strip()}")
 
 
 @lru_cache(maxsize=64)
 def parse(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
-    """Parse the line of a magic that has these flags.
+    """Parse the line of a magic that accepts these flags.
 
     Raises
     ------
     UsageError
-        Naming what is wrong and how the magic is written.
+        Naming the wrong part and the correct usage.
     """
     parser = _Parser(prog=magic, add_help=False, allow_abbrev=False)
     for flag in flags:
@@ -103,47 +103,47 @@ def parse(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
     parser.add_argument("arguments", nargs="*", metavar="", default=())
     tokens = _tokens(magic, line)
     at = tokens.index("--") if "--" in tokens and _is_cell(magic) else len(tokens)
-    given = vars(parser.parse_intermixed_args(tokens[:at])) | {"line": tuple(tokens[at + 1 :])}
-    if _is_cell(magic) and given["arguments"]:
-        raise UsageError(f"{magic}: {given['arguments'][0]!r} is not an option; code begins on the next line")
-    return Options(**{**given, "arguments": tuple(given["arguments"])})
+    values = vars(parser.parse_intermixed_args(tokens[:at])) | {"line": tuple(tokens[at + 1 :])}
+    if _is_cell(magic) and values["arguments"]:
+        raise UsageError(f"{magic}: {values['arguments'][0]!r} is not an option; code begins on the next line")
+    return Options(**{**values, "arguments": tuple(values["arguments"])})
 
 
 def filled(line: str, variables: Mapping[str, Any]) -> str:
-    """Put the notebook's variables where a line has them in braces: ``-np {n}`` is ``-np 2`` where ``n`` is 2.
+    """Substitute the notebook's variables in braces: ``-np {n}`` becomes ``-np 2`` if ``n`` is 2.
 
-    Braces around anything else stay as they are.
+    Braces around anything else are left unchanged.
 
     Raises
     ------
     UsageError
-        The variable is neither a number nor a text.
+        A variable is neither a number nor a string.
     """
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in variables:
-            return found[0]
-        value = variables[found[1]]
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            return match[0]
+        value = variables[match[1]]
         if not isinstance(value, str | int | float):
-            raise UsageError(f"{found[0]}: `{found[1]}` is neither a number nor a text, but {type(value).__name__}")
+            raise UsageError(f"{match[0]}: `{match[1]}` is neither a number nor a text, but {type(value).__name__}")
         return str(value)
 
     return re.sub(r"\{([A-Za-z_]\w*)\}", value, line)
 
 
 def parse_leading(magic: str, flags: tuple[MagicFlag, ...], line: str) -> Options:
-    """Parse the flags at the head of a line whose rest is text, which stays as it is.
+    """Parse the flags at the head of a line; the rest of it is text and left unchanged.
 
     Raises
     ------
     UsageError
         As ``parse``.
     """
-    spellings = "|".join(re.escape(each) for flag in flags for each in flag.spellings)
+    spellings = "|".join(re.escape(spelling) for flag in flags for spelling in flag.spellings)
     if line.strip() == "--help":
         return parse(magic, flags, line)
-    found = re.fullmatch(rf"\s*((?:{spellings})(?:=|\s+)\S+)?\s?(.*)", line)
-    head, text = (found[1] or "", found[2]) if found else ("", line)
+    match = re.fullmatch(rf"\s*((?:{spellings})(?:=|\s+)\S+)?\s?(.*)", line)
+    head, text = (match[1] or "", match[2]) if match else ("", line)
     return replace(parse(magic, flags, head), text=text)
 
 
@@ -152,7 +152,7 @@ def _is_cell(magic: str) -> bool:
 
 
 def without_comment(line: str) -> str:
-    """Return a magic's line up to a ``#`` that begins a word outside quotes, as in Python and in a shell."""
+    """Return a magic's line up to a ``#`` at the beginning of a word outside quotes, as in a shell."""
     comment = next((part for part in _COMMENT.finditer(line) if part["comment"]), None)
     return line if comment is None else line[: comment.start()].rstrip()
 
@@ -167,7 +167,7 @@ def _tokens(magic: str, line: str) -> list[str]:
         if glued := re.fullmatch(r"-np(\d+)", token):
             raise UsageError(f"{magic}: {token!r} is not an option: write -np {glued[1]}, with a space")
     for i, token in enumerate(tokens[:-1]):
-        if token == MPI_ARGS:  # its value begins with dashes; argparse takes that only behind "="
+        if token == MPI_ARGS:  # its value begins with dashes, which argparse accepts only after "="
             tokens[i : i + 2] = [f"{MPI_ARGS}={tokens[i + 1]}"]
             break
     return tokens
@@ -179,7 +179,7 @@ def resolve(text: str, n: int) -> tuple[int, ...]:
     Raises
     ------
     UsageError
-        If a part is not understood, names a rank that is not there, or nothing is left.
+        A part cannot be parsed, names a rank outside the cluster, or no rank is selected.
     """
     chosen: set[int] = set()
     for part in entries(text.replace("[", "").replace("]", "")):
@@ -192,7 +192,7 @@ def resolve(text: str, n: int) -> tuple[int, ...]:
 
 
 def says_one_rank(text: str) -> bool:
-    """Whether ``--ranks`` says one rank by its number or as ``root``: a slice that happens to be one is none."""
+    """Return whether ``--ranks`` is one number or ``root``; a slice of one rank does not count."""
     return text.isdecimal() or text == "root"
 
 
@@ -213,12 +213,12 @@ def _part(part: str, n: int) -> set[int]:
 
 
 def names(options: Options, magic: str) -> Sequence[str]:
-    """Return the variables that ``%hvdpush a b`` or ``%hvdpush a,b`` names.
+    """Return the names of variables in ``%hvdpush a b`` or ``%hvdpush a,b``.
 
     Raises
     ------
     UsageError
-        If there are none or one is not a name.
+        There are none, or one is not an identifier.
     """
     chosen = [name for word in options.arguments for name in entries(word)]
     if not chosen:

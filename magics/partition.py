@@ -1,9 +1,9 @@
-"""Scatter and gather: parts of a value along its first axis, one per rank, and the value that parts make up. Pure.
+"""Scatter and gather: split a value along its first axis, one part per rank, and join parts to one value. Pure.
 
-Example: five rows for two ranks are rows 0 to 2 and rows 3 to 4; the first ranks have the longer parts.
+Example: of five rows for two ranks, rank 0 gets rows 0 to 2, rank 1 rows 3 to 4; the first ranks get the longer parts.
 
-A part has the type of the value, and so has what parts make up. A value whose parts would have another type, such as
-a ``Dataset`` that returns tuples, is refused by name.
+A part has the type of the value, and a joined value the type of its parts. A value whose parts would have another type,
+such as a ``Dataset`` that returns tuples, is refused by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Join = Callable[[Sequence[Any]], Any]
 
 _COLUMNS_CHARS = 120
 _OWN_TYPES = ("pandas",)
-"""Packages that choose the type of a result: joined parts of a ``RangeIndex`` may be another ``Index``."""
+"""Packages that choose the type of a result: parts of a ``RangeIndex`` may be joined to another ``Index``."""
 
 
 def split(name: str, value: Any, count: int) -> list[Any]:
@@ -33,12 +33,12 @@ def split(name: str, value: Any, count: int) -> list[Any]:
     name
         The variable, for the error.
     value
-        A sequence, an array or a tensor, which is cut along its first axis, or a table with ``iloc``, by its rows.
+        A sequence, an array or a tensor, which is split along its first axis, or a table with ``iloc``, by its rows.
 
     Raises
     ------
     UsageError
-        It has no length, cannot be sliced, or its slices are of another type.
+        The value has no length, cannot be sliced, or its slices are of another type.
     """
     if isinstance(value, Mapping | AbstractSet):
         raise _not_scattered(name, value, "it has no order")
@@ -46,7 +46,7 @@ def split(name: str, value: Any, count: int) -> list[Any]:
         raise _not_scattered(name, value, "it has no parts")
     try:
         length = _length(value)
-    except TypeError:  # also raised by a tensor without an axis
+    except TypeError:  # also raised by a tensor without axes
         raise _not_scattered(name, value, "it has no length") from None
     short, longer = divmod(length, count)
     ends = [short * rank + min(rank, longer) for rank in range(count + 1)]
@@ -60,7 +60,7 @@ def split(name: str, value: Any, count: int) -> list[Any]:
 
 
 def joined(name: str, parts: Mapping[int, Any]) -> Any:
-    """Return what ranks' parts make up, in the order of the ranks.
+    """Join the parts of the ranks to one value, in rank order.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ def _length(value: Any) -> int:
 
 
 def _cut(value: Any, begin: int, end: int) -> Any:
-    """Return one slice, of the value's own type where it has one."""
+    """Return one slice, of the value's type if there is a function for it."""
     cut = _CUT.get(_name(value))
     if cut is not None:
         return cut(value, begin, end)
-    if str(getattr(value, "layout", "")) == "torch.sparse_coo":  # brackets are not implemented for it
+    if str(getattr(value, "layout", "")) == "torch.sparse_coo":  # it does not implement slicing with brackets
         return value.narrow_copy(0, begin, end - begin)
     return getattr(value, "iloc", value)[begin:end]
 
@@ -131,7 +131,7 @@ _CUT: dict[str, Callable[[Any, int, int], Any]] = {
         *(tensor[begin:end] for tensor in value.tensors)
     ),
 }
-"""Type by its full name -> how it is cut; slicing such a value raises, or returns another type."""
+"""Full name of a type -> function that slices it; brackets raise for such a value, or return another type."""
 
 
 # Joining.
@@ -142,7 +142,7 @@ def _type(value: Any) -> tuple[Any, str]:
 
 
 def _columns(value: Any) -> tuple[Any, str]:
-    """Return a table's columns, as what has to be equal and as text."""
+    """Return a table's columns, as a key to compare and as text."""
     if not hasattr(value, "columns") or not hasattr(value, "dtypes"):
         return None, ""
     columns = [(str(name), str(dtype)) for name, dtype in zip(value.columns, value.dtypes, strict=True)]
@@ -156,7 +156,7 @@ def _dtype(value: Any) -> tuple[Any, str]:
 
 
 def _family(dtype: str) -> str:
-    """Return a type without its width: ``int32`` and ``int64`` join without loss, ``int64`` and ``float64`` do not."""
+    """Return a dtype without its width: ``int32`` and ``int64`` join without loss, ``int64`` and ``float64`` do not."""
     return dtype.rstrip("0123456789")
 
 
@@ -165,12 +165,12 @@ def _package(value: Any) -> str:
 
 
 def _together(values: Sequence[Any]) -> Any:
-    """Return values joined, in a value of their type.
+    """Join values to one value of their type.
 
     Raises
     ------
     TypeError
-        No function joins values of this type and keeps the type.
+        No function joins values of this type without changing the type.
     """
     if join := _JOIN.get(_name(values[0])):
         return join(values)
@@ -188,7 +188,7 @@ def _imported(path: str) -> Callable[..., Any]:
 
 
 def _by(path: str, *arguments: Any) -> Join:
-    """Return a function that is imported when it is called: the notebook has the library if it has such a value."""
+    """Return a function that imports at its call: a notebook with such a value has the library."""
     return lambda values: _imported(path)(values, *arguments)
 
 
@@ -201,7 +201,7 @@ def _texts(values: Sequence[Any]) -> Any:
 
 
 def _ranges(values: Sequence[range]) -> range:
-    """Return the range that consecutive ones make up."""
+    """Join consecutive ranges to one."""
     parts = [part for part in values if part]
     if not parts:
         return values[0]
@@ -212,13 +212,13 @@ def _ranges(values: Sequence[range]) -> range:
 
 
 def _deques(values: Sequence[deque[Any]]) -> deque[Any]:
-    """Return all items, with the limit of the first where they are within it."""
+    """Join deques, with the limit of the first if all items fit."""
     items, limit = [*chain.from_iterable(values)], values[0].maxlen
     return deque(items, None if limit is not None and len(items) > limit else limit)
 
 
 def _masked(values: Sequence[Any]) -> Any:
-    """Return one masked array: ``numpy.concatenate`` drops the masks."""
+    """Join masked arrays with ``numpy.ma.concatenate``: ``numpy.concatenate`` drops the masks."""
     whole = _imported("numpy.ma:concatenate")(values)
     whole.fill_value = values[0].fill_value
     return whole
@@ -257,10 +257,10 @@ _JOIN: dict[str, Join] = {
     "torch.nn.parameter.Parameter": _parameters,
     "torch.utils.data.dataset.TensorDataset": _datasets,
 }
-"""Type by its full name -> how values of it are joined."""
+"""Full name of a type -> function that joins its values."""
 
 _JOIN_OF_PACKAGE: dict[str, Join] = {
-    # No adapters of frameworks: they belong to the ranks, and these values are in the notebook's process.
+    # Not the adapters of frameworks: those are imported on ranks, and these values are in the notebook's process.
     "numpy": _by("numpy:concatenate"),
     "torch": _by("torch:cat"),
     "jax": _by("jax.numpy:concatenate"),
@@ -270,4 +270,4 @@ _JOIN_OF_PACKAGE: dict[str, Join] = {
     "scipy": _sparse,
     "pandas": _tables,
 }
-"""Package of a type -> how other values of its types are joined, if the result is of the same type."""
+"""Package of a type -> function that joins other values of its types, if the result is of the same type."""

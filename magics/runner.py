@@ -46,25 +46,25 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 GRACE_S = 5.0
-"""After a timeout: how long ranks may take to obey before the cell is given up."""
+"""Time that ranks have to respond after a timeout, before the cell is abandoned."""
 
 SHOW_STUCK_AT, GIVE_UP_AT = 2, 3
-"""InterruptCount of the interrupt key."""
+"""Counts of key presses: from the second on stacks are shown, with the third the ranks are abandoned."""
 
 PATIENT_S = 2.0
-"""After the first press, the stacks of ranks that do not obey are shown without a second one."""
+"""Time after the first press until the stacks of ranks that do not respond are shown without a second one."""
 
 LOG_S = 2.0
-"""How long ranks may take to write a line to their logs."""
+"""Time limit for ranks to write a line to their logs."""
 
 RAISED_S = 1.0
-"""A rank's error is shown while others run if they still run after this time: as a rule they are released at once."""
+"""Time until a rank's error is shown while others still run; normally they are released at once."""
 
 REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
 class CellRunner:
-    """Drives one run until every rank is done, or is given up."""
+    """Drives one run until every rank is done or abandoned."""
 
     def __init__(
         self,
@@ -84,32 +84,32 @@ class CellRunner:
         self._ranks = tuple(ranks)
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._obeyed = 0
+        self._handled = 0  # interrupts
         self._pressed_at = 0.0
         self._late = False
         self._stalls = StallMonitor(session, ranks)
         self._apart = TrainingApart(ranks)
         self.rejoin = CellRejoin(session, run, renderer)
         self._explained = ""
-        self._why = ""  # ranks waited when the cell was interrupted
+        self._stall = ""  # why ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
         self._reported = 0  # interrupts of which the report of ranks that do not respond has been shown
-        self._released: set[int] = set()  # ranks that were told not to hold the others any more
-        self.fate = ""  # what has become of them, if anything
+        self._released: set[int] = set()  # ranks asked to release the others from a collective
+        self.fate = ""  # what became of the abandoned ranks
         self._failures: dict[int, Failure] = {}
         self._raised: dict[int, RankRaised] = {}
-        self._first: dict[int, float] = {}  # ranks that failed before any interrupt -> when that was known here
+        self._first: dict[int, float] = {}  # rank that failed before any interrupt -> when its failure arrived
         self.prompts = prompts or RunPrompts(session, renderer, ranks)
-        self._tick = tick  # what else is done between events
+        self._tick = tick  # further work between events
 
     def drive(self, key: InterruptCount | None = None) -> None:
-        """Pump events to the renderer; returns when the run is over. Raises nothing of the ranks."""
+        """Pass events to the renderer until the run is over; raise no error of the ranks."""
         with counted(key) as interrupts:
-            while self._left and not self._given_up(interrupts):
-                self._obey(interrupts)
+            while self._left and not self._must_abandon(interrupts):
+                self._handle_interrupts(interrupts)
                 event = self._run.next(POLL_S)
                 if event is not None:
-                    self._take(event)
+                    self._handle(event)
                 elif self._run.done:
                     self._left.clear()
                 self.rejoin.tick()
@@ -117,18 +117,18 @@ class CellRunner:
                 self._renderer.tick()
                 self.prompts.tick()
                 self._tick()
-            self._obeyed = interrupts.count
+            self._handled = interrupts.count
         if self._apart.warning and self._run.done:
             self._log_warning()
 
     def _log_warning(self) -> None:
-        """Write the guard's warning to the ranks' logs: between cells, as a line logged in a cell is its output."""
+        """Write the warning to the ranks' logs, after the cell: within it, the line would be output of the cell."""
         with suppress(ClusterError):  # a rank has died: the cell's own error reports it
             self._session.ask("write_log", None, {"text": f"{self._apart.warning}\n"}, timeout=LOG_S, urgent=True)
 
-    def _take(self, event: Event) -> None:
-        self._renderer.take(event)
-        self.prompts.take(event)
+    def _handle(self, event: Event) -> None:
+        self._renderer.handle(event)
+        self.prompts.handle(event)
         match event:
             case MetricsSample():
                 self._stalls.observe(event)
@@ -144,7 +144,7 @@ class CellRunner:
                     if is_own(failure):
                         self._record_failure(rank)
             case RankJoined(rank):
-                self._apart = TrainingApart(())  # a fresh rank counts its own steps
+                self._apart = TrainingApart(())  # a new rank counts its steps from zero
                 self._left.add(rank)
                 self._forget_error(rank)
                 self._follow({*self._ranks, rank})
@@ -160,12 +160,12 @@ class CellRunner:
             self._first.setdefault(rank, time.monotonic())
 
     def _forget_error(self, rank: int) -> None:
-        """Drop what a rank raised that was replaced, or asked to leave."""
+        """Forget the error of a rank that was replaced or removed."""
         self._raised.pop(rank, None)
         self._first.pop(rank, None)
 
     def _follow(self, ranks: set[int]) -> None:
-        """Have these ranks from here on."""
+        """Continue with these ranks."""
         if ranks != {*self._ranks}:
             self._ranks = tuple(sorted(ranks))
             self._stalls = StallMonitor(self._session, self._ranks)
@@ -181,31 +181,31 @@ class CellRunner:
         return sorted(self._left)
 
     @property
-    def given_up(self) -> bool:
-        """True where the user has given up the ranks that still run."""
-        return bool(self._left) and self._obeyed >= GIVE_UP_AT
+    def abandoned(self) -> bool:
+        """True if the user has abandoned the ranks that still run, by the third interrupt."""
+        return bool(self._left) and self._handled >= GIVE_UP_AT
 
     @property
     def interrupted(self) -> bool:
-        """True where the user has interrupted the cell."""
-        return self._obeyed > 0
+        """True if the user has interrupted the cell."""
+        return self._handled > 0
 
     @property
     def stopped(self) -> bool:
-        """True where an interrupt or the timeout has ended the cell."""
+        """True if an interrupt or the timeout has ended the cell."""
         return self.interrupted or self._late
 
     @property
     def failed(self) -> bool:
-        """True where ``check`` raises."""
+        """True if ``check`` raises."""
         return bool(self.stopped or self._failures)
 
-    def word(self) -> str:
+    def end_state(self) -> str:
         """Return the final state of the ranks that did not fail."""
         return "interrupted" if self.stopped else "done"
 
     def check(self, hint: Hint = no_hint) -> None:
-        """Raise what the cell has to fail with, if anything: first a rank's own error, then what stopped the cell."""
+        """Raise the error of the cell, if any: a rank's own error first, else the reason why it was stopped."""
         failures = self._known_failures()
         first = [failure for failure in failures if failure.rank in self._first]
         if not self.stopped:
@@ -219,7 +219,7 @@ class CellRunner:
         raise (Interrupted if self.interrupted else HvdTimeout)("\n".join(lines))
 
     def _known_failures(self) -> list[Failure]:
-        """Return the failures of all ranks; of a rank that is given up while it formats its traceback, the error."""
+        """Return the failures of all ranks; an abandoned rank that has not sent its traceback has the error alone."""
         cut_off = [
             Failure(rank, error.ename, error.evalue, (summary(error.ename, error.evalue),), self._first.get(rank, 0.0))
             for rank, error in self._raised.items()
@@ -228,7 +228,7 @@ class CellRunner:
         return [*self._failures.values(), *cut_off]
 
     def _stopped_by(self, failed: Collection[int]) -> list[str]:
-        """Say what stopped the ranks that had not failed."""
+        """Return the sentence about what stopped the ranks that had not failed."""
         if not self.interrupted:
             return [f"the cell took longer than {self._timeout:g} s and was interrupted"]
         secondary = {rank for rank, failure in self._failures.items() if failed and failure.secondary}
@@ -236,8 +236,8 @@ class CellRunner:
         return [f"{rank_list(obedient)} interrupted, variables are kept"] if obedient else []
 
     def _aftermath(self) -> list[str]:
-        """Say who did not respond, what became of it or what to do, and why ranks waited before."""
-        lines = [f"at that moment: {self._why}"] if self._why else []
+        """Return which ranks did not respond, with their fate or the remedy, and why ranks waited before."""
+        lines = [f"at that moment: {self._stall}"] if self._stall else []
         if not self._left:
             return lines
         them = "it" if len(self._left) == 1 else "them"
@@ -245,29 +245,29 @@ class CellRunner:
         where = whereabouts({rank: self._where[rank] for rank in self.left if rank in self._where})
         return [f"not responding: {where or rank_list(self._left)}", self.fate or remedy, *lines]
 
-    def _obey(self, interrupts: InterruptCount) -> None:
+    def _handle_interrupts(self, interrupts: InterruptCount) -> None:
         now = time.monotonic()
-        if interrupts.count > self._obeyed:
+        if interrupts.count > self._handled:
             self._pressed_at = self._pressed_at or now
-            self._obeyed = interrupts.count
+            self._handled = interrupts.count
             self._interrupt()
         if self._deadline is not None and not self._late and now > self._deadline + self.prompts.waited:
             self._late = True
             self._interrupt()
         late = self._pressed_at > 0 and now > self._pressed_at + PATIENT_S
-        if self._reported < self._obeyed and (late or self._obeyed >= SHOW_STUCK_AT):
-            self._reported = self._obeyed
+        if self._reported < self._handled and (late or self._handled >= SHOW_STUCK_AT):
+            self._reported = self._handled
             self._show_stuck()
 
     def _interrupt(self) -> None:
-        self._why = self._why or self._stalls.sentence
+        self._stall = self._stall or self._stalls.sentence
         self.prompts.withdraw()
         self._session.interrupt(self.left)
 
     def _show_stuck(self) -> None:
-        """Show where the ranks are that do not respond, what has been done, and what another interrupt does."""
+        """Show the stacks of the ranks that do not respond, and the effect of this and the next interrupt."""
         self._where = look(self._session, self.left)
-        self._renderer.tell(f"{report(self._where)}{not_responding(self.left, self._obeyed)}\n")
+        self._renderer.notify(f"{report(self._where)}{not_responding(self.left, self._handled)}\n")
 
     def _explain(self) -> None:
         self._stalls.tick()
@@ -280,7 +280,7 @@ class CellRunner:
             self._renderer.explain(sentence)
 
     def _unnoticed(self) -> str:
-        """Return the sentence for the first failure that ranks have not noticed which still run."""
+        """Return the sentence about the first failure, if other ranks still run and have not noticed it."""
         running = self._left - self._first.keys()
         rank = min(self._first, key=lambda rank: self._first[rank], default=None)
         if rank is None or not running or time.monotonic() < self._first[rank] + RAISED_S:
@@ -288,8 +288,8 @@ class CellRunner:
         error = self._failures.get(rank) or self._raised[rank]
         return still_running(rank, error.ename, error.evalue, running)
 
-    def _given_up(self, interrupts: InterruptCount) -> bool:
-        """Whether a third press, or the time after a timeout, ends the wait for ranks that do not obey."""
+    def _must_abandon(self, interrupts: InterruptCount) -> bool:
+        """Return whether to stop waiting: after the third press, or the grace time after a timeout."""
         too_late = (
             self._late
             and self._deadline is not None

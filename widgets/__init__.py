@@ -1,4 +1,4 @@
-"""Widgets: what the notebook shows while ranks work. ipywidgets is imported with the first Dashboard, not before."""
+"""Widgets that a notebook shows while ranks work; ipywidgets is imported with the first Dashboard, not before."""
 
 from __future__ import annotations
 

@@ -1,42 +1,43 @@
-"""Dashboard state: what every rank is doing, as messages for the browser. Pure but for its clock.
+"""Dashboard state: the figures of every rank, as messages for the browser, and their summary. Pure but for its clock.
 
 Terms.
-  row        the numbers of one rank, as the table shows them
-  snapshot   everything there is to show; whoever has it needs nothing from before
-  increment  what is new since the last increment; rows are absolute, curves and log lines are appended
+  row        the figures of one rank, as the table shows them
+  snapshot   the whole state; it replaces all earlier messages
+  increment  the changes since the last increment; rows are absolute, curves and log lines are appended
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
 from hvd_kernel.widgets.limits_window import LimitsWindow
-from hvd_kernel.widgets.log_tail import LogTail
 from hvd_kernel.widgets.marks import Kind, Marks
 from hvd_kernel.widgets.series import FEW, Grid, Rates, Track, mean, short
 
 ROWS_EVERY = 5
-"""Of many ranks rows travel with each fifth increment, once a second: what changes in a table has a page lay it out."""
+"""Rows of many ranks are sent with every fifth increment, once a second: each change of a table costs a layout."""
 
 MOST_ROWS = 64
-"""Of an increment: of more ranks those whose row was sent longest ago go first."""
+"""Limit of rows in an increment; of more ranks those whose last row is oldest are sent first."""
 
 MAX_NAMES = 8
 MAX_NAME = 48
 SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
 
-_MENDING = frozenset(ROWS_EVERY**i for i in range(14))
+_SNAPSHOTS = frozenset(ROWS_EVERY**i for i in range(14))
 
 Message = dict[str, Any]
 """JSON-able; the keys are those of ``Board.snapshot`` and ``Board.increment``."""
 
 
 class Row(NamedTuple):
-    """One rank; on the wire a list in this order (widgets/js/messages.js has the same table)."""
+    """The figures of one rank; on the wire a list in this order (widgets/js/messages.js has the same table)."""
 
     state: str
     waiting_for: str
@@ -52,15 +53,15 @@ class Row(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The number of ranks, where the panel can change it; on the wire a list in this order (widgets/js/head.js)."""
+    """The number of ranks, if the panel can change it; on the wire a list in this order (widgets/js/head.js)."""
 
     n: int
-    wanted: int | None = None  # another one, until it is there
-    note: str = ""  # how far that is, or why it is not there
+    target: int | None = None  # the requested number, until it is reached
+    note: str = ""  # the progress, or why it failed
 
 
 class Board:
-    """All ranks of one cell. Not thread-safe: its owner holds a lock."""
+    """State of all ranks of one cell. Not thread-safe: its owner holds a lock."""
 
     def __init__(
         self,
@@ -79,24 +80,22 @@ class Board:
         self.marks = Marks()
         self.wait = ""  # why ranks wait, in one sentence
         self.warnings: list[str] = []  # about the run, as long as it is shown
-        self.other_ranks = ""  # who shares the host with them, in one sentence
-        self.size: Size | None = None  # where the number of ranks can be changed
+        self.other_ranks = ""  # other notebooks' ranks on the host, in one sentence
+        self.size: Size | None = None  # if the number of ranks can be changed
         self._left: set[int] = set()  # ranks that have left the cell
         self.grid = Grid(len(self.ranks), limit=max(60, min(300, 6000 // max(1, len(self.ranks)))))
         self.tracks = {rank: Track((before or {}).get(rank)) for rank in self.ranks}
         self.logged: dict[int, dict[str, float]] = {rank: {} for rank in self.ranks}
         self._stragglers = Stragglers(self.ranks)
         self._limits = limits or LimitsWindow()
-        self._said: list[str] = []  # what limits the run
+        self._bottleneck: list[str] = []  # sentences about what limits the run
         self._judged = 0.0
-        self._sent_said: list[str] = []
+        self._sent_limits: list[str] = []
         self._sent_head: Message = {}
         self._clock = clock
         self._start = clock()
         self._seconds: float | None = None
-        self._changed: dict[
-            int, None
-        ] = {}  # ranks with news since the last increment, those first that have waited longest
+        self._changed: dict[int, None] = {}  # ranks with news since the last increment, oldest news first
         self._fresh: set[int] = set()  # ranks with a sample since the last column
         self._seq = self._sent_columns = self._sent_lines = self._sent_marks = self._merges = 0
         self._sent_open: list[list[Any]] = []
@@ -104,15 +103,15 @@ class Board:
 
     @property
     def seconds(self) -> float:
-        """Since the board was made; stands still after finish()."""
+        """Seconds since the start of the cell; constant after finish()."""
         return self._clock() - self._start if self._seconds is None else self._seconds
 
     def feed(self, sample: MetricsSample) -> None:
-        """Take a sample of a known rank; others are ignored."""
+        """Add a sample of a known rank; samples of others are ignored."""
         track = self.tracks.get(sample.rank)
         if track is None or sample.rank in self._left or self.states is not None:
             return
-        if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry begins: close the last one
+        if sample.rank in self._fresh and self._due(late=False):  # a new round of telemetry starts: close the last one
             self._column()
         track.add(sample, self.seconds)
         self._stragglers.feed(sample)
@@ -121,52 +120,52 @@ class Board:
         self._learn(self.logged[sample.rank])
         self._changed[sample.rank] = None
         self._fresh.add(sample.rank)
-        if self._due(late=len(self._fresh) < len(self._there)):
+        if self._due(late=len(self._fresh) < len(self._present)):
             self._column()
 
     def warn(self, text: str) -> None:
-        """Show a warning beside what limits the run."""
+        """Show a warning beside the sentences about what limits the run."""
         self.warnings.append(text)
 
     def mark(self, kind: Kind, label: str) -> None:
-        """Mark this moment on the time axis."""
+        """Mark the current time on the time axis."""
         self.marks.add(self.seconds, kind, label)
 
     def join(self, rank: int) -> None:
-        """Have a rank that is new in the cell, or in the place of one that was there."""
+        """Add a rank that is new in the cell, or replaces an earlier one."""
         if rank not in self.tracks:
             self.ranks = (*self.ranks, rank)
             self.grid.widen()
         if rank not in self.tracks or rank in self._left:
             self.tracks[rank], self.logged[rank] = Track(None), {}
         self._left.discard(rank)
-        self._stragglers = Stragglers(self._there)
+        self._stragglers = Stragglers(self._present)
         self._changed[rank] = None
 
     def leave(self, rank: int) -> None:
-        """Have a rank no more: its row stays."""
+        """Mark a rank as left; its row stays."""
         self._left.add(rank)
         self._fresh.discard(rank)
-        self._stragglers = Stragglers(self._there)
+        self._stragglers = Stragglers(self._present)
         self._changed[rank] = None
 
     @property
-    def _there(self) -> list[int]:
+    def _present(self) -> list[int]:
         return [rank for rank in self.ranks if rank not in self._left]
 
     def finish(self, states: Mapping[int, str]) -> None:
-        """Freeze: from now on rows hold each rank's final state and its means over the cell."""
+        """Freeze the board: rows then have each rank's final state and its means over the cell."""
         if self.states is not None:
             return
         if any(track.last for track in self.tracks.values()):
             self._column()
         self._seconds = self.seconds
         self.states = {rank: states.get(rank, "done") for rank in self.ranks}
-        self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=True).lines
+        self._bottleneck = self._limits.bottleneck(self._present, self._stragglers.slow, over=True).lines
         self._changed = dict.fromkeys(self.ranks)
 
     def snapshot(self) -> Message:
-        """Everything, as of now."""
+        """Return the whole state."""
         return {
             "seq": self._seq,
             "title": self.title,
@@ -184,18 +183,18 @@ class Board:
 
     @property
     def limits(self) -> list[str]:
-        """What limits the run, in sentences that change once in a second at most, and who shares its host."""
+        """Warnings, sentences about what limits the run, updated at most once a second, and other ranks on the host."""
         if self.states is None and self.seconds - self._judged >= 1.0:
             self._judged = self.seconds
-            self._said = self._limits.bottleneck(self._there, self._stragglers.slow, over=False).lines
-        return [*self.warnings, *self._said, *([self.other_ranks] if self.other_ranks else [])]
+            self._bottleneck = self._limits.bottleneck(self._present, self._stragglers.slow, over=False).lines
+        return [*self.warnings, *self._bottleneck, *([self.other_ranks] if self.other_ranks else [])]
 
     def increment(self) -> tuple[Message, bool]:
-        """Return the news since the last call, and whether a snapshot must follow.
+        """Return the changes since the last call, and whether a snapshot must follow.
 
-        It follows a change of the ranks, and calls 1, 5, 25, ...: so rare, they mend what a view missed while it was
-        loading. What has not changed is left out. Where columns were merged since, the page merges its own in the same
-        way (``merges``).
+        A snapshot follows a change of the ranks, and calls 1, 5, 25, ..., for views that missed increments while they
+        were loading. Unchanged values are omitted. If columns were merged since, the page merges its own columns in the
+        same way (``merges``).
         """
         self._seq += 1
         merges = self.grid.merges - self._merges
@@ -222,9 +221,9 @@ class Board:
         if self.marks.count > self._sent_marks:
             news["marks"] = self.marks.wire()
             self._sent_marks = self.marks.count
-        if (said := self.limits) != self._sent_said:
-            news["limits"] = self._sent_said = said
-        whole = self._sent_ranks != self.ranks or self._seq in _MENDING
+        if (limits := self.limits) != self._sent_limits:
+            news["limits"] = self._sent_limits = limits
+        whole = self._sent_ranks != self.ranks or self._seq in _SNAPSHOTS
         for rank in sent:
             del self._changed[rank]
         self._sent_columns, self._sent_lines, self._sent_open = len(self.grid.t), self.log.count, opened
@@ -232,7 +231,7 @@ class Board:
         return news, whole
 
     def row(self, rank: int) -> Row:
-        """Return the numbers of one rank: live, or final after finish()."""
+        """Return the figures of one rank: live, or final after finish()."""
         track, digits = self.tracks[rank], self.grid.digits
         sample, rates = track.last, self.rates(rank)
         state = self.states[rank] if self.states else sample.state if sample else "starting"
@@ -255,7 +254,7 @@ class Board:
         )
 
     def rates(self, rank: int) -> Rates:
-        """Over the last second while the cell runs, over the whole cell afterwards."""
+        """Return the rates of a rank over the last second, after the cell over all of it."""
         track = self.tracks[rank]
         if self.states is None and rank in self._left:
             return Rates()
@@ -263,12 +262,12 @@ class Board:
 
     @property
     def slow(self) -> dict[str, list[float | None]]:
-        """The ranks that keep the others waiting, each with its ``Slow``; after finish() those that did at the end."""
+        """The stragglers, each with its ``Slow``; after finish() those at the end of the cell."""
         return {str(rank): [short(value) for value in slow] for rank, slow in sorted(self._stragglers.slow.items())}
 
     def totals(self) -> Message:
         """Return the figures of all ranks together: sums of speed, means of shares and of logged values."""
-        rates = {rank: self.rates(rank) for rank in self._there}
+        rates = {rank: self.rates(rank) for rank in self._present}
         samples = [r.samples_per_s for r in rates.values() if r.samples_per_s is not None]
         return {
             "samples_per_s": short(sum(samples)) if samples else None,
@@ -290,7 +289,7 @@ class Board:
         }
 
     def _learn(self, logged: Mapping[str, float]) -> None:
-        """Remember the names of logged values in the order of their appearance, a bounded number of them."""
+        """Record the names of logged values in the order of their appearance, up to a limit."""
         if len(logged) > len(self.names) or any(name not in self.names for name in logged):
             new = [name for name in logged if name not in self.names]
             room = [name for name in new if len(name) <= MAX_NAME][: MAX_NAMES - len(self.names)]
@@ -298,8 +297,8 @@ class Board:
             self.unnamed = max(self.unnamed, len(new) - len(room))
 
     def _due(self, *, late: bool) -> bool:
-        """Whether to close a column: as soon as all ranks have spoken, a little later without those that have not."""
-        return (late or len(self._fresh) == len(self._there)) and self.grid.due(self.seconds, late=late)
+        """Return whether to close a column: once all ranks have sent a sample, or a little later without some."""
+        return (late or len(self._fresh) == len(self._present)) and self.grid.due(self.seconds, late=late)
 
     def _column(self) -> None:
         rates = [self.rates(rank) for rank in self.ranks]
@@ -319,8 +318,114 @@ def _number(value: object) -> float | None:
 
 
 def logged_value(value: object) -> float | str | None:
-    """Return six digits of a number; what JSON has no number for travels as text."""
+    """Return a number with six digits; one that JSON cannot represent as text."""
     number = _number(value)
     if number is None or not math.isfinite(number):
         return None if number is None else str(number)
     return float(f"{number:.6g}")
+
+
+MAX_LINES = 200
+MAX_WIDTH = 400
+MAX_TEXT = 64 * 1024
+MAX_OPEN = 4 * 1024
+
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class LogLine(NamedTuple):
+    """A line of one rank."""
+
+    rank: int
+    stream: str
+    text: str
+
+
+class LogTail:
+    """The last lines of all ranks in the order of arrival; ``count`` includes the dropped ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self._open: dict[tuple[int, str], str] = {}
+
+    def feed(self, rank: int, stream: str, text: str) -> None:
+        """Append text; of a flood only the end is processed."""
+        if len(text) > MAX_TEXT:
+            self.count += text.count("\n", 0, len(text) - MAX_TEXT)
+            text = text[-MAX_TEXT:]
+            self._open.pop((rank, stream), None)
+        *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
+        for line in whole:
+            self.count += 1
+            self.lines.append(LogLine(rank, stream, clean(line)))
+        if rest:
+            self._open[rank, stream] = rest[-MAX_OPEN:]
+
+    def open_lines(self) -> list[LogLine]:
+        """Return unfinished lines: a progress bar, a prompt."""
+        return [LogLine(rank, stream, clean(text)) for (rank, stream), text in self._open.items()]
+
+    def since(self, count: int) -> list[LogLine]:
+        """Return the lines after the first ``count``, as far as they are kept."""
+        fresh = min(self.count - count, len(self.lines))
+        return list(self.lines)[len(self.lines) - fresh :]
+
+
+def clean(line: str) -> str:
+    r"""Return a line as a terminal would show it: after the last ``\r``, without codes, cut to a width."""
+    line = _ESCAPES.sub("", line).rstrip("\r").rpartition("\r")[2]
+    line = _CONTROLS.sub("", line.expandtabs(4))
+    return line if len(line) <= MAX_WIDTH else line[: MAX_WIDTH - 1] + "…"
+
+
+def curves_of(board: Board, most: int = 60) -> dict[str, tuple[list[float], list[float | None]]]:
+    """Return each curve's seconds and the means of its ranks, ``most`` points at most.
+
+    Example: ``curves_of(board)["log:loss"]`` is ``([0.2, 0.4], [0.7, 0.5])``.
+    """
+    every = max(1, -(-len(board.grid.t) // most))
+    return {
+        name: (board.grid.t[::every], [mean(column) for column in columns[::every]])
+        for name, columns in board.grid.curves.items()
+        if any(value is not None for column in columns for value in column)
+    }
+
+
+def summary(board: Board) -> dict[str, Any]:
+    """Return the figures of the cell, JSON-able; None for figures without a measurement.
+
+    Returns
+    -------
+    dict
+        ``ranks``; ``seconds``; ``steps`` (the maximum over the ranks);
+        ``samples_per_s`` {"total": ..., "per_rank": {"0": ...}};
+        ``allreduce_gbps`` (bytes per second spent in collectives) and ``comm_share`` (0..1), means of the ranks;
+        ``slow`` {"2": [its own time as a multiple of the others', share of their time spent waiting]}, at the end;
+        ``marks`` [[seconds, kind, label], ...]: ranks that died, joined or left, and lost steps;
+        ``logged`` {name: mean of the ranks' last values}; ``logged_per_rank`` {name: {"0": ...}}.
+    """
+    rates = [track.overall() for track in board.tracks.values()]
+    speeds = [r.samples_per_s for r in rates]
+    measured = [speed for speed in speeds if speed is not None]
+    return {
+        "ranks": list(board.ranks),
+        "seconds": board.seconds,
+        "steps": board.totals()["step"],
+        "samples_per_s": {
+            "total": sum(measured) if measured else None,
+            "per_rank": {str(rank): speed for rank, speed in zip(board.ranks, speeds, strict=True)},
+        },
+        "allreduce_gbps": mean([r.gbps for r in rates]),
+        "comm_share": mean([r.comm for r in rates]),
+        "slow": board.slow,
+        "marks": board.marks.wire(),
+        "logged": dict(zip(board.names, board.totals()["logged"], strict=True)),
+        "logged_per_rank": {
+            name: {str(rank): logged_value(values[name]) for rank, values in board.logged.items() if name in values}
+            for name in board.names
+        },
+    }

@@ -1,13 +1,14 @@
-"""Dashboard widget of one cell: fed by any thread, shown live in a browser, as a picture wherever no browser listens.
+"""Dashboard widget of one cell: fed by any thread, shown live in a browser, else as a picture.
 
-The widget model is made when the dashboard is first displayed, so that a run without a front end sends nothing.
+The widget model is created when the dashboard is first displayed, so that a run without a front end sends nothing.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,81 @@ from hvd_kernel.diagnosis.limits_of_run import Possible
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes.resources import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
-from hvd_kernel.widgets.board import Board, Size
+from hvd_kernel.protocol.operations import Recent
+from hvd_kernel.widgets.board import Board, Size, curves_of, summary
 from hvd_kernel.widgets.limits_window import LimitsWindow
 from hvd_kernel.widgets.marks import Kind
 from hvd_kernel.widgets.picture import render
 from hvd_kernel.widgets.series import FEW
-from hvd_kernel.widgets.summary import curves_of, summary
-from hvd_kernel.widgets.swimlanes.live import Live
+from hvd_kernel.widgets.swimlanes.window import KEEP_S, MOST_STORED, Window, chosen
+
+PERIOD_S = 0.25
+"""Period of the queries to the ranks."""
+
+REQUEST_S = 5.0
+"""Lifetime of a page's request for the timeline; the page renews it in time."""
+
+
+class LiveTimeline:
+    """Timeline of one cell: queried while a page shows it, and once more at the end. Its owner holds a lock."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.window = Window(socket.gethostname(), round(1e6 * self.begin))
+        self._until = 0.0
+        self._queried = 0.0
+        self._picked: int | None = None
+        self._whole = False  # a page has no timeline yet
+
+    def request(self, picked: int | None, *, whole: bool) -> None:
+        """Record that a page shows the timeline."""
+        self._until = time.monotonic() + REQUEST_S
+        self._picked = picked
+        self._whole |= whole
+
+    @property
+    def due(self) -> bool:
+        """True if the ranks are to be queried now."""
+        now = time.monotonic()
+        return now < self._until and now - self._queried >= PERIOD_S
+
+    def question(self, ranks: Sequence[int], slow: Iterable[int], *, over: bool) -> tuple[list[int], dict[str, Any]]:
+        """Return the ranks to query, and the query; ``over``: the cell has ended."""
+        self._queried = now = time.monotonic()
+        seconds = min(KEEP_S, now - self.begin)  # older operations are of earlier cells
+        queried = chosen(ranks, slow, self._picked)
+        self.window.lanes = {rank: lane for rank, lane in self.window.lanes.items() if rank in queried}
+        return queried, {"cursors": self.window.cursors(), "seconds": seconds, "over": over}
+
+    def update(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add the answers of ranks; one without operations is ignored."""
+        recent = {rank: Recent.of(content) for rank, content in answers.items() if "operations" in content}
+        self.window.update(recent, round(1e6 * time.monotonic()))
+
+    def message(self) -> dict[str, Any]:
+        """Return the changes for the pages, or the whole timeline for a new page."""
+        if self._whole:
+            self._whole = False
+            self.window.news()
+            return self.window.whole()
+        return self.window.news()
+
+    def stored(self) -> dict[str, Any] | None:
+        """Return the last operations, which are stored with the cell; None if there are none."""
+        if not any(lane.operations for lane in self.window.lanes.values()):
+            return None
+        return self.window.whole(MOST_STORED)
+
 
 HERE = Path(__file__).parent
 FLUSH_S = 0.1
-"""Increments leave at most this often."""
+"""Minimum time between two increments."""
 
 MANY_FLUSH_S = 0.2
-"""Of more than a few ranks this often."""
+"""The same, for more than a few ranks."""
 
 MOST_RANKS = 1 << 16
-"""No page asks for more."""
+"""Largest number of ranks that a page may request."""
 
 Bundle = tuple[dict[str, Any], dict[str, Any]]
 
@@ -45,37 +104,37 @@ def _source(*names: str) -> str:
 
 
 def _possible(ranks: int) -> Possible:
-    """Return what ``hvd.bench()`` has measured here for so many ranks; it is read when it is asked for first."""
+    """Return the bandwidth that ``hvd.bench()`` measured here for this many ranks; it is read at the first use."""
 
     @cache
-    def found() -> bandwidth.Bandwidth | None:
+    def measured() -> bandwidth.Bandwidth | None:
         return bandwidth.kept(ranks)
 
     def possible(nbytes: float) -> float | None:
-        known = found()
-        return None if known is None else known.bus(known.possible(nbytes))
+        result = measured()
+        return None if result is None else result.bus(result.possible(nbytes))
 
     return possible
 
 
 class Panel(anywidget.AnyWidget):
-    """The browser's side. Its one trait stands for the board's snapshot, made at the moment somebody asks for it."""
+    """The widget model. Its one trait is the board's snapshot, created when it is serialized."""
 
     _esm = _source("static/dashboard.js")
     _css = _source("static/uPlot.min.css", "dashboard.css")
     snapshot = traitlets.Any().tag(
         sync=True,
         to_json=lambda _value, panel: panel.current(),
-        from_json=lambda _value, _panel: None,  # the browser has nothing to say about what ranks did
+        from_json=lambda _value, _panel: None,  # the browser never sets it
     )
 
     def __init__(
         self,
         current: Callable[[], dict[str, Any]],
         resize: Callable[[int], None],
-        wish: Callable[[int | None, bool], None],
+        request_timeline: Callable[[int | None, bool], None],
     ) -> None:
-        self.current, self._resize, self._wish = current, resize, wish
+        self.current, self._resize, self._request_timeline = current, resize, request_timeline
         super().__init__()
         setattr(self.comm, READABLE, True)
         self.on_msg(self._answer)
@@ -87,15 +146,15 @@ class Panel(anywidget.AnyWidget):
             case {"resize": int(n)} if not isinstance(n, bool) and 0 < n <= MOST_RANKS:
                 self._resize(n)
             case {"timeline": int() | None as picked, "whole": bool(whole)} if not isinstance(picked, bool):
-                self._wish(picked, whole)
+                self._request_timeline(picked, whole)
 
 
 class Dashboard:
     """Live figures and output of ``ranks`` under ``title``.
 
-    ``before`` holds each rank's last sample of an earlier cell: with it, rates count from the beginning of this cell.
-    ``cores`` is how many the ranks share, where all of them are on this host.
-    ``feed`` and ``feed_text`` are cheap and may be called from any thread; ``flush`` sends what is new.
+    ``before`` has each rank's last sample of an earlier cell: with it, rates count from the start of this cell.
+    ``cores`` is the number of cores that the ranks share, if all of them are on this host.
+    ``feed`` and ``feed_text`` are cheap and may be called from any thread; ``flush`` sends the changes.
     """
 
     def __init__(
@@ -105,22 +164,22 @@ class Dashboard:
         self._board = Board(ranks, title, time.monotonic, before, LimitsWindow(_possible(len(ranks)), cores))
         self._panel: Panel | None = None
         self._flushed = 0.0
-        self.origin: Mapping[str, Any] = {}  # of the cell: what stands in the metadata beside the figures
-        self._live = Live()
-        self.on_resize: Callable[[int], None] = lambda _n: None  # of a page that asks for so many ranks, on any thread
+        self.origin: Mapping[str, Any] = {}  # of the cell, for the metadata beside the figures
+        self._live = LiveTimeline()
+        self.on_resize: Callable[[int], None] = lambda _n: None  # called when a page requests n ranks, on any thread
 
     def feed(self, sample: MetricsSample) -> None:
-        """Take a rank's telemetry."""
+        """Add a rank's sample."""
         with self._lock:
             self._board.feed(sample)
 
     def feed_text(self, rank: int, stream: str, text: str) -> None:
-        """Take what a rank printed."""
+        """Add text that a rank printed."""
         with self._lock:
             self._board.log.feed(rank, stream, text)
 
     def mark(self, kind: Kind, label: str) -> None:
-        """Mark this moment on the time axis."""
+        """Mark the current time on the time axis."""
         with self._lock:
             self._board.mark(kind, label)
 
@@ -130,56 +189,56 @@ class Dashboard:
             self._board.warn(text)
 
     def join(self, rank: int) -> None:
-        """Have a rank that is new in the cell, or in the place of one that was there."""
+        """Add a rank that is new in the cell, or replaces an earlier one."""
         with self._lock:
             self._board.join(rank)
 
     def leave(self, rank: int) -> None:
-        """Have a rank no more."""
+        """Mark a rank as left."""
         with self._lock:
             self._board.leave(rank)
 
-    def show_size(self, n: int, wanted: int | None, note: str) -> None:
-        """Show how many ranks there are, to be changed there, how many are wanted, and how far that is."""
+    def show_size(self, n: int, target: int | None, note: str) -> None:
+        """Show the number of ranks, with controls to change it, the requested number, and the progress."""
         with self._lock:
-            self._board.size = Size(n, wanted, note)
+            self._board.size = Size(n, target, note)
 
     def explain(self, sentence: str) -> None:
-        """Say why ranks wait, "" when they do not."""
+        """Show why ranks wait; "" when they do not."""
         with self._lock:
             self._board.wait = sentence
 
-    def tell_other_ranks(self, sentence: str) -> None:
-        """Say who shares this host with the ranks, "" where nobody does."""
+    def show_other_ranks(self, sentence: str) -> None:
+        """Show the sentence about other notebooks' ranks on this host; "" if there are none."""
         with self._lock:
             self._board.other_ranks = sentence
 
     @property
     def shown(self) -> bool:
-        """Whether it has been displayed."""
+        """True if it has been displayed."""
         return self._panel is not None
 
     @property
     def timeline_due(self) -> bool:
-        """Whether a page shows the timeline, and ranks are to be asked for it now."""
+        """True if a page shows the timeline, and the ranks are to be queried now."""
         with self._lock:
             return self._live.due
 
     def timeline_question(self, ranks: Sequence[int], *, over: bool) -> tuple[list[int], dict[str, Any]]:
-        """Return which of the ranks to ask what they did lately, and the question; over: the cell is."""
+        """Return the ranks to query for their latest operations, and the query; ``over``: the cell has ended."""
         with self._lock:
             return self._live.question(ranks, map(int, self._board.slow), over=over)
 
     def feed_recent(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take what ranks did lately, and show it."""
+        """Add the latest operations of ranks, and show them."""
         with self._lock:
-            self._live.take(answers)
+            self._live.update(answers)
             message = self._live.message()
         if self._panel is not None:
             self._panel.send({"timeline": message})
 
     def flush(self) -> None:
-        """Send the news to the browser, if there is one and the last flush was not a moment ago."""
+        """Send the changes to the browser, if there is one and enough time has passed since the last flush."""
         now = time.monotonic()
         if self._panel is None or now - self._flushed < (FLUSH_S if len(self._board.ranks) <= FEW else MANY_FLUSH_S):
             return
@@ -191,19 +250,19 @@ class Dashboard:
             self._panel.send_state("snapshot")
 
     def finish(self, states: Mapping[int, str]) -> None:
-        """Freeze with each rank's final state: "done", "failed", "dead", "interrupted", or any other word."""
+        """Freeze the figures with each rank's final state: "done", "failed", "dead", "interrupted", or another word."""
         with self._lock:
             self._board.finish(states)
         if self._panel is not None:
             self._panel.send_state("snapshot")
 
     def summary(self) -> dict[str, Any]:
-        """Return the cell in numbers, JSON-able (see ``summary.summary``)."""
+        """Return the figures of the cell, JSON-able (see ``summary`` of board.py)."""
         with self._lock:
             return summary(self._board)
 
     def curves(self) -> dict[str, tuple[list[float], list[float | None]]]:
-        """Return the cell's curves (see ``summary.curves_of``)."""
+        """Return the cell's curves (see ``curves_of`` of board.py)."""
         with self._lock:
             return curves_of(self._board)
 
@@ -217,14 +276,14 @@ class Dashboard:
 
     def _repr_mimebundle_(self, **_options: object) -> Bundle:
         if self._panel is None:
-            self._panel = Panel(self._snapshot, self._resize, self._wish)
+            self._panel = Panel(self._snapshot, self._resize, self._request_timeline)
         live = self._panel._repr_mimebundle_() or ({}, {})
         data, metadata = self.static_bundle()
         return {**live[0], **data}, {**live[1], **metadata}
 
-    def _wish(self, picked: int | None, whole: bool) -> None:
+    def _request_timeline(self, picked: int | None, whole: bool) -> None:
         with self._lock:
-            self._live.wish(picked, whole=whole)
+            self._live.request(picked, whole=whole)
 
     def _resize(self, n: int) -> None:
         self.on_resize(n)

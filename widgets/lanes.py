@@ -1,6 +1,6 @@
-"""Swim lanes of a recorded timeline, as one SVG without script: a lane per tensor, of bounded size.
+"""Swim lanes of a recorded timeline, as one SVG without script: a lane per tensor, of limited size.
 
-Pure: a recording (``timeline.parse``) in, text out. Everything that came from a file is escaped.
+Pure: turns a recording (``timeline.parse``) into text. All text from the file is escaped.
 """
 
 # ruff: noqa: PLR2004 - drawing is numbers: sizes, weights, positions
@@ -14,7 +14,7 @@ from hvd_kernel.widgets.timeline import NEGOTIATES, Bar, Recording, merged, shor
 MOST_LANES = 12
 HEIGHT = 20
 LABELS = 190  # pixels on the left
-FINEST = 3.0  # pixels: what is closer together is one bar
+FINEST = 3.0  # pixels: bars that are closer together are joined
 TOP = 66
 _NAME = 26  # characters
 
@@ -25,7 +25,7 @@ COLOURS = {
     "other": (FEW[4], "allocate, init"),
     "work": (FEW[0], "operation"),
 }
-"""What a bar is -> its colour, and what the legend says."""
+"""Kind of a bar -> its colour, and its text in the legend."""
 
 _STEPS = {
     "QUEUE": "queue",
@@ -37,19 +37,19 @@ _STEPS = {
 
 
 def kind(bar: Bar) -> str:
-    """Return which of the COLOURS a bar has."""
+    """Return the kind of a bar, a key of COLOURS."""
     return "negotiate" if bar.name.startswith(NEGOTIATES) else _STEPS.get(bar.name, "work")
 
 
 def render(recording: Recording, title: str) -> str:
-    """Return the picture: the lanes of the names that took longest, in the order in which they came."""
+    """Return the picture: the lanes of the names that took longest, in the order of their first operation."""
     busiest = sorted(
         recording.rows, key=lambda name: -sum(b.end - b.begin for b in recording.rows[name] if b.depth == 0)
     )
     chosen = set(busiest[:MOST_LANES])
     shown = [name for name in recording.rows if name in chosen]
     left = len(recording.rows) - len(shown)
-    height = TOP + HEIGHT * len(shown) + (52 if left else 34)  # the axis; and a line under it
+    height = TOP + HEIGHT * len(shown) + (52 if left else 34)  # the axis, and a line below it
     scale = (WIDTH - 2 * MARGIN - LABELS) / (recording.seconds * 1e6 or 1.0)
     body = [_head(recording, title), _axis(recording.seconds, TOP, HEIGHT * len(shown))]
     for i, name in enumerate(shown):
@@ -65,9 +65,9 @@ def render(recording: Recording, title: str) -> str:
     )
 
 
-def page(recording: Recording, title: str, said: str) -> str:
+def page(recording: Recording, title: str, summary: str) -> str:
     """Return the picture with its summary below, as HTML."""
-    return f'{render(recording, title)}<pre style="font-size:12px">{escaped(said)}</pre>'
+    return f'{render(recording, title)}<pre style="font-size:12px">{escaped(summary)}</pre>'
 
 
 def _head(recording: Recording, title: str) -> str:
@@ -76,10 +76,10 @@ def _head(recording: Recording, title: str) -> str:
         text(WIDTH - MARGIN, 25, units.duration(recording.seconds), SOFT, anchor="end"),
     ]
     x = MARGIN + LABELS
-    for colour, said in COLOURS.values():
+    for colour, name in COLOURS.values():
         parts.append(f'<rect x="{x}" y="36" width="10" height="10" rx="2" fill="{colour}"/>')
-        parts.append(text(x + 14, 45, said, SOFT, size=11))
-        x += 34 + 6 * len(said)
+        parts.append(text(x + 14, 45, name, SOFT, size=11))
+        x += 34 + 6 * len(name)
     return "".join(parts)
 
 
@@ -94,13 +94,13 @@ def _axis(seconds: float, top: int, height: int) -> str:
 
 
 def _lane(name: str, bars: list[Bar], y: int, scale: float) -> str:
-    """Draw operations first, what is within them above."""
+    """Return a lane: operations first, their steps drawn above them."""
     label = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
     parts = [f"<g><title>{escaped(_tip(name, bars))}</title>", text(MARGIN, y + 14, label, size=11)]
     left = MARGIN + LABELS
     for depth in range(1 + max(bar.depth for bar in bars)):
-        for each, (colour, _) in COLOURS.items():
-            of_kind = ((b.begin * scale, b.end * scale) for b in bars if b.depth == depth and kind(b) == each)
+        for colour_kind, (colour, _) in COLOURS.items():
+            of_kind = ((b.begin * scale, b.end * scale) for b in bars if b.depth == depth and kind(b) == colour_kind)
             for begin, end in merged(of_kind, FINEST):
                 place = f'x="{left + begin:.1f}" y="{y + 3}" width="{max(end - begin, 1):.1f}" height="{HEIGHT - 6}"'
                 parts.append(f'<rect {place} fill="{colour}"/>')
@@ -108,11 +108,13 @@ def _lane(name: str, bars: list[Bar], y: int, scale: float) -> str:
 
 
 def _tip(name: str, bars: list[Bar]) -> str:
-    """Say what a pointer over the lane shows: how often, how long, of what type and shape."""
+    """Return the tooltip of a lane: how often its operation ran, how long, and its type and shape."""
     done = [bar for bar in bars if bar.is_operation]
     if not done:
         return name
     args = done[-1].args
-    what = " ".join(str(args[key]) for key in ("dtype", "shape") if args.get(key))
+    tensor = " ".join(str(args[key]) for key in ("dtype", "shape") if args.get(key))
     mean = short(sum(bar.end - bar.begin for bar in done) / len(done) / 1e6)
-    return f"{name}: {len(done):,} times, {mean} each{f', {what}' if what else ''}, {units.size_of(args.get('bytes'))}"
+    return (
+        f"{name}: {len(done):,} times, {mean} each{f', {tensor}' if tensor else ''}, {units.size_of(args.get('bytes'))}"
+    )

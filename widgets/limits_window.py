@@ -1,4 +1,4 @@
-"""Figures of the last seconds, by which the panel says what limits a run. Pure."""
+"""Figures of the last seconds, from which the panel derives what limits a run. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.protocol.messages import MetricsSample
 
 SPAN_S = 10
-"""How long a while figures are of, as long as the cell runs."""
+"""Window of the figures while the cell runs."""
 
 SOONEST_S = 3.0
-"""Of less than this nothing is said while the cell runs: it begins with what is done once."""
+"""Shortest window with a verdict while the cell runs: the first seconds are setup."""
 
 SHORTEST_S = 0.5
 NS = 1e-9
 
 
 class LimitsWindow:
-    """Feed it every sample; ``bottleneck`` is of the last seconds, or of the whole cell."""
+    """Samples of the ranks; ``bottleneck`` is derived from the last seconds, or from the whole cell."""
 
     def __init__(self, possible: Possible = lambda _bytes: None, cores: int = 0) -> None:
         self._possible = possible
@@ -30,7 +30,7 @@ class LimitsWindow:
         self._last: dict[int, MetricsSample] = {}
 
     def feed(self, sample: MetricsSample) -> None:
-        """Take a sample; after a reset of the communicator, or of the rank, counting begins again."""
+        """Add a sample; after a reset of the communicator, or of the rank, counting starts again."""
         last = self._last.get(sample.rank)
         if last is None or sample.ops < last.ops or sample.wait_ns < last.wait_ns or sample.ran_ns < last.ran_ns:
             self._first[sample.rank] = sample
@@ -41,25 +41,25 @@ class LimitsWindow:
             recent.append(sample)
 
     def bottleneck(self, ranks: Iterable[int], slow: Mapping[int, Slow], *, over: bool) -> Bottleneck:
-        """Say what limits the run; over: the whole of it."""
+        """Return what limits the run; ``over``: the whole run instead of its last seconds."""
         since = self._first if over else {rank: recent[0] for rank, recent in self._recent.items()}
-        there = [rank for rank in ranks if rank in self._last]
-        spans = [self._last[rank].time - since[rank].time for rank in there]
+        present = [rank for rank in ranks if rank in self._last]
+        spans = [self._last[rank].time - since[rank].time for rank in present]
         if not spans or min(spans) < (SHORTEST_S if over else SOONEST_S):
             return Bottleneck()
-        figures = {rank: _growth(since[rank], self._last[rank]) for rank in there}
+        figures = {rank: _growth(since[rank], self._last[rank]) for rank in present}
         return bottleneck(figures, slow, self._possible, self._cores)
 
 
 def _growth(before: MetricsSample, after: MetricsSample) -> Figures:
-    known = after.ran_ns > 0
+    has_times = after.ran_ns > 0  # of the scheduler
     return Figures(
         after.time - before.time,
         (after.wait_ns - before.wait_ns) * NS,
         (after.comm_ns - before.comm_ns) * NS,
         after.bytes - before.bytes,
         after.ops - before.ops,
-        (after.ran_ns - before.ran_ns) * NS if known else None,
-        (after.queued_ns - before.queued_ns) * NS if known else None,
+        (after.ran_ns - before.ran_ns) * NS if has_times else None,
+        (after.queued_ns - before.queued_ns) * NS if has_times else None,
         after.options,
     )

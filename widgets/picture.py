@@ -1,6 +1,6 @@
 """SVG picture of the dashboard, without script: for saved notebooks, nbconvert's pages, front ends without widgets.
 
-Pure: a snapshot (``Board.snapshot``) in, text out. Everything that came from a rank is escaped.
+Pure: turns a snapshot (``Board.snapshot``) into text. All text from ranks is escaped.
 """
 
 # ruff: noqa: PLR2004 - drawing is numbers: sizes, weights, positions
@@ -8,7 +8,7 @@ Pure: a snapshot (``Board.snapshot``) in, text out. Everything that came from a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
@@ -28,10 +28,10 @@ ROW_HEIGHT = 22
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 MAX_LOGGED = 3
 LIMIT_HEIGHT = 17
-LIMIT_WIDTH = 125  # characters of a line that says what limits the run
+LIMIT_WIDTH = 125  # characters of a line about what limits the run
 SHORTEST_HEAD = 6  # characters: no column is narrower
 FEW = ("#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b")
-"""Told apart also by people who see red and green alike (tests/unit/widgets/test_colours.py)."""
+"""A palette that colour-blind users can distinguish (tests/unit/widgets/test_colours.py)."""
 
 ENDED_BADLY = frozenset({"failed", "dead", "interrupted"})
 STATES = {"compute": "computing", "collective": "in collective", "prompt": "at a prompt"}
@@ -55,7 +55,7 @@ _FORBIDDEN = re.compile(
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column of the table: where its text ends (or begins), its head and what it says of a row."""
+    """A column of the table: where its text ends (or begins), its head, and its text of a row."""
 
     x: float
     head: str
@@ -82,9 +82,9 @@ def render(snapshot: Message) -> str:
 
 
 def framed(label: str, height: float, body: str) -> str:
-    """Return a picture in a frame, as wide as the place where it is shown; in a page itself WIDTH at most.
+    """Return a picture in a frame, as wide as its container; directly in a page at most WIDTH.
 
-    JupyterLab and nbconvert show it as an image, and would not shrink one that says how wide it is.
+    JupyterLab and nbconvert show it as an image, and would not shrink one with a fixed width.
     """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img"'
@@ -131,7 +131,9 @@ class _Picture:
             ("allreduce GB/s", totals["gbps"], units.number),
         )
         logged = list(zip(self.names, totals["logged"], strict=True))[:MAX_LOGGED]
-        figures = [(label, say(value)) for label, value, say in measured if value]  # else there was nothing of it
+        figures = [
+            (label, format_value(value)) for label, value, format_value in measured if value
+        ]  # others were not measured
         figures += [(_cut(name, 16), units.metric(value)) for name, value in logged]
         pitch = min(132.0, (WIDTH - 2 * MARGIN) / max(1, len(figures)))
         return "".join(
@@ -141,10 +143,12 @@ class _Picture:
         )
 
     def limits(self, y: float) -> list[str]:
-        """Return the lines that say what limits the run: the first sentence is the answer, the others its figures."""
-        said = [(line, i == 0) for i, each in enumerate(self.snapshot["limits"]) for line in wrap(each, LIMIT_WIDTH)]
+        """Return the lines about what limits the run: the first sentence is the verdict, the others its figures."""
+        sentences = enumerate(self.snapshot["limits"])
+        lines = [(line, i == 0) for i, sentence in sentences for line in wrap(sentence, LIMIT_WIDTH)]
         return [
-            text(MARGIN, y + 4 + LIMIT_HEIGHT * i, line, INK if first else SOFT) for i, (line, first) in enumerate(said)
+            text(MARGIN, y + 4 + LIMIT_HEIGHT * i, line, INK if first else SOFT)
+            for i, (line, first) in enumerate(lines)
         ]
 
     def charts(self, y: float) -> str:
@@ -152,7 +156,7 @@ class _Picture:
         if len(curves["t"]) < 2:
             return ""
         rates = ((SAMPLES, "samples/s per rank"), (GBPS, GBPS))
-        shown = [each for each in rates if any(v for column in curves["y"].get(each[0], []) for v in column)][:1]
+        shown = [rate for rate in rates if any(v for column in curves["y"].get(rate[0], []) for v in column)][:1]
         loss = next((n for n in self.names if "loss" in n.lower()), self.names[0] if self.names else None)
         if loss is not None:
             shown.insert(0, (f"log:{loss}", loss))
@@ -190,7 +194,7 @@ class _Picture:
         return "".join(parts)
 
     def _columns(self) -> list[TableColumn]:
-        """Rank and state on the left; the figures share what is left of the width by the length of their heads."""
+        """Return the columns: rank and state on the left; the figures share the rest by the length of their heads."""
         figures: list[tuple[str, Callable[[Row], str]]] = [("step", lambda r: f"{r.step:,}")]
         for i, name in enumerate(self.names[:MAX_LOGGED]):
             figures.append((_cut(name, 14), lambda r, i=i: units.metric(r.logged[i])))  # type: ignore[misc]
@@ -212,7 +216,7 @@ class _Picture:
             TableColumn(MARGIN + 96, "state", lambda r: _cut(STATES.get(r.state, r.state), 14), "start"),
         ]
         return left + [
-            TableColumn(190 + pitch * end, head, say) for end, (head, say) in zip(ends, figures, strict=True)
+            TableColumn(190 + pitch * end, head, figure) for end, (head, figure) in zip(ends, figures, strict=True)
         ]
 
 
@@ -255,7 +259,7 @@ def chart(
 
 
 def _marks(marks: Sequence[Mark], over: tuple[float, float], left: float, right: float, top: float) -> str:
-    """Return a line for each mark, with its label where none lies over another."""
+    """Return a line for each mark, with its label if there is room for it."""
     parts, ends = [], [left] * MARK_ROWS
     for mark in marks:
         if not over[0] <= mark.t <= over[1]:
@@ -263,7 +267,7 @@ def _marks(marks: Sequence[Mark], over: tuple[float, float], left: float, right:
         x = left + (mark.t - over[0]) * (right - left) / ((over[1] - over[0]) or 1.0)
         parts.append(f'<rect x="{x:.1f}" y="{top}" width="1" height="{PLOT_HEIGHT - 4}" fill="{MARKS[mark.kind]}"/>')
         wide = 5.2 * len(mark.label)
-        begin = x - 4 - wide if x + 4 + wide > right else x + 4  # at the right end to the left
+        begin = x - 4 - wide if x + 4 + wide > right else x + 4  # left of the line near the right end
         row = next((row for row, end in enumerate(ends) if end <= begin), None)
         if row is not None:
             ends[row] = begin + wide + 4
@@ -274,7 +278,7 @@ def _marks(marks: Sequence[Mark], over: tuple[float, float], left: float, right:
 def text(
     x: float, y: float, content: str, fill: str = INK, *, anchor: str = "start", size: float = 12, weight: int = 400
 ) -> str:
-    """Return a text element; the content is data."""
+    """Return a text element; its content is escaped."""
     style = "" if weight == 400 else f' font-weight="{weight}"'
     style += "" if anchor == "start" else f' text-anchor="{anchor}"'
     style += "" if size == 12 else f' font-size="{size:g}"'
@@ -283,12 +287,12 @@ def text(
 
 
 def escaped(content: str) -> str:
-    """Return data as it may stand in XML."""
+    """Return text escaped for XML."""
     return escape(_FORBIDDEN.sub("", content))
 
 
 def _span(low: float, high: float, *, zero: bool) -> tuple[float, float]:
-    """Room above and below; rates, and values near zero, are seen against zero."""
+    """Return the range of the vertical axis, with room above and below; rates, and values near 0, start at 0."""
     bottom = 0.0 if zero or 0 <= low < 0.6 * high else low - 0.1 * (high - low or abs(low) or 1.0)
     return bottom, high + 0.08 * (high - bottom or 1.0)
 
@@ -304,3 +308,45 @@ def _whole(value: float | None, unit: str) -> str:
 def _cut(value: Any, width: int) -> str:
     line = " ".join(str(value).split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+_HEIGHT = PLOT_HEIGHT + 92
+_PITCH = 110
+
+Curve = tuple[Sequence[float], Sequence[float | None]]
+
+
+def overlay(runs: Mapping[str, Mapping[str, Curve]], loss: str) -> str:
+    """Return a picture with the curves of several runs: the loss, and the speed, over the seconds of each run.
+
+    Parameters
+    ----------
+    runs
+        Name of a run -> its curves (``curves_of`` of board.py).
+    loss
+        The logged value that is drawn on the left; "" for none.
+    """
+    candidates = [(f"log:{loss}", loss)] * bool(loss) + [(SAMPLES, f"{SAMPLES} per rank")]
+    drawn = [
+        (key, label)
+        for key, label in candidates
+        if any(any(curves[key][1]) for curves in runs.values() if key in curves)
+    ]
+    width = (WIDTH - 2 * MARGIN - 24 * (len(drawn) - 1)) / max(1, len(drawn))
+    legend = "".join(
+        f'<rect x="{MARGIN + i * _PITCH}" y="19" width="14" height="3" rx="1.5" fill="{colour(i, len(runs))}"/>'
+        + text(MARGIN + i * _PITCH + 20, 25, name, SOFT)
+        for i, name in enumerate(runs)
+    )
+    charts = "".join(
+        chart(MARGIN + i * (width + 24), 40, width, label, _together(runs, key), zero=key == SAMPLES)
+        for i, (key, label) in enumerate(drawn)
+    )
+    return framed(f"{', '.join(runs)}: curves", _HEIGHT, legend + charts)
+
+
+def _together(runs: Mapping[str, Mapping[str, Curve]], key: str) -> tuple[list[float], list[list[float | None]]]:
+    """Return the curves over a common time axis, with gaps at times that a run has no value for."""
+    values = [dict(zip(*curves[key], strict=True)) if key in curves else {} for curves in runs.values()]
+    moments = sorted({t for curve in values for t in curve})
+    return moments, [[curve.get(t) for curve in values] for t in moments]

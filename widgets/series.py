@@ -1,9 +1,9 @@
-"""Time series: samples in, rates and curves out. Pure: no clock, no widget, no thread.
+"""Time series: turns samples into rates and curves. Pure: no clock, no widget, no thread.
 
 Terms.
-  track   one rank's counters since the cell began, and its rates over the last second
-  grid    the curves of all ranks over one time axis; it never grows beyond a limit: when it is full, neighbours are
-          averaged and its columns become twice as wide
+  track   one rank's counters since the start of the cell, and its rates over the last second
+  grid    the curves of all ranks over one time axis, of limited size: when it is full, neighbours are averaged and its
+          columns become twice as wide
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NamedTuple, TypeVar
 from hvd_kernel.protocol.messages import MetricsSample
 
 WINDOW_S = 1.0
-"""Live rates are means over this long."""
+"""Window of the live rates."""
 
 FIRST_COLUMN_S = 0.2
-"""Width of a column before the first merge: the pace of telemetry."""
+"""Width of a column before the first merge: the period of telemetry."""
 
 FEW = 8
 """More ranks than this are drawn as a heat map, which needs fewer digits."""
 
 EXACT = 1e15
-"""Larger numbers travel as powers of ten."""
+"""Larger numbers are sent as powers of ten."""
 
 NS = 1e-9
 PAIR = 2  # a rate needs two samples
@@ -37,7 +37,7 @@ N = TypeVar("N", int, float)
 class Counters(NamedTuple):
     """Growth since the first sample of the cell."""
 
-    steps: int = 0  # of a rank that is new those before it, too
+    steps: int = 0  # of a new rank including those before its first sample
     samples: int = 0
     bytes: int = 0
     comm_ns: int = 0
@@ -47,7 +47,7 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class Rates:
-    """None where nothing can be said yet."""
+    """Rates of one rank; None before there are enough samples."""
 
     samples_per_s: float | None = None
     comm: float | None = None  # share of time in collectives, 0..1, overlapped with computing or not
@@ -57,7 +57,7 @@ class Rates:
 
 
 class Track:
-    """What is known of one rank. ``before`` is its last sample of an earlier cell, if it had one."""
+    """The samples of one rank. ``before`` is its last sample of an earlier cell, if there is one."""
 
     def __init__(self, before: MetricsSample | None = None) -> None:
         self.last: MetricsSample | None = None
@@ -66,20 +66,20 @@ class Track:
         self._recent: deque[tuple[float, Counters]] = deque()
         self._credited = 0  # blocked nanoseconds counted before the rank reported them
         self._first = 0.0
-        self._working: tuple[float, float] | None = None  # first and last moment at which training samples were counted
+        self._working: tuple[float, float] | None = None  # first and last time at which training samples were counted
 
     def add(self, sample: MetricsSample, elapsed: float = 0.0) -> None:
-        """Take a sample, ``elapsed`` seconds after the cell began; one that is not newer than the last is ignored."""
+        """Add a sample, ``elapsed`` seconds after the start of the cell; one not newer than the last is ignored."""
         if self.last is None and self._before is not None and elapsed > 0:
-            # Between cells nothing is counted: the cell began with the counters the last one ended with.
-            self._take(replace(self._before, time=sample.time - elapsed, state="idle", logged={}))
-        self._take(sample)
+            # Counters do not change between cells: the cell starts with the counters at the end of the last one.
+            self._append(replace(self._before, time=sample.time - elapsed, state="idle", logged={}))
+        self._append(sample)
 
     def logged(self) -> dict[str, float]:
-        """Return what was logged in this cell."""
+        """Return the values logged in this cell."""
         return dict(self.last.logged) if self.last else {}
 
-    def _take(self, sample: MetricsSample) -> None:
+    def _append(self, sample: MetricsSample) -> None:
         last = self.last
         if last is None:
             self._first = sample.time
@@ -108,7 +108,7 @@ class Track:
         )
 
     def _waited(self, last: MetricsSample, sample: MetricsSample) -> int:
-        """Blocked time: a rank reports it only when the wait is over, so credit a wait that is still going on."""
+        """Return the blocked time; a rank reports it only after the wait, so a wait in progress is credited."""
         grown = _growth(last.wait_ns, sample.wait_ns)
         if grown == 0 and last.state == sample.state == "collective" and last.ops == sample.ops:
             grown = round((sample.time - last.time) / NS)
@@ -119,14 +119,14 @@ class Track:
         return grown - paid
 
     def rates(self) -> Rates:
-        """Over the last second."""
+        """Return the rates over the last second."""
         if len(self._recent) < PAIR:
             return Rates()
         (t0, a), (t1, b) = self._recent[0], self._recent[-1]
         return _rates(t1 - t0, t1 - t0, a, b)
 
     def overall(self) -> Rates:
-        """Over the whole cell; samples per second over the time in which the rank trained."""
+        """Return the rates over the whole cell; samples per second over the time in which the rank trained."""
         if self.last is None or self.last.time <= self._first:
             return Rates()
         trained = self._working[1] - self._working[0] if self._working else 0.0
@@ -134,7 +134,7 @@ class Track:
 
 
 def _growth(before: N, after: N) -> N:
-    """How far a counter moved; one that fell was reset (a new engine) and counts from zero."""
+    """Return the growth of a counter; one that decreased was reset (a new engine) and counts from zero."""
     return after - before if after >= before else after
 
 
@@ -154,7 +154,7 @@ Column = Mapping[str, Sequence[float | None]]
 
 
 class Grid:
-    """Curves on one time axis, bounded."""
+    """Curves over one time axis, of limited size."""
 
     def __init__(self, ranks: int, limit: int = 300) -> None:
         self.ranks = ranks
@@ -166,16 +166,16 @@ class Grid:
 
     @property
     def digits(self) -> int:
-        """Significant ones of the figures: of many ranks three."""
+        """Significant digits of the figures: three for many ranks."""
         return 4 if self.ranks <= FEW else 3
 
     def due(self, t: float, *, late: bool) -> bool:
-        """Whether a column at ``t`` would not crowd the last one; while some rank is late, wait for it half a width."""
+        """Return whether a column at ``t`` is due; for a late rank, wait half a width longer."""
         since = t - self.t[-1] if self.t else t
         return since >= self.width * 1.5 if late else not self.t or since >= self.width * 0.99
 
     def add(self, t: float, column: Column) -> None:
-        """Append a column; a curve seen for the first time has holes before it."""
+        """Append a column; a new curve has gaps before it."""
         if len(self.t) >= self.limit:
             self._merge()
         for name in column:
@@ -185,7 +185,7 @@ class Grid:
             columns.append([short(v, self.digits) for v in column.get(name, [None] * self.ranks)])
 
     def widen(self) -> None:
-        """Have one rank more, with holes so far."""
+        """Add a rank, with gaps so far."""
         self.ranks += 1
         for columns in self.curves.values():
             for column in columns:
@@ -201,7 +201,7 @@ class Grid:
 
 
 def short(value: float | None, digits: int = 4) -> float | None:
-    """Return what travels and is stored: significant digits, no ".0"; what cannot be drawn is a hole."""
+    """Return a value for the wire: with significant digits, without ".0"; None for one that cannot be drawn."""
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
@@ -209,6 +209,6 @@ def short(value: float | None, digits: int = 4) -> float | None:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are there."""
-    there = [v for v in values if v is not None]
-    return sum(there) / len(there) if there else None
+    """Return the mean of the values other than None; None if there are none."""
+    present = [v for v in values if v is not None]
+    return sum(present) / len(present) if present else None

@@ -1,9 +1,9 @@
-"""A Chrome trace of the core's as bars and sums: what ``%hvd timeline`` shows. Pure.
+"""A Chrome trace of the core as bars and sums, for ``%hvd timeline``. Pure.
 
 Terms.
   row    a tensor, by its operation and name: "allreduce.grad"
-  bar    what went on in a row from a begin event to its end; an operation's bar has its steps' bars within
-  depth  how many bars are around it
+  bar    the time in a row from a begin event to its end event; an operation's bar contains its steps' bars
+  depth  the number of bars around a bar
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; times in microseconds since the recording began."""
+    """A bar; times in microseconds since the start of the recording."""
 
     name: str
     begin: float
@@ -35,13 +35,13 @@ class Bar:
 
     @property
     def is_operation(self) -> bool:
-        """Whether it is an operation, not its negotiation, nor a step of it."""
+        """True for an operation, not for its negotiation or a step of it."""
         return self.depth == 0 and not self.name.startswith(NEGOTIATES)
 
 
 @dataclass
 class Recording:
-    """The rows of a file, in the order in which they came, and how long it was recorded."""
+    """The rows of a file, in the order of their first events, and the length of the recording."""
 
     rows: dict[str, list[Bar]]
     seconds: float
@@ -53,12 +53,12 @@ class Recording:
 
 
 def parse(text: str) -> Recording:
-    """Read a trace, also one that is being written or whose writer has died: then up to its last whole event.
+    """Parse a trace; an incomplete one, still being written or whose writer died, up to its last complete event.
 
     Raises
     ------
     ValueError
-        It is not a trace of the core's.
+        It is not a trace of the core.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how much of the line intervals cover together.
+    """Return the total length that intervals cover together.
 
     >>> covered([(0, 2), (1, 3), (5, 6)])
     4.0
@@ -112,7 +112,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def summary(recording: Recording) -> str:
-    """Say how often each operation ran, how long one took, and how much of the time there was one of them."""
+    """Return a table: how often each operation ran, its mean time, and the share of the time with such an operation."""
     by_name: dict[str, list[Bar]] = defaultdict(list)
     for bar in recording.bars:
         if bar.is_operation:
@@ -121,7 +121,7 @@ def summary(recording: Recording) -> str:
     if not count:
         return f"{units.duration(recording.seconds)}, no operation\n"
     rows = [("operation", "count", "bytes", "mean", "time", "share")]
-    for name, bars in sorted(by_name.items(), key=lambda each: -len(each[1])):
+    for name, bars in sorted(by_name.items(), key=lambda item: -len(item[1])):
         time = covered((bar.begin, bar.end) for bar in bars) / 1e6
         mean = sum(bar.end - bar.begin for bar in bars) / len(bars) / 1e6
         size = units.size_of(sum(bar.args.get("bytes", 0) for bar in bars))
@@ -140,19 +140,19 @@ def summary(recording: Recording) -> str:
 
 
 def _steps(recording: Recording) -> str:
-    """Say what the operations' time went to, added up over the tensors."""
+    """Return the time of each step of the operations, summed over the tensors."""
     sums: dict[str, float] = defaultdict(float)
     for bar in recording.bars:
         if bar.name.startswith(NEGOTIATES):
             sums["negotiating"] += bar.end - bar.begin
         elif bar.depth:
             sums[WAITS.get(bar.name, bar.name)] += bar.end - bar.begin
-    parts = [f"{name} {short(time / 1e6)}" for name, time in sorted(sums.items(), key=lambda each: -each[1])]
+    parts = [f"{name} {short(time / 1e6)}" for name, time in sorted(sums.items(), key=lambda item: -item[1])]
     return f"summed over tensors: {', '.join(parts)}"
 
 
 def short(seconds: float) -> str:
-    """Return a duration in a unit in which it is readable.
+    """Return a duration in a readable unit.
 
     >>> short(0.0000123), short(0.0045), short(2.5)
     ('12.3 us', '4.5 ms', '2.5 s')
@@ -169,17 +169,17 @@ def merged(spans: Iterable[tuple[float, float]], gap: float) -> list[tuple[float
     >>> merged([(0, 1), (1.5, 2), (9, 10)], 1)
     [(0, 2), (9, 10)]
     """
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if found and begin - found[-1][1] < gap:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and begin - joined[-1][1] < gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            joined.append((begin, end))
+    return joined
 
 
 def ticks(seconds: float, most: int = 8) -> list[float]:
-    """Return the times at which an axis has a line: 1, 2 or 5 of a power of ten apart.
+    """Return the times of an axis's lines: 1, 2 or 5 times a power of ten apart.
 
     >>> ticks(1.0, 5)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

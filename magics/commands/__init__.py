@@ -1,1 +1,1 @@
-"""The magic commands: one file for each, and the sub-commands of %hvd."""
+"""The magic commands and the sub-commands of %hvd, a file for each concept; ``index`` and ``table`` list them."""

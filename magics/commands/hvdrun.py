@@ -1,61 +1,58 @@
-"""%%hvdrun: the cell on every rank."""
+"""%%hvdrun runs the cell on the ranks; %hvdauto does so for plain cells."""
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
-from hvd_kernel.magics.commands.hvdpull import gathered, pulled
-from hvd_kernel.magics.commands.hvdpush import local_values
-from hvd_kernel.magics.commands.subcommands import keep, respawn
+from hvd_kernel.magics.commands.lifecycle import check_kept_name, keep_ranks, replace_stuck, respawn_dead
+from hvd_kernel.magics.commands.variables import gathered, local_values, pulled
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display import error_policy
 from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.display.results import CellResult
-from hvd_kernel.magics.display.user_error import user_errors
+from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error, user_errors
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.export.ran_cell import Given, RanCell, literals
+from hvd_kernel.magics.export import Given, RanCell, literals
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
 from hvd_kernel.magics.runner import CellRunner
-from hvd_kernel.magics.shell import smoke
-from hvd_kernel.magics.shell.escalation import replace_stuck
-from hvd_kernel.magics.shell.local import run_here
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
 
-MORE = """\
+
+RUN_HELP = """\
     %%hvdrun -np 4
     x = torch.full((3,), float(rank))
     hvd.allreduce(x, name="x", op=hvd.Sum)
 
-hvd, rank, size, local_rank and device are there; variables stay between cells. Each rank's last expression is
-shown, once for ranks that agree. A line of mpirun or horovodrun behind -- says ranks, hosts and variables:
+hvd, rank, size, local_rank and device are defined; variables stay between cells. Each rank's last expression is
+shown, once for ranks that agree. A line of mpirun or horovodrun after -- sets ranks, hosts and variables:
 %%hvdrun -- mpirun -np 4 -x A python train.py"""
 
 
 def run(context: Context, options: Options, code: str) -> Any:
-    """Run the cell on the ranks, in the background, or afterwards here too.
+    """Run the cell on the ranks, also in the background, or with ``--local`` afterwards in the notebook too.
 
     Example: ``%%hvdrun -np 4 --push lr -o loss``.
 
     Raises
     ------
     UsageError
-        The line is not understood, a variable to push is not there, or the ranks are busy with another cell.
+        The line is wrong, a variable to push does not exist, or the ranks are busy with another cell.
     ClusterError
-        The ranks cannot be started, or one of them dies; what a rank raises itself is raised as it is.
+        The ranks cannot be started, or one of them dies; an exception of a rank is raised under its own name.
     """
     with user_errors():
         for sentence in ignored_parts(options):
-            Writer(context.shell).say(f"{sentence}\n", "stderr")
+            Writer(context.shell).write(f"{sentence}\n", "stderr")
         if options.bg is not None:
             _in_background(context, options, code)
             return None
@@ -66,14 +63,14 @@ def run(context: Context, options: Options, code: str) -> Any:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell and what its line asks for; ``values`` and each rank's ``parts`` are pushed first."""
+    """A cell with its options; ``values`` and each rank's ``parts`` are pushed first."""
 
     context: Context
     options: Options
     code: str
     values: dict[str, Any]
     parts: dict[int, dict[str, Any]]
-    given: Given  # both, as literals: in the background the values go when they are pushed
+    pushed: Given  # both, as literals: in the background the values are freed once they are pushed
     spec: ClusterSpec
     ranks: tuple[int, ...]
 
@@ -83,18 +80,18 @@ class _Cell:
         spec = wanted(options, context.manager.spec or default(options.gpus))
         ranks = resolve(options.ranks, spec.n)
         parts = _dealt(context, options.scatter, ranks)
-        given = literals(values), {rank: literals(each) for rank, each in parts.items()}
-        return cls(context, options, code, values, parts, given, spec, ranks)
+        pushed = literals(values), {rank: literals(part) for rank, part in parts.items()}
+        return cls(context, options, code, values, parts, pushed, spec, ranks)
 
     def ready(self) -> Session:
         """Return a session in which the cell can run."""
         manager, writer = self.context.manager, Writer(self.context.shell)
-        keep.check(self.context, self.options, self.spec)
+        check_kept_name(self.context, self.options, self.spec)
         session = manager.ensure(
-            self.spec, lambda text: writer.say(f"{text}\n"), writer.status(), force=self.options.force
+            self.spec, lambda text: writer.write(f"{text}\n"), writer.status(), force=self.options.force
         )
-        respawn.if_wanted(self.context)
-        keep.keep(self.context, self.options)
+        respawn_dead(self.context)
+        keep_ranks(self.context, self.options)
         self.push(session)
         return session
 
@@ -115,15 +112,15 @@ class _Cell:
                 raise errors[0]
 
     def record(self, number: int, *, failed: bool) -> RanCell:
-        return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.given, failed)
+        return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.pushed, failed)
 
     def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
-        """Run the cell; False where it has failed and nothing is to be raised."""
+        """Run the cell; return False if it failed and ``--no-raise-error`` suppresses the error."""
         options, user_ns = self.options, self.context.shell.user_ns
         watch, run, renderer = drive(
             session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job
         )
-        replace_stuck(replace(self.context, own=job.writer if job else None), watch)
+        replace_stuck(replace(self.context, job_writer=job.writer if job else None), watch)
         self.context.manager.ran.append(self.record(run.cell, failed=watch.failed))
         if self.failed(watch, writer, job):
             return False
@@ -134,26 +131,26 @@ class _Cell:
         return True
 
     def failed(self, watch: CellRunner, writer: Writer, job: BackgroundJob | None = None) -> bool:
-        """Raise what the ranks have raised, or show it where the line says so; False where they have not."""
+        """Raise the error of the ranks, or show it with ``--no-raise-error``; return whether there is one."""
         options, user_ns = self.options, self.context.shell.user_ns
         try:
             watch.check(local_hint(user_ns))
-        except error_policy.OF_THE_RANKS as error:
+        except OF_THE_RANKS as error:
             if options.raise_error or watch.interrupted:
                 raise
             names = [*filter(None, [options.out]), *options.pull, *options.gather]
-            user_ns.update(dict.fromkeys(names, error))  # lest they have an older cell's values
+            user_ns.update(dict.fromkeys(names, error))  # instead of values of an earlier cell
             if job is not None:
-                raise  # to the table of jobs it has failed; who waits for it is shown the error
-            error_policy.show(error, writer)
+                raise  # the job is listed as failed, and %hvdjobs --wait shows the error
+            show_error(error, writer)
             return True
         return False
 
 
 def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-    """Return each rank's parts of the notebook's variables."""
+    """Split variables of the notebook among the ranks; return each rank's parts."""
     parts = {name: split(name, value, len(ranks)) for name, value in local_values(context.shell, names).items()}
-    return {rank: {name: each[i] for name, each in parts.items()} for i, rank in enumerate(ranks)} if parts else {}
+    return {rank: {name: values[i] for name, values in parts.items()} for i, rank in enumerate(ranks)} if parts else {}
 
 
 def _on_ranks(cell: _Cell) -> None:
@@ -164,7 +161,7 @@ def _on_ranks(cell: _Cell) -> None:
         cell.pull(session)
         return
     if cell.options.smoke and session.n > 1:
-        watch = smoke.run(cell.context, session, cell.code, cell.options.timeout)
+        watch = _run_on_rank_0(cell.context, session, cell.code, cell.options.timeout)
         if cell.failed(watch, writer):
             return
     if cell.run(session, writer):
@@ -177,17 +174,17 @@ def _in_background(context: Context, options: Options, code: str) -> None:
     if options.local:
         raise UsageError("%%hvdrun: --local keeps the notebook's own process busy: leave out --local or --bg")
     cell, manager = _Cell.of(context, options, code), context.manager
-    manager.keep(cell.spec)
+    manager.check_jobs(cell.spec)
 
     def work(job: BackgroundJob) -> None:
         with user_errors():
-            respawn.if_wanted(replace(context, own=job.writer))
+            respawn_dead(replace(context, job_writer=job.writer))
             session = manager.current()
             cell.push(session)
             cell.run(session, job.writer, job)
             cell.pull(session)
 
-    def prepare() -> None:  # in the cell, before the next one changes a value in place
+    def prepare() -> None:  # within this cell, before the next one changes a value in place
         cell.ready()
         cell.values.clear()
         cell.parts.clear()
@@ -196,4 +193,88 @@ def _in_background(context: Context, options: Options, code: str) -> None:
     job = BackgroundJob(
         name, cell.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number
     )
-    manager.hand_over(job, prepare)
+    manager.start_job(job, prepare)
+
+
+_COMPARED = 1 << 28  # bytes: changes of larger variables are not reported
+_ANSWER_S = 600.0
+
+
+def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float | None) -> CellRunner:
+    """Run the code on rank 0 alone, before all ranks run it; show its output only if it fails.
+
+    Collectives have the results of one rank. Changes to variables remain: variables that existed before and that the
+    code changed are named, because rank 0 runs the code twice and the other ranks once.
+
+    Raises
+    ------
+    UsageError
+        There are process sets, which rank 0 cannot use alone.
+    """
+    session.make_ready()
+    before = _digests(session)
+    refused = session.ask("alone", [0])[0][0]["refused"]
+    if refused:
+        raise UsageError(f"%%hvdrun: --smoke is for cells without process sets, and {refused}: leave out --smoke")
+    kept, writer = JobWriter(context.shell), context.writer()
+    try:
+        watch, _, _ = drive(session, context.manager, kept, code, (0,), timeout=timeout, counts=False)
+        replace_stuck(context, watch)
+    finally:
+        if not session.dead and not session.running:
+            session.reset_communicator()
+    if watch.failed:
+        kept.replay(writer)
+        writer.write("the cell has failed on rank 0 alone, the other ranks have not run it\n", "stderr")
+    elif changed := _changed(before, _digests(session)):
+        were = "was" if len(changed) == 1 else "were"
+        text = f"{', '.join(changed)} {were} changed on rank 0 alone, and will be once more"
+        writer.write(f"{text}: rank 0 may differ from the others (%hvd check {' '.join(changed)})\n", "stderr")
+    return watch
+
+
+def _digests(session: Session, names: list[str] | None = None) -> dict[str, str]:
+    """Return digests of rank 0's variables."""
+    question = {"names": names or [], "compare": _COMPARED}
+    rows = session.ask("variables", [0], question, timeout=_ANSWER_S)[0][0]["rows"]
+    return {name: row["digest"] for name, row in rows.items() if row.get("digest")}
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return sorted(name for name, was in before.items() if after.get(name, was) != was)
+
+
+def run_here(shell: Any, cell: str, number: int) -> Any:
+    """Run a cell in the user's namespace, as IPython's %%time does; return the value of its last expression.
+
+    ``number`` is the cell's number in tracebacks.
+    """
+    source = shell.transform_cell(cell)
+    tree = shell.compile.ast_parse(source)
+    name = shell.compile.cache(source, number)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), shell.user_ns)  # noqa: S102 - the user's own cell, requested by --local
+    if last is None:
+        return None
+    return eval(compile(ast.Expression(last.value), name, "eval"), shell.user_ns)  # noqa: S307 - as above
+
+
+SWITCH = ("on", "off")
+
+
+@user_errors()
+def auto(context: Context, options: Options) -> None:
+    """Set where plain cells run, or toggle it if the line names no state.
+
+    Example: ``%hvdauto on``.
+
+    Raises
+    ------
+    UsageError
+        The line has another word than ``on`` or ``off``.
+    """
+    state = " ".join(options.arguments) or ("off" if context.transformer.auto else "on")
+    if state not in SWITCH:
+        raise UsageError(f"%hvdauto: {state!r} is not understood: write %hvdauto on or %hvdauto off")
+    context.transformer.auto = state == "on"
+    context.writer().write(f"plain cells run {'on the ranks' if context.transformer.auto else 'here'}\n")

@@ -1,6 +1,6 @@
-"""The magics: one table, from which registration, options, help and completion are made.
+"""The magics: the table from which registration, options, help and completion are generated.
 
-A new magic is a row of this table and a function in a file of its own beside it.
+A new magic is a row of this table and a function in the file of its concept beside it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvd_kernel.magics import flags
-from hvd_kernel.magics.commands import hvdauto, hvdjobs, hvdlogs, hvdpdb, hvdpull, hvdrun
-from hvd_kernel.magics.commands.hvd import hvd
-from hvd_kernel.magics.commands.hvdcancel import cancel
-from hvd_kernel.magics.commands.hvddebug import debug
-from hvd_kernel.magics.commands.hvdpush import push
-from hvd_kernel.magics.commands.subcommands import table
+from hvd_kernel.magics.commands import background, hvdrun, inspection, table, variables
 from hvd_kernel.magics.flags import MagicFlag
 from hvd_kernel.magics.options import Options, parse, parse_leading
 from hvd_kernel.magics.shell.completers import (
@@ -31,17 +26,17 @@ from hvd_kernel.magics.shell.completers import (
 
 @dataclass(frozen=True)
 class Magic:
-    """One row."""
+    """One row of the table."""
 
     name: str  # with its % or %%
     act: Callable[..., Any]  # (context, options), of a cell magic (context, options, cell)
-    line: str  # what follows its name, as it is written
+    line: str  # the usage after its name
     help: str  # in one line
     flags: tuple[MagicFlag, ...] = ()
     more: str = ""  # examples and explanations, for %name?
-    completes: Completer = nothing  # what may follow besides flags
-    text: bool = False  # the line's rest is text
-    such_as: str = ""  # the same with values, where the line has names for them
+    completes: Completer = nothing  # of the arguments other than flags
+    text: bool = False  # the rest of the line is text
+    such_as: str = ""  # the same with example values, if the line has placeholders
 
     @property
     def is_cell(self) -> bool:
@@ -50,28 +45,28 @@ class Magic:
 
     @property
     def usage(self) -> str:
-        """How it is written."""
+        """The usage."""
         return f"{self.name} {self.line}".rstrip()
 
     @property
     def example(self) -> str:
-        """A line that can be typed as it stands."""
+        """A line that works as it is."""
         return f"{self.name} {self.such_as or self.line}".rstrip()
 
     def parse(self, line: str) -> Options:
-        """Return what a line says.
+        """Return the options of a line.
 
         Raises
         ------
         UsageError
-            Naming what is wrong and how the magic is written.
+            Naming the wrong part and the correct usage.
         """
         return (parse_leading if self.text else parse)(self.name, self.flags, line)
 
     def doc(self) -> str:
-        """Return its help: what %name? shows."""
+        """Return its help, as %name? shows it."""
         width = max((len(flag.usage()) for flag in self.flags), default=0)
-        listed = "\n".join(f"    {flag.usage().ljust(width)}  {flag.told()}" for flag in self.flags)
+        listed = "\n".join(f"    {flag.usage().ljust(width)}  {flag.full_help()}" for flag in self.flags)
         options = f"Options:\n\n{listed}" if listed else ""
         example = f"For example:\n\n    {self.example}" if self.such_as else ""
         parts = [f"{self.help[:1].upper()}{self.help[1:]}.", f"    {self.usage}", example, self.more.rstrip(), options]
@@ -97,13 +92,13 @@ _ROWS = (
         "-np 4",
         "run the cell on every rank; the first use starts them",
         flags.HVDRUN,
-        hvdrun.MORE,
+        hvdrun.RUN_HELP,
     ),
     Magic(
         "%hvd",
-        hvd,
+        table.hvd,
         "SUBCOMMAND",
-        "start, watch and end the ranks; %hvd alone is %hvd status",
+        "start, inspect and stop the ranks; %hvd alone is %hvd status",
         _HVD,
         table.usage(),
         choices(*table.SUBCOMMANDS),
@@ -111,7 +106,7 @@ _ROWS = (
     ),
     Magic(
         "%hvdpush",
-        push,
+        variables.push,
         "a b",
         "copy variables from the notebook to the ranks",
         flags.RANKS + flags.FORCE,
@@ -119,42 +114,42 @@ _ROWS = (
     ),
     Magic(
         "%hvdpull",
-        hvdpull.pull,
+        variables.pull,
         "a b",
         "copy variables from the ranks to the notebook",
         flags.RANKS + flags.FORCE,
-        hvdpull.MORE,
+        variables.PULL_HELP,
         rank_variables,
     ),
     Magic(
         "%hvdauto",
-        hvdauto.auto,
+        hvdrun.auto,
         "on|off",
-        "run every cell that has no magic of its own on the ranks",
-        completes=choices(*hvdauto.SWITCH),
+        "run every cell without a magic on the ranks",
+        completes=choices(*hvdrun.SWITCH),
         such_as="on",
     ),
     Magic(
         "%hvdlogs",
-        hvdlogs.logs,
+        background.logs,
         "--cell 7",
         "show what ranks have printed, from their log files",
         flags.RANKS + flags.LOGS,
-        hvdlogs.MORE,
+        background.LOGS_HELP,
     ),
     Magic(
         "%hvdjobs",
-        hvdjobs.jobs,
+        background.jobs,
         "[NAME ...]",
         "list the background jobs, or show the output of one",
         flags.WAIT,
-        hvdjobs.MORE,
+        background.JOBS_HELP,
         every_job,
         such_as="train",
     ),
     Magic(
         "%hvdcancel",
-        cancel,
+        background.cancel,
         "NAME|all",
         "interrupt a job; variables are kept",
         completes=running_jobs,
@@ -162,17 +157,17 @@ _ROWS = (
     ),
     Magic(
         "%hvdpdb",
-        hvdpdb.pdb,
+        inspection.pdb,
         "[--ranks 0,2] n",
         "send a line to ranks at a prompt",
         flags.ONE_RANK,
-        hvdpdb.MORE,
+        inspection.PDB_HELP,
         text=True,
         such_as="--ranks 0,2 n",
     ),
     Magic(
         "%hvddebug",
-        debug,
+        inspection.debug,
         "[--rank 1]",
         "open the debugger where a rank's last cell failed, by default on the first to fail",
         flags.ONE_RANK,

@@ -1,1 +1,1 @@
-"""Display of many ranks' output as one cell's: merging, rendering, errors, results."""
+"""Display of many ranks' output as that of one cell: merging, rendering, errors, results."""

@@ -1,9 +1,9 @@
-"""Many ranks' outputs as one: equal things once, with the label of the ranks that said them. Pure.
+"""Merge of the ranks' outputs: equal items once, with the label of their ranks. Pure.
 
 Terms.
   label     the ranks of a group as text: ``[0]``, ``[0-3]``, ``[0,2-3]``
-  merge     what is common to several ranks comes once and keeps its place between what is not; in between, ranks come
-            in order. Every rank's own items stay in their own order.
+  merge     an item that several ranks have appears once, in its place between their other items, which are sorted by
+            rank. The items of each rank keep their order.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hvd_kernel.formatting.rank_labels import label
 T = TypeVar("T")
 
 Groups = list[tuple[tuple[int, ...], T]]
-"""(ranks, what they agree on), in the order in which it is shown."""
+"""(ranks, item that they have in common), in the order of display."""
 
 
 def merge(items: Mapping[int, Sequence[T]]) -> Groups[T]:
     """Merge the ranks' sequences of hashable items.
 
-    An item is shown when every rank that still has it to come has reached it; if all wait for each other (ranks said
-    the same things in different orders), the first rank goes on alone.
+    An item is emitted when every rank that has it left has reached it; if all wait for each other (ranks have the same
+    items in different orders), the item of the first rank is emitted.
     """
     cursor = dict.fromkeys((rank for rank in sorted(items) if items[rank]), 0)
     left: dict[T, Counter[int]] = {}
@@ -65,12 +65,12 @@ def _advance(
 
 
 def labelled(ranks: Iterable[int], text: str) -> str:
-    """Text behind its label; further lines are indented so that arrays stay aligned."""
+    """Return text after its label; further lines are indented, so that arrays stay aligned."""
     head = label(ranks)
     first, *rest = text.split("\n")
     return "\n".join([f"{head} {first}".rstrip(), *(f"{' ' * len(head)} {line}".rstrip() for line in rest)])
 
 
 def merge_lines(lines: Mapping[int, Sequence[str]]) -> str:
-    """All ranks' lines as one text, ending with a newline unless empty."""
+    """Return all ranks' lines as one text, with a newline at the end unless it is empty."""
     return "".join(f"{labelled(ranks, line)}\n" for ranks, line in merge(lines))

@@ -1,10 +1,10 @@
-"""Several ranks' failures as one exception: root cause first, with the real class's name. Pure.
+"""Several ranks' failures as one exception: root cause first, with the name of the rank's class. Pure.
 
 Terms.
-  root        the failure that came first and was not caused by another rank's; of the same error on several ranks
-              within a moment it is the lowest rank's, so that a cell fails in the same way every time
-  death       a rank's process is gone; it is the root whatever others raised, because it takes a moment to be known
-  secondary   a rank that was released from a collective because another one failed
+  root        the first failure that was not caused by another rank's; of the same error on several ranks within
+              MOMENT_S it is the lowest rank's, so that a cell fails in the same way every time
+  death       a rank's process is gone; it is the root whatever other ranks raised, as it is detected with a delay
+  secondary   a rank that was released from a collective because another rank failed
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MAX_OTHERS = 8
 """Lines about failures other than the root."""
 
 _NAME_ONLY = (SyntaxError, ExceptionGroup)
-"""IPython shows the one in its own way, the other cannot be made from a message."""
+"""IPython has its own display for a SyntaxError; an ExceptionGroup cannot be made from a message."""
 
 _NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
 
 _NEVER_SENT = (GeneratorType, CoroutineType, IOBase, type(Lock()), Thread)
-"""Values that exist in their own process only."""
+"""Values that cannot leave their process."""
 
 Hint = Callable[[str], str]
-"""Name that a rank does not define -> what to do about it; "" if nothing is known."""
+"""Name that a rank does not define -> remedy; "" if there is none."""
 
 
 def no_hint(_name: str) -> str:
@@ -77,14 +77,14 @@ def _import_of(name: str, value: Any) -> str:
 
 
 class RankError(Exception):
-    """What one or more ranks raised, raised again in the notebook. Its concrete class has the name of theirs."""
+    """An error of one or more ranks, raised again in the notebook; its concrete class has the name of theirs."""
 
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
     rank: int
 
     def __init__(self, failures: Sequence[Failure], lines: Sequence[str]) -> None:
-        Exception.__init__(self, failures[0].evalue)  # not the real class's: some want five arguments
+        Exception.__init__(self, failures[0].evalue)  # not the real class's: some require five arguments
         self.failures = tuple(failures)
         self.lines = tuple(lines)
         self.rank = failures[0].rank
@@ -97,7 +97,7 @@ class RankError(Exception):
 
 
 def by_cause(failures: Sequence[Failure]) -> list[Failure]:
-    """Root cause first: deaths, then what is not secondary, in the order of time, then the rest."""
+    """Return the failures, root cause first: deaths, then other primary failures by time, then secondary ones."""
     ordered = sorted(failures, key=lambda f: (f.secondary, not _is_death(f), f.time, f.rank))
     first = ordered[0]
     alike = [f for f in ordered if (f.ename, f.secondary) == (first.ename, first.secondary)]
@@ -106,12 +106,12 @@ def by_cause(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def is_own(failure: Failure) -> bool:
-    """Return whether a rank failed for a reason of its own: no other rank and no interrupt caused it."""
+    """Return whether neither another rank nor an interrupt caused the failure."""
     return not failure.secondary and failure.ename != "KeyboardInterrupt"
 
 
 def still_running(rank: int, ename: str, evalue: str, running: Collection[int]) -> str:
-    """Return the sentence for a cell in which a rank has failed while others do not notice."""
+    """Return the sentence about a failed rank while other ranks have not noticed and still run."""
     text = summary(ename, evalue)[:MAX_TEXT]
     cause = evalue.split("\n", maxsplit=1)[0] if ename == "RankDied" else f"rank {rank} raised {text}"
     run, them = ("runs", "it") if len(running) == 1 else ("run", "them")
@@ -124,14 +124,14 @@ def summary(ename: str, evalue: str) -> str:
 
 
 def merged_error(failures: Sequence[Failure], hint: Hint = no_hint, more: Sequence[str] = ()) -> RankError:
-    """Make the exception with which the cell fails.
+    """Return the exception of the cell.
 
     Parameters
     ----------
     failures
         At least one.
     hint
-        Returns what to do about a name that a rank does not define; see ``local_hint``.
+        Returns the remedy for a name that a rank does not define; see ``local_hint``.
     more
         Lines after the failures.
     """
@@ -141,7 +141,7 @@ def merged_error(failures: Sequence[Failure], hint: Hint = no_hint, more: Sequen
 
 
 def _is_death(failure: Failure) -> bool:
-    return failure.ename == "RankDied" and not failure.secondary  # secondary: what a rank raised because of a death
+    return failure.ename == "RankDied" and not failure.secondary  # secondary: an error caused by a death
 
 
 def _traceback(ordered: Sequence[Failure], hint: Hint) -> list[str]:
@@ -159,7 +159,7 @@ def _traceback(ordered: Sequence[Failure], hint: Hint) -> list[str]:
 
 
 def _in_full(ordered: Sequence[Failure], hint: Hint) -> tuple[set[int], list[str]]:
-    """Return the ranks that have the first failure, and its lines."""
+    """Return the ranks with the first failure, and its lines."""
     root = ordered[0]
     same = {f.rank for f in ordered if (f.ename, f.evalue, f.secondary) == (root.ename, root.evalue, root.secondary)}
     lines = [f"\x1b[31m{root.ename}\x1b[0m on {rank_list(same)}", *root.traceback]
@@ -170,7 +170,7 @@ def _in_full(ordered: Sequence[Failure], hint: Hint) -> tuple[set[int], list[str
 
 
 def one_line_each(failures: Sequence[Failure]) -> list[str]:
-    """Return failures without their tracebacks, equal ones once."""
+    """Return one line per failure, without traceback, equal ones once."""
     lines = [
         f"{label(ranks)} {text}" for ranks, text in merge({f.rank: [summary(f.ename, f.evalue)] for f in failures})
     ]
@@ -180,7 +180,7 @@ def one_line_each(failures: Sequence[Failure]) -> list[str]:
 
 
 def _class_named(ename: str) -> type[RankError]:
-    """Return a RankError that has the real class's name and, where Python has that class, also is one."""
+    """Return a subclass of RankError with the real class's name, and of the real class if it is a builtin."""
     real = getattr(builtins, ename, None)
     bases: tuple[type, ...] = (RankError,)
     if isinstance(real, type) and issubclass(real, Exception) and not issubclass(real, _NAME_ONLY):

@@ -1,8 +1,12 @@
-"""A run's events as a cell's output.
+"""Rendering of a run's events as a cell's output.
 
-What is stored depends on what the ranks did, not on when: a dashboard if they trained, one stdout stream, one stderr
-stream, rich displays, results; ranks in order, equal things once, bounded. While the cell runs, the user sees the
-dashboard, which holds live text and figures; in a terminal lines come as they are printed.
+The stored output depends on what the ranks did, not on when: a dashboard if they trained, one stdout stream, one stderr
+stream, rich displays, results; ranks in order, equal items once, bounded. While the cell runs, the user sees the
+dashboard, with live text and figures; in a terminal lines appear as they are printed.
+
+Terms.
+  buffer     the output of one rank as it will be stored: two streams, displays in their last state, results
+  unseen     lines after the last ``pop_unseen``, which showed the earlier ones to the user during the cell
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +22,8 @@ from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
-from hvd_kernel.magics.display.output_buffer import STREAMS, OutputBuffer
-from hvd_kernel.magics.display.terminal_lines import TextLimits
-from hvd_kernel.magics.history.run_record import RunRecord, of_summary
+from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits
+from hvd_kernel.magics.run_history import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (
     Cleared,
     Event,
@@ -40,8 +44,76 @@ if TYPE_CHECKING:
     from hvd_kernel.widgets import Dashboard
     from hvd_kernel.widgets.marks import Kind
 
+
+STREAMS = ("stdout", "stderr")
+
+MAX_RICH = 200
+"""Rich outputs that are kept of each rank."""
+
+Output = TextDelta | RichOutput | Cleared | LeftOut
+
+
+class OutputBuffer:
+    """The output of one rank."""
+
+    def __init__(self, limits: TextLimits, where: str = "") -> None:
+        self._limits = limits
+        self._where = where
+        self._to_clear = False  # the next output replaces the earlier one
+        self._empty()
+
+    def _empty(self) -> None:
+        self._to_clear = False
+        self.text = {stream: Lines(self._limits, self._where) for stream in STREAMS}
+        self.rich: list[RichOutput] = []
+        self.left_out = 0  # displays
+        self._unseen: dict[str, Lines] = {}
+
+    def handle(self, event: Output) -> None:
+        """Apply the rank's next output."""
+        if isinstance(event, Cleared):
+            self._to_clear = True
+            if not event.wait:
+                self._empty()
+        elif isinstance(event, LeftOut):
+            self.left_out += event.displays
+        elif isinstance(event, RichOutput) and event.update:
+            self._update(event)
+        elif not (isinstance(event, TextDelta) and event.live):
+            if self._to_clear:
+                self._empty()
+            self._add(event)
+
+    def lines(self, stream: str) -> list[str]:
+        """Return the unseen lines of a stream."""
+        return self._unseen.get(stream, self.text[stream]).lines()
+
+    def pop_unseen(self, rank: int) -> str:
+        """Return the unseen lines with the rank's label, and count them as seen."""
+        text = "".join(merge_lines({rank: self.lines(stream)}) for stream in STREAMS)
+        self._unseen = {stream: Lines(self._limits, self._where) for stream in STREAMS}
+        return text
+
+    def _add(self, event: TextDelta | RichOutput) -> None:
+        if isinstance(event, RichOutput):
+            if len(self.rich) < MAX_RICH or event.is_result:
+                self.rich.append(event)
+            else:
+                self.left_out += 1
+            return
+        for texts in (self.text, self._unseen):
+            if event.stream in texts:
+                texts[event.stream].skip(*event.skipped)
+                texts[event.stream].feed(event.text)
+
+    def _update(self, event: RichOutput) -> None:
+        for i, old in enumerate(self.rich):
+            if old.display_id == event.display_id:
+                self.rich[i] = replace(event, update=False)
+
+
 SHOW_AFTER_S = 1.0
-"""A cell that runs this long gets its dashboard where the user looks on."""
+"""Time until a running cell shows its dashboard, if there is a user."""
 
 FLUSH_S = 0.1
 
@@ -50,7 +122,7 @@ Bundle = dict[str, Any]
 
 
 class Renderer:
-    """Takes the events of one run; ``finish`` writes the output that is stored."""
+    """Handles the events of one run; ``finish`` writes the output that is stored."""
 
     def __init__(
         self,
@@ -67,7 +139,7 @@ class Renderer:
         self._before = dict(before or {})
         self._buffers = {rank: OutputBuffer(self._limits, self._where) for rank in ranks}
         self._failures: dict[int, Failure] = {}
-        self._lost: set[int] = set()  # ranks that have died and may be replaced
+        self._lost: set[int] = set()  # ranks that died and may be replaced
         self._gone: set[int] = set()  # ranks that have left
         self._trained = False
         self.latest: dict[int, MetricsSample] = {}
@@ -76,8 +148,8 @@ class Renderer:
         self._printed: dict[tuple[int, str], str] = {}  # a terminal's unfinished lines
         self._start = self._flushed = time.monotonic()
 
-    def take(self, event: Event) -> None:
-        """Take the next event; events of ranks that were not asked are ignored."""
+    def handle(self, event: Event) -> None:
+        """Handle the next event; events of ranks outside the run are ignored."""
         if isinstance(event, RankJoined):
             self._buffers.setdefault(event.rank, OutputBuffer(self._limits, self._where))
             self._gone.discard(event.rank)
@@ -85,7 +157,7 @@ class Renderer:
         if event.rank not in self._buffers:
             return
         if isinstance(event, TextDelta | RichOutput | Cleared | LeftOut):
-            self._buffers[event.rank].take(event)
+            self._buffers[event.rank].handle(event)
         if isinstance(event, TextDelta):
             self._show_text(event)
         elif isinstance(event, MetricsSample):
@@ -97,10 +169,10 @@ class Renderer:
             if event.rank not in self._lost and event.failure.ename == "RankDied" and not event.failure.secondary:
                 self._board.mark("died", f"rank {event.rank} died")
         else:
-            self._take_change(event)
+            self._handle_change(event)
 
-    def _take_change(self, event: Event) -> None:
-        """Take note of who is there."""
+    def _handle_change(self, event: Event) -> None:
+        """Handle a change of the ranks, or of their steps."""
         match event:
             case StepsUndone():
                 self._board.mark("lost", steps_lost(event.steps))
@@ -113,7 +185,7 @@ class Renderer:
                 self._lost.add(rank)
 
     def tick(self) -> None:
-        """Show what is live, where somebody looks; called often."""
+        """Update the dashboard, if there is a user; called often."""
         now = time.monotonic()
         if not self._writer.interactive or now - self._start < SHOW_AFTER_S or now - self._flushed < FLUSH_S:
             return
@@ -123,62 +195,62 @@ class Renderer:
         self._board.flush()
 
     def mark(self, kind: Kind, text: str) -> None:
-        """Mark this moment on the time axis."""
+        """Mark the current time on the time axis."""
         self._lost.clear()
         self._board.mark(kind, text)
 
-    def show_size(self, n: int, wanted: int | None = None, note: str = "") -> None:
-        """Show how many ranks there are and can be changed, how many are wanted, and how far that is."""
-        self._board.show_size(n, wanted, note)
+    def show_size(self, n: int, target: int | None = None, note: str = "") -> None:
+        """Show the number of ranks, with controls to change it, the requested number, and the progress."""
+        self._board.show_size(n, target, note)
 
     def explain(self, sentence: str) -> None:
-        """Show, where somebody looks, why ranks wait; "" when they no longer do."""
+        """Show why ranks wait, if there is a user; "" when they no longer do."""
         self._board.explain(sentence)
         if self._writer.terminal and sentence:
-            self._writer.say(f"{sentence}\n", "stderr")
+            self._writer.write(f"{sentence}\n", "stderr")
 
     def warn(self, text: str) -> None:
-        """Keep a warning on the panel and in the cell's stderr; it is written at once in front of a user."""
+        """Show a warning on the panel and in the cell's stderr: at once if there is a user, else at the end."""
         self._board.warn(text)
-        if self._writer.looked_at:
-            self._writer.say(f"{text}\n", "stderr")
+        if self._writer.has_user:
+            self._writer.write(f"{text}\n", "stderr")
         else:
             self._warnings.append(text)
 
-    def tell(self, text: str) -> None:
-        """Say something at once, where somebody looks."""
+    def notify(self, text: str) -> None:
+        """Write text at once, if there is a user."""
         if self._writer.interactive or self._writer.terminal:
-            self._writer.say(text, "stderr")
+            self._writer.write(text, "stderr")
 
-    def finish(self, word: str = "done") -> None:
-        """Write what is stored. ``word`` is the final state of ranks that did not fail."""
-        self._board.finish({rank: self._ended(rank, word) for rank in self._buffers})
+    def finish(self, state: str = "done") -> None:
+        """Write the output that is stored; ``state`` is the final state of ranks that did not fail."""
+        self._board.finish({rank: self._final_state(rank, state) for rank in self._buffers})
         self._finish_board()
-        self._writer.say("".join(f"{text}\n" for text in self._warnings), "stderr")
+        self._writer.write("".join(f"{text}\n" for text in self._warnings), "stderr")
         if self._writer.terminal:
             for rank, stream in list(self._printed):
                 self._print(rank, stream, "\n")
         else:
             for stream in STREAMS:
                 rest = {rank: buffer.lines(stream) for rank, buffer in self._buffers.items()}
-                self._writer.say(merge_lines(rest), stream)
+                self._writer.write(merge_lines(rest), stream)
         self._finish_rich()
 
-    def fresh(self, rank: int) -> str:
-        """Return what a rank has printed and nobody has seen yet, labelled; ``finish`` does not write it again."""
+    def pop_unseen(self, rank: int) -> str:
+        """Return a rank's unseen lines with its label; ``finish`` does not write them again."""
         if not self._writer.terminal:
-            return self._buffers[rank].fresh(rank)
+            return self._buffers[rank].pop_unseen(rank)
         for stream in STREAMS:
             self._print(rank, stream, "\n" if (rank, stream) in self._printed else "")
         return ""
 
     def printed(self, stream: str) -> dict[int, str]:
-        """Return what each rank wrote to a stream, as it is kept."""
+        """Return the kept text of each rank on a stream."""
         return {rank: "\n".join(buffer.text[stream].lines()) for rank, buffer in self._buffers.items()}
 
     @property
     def trained(self) -> bool:
-        """Whether the ranks have taken optimizer steps, or logged values."""
+        """True if the ranks have taken optimizer steps, or logged values."""
         return self._trained
 
     def record(self) -> RunRecord:
@@ -200,15 +272,15 @@ class Renderer:
         *whole, rest = (self._printed.pop((rank, stream), "") + text).split("\n")
         if rest:
             self._printed[rank, stream] = rest[-4096:].rpartition("\r")[2]
-        self._writer.say("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
+        self._writer.write("".join(f"{label([rank])} {line.rpartition(chr(13))[2]}\n" for line in whole), stream)
 
-    def _ended(self, rank: int, word: str) -> str:
-        """Name a rank's final state: where the user interrupted the cell, KeyboardInterrupt is obedience."""
+    def _final_state(self, rank: int, state: str) -> str:
+        """Return a rank's final state; after an interrupt by the user, KeyboardInterrupt is not a failure."""
         if rank in self._gone:
             return "left"
         failure = self._failures.get(rank)
-        obeyed = word == "interrupted" and failure is not None and failure.ename == "KeyboardInterrupt"
-        return word if failure is None or obeyed else "failed"
+        obeyed = state == "interrupted" and failure is not None and failure.ename == "KeyboardInterrupt"
+        return state if failure is None or obeyed else "failed"
 
     def _finish_board(self) -> None:
         if self._handle is not None:
@@ -218,7 +290,7 @@ class Renderer:
         elif self._writer.interactive:
             self._writer.live(self._board)
         elif self._writer.terminal:
-            self._writer.say(figures(self._board.summary()))
+            self._writer.write(figures(self._board.summary()))
         else:
             self._writer.show(*self._board.static_bundle())
 
@@ -233,7 +305,7 @@ class Renderer:
         self._finish_results([(ranks, *json.loads(key)) for ranks, key in merge(results)])
 
     def _finish_results(self, groups: list[tuple[tuple[int, ...], Bundle, Bundle]]) -> None:
-        """Write results: one that all ranks agree on as it is, text in one piece, other forms for each group."""
+        """Write results: a single one as it is, several texts in one piece, other forms group by group."""
         if len(groups) == 1:
             ranks, data, metadata = groups[0]
             self._writer.show({**data, "text/plain": labelled(ranks, _plain(data))}, metadata)
@@ -254,7 +326,7 @@ class Renderer:
 
 
 def steps_lost(steps: int) -> str:
-    """Return the label of a mark."""
+    """Return the label of a mark for lost steps."""
     return f"{plural(steps, 'step')} lost"
 
 
@@ -272,7 +344,7 @@ def _plain(data: Mapping[str, Any]) -> str:
 
 
 def figures(summary: Mapping[str, Any]) -> str:
-    """Write a cell's figures in one line, for a terminal."""
+    """Return a cell's figures in one line, for a terminal."""
     total = summary["samples_per_s"]["total"]
     parts = [f"{len(summary['ranks'])} ranks", f"{summary['steps']} steps", f"{summary['seconds']:.1f} s"]
     parts += [f"{total:,.0f} samples/s"] if total else []

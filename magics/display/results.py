@@ -1,4 +1,4 @@
-"""Values that differ per rank, in the notebook: ``loss[0]`` is rank 0's, iteration gives the values in rank order."""
+"""Values per rank, in the notebook: ``loss[0]`` is rank 0's, iteration yields the values in rank order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class PerRank:
     """One value per rank: a read-only sequence of values, whose indices are the ranks.
 
-    Iteration, ``list()`` and ``np.asarray()`` give the values in rank order; ``keys()``, ``values()``, ``items()`` and
-    ``dict()`` go by rank. It prints equal values once: ``[0-2] 1.5``.
+    Iteration, ``list()`` and ``np.asarray()`` yield the values in rank order; ``keys()``, ``values()``, ``items()`` and
+    ``dict()`` use ranks as keys. It prints equal values once: ``[0-2] 1.5``.
 
     Raises
     ------
     KeyError
-        ``c[7]``, and there is no value of rank 7; the message says of which ranks there are some.
+        ``c[7]`` without a value of rank 7; the message lists the ranks that have one.
     """
 
     def __init__(self, values: Mapping[int, Any]) -> None:
@@ -54,12 +54,12 @@ class PerRank:
         return len(self._values)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values stacked: the first axis is that of the ranks.
+        """Return the values stacked along a first axis of ranks.
 
         Raises
         ------
         ValueError
-            Their shapes differ, or ``copy=False``: there is no such array yet.
+            Their shapes differ, or ``copy=False``, since stacking copies.
         """
         import numpy as np  # noqa: PLC0415 - the kernel starts without it
 
@@ -77,7 +77,7 @@ class PerRank:
 
 
 class CellResult(PerRank):
-    """What ``-o name`` keeps of a cell: the ranks' last expressions, and what they printed."""
+    """Result of a cell, for ``-o name``: the ranks' last expressions, and what they printed."""
 
     def __init__(self, values: Mapping[int, Any], stdout: Mapping[int, str], stderr: Mapping[int, str]) -> None:
         super().__init__(values)

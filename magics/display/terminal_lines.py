@@ -1,10 +1,10 @@
-r"""Terminal lines of one rank: what it printed as a terminal would show it in the end, bounded. Pure.
+r"""Terminal lines of one rank: its output as a terminal would finally show it, bounded. Pure.
 
 Terms.
-  head, tail   the first and the last lines, which are kept; what is between them is counted and left out
-  open line    the last line while no newline has ended it; a ``\r`` starts it again: a progress bar stays one line
-  below        lines under the open line, when codes have moved the cursor up: several bars at once do that
-  clean        without terminal codes but colours, which end with their line, and without what nobody can see
+  head, tail   the first and the last lines, which are kept; the lines between them are counted and dropped
+  open line    the last line before its newline; a ``\r`` starts it again, so that a progress bar stays one line
+  below        lines under the open line after codes moved the cursor up, as several progress bars do
+  clean        without invisible characters and terminal codes, except colours, which end with their line
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_WIDTH = 4000
 MAX_UP = 32
 
 _SPLIT = re.compile(r"(\r\n|\n|\r|\x1b\[\d*[AF])")
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,16})?\Z")  # its rest comes with the next piece
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,16})?\Z")  # the rest arrives with the next piece
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _CODES = re.compile(
     rf"({_COLOUR})"
@@ -28,7 +28,7 @@ _COLOURS = re.compile(_COLOUR)
 
 
 def clean(line: str) -> str:
-    """Return a line as it is stored."""
+    """Return a line in the form that is stored."""
     if line.isprintable():
         return line
     line = _CODES.sub(r"\1", line).replace("\0", "\ufffd")
@@ -38,19 +38,19 @@ def clean(line: str) -> str:
 
 @dataclass(frozen=True)
 class TextLimits:
-    """How much of a rank's text is kept: half of it from the start, half from the end."""
+    """Limits of a rank's kept text: one half is for its head, the other for its tail."""
 
     lines: int = 2000
     chars: int = 256 * 1024
 
     @classmethod
     def for_ranks(cls, n: int) -> TextLimits:
-        """Share one cell's room (1 MiB) among its ranks."""
+        """Return the share of each of n ranks in the limits of a cell (1 MiB)."""
         return cls(lines=max(100, 8000 // max(n, 4)), chars=max(16 * 1024, 1024 * 1024 // max(n, 4)))
 
 
 class Lines:
-    """The lines of one stream of one rank, fed in pieces cut anywhere. ``where`` says where the left out ones are."""
+    """The lines of one stream of one rank, fed in pieces cut anywhere; ``where`` names the source of dropped lines."""
 
     def __init__(self, limits: TextLimits | None = None, where: str = "") -> None:
         limits = limits or TextLimits()
@@ -69,7 +69,7 @@ class Lines:
         self._held = ""
 
     def feed(self, text: str) -> None:
-        """Take the next piece."""
+        """Append the next piece."""
         text, self._held = self._held + text, ""
         if unfinished := _UNFINISHED.search(text):
             text, self._held = text[: unfinished.start()], unfinished[0]
@@ -84,7 +84,7 @@ class Lines:
                 self._extend(piece)
 
     def skip(self, rest: int, lines: int, beginning: int) -> None:
-        """Take note of what is left out here: the open line's rest, lines (that one too), the beginning of the next."""
+        """Record a gap: characters of the open line, a number of lines (with that one), characters of the next line."""
         self._cut += rest
         if lines:
             self._below.clear()
@@ -99,7 +99,7 @@ class Lines:
             self._cut = beginning
 
     def lines(self) -> list[str]:
-        """Return what is kept, with a line that says how much is not."""
+        """Return the kept lines, with one line that counts the dropped ones."""
         rest = [self._line(), *reversed(self._below)]
         while rest and not rest[-1].strip():
             rest.pop()

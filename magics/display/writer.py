@@ -1,10 +1,10 @@
-"""The writer of the running cell: everything the magics show goes through here.
+"""The writer of the running cell, through which all magics show their output.
 
 Terms.
-  terminal      plain IPython: no display messages, streams are seen at once
-  interactive   a notebook with a user in front (the front end answers stdin): widgets and updates are worth sending
-  headless      nbclient, nbconvert, nbval, papermill: what is sent is what is stored, once and in order
-  looked at     by the user: only there may be written what differs from run to run
+  terminal      plain IPython: no display messages, streams are shown at once
+  interactive   a notebook with a user (the front end answers stdin): widgets and updates are sent
+  headless      nbclient, nbconvert, nbval, papermill: all output is stored, so it is sent once and in order
+  has user      interactive or terminal: only there is text written that differs from run to run
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 Handle = Any
-"""IPython's DisplayHandle, which is not typed."""
+"""IPython's DisplayHandle, which has no type annotations."""
 
 _display: Callable[..., Handle | None] = display
 
@@ -26,17 +26,17 @@ HEADLESS_ENV = ("HVD_KERNEL_NONINTERACTIVE", "IPP_NONINTERACTIVE")
 
 
 class Writer:
-    """Where the running cell's output goes."""
+    """Output of the running cell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         kernel = getattr(shell, "kernel", None)
-        told = any(os.environ.get(name) == "1" for name in HEADLESS_ENV)
+        headless = any(os.environ.get(name) == "1" for name in HEADLESS_ENV)
         self.kernel = kernel
-        self.terminal = kernel is None and not told
-        self.interactive = kernel is not None and not told and bool(getattr(kernel, "_allow_stdin", False))
-        self.looked_at = self.interactive or self.terminal
+        self.terminal = kernel is None and not headless
+        self.interactive = kernel is not None and not headless and bool(getattr(kernel, "_allow_stdin", False))
+        self.has_user = self.interactive or self.terminal
 
-    def say(self, text: str, stream: str = "stdout") -> None:
+    def write(self, text: str, stream: str = "stdout") -> None:
         """Write text to a stream, as one message."""
         if text:
             out = sys.stderr if stream == "stderr" else sys.stdout
@@ -44,24 +44,24 @@ class Writer:
             out.flush()
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-        """Publish a mime bundle."""
+        """Publish a MIME bundle."""
         _display(data, metadata=metadata or {}, raw=True)
 
     def live(self, thing: object) -> Handle | None:
-        """Display something that will be updated; only where ``interactive``."""
+        """Display an object that will be updated; only if ``interactive``."""
         return _display(thing, display_id=True)
 
     def updatable(self, data: dict[str, Any]) -> Handle | None:
-        """Publish a mime bundle that ``update`` can replace later, also when the cell has ended."""
+        """Publish a MIME bundle that ``update`` can replace later, also after the cell."""
         return _display(data, raw=True, display_id=True)
 
     def status(self) -> Status:
-        """Return a line of text that can be written again."""
+        """Return a line of text that can be replaced."""
         return Status(self)
 
 
 class Status:
-    """Progress of something slow: one line that changes where the user looks on, nothing that varies elsewhere."""
+    """Progress of a slow operation: one line that changes, shown only if there is a user."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -76,4 +76,10 @@ class Status:
             else:
                 self._handle.update(data, raw=True)
         elif self._writer.terminal:
-            self._writer.say(f"{text}\n", "stderr")
+            self._writer.write(f"{text}\n", "stderr")
+
+
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Return rows as text in aligned columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)

@@ -1,1 +1,1 @@
-"""The notebook's shell: completion, hints, prompts, transformation, escalation of interrupts."""
+"""Integration with the notebook's shell: registration, completion, hints, prompts, transformation of cells."""

@@ -1,7 +1,7 @@
-"""Completers: what may follow a magic, or a sub-command of %hvd. A row of the tables names one. Pure.
+"""Completers of the arguments of a magic, or of a sub-command of %hvd; the rows of the tables name them. Pure.
 
 Terms.
-  symbol    what has been typed of the name so far
+  symbol    the part of the name typed so far
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Known:
-    """The names that are known where something is completed."""
+class Names:
+    """Sources of names for completion."""
 
-    ranks: Callable[[str], list[str]]  # variables of the ranks that begin with a symbol
+    ranks: Callable[[str], list[str]]  # variables of the ranks that start with a symbol
     notebook: Callable[[str], list[str]]  # the same, of the notebook
     jobs: Callable[[], list[str]]  # every job
     running: Callable[[], list[str]]  # jobs that have not ended
 
 
-Completer = Callable[[Known, str], list[str]]
+Completer = Callable[[Names, str], list[str]]
 
 
-def nothing(_known: Known, _symbol: str) -> list[str]:
-    """Complete nothing but options."""
+def nothing(_names: Names, _symbol: str) -> list[str]:
+    """Complete options alone."""
     return []
 
 
-def rank_variables(known: Known, symbol: str) -> list[str]:
+def rank_variables(names: Names, symbol: str) -> list[str]:
     """Complete variables of the ranks."""
-    return known.ranks(symbol)
+    return names.ranks(symbol)
 
 
-def notebook_variables(known: Known, symbol: str) -> list[str]:
+def notebook_variables(names: Names, symbol: str) -> list[str]:
     """Complete variables of the notebook."""
-    return known.notebook(symbol)
+    return names.notebook(symbol)
 
 
-def every_job(known: Known, _symbol: str) -> list[str]:
+def every_job(names: Names, _symbol: str) -> list[str]:
     """Complete jobs."""
-    return known.jobs()
+    return names.jobs()
 
 
-def running_jobs(known: Known, _symbol: str) -> list[str]:
+def running_jobs(names: Names, _symbol: str) -> list[str]:
     """Complete jobs that can be cancelled, or all of them."""
-    running = known.running()
+    running = names.running()
     return [*running, "all"] if running else []
 
 
-def choices(*these: str) -> Completer:
-    """Complete one of these."""
-    return lambda _known, _symbol: list(these)
+def choices(*words: str) -> Completer:
+    """Return a completer of these words."""
+    return lambda _names, _symbol: list(words)

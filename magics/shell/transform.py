@@ -1,9 +1,9 @@
 """Transformation of a cell's text before IPython reads it.
 
-- Comments and empty lines above ``%%hvdrun`` move below it: IPython wants a magic in the first line, people (and
-  nbval, papermill) write comments there.
-- With %hvdauto on, a plain cell becomes a ``%%hvdrun`` cell. Plain: its first line of code is not a magic, no shell
-  command and no question.
+- Comments and empty lines above ``%%hvdrun`` move below it: IPython requires a magic in the first line, while users,
+  nbval and papermill write comments there.
+- With %hvdauto on, a plain cell becomes a ``%%hvdrun`` cell. Plain: its first line of code is neither a magic nor a
+  shell command nor a question.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Transformer:
         self._request = request
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Transform a cell."""
+        """Return the transformed lines of a cell."""
         first = first_of_code(lines)
         if first is None:
             return lines
         if lines[first].split()[0] == MAGIC:
-            return lifted(lines, first)
-        if self.auto and plain(lines[first]) and asked_by_user(self._request()):
+            return lift_magic(lines, first)
+        if self.auto and plain(lines[first]) and runs_a_cell(self._request()):
             return [f"{MAGIC}\n", *lines]
         return lines
 
@@ -40,24 +40,24 @@ def first_of_code(lines: list[str]) -> int | None:
     return next((i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
 
 
-def lifted(lines: list[str], magic: int) -> list[str]:
-    """Put the magic first; it never comes without a body, so that ``%%hvdrun -np 4`` alone starts the ranks."""
+def lift_magic(lines: list[str], magic: int) -> list[str]:
+    """Move the magic to the first line; a body is added if there is none, so that ``%%hvdrun -np 4`` alone runs."""
     head = lines[magic] if lines[magic].endswith("\n") else lines[magic] + "\n"
     body = lines[:magic] + lines[magic + 1 :]
     return [head, *(body or ["\n"])]
 
 
 def plain(line: str) -> bool:
-    """Whether a first line of code is Python, rather than IPython's own."""
+    """Return whether a first line of code is Python, not IPython's own syntax."""
     text = line.strip()
     return text[0] not in "%!?" and not text.endswith("?")
 
 
-def asked_by_user(request: dict[str, Any]) -> bool:
-    """Whether a request runs a cell, rather than being a front end's own question. {} is a terminal's.
+def runs_a_cell(request: dict[str, Any]) -> bool:
+    """Return whether a request runs a cell; others are a front end's own. {} is a terminal's.
 
-    Front ends ask whether text is complete, run code silently, or without history (variable inspectors); without
-    history and with nobody to answer stdin it is a tool that runs a notebook's cells, such as nbval.
+    Front ends check whether text is complete, run code silently, or without history (variable inspectors). Without
+    history and without a user who answers stdin, the request is from a tool that runs notebooks, such as nbval.
     """
     if not request:
         return True

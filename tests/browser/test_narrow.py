@@ -12,8 +12,7 @@ from playwright.sync_api import Page
 from hvd_kernel.bench.report import Result, picture
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
-from hvd_kernel.widgets.overlay import overlay
-from hvd_kernel.widgets.picture import render
+from hvd_kernel.widgets.picture import overlay, render
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 WIDGETS = ROOT / "widgets"

@@ -80,7 +80,7 @@ def timeline() -> dict[str, Any]:
             for a in at
         ]
         answers[rank] = Recent("here", 16_000_000, (1, 1), tuple(done), tuple((each.ready, each.end) for each in done))
-    window.take(answers, 16_000_000)
+    window.update(answers, 16_000_000)
     return window.whole()
 
 

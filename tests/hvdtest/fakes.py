@@ -15,10 +15,10 @@ class FakeWriter:
     def __init__(self, *, interactive: bool = False, terminal: bool = False) -> None:
         self.interactive = interactive
         self.terminal = terminal
-        self.looked_at = interactive or terminal
+        self.has_user = interactive or terminal
         self.written: list[tuple[str, Any]] = []
 
-    def say(self, text: str, stream: str = "stdout") -> None:
+    def write(self, text: str, stream: str = "stdout") -> None:
         if text:
             self.written.append((stream, text))
 

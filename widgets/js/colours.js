@@ -1,13 +1,13 @@
 /** Colours of the ranks, the same as in the picture (widgets/picture.py), and of the front end's theme. */
 
-/** Told apart also by people who see red and green alike, and seen on light and dark backgrounds (tests/unit/widgets/test_colours.py). */
+/** A palette that colour-blind users can distinguish, on light and dark backgrounds (tests/unit/widgets/test_colours.py). */
 const FEW = ["#1d6aae", "#ca8502", "#ba0c7f", "#6e8dfb", "#895e0d", "#a089a8", "#890cf7", "#e7235b"];
 
 /**
- * Return a rank's colour: of a small palette, or of a ramp where there are many ranks.
+ * Return a rank's colour: from a small palette, or from a ramp for many ranks.
  *
  * @param {number} index
- * @param {number} count how many ranks there are
+ * @param {number} count the number of ranks
  */
 export function rankColour(index, count) {
   if (count <= FEW.length) return FEW[index];
@@ -24,12 +24,12 @@ const MARKS = { died: "#d1555b", joined: "#2f9e78", left: "#7d8590", lost: "#b97
  */
 export const markColour = (kind) => MARKS[kind] ?? MARKS.left;
 
-/** @typedef {Record<"soft" | "grid" | "ink" | "paper" | "font", string>} Theme what a canvas, which has no style sheet, is drawn with */
+/** @typedef {Record<"soft" | "grid" | "ink" | "paper" | "font", string>} Theme colours and font for a canvas, which has no style sheet */
 
 const NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "late", "queue", "transfer"];
 
 /**
- * Return the colours of the theme by their names in the style sheet, and the font; a canvas resolves no variables of it.
+ * Return the colours of the theme by their names in the style sheet, and the font; a canvas cannot resolve variables.
  *
  * @param {Element} root
  * @returns {Theme & Record<string, string>}
@@ -37,7 +37,7 @@ const NAMES = ["soft", "grid", "ink", "paper", "compute", "wait", "negotiate", "
 export function readTheme(root) {
   const style = getComputedStyle(root);
   const probe = document.createElement("i");
-  probe.style.setProperty("forced-color-adjust", "none"); // else all of them are the system's one for text
+  probe.style.setProperty("forced-color-adjust", "none"); // else all of them become the system's text colour
   root.append(probe);
   const colours = NAMES.map((name) => {
     probe.style.color = `var(--hvd-${name})`;

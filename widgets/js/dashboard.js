@@ -1,7 +1,7 @@
 /**
- * Entry of the dashboard's widget: anywidget calls `initialize` once per model and `render` once per view of it.
+ * Entry of the dashboard's widget: anywidget calls `initialize` once per model and `render` once per view.
  *
- * `make page` builds this and the modules beside it into widgets/static/dashboard.js, the one file that a browser gets.
+ * `make page` builds this and the modules beside it into widgets/static/dashboard.js, the only file that a browser loads.
  */
 
 import { makePanel } from "./panel.js";

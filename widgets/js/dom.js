@@ -1,7 +1,7 @@
-/** Elements of the page. What ranks say is given to them as text or as an attribute, so it never becomes markup. */
+/** Elements of the page. Text from ranks is set as text or as an attribute, so it never becomes markup. */
 
 /**
- * Make an element.
+ * Create an element.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag

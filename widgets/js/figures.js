@@ -27,10 +27,10 @@ export function makeFigures() {
    * @param {string} text
    * @param {string} hint
    */
-  function put(label, text, hint, there = true) {
+  function put(label, text, hint, present = true) {
     const { cell, value } = figures.get(label) ?? makeFigure(label, hint);
     setText(value, text);
-    setVisible(cell, there || !cell.hidden); // what was there once stays, so that nothing jumps
+    setVisible(cell, present || !cell.hidden); // a figure that was shown stays, so that the layout does not jump
   }
   /** @param {number | null} value */
   const some = (value) => value !== null && value > 0;

@@ -1,4 +1,4 @@
-/** Head of the panel: title of the cell, its status and its time; why ranks wait; how many there are, to be changed. */
+/** Head of the panel: title, status and time of the cell; why ranks wait; the number of ranks, with controls to change it. */
 
 import { h, setText, setVisible } from "./dom.js";
 import { ENDED_BADLY, ROW, SIZE } from "./messages.js";
@@ -8,7 +8,7 @@ import { duration, grouped } from "./units.js";
 
 const MAX_NAMED = 8;
 
-/** @param {(n: number) => void} resize asks for so many ranks */
+/** @param {(n: number) => void} resize requests n ranks */
 export function makeHead(resize) {
   const title = h("h3");
   const status = h("span", { class: "hvd-status", role: "status" });
@@ -37,7 +37,7 @@ export function makeHead(resize) {
 }
 
 /**
- * Return how the cell does: it runs, it is finished, or some of its ranks ended badly.
+ * Return the status of the cell: running, finished, or the ranks that failed.
  *
  * @param {Pick<Snapshot, "finished" | "ranks" | "rows">} state
  * @returns {{ text: string, kind: "live" | "good" | "bad" }}
@@ -52,7 +52,7 @@ export function statusOf({ finished, ranks, rows }) {
 }
 
 /**
- * The number of ranks, with one more and one less; it is asked for when a user says so.
+ * Return the controls for the number of ranks; a resize is requested when the user applies it.
  *
  * @param {(n: number) => void} resize
  */
@@ -74,7 +74,7 @@ function makeSize(resize) {
     if (!size) return;
     const shown = shownOf(size, picked);
     setText(number, String(shown.number));
-    less.disabled = more.disabled = size[SIZE.wanted] !== null;
+    less.disabled = more.disabled = size[SIZE.target] !== null;
     less.disabled ||= shown.number <= 1;
     setText(apply, shown.apply);
     setVisible(apply, shown.apply !== "");
@@ -103,14 +103,14 @@ function makeSize(resize) {
 }
 
 /**
- * Return what is shown of a size when a user has picked another one.
+ * Return the text of a size, for the number that a user has picked.
  *
  * @param {Size} size
  * @param {number | null} picked
  */
 export function shownOf(size, picked) {
-  const wanted = size[SIZE.wanted];
-  if (wanted !== null) return { number: wanted, apply: "", note: `${size[SIZE.n]} now; ${size[SIZE.note]}` };
+  const target = size[SIZE.target];
+  if (target !== null) return { number: target, apply: "", note: `${size[SIZE.n]} now; ${size[SIZE.note]}` };
   const number = picked ?? size[SIZE.n];
   return { number, apply: number === size[SIZE.n] ? "" : `resize to ${number}`, note: size[SIZE.note] };
 }

@@ -1,4 +1,4 @@
-/** What limits the run, in sentences: the first is the answer, the others are its figures. */
+/** Sentences about what limits the run: the first is the verdict, the others are its figures. */
 
 import { h, setVisible } from "./dom.js";
 

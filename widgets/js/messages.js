@@ -1,19 +1,19 @@
 /**
- * Messages from the kernel, as widgets/board.py makes them: a snapshot is everything, an increment is what is new.
+ * Messages from the kernel (widgets/board.py): a snapshot is the whole state, an increment the changes.
  *
- * A row is a list, to be short. tests/unit/widgets/test_page_modules.py holds these tables equal to those in Python.
+ * A row is a list, to be short. tests/unit/widgets/test_page_modules.py checks that these tables equal those in Python.
  */
 
 /** @import {TimelineMessage} from "./lanes/model.js" */
 
-/** @typedef {number | string | null} Logged "nan" and "inf" come as text */
+/** @typedef {number | string | null} Logged "nan" and "inf" are sent as text */
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
 /** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
-/** @typedef {[t: number, kind: string, label: string]} Mark a moment of the cell: see widgets/marks.py */
-/** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', what they wait */
+/** @typedef {[t: number, kind: string, label: string]} Mark see widgets/marks.py */
+/** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', their share of time spent waiting */
 
-/** @typedef {[n: number, wanted: number | null, note: string]} Size ranks that there are, that are wanted, how far that is */
+/** @typedef {[n: number, target: number | null, note: string]} Size number of ranks, requested number, progress */
 
 /**
  * One rank. Rates are per second, `comm` and `wait` shares of time, `cpu` a percentage, `rss` bytes.
@@ -34,35 +34,35 @@
  */
 
 /**
- * @typedef {object} Head Figures: all of them, or those that have changed
+ * @typedef {object} Head Figures: all of them, or the changed ones
  * @property {number} seq
  * @property {number} t
  * @property {string[]} names names of logged values
- * @property {number} unnamed how many more there are
+ * @property {number} unnamed how many more names there are
  * @property {Record<string, Slow>} slow
  * @property {string} wait why ranks wait, "" when they do not
- * @property {Size | null} size the number of ranks, where it can be changed
+ * @property {Size | null} size the number of ranks, if it can be changed
  * @property {Totals} totals
  * @property {Record<string, Row>} rows
  */
 
 /**
- * @typedef {object} Whole What only a snapshot has
+ * @typedef {object} Whole Parts of a snapshot alone
  * @property {string} title
  * @property {number[]} ranks
  * @property {boolean} finished
  * @property {Curves} curves
  * @property {Line[]} log the last lines
- * @property {number} lines how many there were
- * @property {Line[]} open lines without their end yet
+ * @property {number} lines how many there were in total
+ * @property {Line[]} open unfinished lines
  * @property {Mark[]} marks
  * @property {string[]} limits what limits the run, in sentences
- * @property {TimelineMessage} [timeline] of a cell that has ended: what its ranks did at last
+ * @property {TimelineMessage} [timeline] of an ended cell: the last operations of its ranks
  */
 
 /** @typedef {Head & Whole} Snapshot */
 /** @typedef {Pick<Head, "seq" | "t" | "rows">} Always */
-/** @typedef {Always & Partial<Omit<Snapshot, "timeline">> & { merges?: number }} Increment `curves` and `log` are what is new; what has not changed is not there */
+/** @typedef {Always & Partial<Omit<Snapshot, "timeline">> & { merges?: number }} Increment `curves` and `log` have the additions; unchanged values are omitted */
 
 /** Places in a row. */
 export const ROW = /** @type {const} */ ({
@@ -92,27 +92,27 @@ export const GPU = /** @type {const} */ ({
 });
 
 /** Places in a size. */
-export const SIZE = /** @type {const} */ ({ n: 0, wanted: 1, note: 2 });
+export const SIZE = /** @type {const} */ ({ n: 0, target: 1, note: 2 });
 
 /** Places in a mark. */
 export const MARK = /** @type {const} */ ({ t: 0, kind: 1, label: 2 });
 
-/** Curves that are there without hvd.log. */
+/** Curves that exist without hvd.log. */
 export const RATES = ["samples/s", "allreduce GB/s", "communication %"];
 
-/** Curves of logged values are called this and the name. */
+/** Prefix of the names of curves of logged values. */
 export const LOG = "log:";
 
 /** More ranks than this are drawn as a heat map. */
 export const FEW = 8;
 
-/** How many lines of output are kept. */
+/** Number of output lines that are kept. */
 export const MAX_LINES = 200;
 
-/** How many logged values have a column, and a figure. */
+/** Number of logged values with a column and a figure. */
 export const MAX_LOGGED = 3;
 
-/** @type {Record<string, string>} States of a rank, as people read them; others are shown as they are. */
+/** @type {Record<string, string>} States of a rank, as they are shown; others are shown unchanged. */
 export const STATES = { compute: "computing", collective: "in collective", prompt: "at a prompt" };
 
 export const ENDED_BADLY = new Set(["failed", "dead", "interrupted"]);

@@ -1,4 +1,4 @@
-/** Output of the ranks: the last lines, of all ranks or of the one that is picked. */
+/** Output of the ranks: the last lines of all ranks, or of the picked one. */
 
 import { rankColour } from "./colours.js";
 import { h, setText, setVisible } from "./dom.js";
@@ -6,7 +6,7 @@ import { grouped } from "./units.js";
 
 /** @import {Line, Snapshot} from "./messages.js" */
 
-const NEAR_END = 30; // pixels: who reads further up keeps what they read
+const NEAR_END = 30; // pixels: further up the scroll position is kept
 
 export function makeOutput() {
   const lines = h("div", {
@@ -22,14 +22,14 @@ export function makeOutput() {
   const [whole, unfinished] = [h("div"), h("div")];
   const inner = h("div", {}, whole, unfinished);
   lines.append(inner);
-  let reads = false; // further up; known from events, as asking has the page laid out
+  let reads = false; // scrolled up; set by events, since reading the position forces a layout
   lines.addEventListener("scroll", () => {
     reads = lines.scrollTop < -NEAR_END;
   });
   let [drawn, chosen] = ["", ""];
   /** @type {number | null} */
-  let of = null; // whose lines are there
-  let drawnTo = 0; // how many lines there had been
+  let of = null; // the rank whose lines are shown
+  let drawnTo = 0; // lines in total when it was last drawn
 
   /**
    * @param {Snapshot} state
@@ -60,11 +60,11 @@ export function makeOutput() {
     root,
     /**
      * @param {Snapshot} state
-     * @param {number | null} picked the rank whose lines are shown alone
+     * @param {number | null} picked the rank whose lines alone are shown
      */
     update(state, picked) {
       const choice = `${state.finished} ${picked}`;
-      if (choice !== chosen) root.open = !state.finished || picked !== null; // at the end the cell shows it all, below
+      if (choice !== chosen) root.open = !state.finished || picked !== null; // an ended cell shows all output below the panel
       chosen = choice;
       setVisible(root, state.log.length + state.open.length > 0);
       const wanted = `${state.lines} ${picked} ${JSON.stringify(state.open)}`;

@@ -1,4 +1,4 @@
-/** The panel of one cell: its status, figures, charts, table of ranks and output, drawn when the state has changed. */
+/** The panel of one cell: status, figures, charts, table of ranks and output, drawn when the state has changed. */
 
 import { makeChart } from "./charts/chart.js";
 import { makeMarks } from "./charts/marks.js";
@@ -17,10 +17,10 @@ import { makeTable } from "./ranks/table.js";
 /** @import {Snapshot} from "./messages.js" */
 /** @import {Store} from "./store.js" */
 
-/** What a user sets in the system, and the style sheet follows. */
+/** Settings of the user's system that the style sheet follows. */
 const QUERIES = ["(prefers-color-scheme: dark)", "(prefers-contrast: more)", "(forced-colors: active)"];
 
-const ASK_AGAIN = 2000; // milliseconds: the kernel forgets who shows the timeline (widgets/swimlanes/live.py)
+const ASK_AGAIN = 2000; // milliseconds: the kernel's record of a shown timeline expires (widgets/dashboard.py)
 
 /** @param {Snapshot} state */
 const communicates = ({ rows }) => Object.values(rows).some((row) => (row[ROW.comm] ?? 0) > 0);
@@ -81,7 +81,7 @@ export function makePanel(store, el, signal) {
     frame = 0;
     const state = store.state;
     if (!state) return;
-    // What is painted comes first: text on a canvas has the page laid out, which costs nothing as long as nothing has changed.
+    // Paint canvases first: their text forces a layout, which is free before the page has changed.
     const active = charts.update(state, picked);
     lanes.update(store.timeline, state.title, store.timeline !== null || (!state.finished && communicates(state)));
     root.dataset.kind = head.update(state);
@@ -98,7 +98,7 @@ export function makePanel(store, el, signal) {
     frame ||= requestAnimationFrame(draw);
   }
   function ask() {
-    if (lanes.open && !store.state?.finished && !document.hidden) store.askTimeline(picked);
+    if (lanes.open && !store.state?.finished && !document.hidden) store.requestTimeline(picked);
   }
   const asking = setInterval(ask, ASK_AGAIN);
   lanes.root.addEventListener("toggle", ask);
@@ -114,7 +114,7 @@ export function makePanel(store, el, signal) {
     charts.fit();
     restyle();
   });
-  for (const each of [root, ...charts.root.children]) sizes.observe(each); // a chart gets narrower where another appears
+  for (const element of [root, ...charts.root.children]) sizes.observe(element); // charts share the width
   store.views.add(schedule);
   restyle();
   schedule();
@@ -132,14 +132,14 @@ export function makePanel(store, el, signal) {
 /**
  * @param {() => Theme} theme
  * @param {() => void} changed called when another curve is picked
- * @param {(index: number) => void} onPick of many ranks, one whose curve is wanted
+ * @param {(index: number) => void} onPick called with the index of a picked rank, in the heat map of many ranks
  */
 function makeCharts(theme, changed, onPick) {
   const key = `hvd-${Math.random()}`;
   const logged = makeChart("Logged value", theme, key, onPick);
   const rates = makeChart("Rate", theme, key, onPick);
   const both = [logged, rates];
-  let one = -1; // place of the rank that is picked
+  let one = -1; // index of the picked rank
   const root = h("div", { class: "hvd-charts" }, logged.root, rates.root);
   /**
    * @param {Chart} chart
@@ -154,7 +154,7 @@ function makeCharts(theme, changed, onPick) {
   return {
     root,
     /**
-     * Return whether there is any curve: a cell that only computes has a table and its output, no empty charts.
+     * Return whether there is any curve; a cell without communication and logged values has no charts.
      *
      * @param {Snapshot} state
      * @param {number | null} picked
@@ -174,7 +174,7 @@ function makeCharts(theme, changed, onPick) {
       update(rates, state, moved, moved[0]);
       return active;
     },
-    /** @param {number} index the rank whose lines stand out, -1 for none */
+    /** @param {number} index the rank with highlighted lines, -1 for none */
     focus(index) {
       for (const chart of both) chart.focus(index);
     },

@@ -1,4 +1,4 @@
-/** State of the panel: one store per widget model applies its messages, so that all views of the model show the same. */
+/** State of the panel: one store per widget model applies its messages, shared by all views of the model. */
 
 import { takeMessage } from "./lanes/model.js";
 import { FEW, MAX_LINES } from "./messages.js";
@@ -7,7 +7,7 @@ import { FEW, MAX_LINES } from "./messages.js";
 /** @import {Column, Curves, Increment, Snapshot} from "./messages.js" */
 
 /**
- * @typedef {object} Model The part of anywidget's model that is used here
+ * @typedef {object} Model The used part of anywidget's model
  * @property {(name: string) => Snapshot | null} get
  * @property {(name: string, callback: (content: any) => void) => void} on
  * @property {(name: string, callback: (content: any) => void) => void} off
@@ -18,9 +18,9 @@ import { FEW, MAX_LINES } from "./messages.js";
  * @typedef {object} Store
  * @property {Snapshot | null} state
  * @property {Set<() => void>} views called after each change
- * @property {Timeline | null} timeline what ranks did lately, where a view has asked for it
- * @property {(n: number) => void} resize asks the kernel for so many ranks
- * @property {(picked: number | null) => void} askTimeline says that a view shows the timeline, with this rank
+ * @property {Timeline | null} timeline the latest operations of the ranks, if a view has requested it
+ * @property {(n: number) => void} resize requests n ranks of the kernel
+ * @property {(picked: number | null) => void} requestTimeline requests the timeline for a view, with this rank
  */
 
 /**
@@ -35,7 +35,7 @@ export function makeStore(model, signal) {
     timeline: null,
     views: new Set(),
     resize: (n) => model.send({ resize: n }),
-    askTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null }),
+    requestTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null }),
   };
   const changed = () => {
     for (const view of store.views) view();
@@ -64,7 +64,7 @@ export function makeStore(model, signal) {
   function takeIncrement(increment) {
     const state = store.state;
     if (!state || increment.seq <= state.seq || state.finished) return;
-    if (increment.seq !== state.seq + 1) model.send("snapshot"); // a gap: curves miss some columns until it comes
+    if (increment.seq !== state.seq + 1) model.send("snapshot"); // a gap: curves lack some columns until the snapshot arrives
     applyIncrement(state, increment);
     changed();
   }
@@ -79,7 +79,7 @@ export function makeStore(model, signal) {
 }
 
 /**
- * Change a state by an increment: figures are replaced; columns and lines are appended.
+ * Apply an increment to a state: figures are replaced; columns and lines are appended.
  *
  * @param {Snapshot} state
  * @param {Increment} increment
@@ -91,17 +91,17 @@ export function applyIncrement(state, increment) {
   for (let i = 0; i < (merges ?? 0); i++) mergeColumns(state.curves, state.ranks.length > FEW ? 3 : 4);
   if (curves) appendColumns(state.curves, curves, state.ranks.length);
   if (log && lines !== undefined) {
-    const unseen = lines - state.lines; // a snapshot taken between two increments has some of them
+    const unseen = lines - state.lines; // a snapshot between two increments has some of them
     state.log = state.log.concat(unseen > 0 ? log.slice(-unseen) : []).slice(-MAX_LINES);
     state.lines = lines;
   }
 }
 
 /**
- * Average neighbours, as the kernel has done it with its own (Grid in widgets/series.py).
+ * Average neighbours, as the kernel did with its columns (Grid in widgets/series.py).
  *
  * @param {Curves} curves
- * @param {number} digits significant ones
+ * @param {number} digits significant digits
  */
 function mergeColumns(curves, digits) {
   /** @param {number | null} a @param {number | null} b */
@@ -123,7 +123,7 @@ function appendColumns(curves, fresh, ranks) {
   /** @returns {Column} */
   const gap = () => Array(ranks).fill(null);
   const last = curves.t.at(-1) ?? -1;
-  const from = fresh.t.findIndex((when) => when > last); // a snapshot taken between two increments has some of them
+  const from = fresh.t.findIndex((when) => when > last); // a snapshot between two increments has some of them
   if (from < 0) return;
   for (const name of Object.keys(fresh.y)) curves.y[name] ??= curves.t.map(gap);
   for (const name of Object.keys(curves.y)) curves.y[name].push(...(fresh.y[name] ?? fresh.t.map(gap)).slice(from));

@@ -1,8 +1,8 @@
-/** Numbers and units as people read them, in the same words as hvd_kernel/formatting/units.py (tests/unit/js/units.json). */
+/** Numbers and units as text, in the same format as hvd_kernel/formatting/units.py (tests/unit/js/units.json). */
 
 /** @typedef {number | string | null | undefined} Value */
 
-/** What stands where there is no number. */
+/** Text for a missing number. */
 export const NONE = "–";
 
 /**
@@ -12,7 +12,7 @@ export const NONE = "–";
 export const missing = (value) => value === null || value === undefined || typeof value === "string";
 
 /**
- * 12,345: thousands are grouped. Rounded by toFixed first, as Python can do it too: toLocaleString rounds a tie by its digits.
+ * 12,345: thousands are grouped. Rounded by toFixed, as in Python; toLocaleString rounds ties differently.
  *
  * @param {number} value
  */
@@ -52,7 +52,7 @@ export function metric(value) {
 }
 
 /**
- * A tick of an axis, which is round already: no zeros at its end.
+ * A tick of an axis, which is a round number: no trailing zeros.
  *
  * @param {number} value
  */
@@ -87,7 +87,7 @@ export function size(bytes) {
 }
 
 /**
- * Bytes per second, sent and received together; an idle link is "0", an absent one has no number.
+ * Bytes per second, sent and received together; "0" for an idle link, no number for an absent one.
  *
  * @param {Value} sent
  * @param {Value} received

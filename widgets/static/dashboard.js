@@ -47,7 +47,7 @@ var GPU = (
 );
 var SIZE = (
   /** @type {const} */
-  { n: 0, wanted: 1, note: 2 }
+  { n: 0, target: 1, note: 2 }
 );
 var MARK = (
   /** @type {const} */
@@ -187,7 +187,7 @@ function heatColour(value, low, high) {
   const part = place - at;
   return (
     /** @type {[number, number, number]} */
-    from.map((each, i) => Math.round(each + part * (to[i] - each)))
+    from.map((channel, i) => Math.round(channel + part * (to[i] - channel)))
   );
 }
 function rangeOf(columns) {
@@ -286,15 +286,15 @@ function makeHeat(theme, onPick, readout) {
   const rowHeight = () => (HEIGHT - TOP - BOTTOM) / Math.max(1, shown.ranks.length);
   const y = (index) => TOP + index * rowHeight();
   const rowAt = (event) => Math.floor((event.clientY - canvas.getBoundingClientRect().top - TOP) / rowHeight());
-  function tell(index, column) {
+  function showValue(index, column) {
     const value = shown.columns[column]?.[index];
-    const said = shown.ranks[index] === void 0 || value === void 0 ? "" : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
-    setText(readout, said);
+    const text = shown.ranks[index] === void 0 || value === void 0 ? "" : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
+    setText(readout, text);
   }
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
     const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
-    tell(rowAt(event), Math.floor(part * shown.columns.length));
+    showValue(rowAt(event), Math.floor(part * shown.columns.length));
   });
   canvas.addEventListener("pointerleave", () => {
     if (!canvas.hidden) setText(readout, "");
@@ -310,10 +310,10 @@ function makeHeat(theme, onPick, readout) {
     event.stopPropagation();
     if (by === void 0) return onPick(chosen);
     chosen = Math.min(Math.max(chosen + by, 0), shown.ranks.length - 1);
-    tell(chosen, shown.columns.length - 1);
+    showValue(chosen, shown.columns.length - 1);
     paint2();
   });
-  for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint2);
+  for (const type of ["focus", "blur"]) canvas.addEventListener(type, paint2);
   return {
     root: canvas,
     fit,
@@ -441,12 +441,12 @@ function makeChart(label, theme, sync, onPick) {
   return {
     root,
     /**
-     * Draw the curve that was picked, or the standard one.
+     * Draw the picked curve, or the standard one.
      *
      * @param {Snapshot} state
      * @param {string[]} names
      * @param {string} standard
-     * @param {number} one place of the rank that is picked, -1 for none
+     * @param {number} one index of the picked rank, -1 for none
      * @param {() => void} changed called when another curve is picked
      */
     draw(state, names, standard, one, changed) {
@@ -463,7 +463,7 @@ function makeChart(label, theme, sync, onPick) {
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
     },
     fit,
-    /** @param {number} index the line that stands out, -1 for none */
+    /** @param {number} index the highlighted line, -1 for none */
     focus(index) {
       if (!legend) plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 });
     },
@@ -501,10 +501,10 @@ function makeFigures() {
     figures.set(label, { cell, value });
     return { cell, value };
   }
-  function put(label, text, hint, there = true) {
+  function put(label, text, hint, present = true) {
     const { cell, value } = figures.get(label) ?? makeFigure(label, hint);
     setText(value, text);
-    setVisible(cell, there || !cell.hidden);
+    setVisible(cell, present || !cell.hidden);
   }
   const some = (value) => value !== null && value > 0;
   return {
@@ -579,7 +579,7 @@ function makeSize(resize) {
     if (!size2) return;
     const shown = shownOf(size2, picked);
     setText(number2, String(shown.number));
-    less.disabled = more.disabled = size2[SIZE.wanted] !== null;
+    less.disabled = more.disabled = size2[SIZE.target] !== null;
     less.disabled ||= shown.number <= 1;
     setText(apply, shown.apply);
     setVisible(apply, shown.apply !== "");
@@ -606,8 +606,8 @@ function makeSize(resize) {
   };
 }
 function shownOf(size2, picked) {
-  const wanted = size2[SIZE.wanted];
-  if (wanted !== null) return { number: wanted, apply: "", note: `${size2[SIZE.n]} now; ${size2[SIZE.note]}` };
+  const target = size2[SIZE.target];
+  if (target !== null) return { number: target, apply: "", note: `${size2[SIZE.n]} now; ${size2[SIZE.note]}` };
   const number2 = picked ?? size2[SIZE.n];
   return { number: number2, apply: number2 === size2[SIZE.n] ? "" : `resize to ${number2}`, note: size2[SIZE.note] };
 }
@@ -622,7 +622,7 @@ function span(micros) {
 function describe(rank, operation) {
   const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
   const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
-  const what = merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
+  const what = merged > 1 ? `${grouped(merged)} short operations, first '${name}'` : `${kind.toLowerCase()} '${name}'${more}`;
   const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
   const parts = [
     `rank ${rank}: ${what}`,
@@ -655,11 +655,11 @@ var LEGEND = (
 var SHORTEST = 1e3;
 var FINEST = 1;
 function partsOf({ asked, ready, agreed, begun, end, late, waited }) {
-  const there = late < 0 ? ready : Math.min(agreed, ready + waited);
+  const arrival = late < 0 ? ready : Math.min(agreed, ready + waited);
   return [
     ["negotiate", asked, ready],
-    ["late", ready, there],
-    ["negotiate", there, agreed],
+    ["late", ready, arrival],
+    ["negotiate", arrival, agreed],
     ["queue", agreed, begun],
     ["transfer", begun, Math.max(end, begun + 1)]
   ];
@@ -671,12 +671,12 @@ function barsOf(timeline, view, width) {
     for (const [, since, missing2] of lane.open)
       parts.push([missing2.length ? "late" : "negotiate", since, timeline.now]);
     const waits = lane.waits.filter(([begin, end]) => end > view.from && begin < view.to);
-    const there = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came);
+    const arrival = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came);
     return [
-      ...drawn([[Math.max(view.from, 0, there), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
+      ...drawn([[Math.max(view.from, 0, arrival), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
       ...drawn(waits, view, scale, i, 0, "wait"),
       ...KINDS.flatMap((kind) => {
-        const spans = parts.filter(([each]) => each === kind).map(([, from, to]) => (
+        const spans = parts.filter(([part]) => part === kind).map(([, from, to]) => (
           /** @type {Pair} */
           [from, to]
         ));
@@ -734,7 +734,7 @@ function panned({ from, to }, by, within) {
 }
 function ticksOf({ from, to }, most = 6) {
   const power = 10 ** Math.floor(Math.log10((to - from) / most));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each * most >= to - from) ?? 10 * power;
+  const step = [1, 2, 5, 10].map((times) => times * power).find((width) => width * most >= to - from) ?? 10 * power;
   const first = Math.ceil(from / step);
   const digits = Math.max(0, -Math.floor(Math.log10(step / 1e6) + 1e-9));
   return Array.from({ length: Math.max(0, Math.floor(to / step) - first + 1) }, (_, i) => {
@@ -804,15 +804,15 @@ function svgOf(timeline, view, width, colours, title) {
   const height = head + PLACES.lane * timeline.lanes.size + PLACES.axis + foot;
   const inner = width - PLACES.left - PLACES.right;
   const parts = [`<rect width="${width}" height="${height}" fill="${colours.paper}"/>`];
-  const text = (x2, y, said, anchor = "start", fill = colours.soft) => parts.push(
-    `<text x="${x2.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="${fill}">${escaped(said)}</text>`
+  const text = (x2, y, content, anchor = "start", fill = colours.soft) => parts.push(
+    `<text x="${x2.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="${fill}">${escaped(content)}</text>`
   );
   text(10, 20, title, "start", colours.ink);
   const bottom = head + PLACES.lane * timeline.lanes.size;
-  for (const [at, said] of ticksOf(view)) {
+  for (const [at, label] of ticksOf(view)) {
     const x2 = PLACES.left + (at - view.from) / (view.to - view.from) * inner;
     parts.push(`<rect x="${x2.toFixed(1)}" y="${head}" width="1" height="${bottom - head}" fill="${colours.grid}"/>`);
-    text(x2, bottom + 14, said, "middle");
+    text(x2, bottom + 14, label, "middle");
   }
   for (const [i, rank] of [...timeline.lanes.keys()].entries())
     text(10, head + PLACES.lane * i + 20, `rank ${rank}`, "start", colours.ink);
@@ -824,10 +824,10 @@ function svgOf(timeline, view, width, colours, title) {
     );
   }
   let x = PLACES.left;
-  for (const [kind, said] of Object.entries(LEGEND)) {
+  for (const [kind, name] of Object.entries(LEGEND)) {
     parts.push(`<rect x="${x}" y="${height - 16}" width="9" height="9" fill="${colours[kind]}"/>`);
-    text(x + 13, height - 8, said);
-    x += 34 + 6 * said.length;
+    text(x + 13, height - 8, name);
+    x += 34 + 6 * name.length;
   }
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif" font-size="11">${parts.join("")}</svg>`;
 }
@@ -1108,7 +1108,7 @@ function makeLanes(theme) {
   });
   root.addEventListener("toggle", draw);
   tools.fill([
-    ["follow", "show the newest, and go on with it", newest],
+    ["follow", "show the newest operations, and follow them", newest],
     ["+", "closer", () => zoom(0.5)],
     ["−", "further away", () => zoom(2)],
     ["all", "show all that is kept", all],
@@ -1129,10 +1129,10 @@ function makeLanes(theme) {
     /**
      * @param {Timeline | null} next
      * @param {string} name of the cell
-     * @param {boolean} there whether there is anything to show
+     * @param {boolean} present whether there is anything to show
      */
-    update(next, name, there) {
-      setVisible(root, there || !root.hidden);
+    update(next, name, present) {
+      setVisible(root, present || !root.hidden);
       title = name;
       if (next === timeline) return;
       const length = view.to - view.from;
@@ -1208,7 +1208,7 @@ function makeOutput() {
     root,
     /**
      * @param {Snapshot} state
-     * @param {number | null} picked the rank whose lines are shown alone
+     * @param {number | null} picked the rank whose lines alone are shown
      */
     update(state, picked) {
       const choice = `${state.finished} ${picked}`;
@@ -1261,7 +1261,7 @@ function barOf(row) {
 }
 
 // widgets/js/ranks/table.js
-var SHARE_HINT = "share of the other ranks' time that goes in waiting for this one";
+var SHARE_HINT = "share of the other ranks' time spent waiting for this one";
 var BAR_HINT = "dark: the rank's code is blocked; light: overlapped with computing";
 function makeTable(onHover, onPick) {
   const head = h("tr");
@@ -1433,7 +1433,7 @@ function makePanel(store, el, signal) {
     frame ||= requestAnimationFrame(draw);
   }
   function ask() {
-    if (lanes.open && !store.state?.finished && !document.hidden) store.askTimeline(picked);
+    if (lanes.open && !store.state?.finished && !document.hidden) store.requestTimeline(picked);
   }
   const asking = setInterval(ask, ASK_AGAIN);
   lanes.root.addEventListener("toggle", ask);
@@ -1449,7 +1449,7 @@ function makePanel(store, el, signal) {
     charts.fit();
     restyle();
   });
-  for (const each of [root, ...charts.root.children]) sizes.observe(each);
+  for (const element of [root, ...charts.root.children]) sizes.observe(element);
   store.views.add(schedule);
   restyle();
   schedule();
@@ -1477,7 +1477,7 @@ function makeCharts(theme, changed, onPick) {
   return {
     root,
     /**
-     * Return whether there is any curve: a cell that only computes has a table and its output, no empty charts.
+     * Return whether there is any curve; a cell without communication and logged values has no charts.
      *
      * @param {Snapshot} state
      * @param {number | null} picked
@@ -1497,7 +1497,7 @@ function makeCharts(theme, changed, onPick) {
       update(rates, state, moved, moved[0]);
       return active;
     },
-    /** @param {number} index the rank whose lines stand out, -1 for none */
+    /** @param {number} index the rank with highlighted lines, -1 for none */
     focus(index) {
       for (const chart of both) chart.focus(index);
     },
@@ -1520,7 +1520,7 @@ function makeStore(model, signal) {
     timeline: null,
     views: /* @__PURE__ */ new Set(),
     resize: (n) => model.send({ resize: n }),
-    askTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null })
+    requestTimeline: (picked) => model.send({ timeline: picked, whole: store.timeline === null })
   };
   const changed = () => {
     for (const view of store.views) view();

@@ -14,7 +14,7 @@ from hvdtest.place import Place, text_of
 from hvdtest.surface import told
 from nbconvert import HTMLExporter
 
-from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
+from hvd_kernel.magics.commands.table import SUBCOMMANDS
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 

@@ -16,9 +16,11 @@ from hvdtest.cluster import until
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, tagged
 
+from hvd_kernel.magics import messages
+
 PATIENCE_S = 60.0
 PATIENT = {  # on a busy machine ranks may take long to obey or to answer
-    "hvdcancel_STUCK_S": PATIENCE_S,
+    "background_STUCK_S": PATIENCE_S,
     "runner_GRACE_S": PATIENCE_S,
     "stacks_look.__defaults__": (PATIENCE_S,),
 }
@@ -89,9 +91,8 @@ def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel:
     sentence = "UsageError: the ranks are busy with job holds: wait with %hvdjobs --wait holds, or %hvdcancel holds"
     for cell in ("%%hvdrun\n1", "%hvdpull time", "%hvdpush a", "%hvd stop", "%hvd restart", "%hvd start -np 3"):
         assert refused(kernel, cell) == sentence
-    other = refused(kernel, "%%hvdrun --bg -np 3\n1")
-    assert other.startswith("UsageError: another cluster cannot start: the ranks are busy with job holds: ")
-    assert other.endswith("; %hvd restart -np 3 --force ends it")
+    busy = sentence.removeprefix("UsageError: ")
+    assert refused(kernel, "%%hvdrun --bg -np 3\n1") == f"UsageError: {messages.cluster_in_use(busy, 3)}"
     assert "has ranks 0-1" in refused(kernel, "%%hvdrun --bg --ranks 2\n1")
     assert "leave out --local or --bg" in refused(kernel, "%%hvdrun --bg --local\n1")
     assert "there is a job holds already, running" in refused(kernel, "%%hvdrun --bg holds\n1")
@@ -316,8 +317,7 @@ def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: K
     refusals = [kernel.reply_of(shell, f"%%hvdrun{how}\n1") for how in ("", " --bg late")]
     gate.open()
     assert kernel.finish(busy).shown == ["[0-1] 'main'"]
-    sentence = "the ranks are busy with another cell: wait for it or interrupt it"
-    assert [(reply["ename"], reply["evalue"]) for reply in refusals] == [("UsageError", sentence)] * 2
+    assert [(reply["ename"], reply["evalue"]) for reply in refusals] == [("UsageError", messages.BUSY)] * 2
     assert "there is no job 'late'" in refused(kernel, "%hvdjobs late")
     started = kernel.reply_of(shell, "%%hvdrun --bg aside\ntime.sleep(600)")
     assert started["status"] == "ok"
@@ -377,7 +377,7 @@ def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel:
     until((tmp_path / "deaf").exists)
     left = "(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).jobs.find('deaf').left or list)()"
     until(lambda: kernel.run(left).shown == ["[1]"], "rank 0 has ended the cell")
-    with kernel.figures(hvdcancel_STUCK_S=1.0):
+    with kernel.figures(background_STUCK_S=1.0):
         for _ in range(2):
             word = refused(kernel, "%hvdcancel deaf")
             assert word.startswith("ClusterError: job deaf was interrupted and has not ended within 1 s: rank 1 "), word

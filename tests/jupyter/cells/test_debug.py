@@ -14,7 +14,7 @@ import pexpect
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
-from hvd_kernel.magics.shell.hints import NO_FRAME
+from hvd_kernel.magics.shell.registration import NO_FRAME
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -48,7 +48,7 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
 @pytest.fixture
 def unhurried(kernel: Kernel) -> Iterator[None]:
     """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
-    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, hvdpdb_LOOK_S=60.0):
+    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, inspection_ANSWER_S=60.0):
         yield
 
 

@@ -10,7 +10,8 @@ import pytest
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 
-from hvd_kernel.magics.commands.hvdpull import undefined
+from hvd_kernel.magics.commands.variables import undefined
+from hvd_kernel.magics.messages import restart, restart_would_lose
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -403,14 +404,11 @@ def test_other_ranks_carry_what_is_kept_and_ask_before_they_lose_the_rest(kernel
     )
     cell = "%%hvdrun -np 2 --mpi-args '--bind-to none'{force}\nprint('lost' in globals(), model.tolist(), size)"
     refused = kernel.run(cell.format(force=""), allow_error=True)
-    assert refused.error == (
-        "UsageError: 2 ranks instead of 4: the ranks would start again, and `lost` there would be lost. Add --force to lose it, "
-        "or call hvd_kernel.keep('lost') in a cell on the ranks"
-    )
+    assert refused.error == f"UsageError: {restart_would_lose('2 ranks instead of 4', ['lost'])}"
     assert kernel.run("%%hvdrun\nlost, size").shown == ["[0-3] (1, 4)"], "nothing has happened"
     outcome = kernel.run(cell.format(force=" --force"), timeout=120)
     assert outcome.text() == (
-        "2 ranks instead of 4: the ranks start again with model from the ranks before.\n"
+        f"{restart('2 ranks instead of 4', ['model'])}\n"
         "`fussy` could not be restored: RuntimeError: only once\n[0-1] False [7.0, 7.0, 7.0] 2\n"
     )
     kernel.run("%%hvdrun\nmodel += 1")

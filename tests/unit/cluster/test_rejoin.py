@@ -77,11 +77,11 @@ class Renderer:
     def mark(self, kind: str, label: str) -> None:
         self.shown.append(f"{kind}: {label}")
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.shown.append(text)
 
-    def show_size(self, n: int, wanted: int | None = None, note: str = "") -> None:
-        self.shown.append(f"size {n} -> {wanted}: {note}")
+    def show_size(self, n: int, target: int | None = None, note: str = "") -> None:
+        self.shown.append(f"size {n} -> {target}: {note}")
 
 
 def begun(outcome: Respawned | ResizeOutcome | Exception | None) -> tuple[CellRun, Session, Renderer, CellRejoin]:
@@ -232,7 +232,7 @@ def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch
     session.let.set()
     said: list[str] = []
     samples = {rank: MetricsSample(rank, 1.0, "idle") for rank in range(4)}
-    rejoin.settle(samples, said.append)
+    rejoin.finalize(samples, said.append)
     assert (asked, said, told.result(0)) == ([(1, HOW)], ["rank 0 stays"], "rank 0 stays")
     assert sorted(samples) == [0, 1, 2], "there is no rank 3"
     with pytest.raises(UsageError, match="the cell has ended"):
@@ -249,7 +249,7 @@ def test_nobody_waits_for_what_a_cell_that_was_cut_short_does_not_do(monkeypatch
     run.over.set_result(None)
     run.ranks = ()
     with pytest.raises(KeyboardInterrupt):
-        rejoin.settle({}, lambda _: None)
+        rejoin.finalize({}, lambda _: None)
     assert "resize` again" in str(told.exception(0))
     *_, rejoin = begun(None)
     told = rejoin.resize(1)

@@ -15,7 +15,7 @@ from hvd_kernel.cluster import registration
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.supervisor import Supervisor
 from hvd_kernel.core.session import Rendezvous
-from hvd_kernel.magics.commands.subcommands.respawn import respawn, told
+from hvd_kernel.magics.commands.lifecycle import respawn_ranks, respawn_text
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.spares.spare import free_memory
@@ -52,12 +52,14 @@ from hvd_kernel.settings import lookup
     ],
 )
 def test_what_is_said(done: Respawned, text: str) -> None:
-    assert told(done) == text
+    assert respawn_text(done) == text
 
 
 def test_nothing_kept_is_said_with_the_remedy() -> None:
-    assert told(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
-    assert told(Respawned((1, 2), 0)).startswith("ranks 1-2 are fresh: their variables are missing: run the cells")
+    assert respawn_text(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
+    assert respawn_text(Respawned((1, 2), 0)).startswith(
+        "ranks 1-2 are fresh: their variables are missing: run the cells"
+    )
 
 
 def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
@@ -97,7 +99,7 @@ def test_an_interrupted_respawn_says_what_it_leaves(dead: tuple[int, ...], text:
         manager=SimpleNamespace(current=lambda: session), writer=lambda: SimpleNamespace(status=lambda: print)
     )
     with pytest.raises(KeyboardInterrupt) as interrupted:
-        respawn(context)
+        respawn_ranks(context)
     assert str(interrupted.value) == f"the respawn was interrupted: {text}"
 
 

@@ -9,8 +9,8 @@ import pytest
 from hvdtest.magic_lines import parse
 
 from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
-from hvd_kernel.magics.display.error_policy import OF_THE_RANKS, show
 from hvd_kernel.magics.display.rank_failures import merged_error
+from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.options import Options
 from hvd_kernel.protocol.messages import Failure
@@ -20,7 +20,7 @@ class FakeWriter:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    def say(self, text: str, stream: str = "stdout") -> None:
+    def write(self, text: str, stream: str = "stdout") -> None:
         self.said.append((stream, text))
 
 
@@ -36,14 +36,14 @@ def test_the_option_is_spelt_as_in_ipythons_script_magic() -> None:
 
 def test_the_merged_traceback_is_shown_whole_and_the_error_kept_where_the_debugger_looks() -> None:
     writer, error = FakeWriter(), failed()
-    show(error, writer)
+    show_error(error, writer)
     assert writer.said == [("stderr", "\x1b[31mValueError\x1b[0m on rank 1\nTraceback\nValueError: bad\n")]
     assert (sys.last_value, sys.last_type, sys.last_traceback) == (error, type(error), None)
 
 
 def test_an_error_without_a_traceback_of_its_own_is_one_sentence() -> None:
     writer = FakeWriter()
-    show(HvdTimeout("too long"), writer)
+    show_error(HvdTimeout("too long"), writer)
     assert writer.said == [("stderr", "\x1b[31mHvdTimeout\x1b[0m: too long\n")]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hvdtest.fakes import FakeWriter
 
 from hvd_kernel.errors import RankFailed
-from hvd_kernel.magics.display.job_panel import job_panel
 from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.task_runs import job_panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 

@@ -31,7 +31,7 @@ def output(
     writer = writer or FakeWriter()
     renderer = Renderer(writer, FakeBoard(), range(n), before)
     for event in events:
-        renderer.take(event)
+        renderer.handle(event)
         renderer.tick()
     renderer.finish(word)
     return writer.written
@@ -145,9 +145,9 @@ def test_interactive_shows_the_board_after_a_second_and_freezes_it(monkeypatch: 
     board = FakeBoard()
     renderer = Renderer(writer, board, [0])
     for text in ("a", "b", "c", "d\n"):
-        renderer.take(TextDelta(0, "stdout", text))
+        renderer.handle(TextDelta(0, "stdout", text))
         renderer.tick()
-    renderer.take(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
+    renderer.handle(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
     renderer.finish()
     assert [kind for kind, _ in writer.written] == ["live", "update", "stdout"]
     assert board.flushes == 2
@@ -186,8 +186,8 @@ def test_a13_figures_in_a_terminal_name_the_rank_that_others_waited_for() -> Non
 def test_a_death_is_marked_once_though_all_ranks_raise_it_and_a_terminal_reads_when() -> None:
     board = FakeBoard()
     renderer = Renderer(FakeWriter(), board, [0, 1])
-    renderer.take(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))
-    renderer.take(RankDone(1, Failure(1, "RankDied", "rank 1 died", (), 1.0)))
+    renderer.handle(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))
+    renderer.handle(RankDone(1, Failure(1, "RankDied", "rank 1 died", (), 1.0)))
     assert board.marks == [("died", "rank 1 died")]
     told = {**board.summary(), "marks": [[1.26, "died", "rank 1 died"]]}
     assert render.figures(told).endswith("loss 0.5, rank 1 died at 1.3 s\n")
@@ -210,6 +210,6 @@ def test_text_of_a_cell_is_bounded() -> None:
 def test_interrupted_is_the_last_state() -> None:
     board = FakeBoard()
     renderer = Renderer(FakeWriter(), board, [0, 1])
-    renderer.take(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
+    renderer.handle(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
     renderer.finish("interrupted")
     assert board.states == {0: "interrupted", 1: "failed"}

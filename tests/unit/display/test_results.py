@@ -11,6 +11,7 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.cluster_request import wanted
 from hvd_kernel.magics.display.results import CellResult, PerRank
+from hvd_kernel.magics.messages import BUSY
 from hvd_kernel.magics.options import Options, says_one_rank
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -86,6 +87,6 @@ def test_a_second_cell_is_told_to_wait() -> None:
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(60)
-    assert caught == ["the ranks are busy with another cell: wait for it or interrupt it"]
+    assert caught == [BUSY]
     with manager.use():
         pass

@@ -29,7 +29,7 @@ def driven(
     renderer = Renderer(writer, FakeBoard(), [0, 1])
     watch = CellRunner(session, ScriptedRun(script, [0, 1]), renderer, [0, 1], timeout)
     watch.drive()
-    renderer.finish(watch.word())
+    renderer.finish(watch.end_state())
     return watch, session, writer
 
 
@@ -60,7 +60,7 @@ def test_interrupt_is_passed_on_and_output_is_drained() -> None:
     assert type(caught.value).__name__ == "KeyboardInterrupt"
     assert session.interrupted == [[0, 1]]
     assert writer.written == [("stdout", "[1] last words\n")]
-    assert watch.word() == "interrupted"
+    assert watch.end_state() == "interrupted"
     assert signal.getsignal(signal.SIGINT) is handler
 
 
@@ -108,11 +108,7 @@ def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(writer: str, 
 
 
 STACKS = "[0-1] in the cell's own code\n    cell 1:2: sleep(60)\n"
-ENDS = "ends only these, without their variables, and starts fresh ones"
-ONCE = (
-    "ranks 0-1 interrupted and not responding yet: another interrupt is sent to these again, the one after it " + ENDS
-)
-AGAIN = f"ranks 0-1 interrupted again and not responding yet: another interrupt {ENDS}"
+ONCE, AGAIN = (interrupts.not_responding((0, 1), presses) for presses in (1, 2))
 
 
 @pytest.mark.usefixtures("presses_count_each")
@@ -123,8 +119,10 @@ def test_b3_every_press_says_what_it_did_and_the_next_will_do(monkeypatch: pytes
     watch, session, _ = driven([press, None, None, press, None, None, press, None], writer=seen)
     assert [text for _, text in seen.written] == [f"{STACKS}{ONCE}\n", f"{STACKS}{AGAIN}\n"]
     assert session.interrupted == [[0, 1], [0, 1]]
-    assert watch.given_up
-    assert interrupts.ending(watch.left) == "ending ranks 0-1, without their variables, and starting fresh ones"
+    assert watch.abandoned
+    assert "is sent to these again, the one after it ends only these" in ONCE
+    assert "another interrupt ends only these and starts new ones" in AGAIN
+    assert interrupts.ending(watch.left) == "ending ranks 0-1 and starting new ones; their variables are lost"
 
 
 def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:

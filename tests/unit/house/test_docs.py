@@ -13,7 +13,7 @@ import pytest
 from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
 
 from hvd_kernel.magics.commands.index import MAGICS
-from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS
+from hvd_kernel.magics.commands.table import SUBCOMMANDS
 
 Lines = Iterator[tuple[int, str]]
 

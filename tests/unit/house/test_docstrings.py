@@ -10,7 +10,7 @@ import pytest
 from hvdtest.docstrings import MODULES, constants, example, lacking, public
 
 from hvd_kernel.magics.commands.index import MAGICS
-from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS, find
+from hvd_kernel.magics.commands.table import SUBCOMMANDS, find
 
 
 def good(size: int, *more: int, op: str = "Sum") -> int:

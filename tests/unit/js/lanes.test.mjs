@@ -143,7 +143,7 @@ test("an operation in words", () => {
   );
   assert.equal(
     describe(1, { ...operations[0], merged: 12, late: -1 }),
-    "rank 1: 12 short operations from 'grad' on · 4 MB · 1.85 ms in all",
+    "rank 1: 12 short operations, first 'grad' · 4 MB · 1.85 ms in all",
   );
   assert.equal(
     describeOpen(3, ["allreduce 'x'", 500, [1, 2]], 2500),

@@ -162,13 +162,13 @@ test("a curve that an increment lacks has a gap, and the last 200 lines are kept
 test("a timeline is kept as far as it is whole, and asked for anew where it is not", () => {
   const { store, increment, model } = opened(snapshot(1));
   const told = (from, words, more = {}) => ({ timeline: { now: 5, from, words, lanes: {}, ...more } });
-  store.askTimeline(3);
+  store.requestTimeline(3);
   increment(told(0, ["a"], { whole: true }));
   assert.deepEqual(store.timeline.words, ["a"]);
-  store.askTimeline(null);
+  store.requestTimeline(null);
   increment(told(2, ["c"]));
   assert.equal(store.timeline, null);
-  store.askTimeline(null);
+  store.requestTimeline(null);
   assert.deepEqual(model.sent, [
     { timeline: 3, whole: true },
     { timeline: null, whole: false },

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.export.cell_code import only_on, plain
-from hvd_kernel.magics.export.ran_cell import RanCell, literals
-from hvd_kernel.magics.export.script import Script, script
+from hvd_kernel.magics.export import RanCell, Script, literals, only_on, plain, script
 
 
 def of(*cells: RanCell) -> Script:
@@ -71,7 +69,7 @@ sizes = arguments.sizes
 seed, n
 '''
     )
-    assert of(*cells).told == ["cell [4] failed and is left out"]
+    assert of(*cells).notes == ["cell [4] failed and is left out"]
 
 
 def test_what_ipython_alone_knows() -> None:
@@ -98,7 +96,7 @@ def test_what_ipython_alone_knows() -> None:
         "y = 2",
         "print(y)",
     ]
-    assert found.told == ["cell [1]: %matplotlib inline is left out", "cell [1]: !ls -l is left out"]
+    assert found.notes == ["cell [1]: %matplotlib inline is left out", "cell [1]: !ls -l is left out"]
     ast.parse(found.text)
 
 

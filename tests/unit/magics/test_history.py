@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.formatting.units import NONE
-from hvd_kernel.magics.history import store
-from hvd_kernel.magics.history.repository import commit
-from hvd_kernel.magics.history.run_record import RunRecord, digest, read, written
-from hvd_kernel.magics.history.runs import beside, page, sparkline
-from hvd_kernel.magics.history.store import FILE, History
-from hvd_kernel.widgets.overlay import overlay
+from hvd_kernel.magics import run_history
+from hvd_kernel.magics.commands.records import beside, runs_table, sparkline
+from hvd_kernel.magics.run_history import FILE, History, RunRecord, commit, digest, read, written
+from hvd_kernel.widgets.picture import overlay
 
 RUN = RunRecord(
     time=0.0,
@@ -73,7 +71,7 @@ def test_kernels_that_end_a_cell_at_once_get_numbers_of_their_own(tmp_path: Path
 
 
 def test_the_file_is_bounded_and_numbers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST", 10)
+    monkeypatch.setattr(run_history, "MOST", 10)
     kept = history(tmp_path)
     lengths = []
     for _ in range(40):
@@ -100,7 +98,9 @@ def test_the_commit_is_that_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_line_for_each_run() -> None:
-    lines = page([replace(RUN, number=3), replace(RUN, number=12, state="failed", logged={}, curves={})]).splitlines()
+    lines = runs_table(
+        [replace(RUN, number=3), replace(RUN, number=12, state="failed", logged={}, curves={})]
+    ).splitlines()
     assert lines[0].split() == [
         "run",
         "ended",

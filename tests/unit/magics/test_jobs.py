@@ -14,7 +14,7 @@ from hvdtest.magic_lines import parse
 from hvd_kernel.errors import HvdTimeout, UsageError
 from hvd_kernel.magics import jobs as jobs_module
 from hvd_kernel.magics.cluster_manager import ClusterManager
-from hvd_kernel.magics.commands import hvdcancel
+from hvd_kernel.magics.commands import background
 from hvd_kernel.magics.display.rank_failures import merged_error
 from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, BackgroundJob, Jobs, Work
 from hvd_kernel.protocol.messages import Failure
@@ -26,8 +26,8 @@ PATIENCE_S = 60.0
 class FakeWriter:
     """Remembers what a job said of itself, and where."""
 
-    def __init__(self, *, looked_at: bool = False, broken: bool = False) -> None:
-        self.looked_at = looked_at
+    def __init__(self, *, has_user: bool = False, broken: bool = False) -> None:
+        self.has_user = has_user
         self.said: list[tuple[str, str]] = []
         self._broken = broken
 
@@ -133,7 +133,7 @@ def test_a_failure_is_kept_raised_to_who_waits_and_the_next_job_runs() -> None:
         with pytest.raises(ValueError, match="bad"):
             first.wait(PATIENCE_S)
     assert (first.state, second.state) == (FAILED, DONE)
-    assert first.word(times=True) == "failed: ValueError on ranks 1,3"
+    assert first.state_text(times=True) == "failed: ValueError on ranks 1,3"
 
 
 def test_cancel_ends_what_waits_and_presses_the_key_for_what_runs() -> None:
@@ -179,19 +179,19 @@ def obedient(one: BackgroundJob) -> None:
 
 
 def test_a_job_that_ends_while_all_are_cancelled_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hvdcancel, "STUCK_S", PATIENCE_S)
+    monkeypatch.setattr(background, "STUCK_S", PATIENCE_S)
     jobs, _, (_, second) = begun(obedient, nothing)
     second.ended = EndsWhenLookedAt()
     writer = fakes.FakeWriter()
     context = SimpleNamespace(manager=SimpleNamespace(jobs=jobs), writer=lambda: writer)
-    hvdcancel.cancel(context, parse("%hvdcancel", "all"))  # type: ignore[arg-type]
+    background.cancel(context, parse("%hvdcancel", "all"))  # type: ignore[arg-type]
     assert [text for _, text in writer.written] == ["job j0: done\n", "job j1: cancelled\n"]
 
 
 def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeypatch: pytest.MonkeyPatch) -> None:
     manager, gate = ClusterManager(), Gate()
     last = job("last", gate)
-    manager.hand_over(last, lambda: None)
+    manager.start_job(last, lambda: None)
     at_work = manager.jobs.at_work
 
     def ends_first() -> BackgroundJob | None:
@@ -246,11 +246,11 @@ def test_times_are_said_only_where_a_person_looks(monkeypatch: pytest.MonkeyPatc
     gate, now = Gate(), [100.0]
     monkeypatch.setattr(jobs_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     _, _, (quiet,) = begun(gate)
-    seen = job("seen", nothing, looked_at=True)
+    seen = job("seen", nothing, has_user=True)
     seen.begin()
     now[0] += 7.2
-    assert quiet.word(times=False) == "running"
-    assert quiet.word(times=True) == "running 7 s"
+    assert quiet.state_text(times=False) == "running"
+    assert quiet.state_text(times=True) == "running 7 s"
     assert quiet.sentence() == "the ranks are busy with job j0: wait with %hvdjobs --wait j0, or %hvdcancel j0"
     assert (
         seen.sentence()

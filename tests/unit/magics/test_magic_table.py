@@ -16,9 +16,9 @@ from IPython.utils.capture import capture_output
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
+from hvd_kernel.magics.__main__ import page
 from hvd_kernel.magics.commands.index import MAGICS
-from hvd_kernel.magics.commands.page import page
-from hvd_kernel.magics.commands.subcommands.table import SUBCOMMANDS, find, usage
+from hvd_kernel.magics.commands.table import SUBCOMMANDS, find, usage
 
 README = (ROOT / "README.md").read_text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_kernel.magics.machine.memory import LISTED, page
+from hvd_kernel.magics.commands.inspection import LISTED, memory_table
 
 
 def rank(resident: int, tensors: int, *, state: int = 0, **names: tuple[str, int, int]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_the_largest_come_first_and_differences_are_told() -> None:
             y=("list", 50_000_000, 0),
         ),
     }
-    assert page(ranks).splitlines() == [
+    assert memory_table(ranks).splitlines() == [
         "name               type    size    gradients  ranks           made in",
         "(resident)                 500 MB             0-1",
         "(tensors)                  90 MB              0; least 60 MB",
@@ -43,7 +43,7 @@ def test_the_largest_come_first_and_differences_are_told() -> None:
 
 def test_of_many_variables_the_largest_are_listed() -> None:
     names = {f"x{i}": ("Tensor", 1000 * (i + 1), 0) for i in range(LISTED + 3)}
-    lines = page({0: rank(1, 1, **names)}).splitlines()
+    lines = memory_table({0: rank(1, 1, **names)}).splitlines()
     assert len(lines) == 3 + LISTED + 1
     assert lines[3].split()[0] == f"x{LISTED + 2}"
     assert lines[-1] == "3 smaller ones"
@@ -51,4 +51,4 @@ def test_of_many_variables_the_largest_are_listed() -> None:
 
 def test_what_a_framework_does_not_show_is_said_once() -> None:
     blind = rank(1000, 0) | {"unseen": ["JAX keeps no gradients"]}
-    assert page({0: blind, 1: rank(1000, 0), 2: blind}).splitlines()[-1:] == ["JAX keeps no gradients"]
+    assert memory_table({0: blind, 1: rank(1000, 0), 2: blind}).splitlines()[-1:] == ["JAX keeps no gradients"]

@@ -13,7 +13,7 @@ from IPython.utils.capture import capture_output
 
 from hvd_kernel.bench.report import LIMIT, Result, picture, size
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
-from hvd_kernel.magics.machine import bench
+from hvd_kernel.magics.commands import inspection
 from hvd_kernel.processes.resources import bandwidth
 from hvd_kernel.processes.resources.bandwidth import keep, kept, machine
 from hvd_kernel.processes.resources.measurement import Measured
@@ -122,7 +122,7 @@ def test_the_magic_measures_with_as_many_ranks_as_it_is_told_and_says_what_is_no
         asked.append(n)
         return Measured(n, (), "the table\n", "<svg/>", "Read-only file system: /home/ann/.cache")
 
-    monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr(inspection, "measure", measured)
     shell = InteractiveShell()
     load_ipython_extension(shell)
     try:

@@ -12,30 +12,32 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.cli import main as hvdrun
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
-from hvd_kernel.magics.cluster_manager import ClusterManager, crowd
+from hvd_kernel.magics.cluster_manager import ClusterManager, crowd_warning
+from hvd_kernel.magics.messages import crowded
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.resources import capacity
-
-SAID = (
-    "40 ranks on 2 cores: 20 take turns on each, and the start may take minutes. "
-    "If fewer will do, interrupt it and say, for example, -np 4."
-)
 
 
 @pytest.mark.parametrize(
     ("spec", "cores", "said"),
     [
-        (ClusterSpec(40), 2, SAID),
-        (ClusterSpec(20), 2, SAID.replace("40", "20", 1).replace("20 take", "10 take")),
+        (ClusterSpec(40), 2, crowded(40, 2)),
+        (ClusterSpec(20), 2, crowded(20, 2)),
         (ClusterSpec(19), 2, ""),
         (ClusterSpec(4), 2, ""),
-        (ClusterSpec(10), 1, SAID.replace("40", "10").replace("2 cores: 20", "1 core: 10").replace("-np 4", "-np 2")),
+        (ClusterSpec(10), 1, crowded(10, 1)),
         (ClusterSpec(40, hosts="a:20,b:20"), 2, ""),
         (ClusterSpec(40, hostfile="hosts"), 2, ""),
     ],
 )
 def test_ranks_that_outnumber_the_cores_tenfold(spec: ClusterSpec, cores: int, said: str) -> None:
-    assert crowd(spec, cores) == said
+    assert crowd_warning(spec, cores) == said
+
+
+def test_the_warning_has_the_counts_and_the_remedy() -> None:
+    assert crowded(10, 1).startswith("10 ranks on 1 core: 10 share each core")
+    assert crowded(40, 2).startswith("40 ranks on 2 cores: 20 share each core")
+    assert crowded(40, 2).endswith("-np 4.")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def test_it_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(ClusterManager, "start", lambda *_, **__: told.append("start"))
     ClusterManager().ensure(ClusterSpec(40), told.append, told.append)
-    assert told == [SAID, "start"]
+    assert told == [crowded(40, 2), "start"]
 
 
 FREE = "22.7 GB free, room for about 45 ranks"

@@ -17,6 +17,7 @@ import pytest
 
 from hvd_kernel.cluster.detachment import Detachment
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.magics import messages
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.processes import detached, leftovers
 from hvd_kernel.processes.channel import attachment
@@ -206,8 +207,7 @@ def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch
     assert said == [], "another kernel has them"
     cluster.released()
     manager.ensure(ClusterSpec(1), said.append, print)
-    remedy = "`%hvd stop`, then `%hvd attach train`"
-    assert said == [f"these ranks are fresh; train was kept and has its variables: {remedy}"]
+    assert said == [messages.detached_cluster_exists("train")]
 
 
 def test_a17_the_supervisor_of_a_detached_cluster_is_no_orphan_and_its_folder_no_leftover(

@@ -20,7 +20,7 @@ from hvd_kernel.cluster.pool import likeness
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.plan import as_text, plan
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
-from hvd_kernel.magics import cluster_manager
+from hvd_kernel.magics import messages
 from hvd_kernel.magics.cluster_request import wanted
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mps import decision, watchdog
@@ -241,7 +241,7 @@ def test_a_notebooks_line_without_it_is_another_cluster_until_stop() -> None:
     running = ClusterSpec(n=2)
     without = wanted(parse("%%hvdrun", "--no-mps"), running)
     assert without == ClusterSpec(n=2, mps="0")
-    assert cluster_manager._change(running, without) == "no private MPS daemon"
+    assert messages.change_of(running, without) == "no private MPS daemon"
     assert wanted(parse("%%hvdrun", "-np 3"), without) == ClusterSpec(n=3, mps="0"), "as the ranks that run"
     assert not likeness.is_plain(without)
     with pytest.raises(ConfigError, match=r"mps='1': write '0' for no private MPS daemon, or leave it out"):

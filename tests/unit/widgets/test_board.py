@@ -9,10 +9,9 @@ import pytest
 from hvdtest.node import evaluate, needs_node
 
 from hvd_kernel.protocol.messages import MetricsSample
-from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_ROWS, SAMPLES, Board, Row, Size
+from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_ROWS, SAMPLES, Board, Row, Size, summary
 from hvd_kernel.widgets.marks import MOST
 from hvd_kernel.widgets.series import Grid
-from hvd_kernel.widgets.summary import summary
 
 VIEWS = """
 let view = null;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_kernel.magics.display.other_ranks import sentence
+from hvd_kernel.magics.display.panel_polls import sentence
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.limits_window import SOONEST_S, LimitsWindow

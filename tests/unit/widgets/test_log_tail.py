@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_kernel.widgets.log_tail import MAX_LINES, MAX_WIDTH, LogLine, LogTail, clean
+from hvd_kernel.widgets.board import MAX_LINES, MAX_WIDTH, LogLine, LogTail, clean
 
 
 def test_deltas_become_lines_per_rank_and_stream() -> None:

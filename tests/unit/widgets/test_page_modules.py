@@ -10,7 +10,7 @@ from hvdtest.node import MODULES, evaluate, needs_node, node
 
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.protocol.operations import Operation
-from hvd_kernel.widgets import board, log_tail, marks, picture, series
+from hvd_kernel.widgets import board, marks, picture, series
 
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
 MAX_LINES = 200
@@ -41,7 +41,7 @@ def test_messages_are_the_same_in_python_and_in_the_page() -> None:
         "OPERATION": {name: i for i, name in enumerate((*Operation._fields, "late", "waited"))},
         "FEW": series.FEW,
         "RATES": [board.SAMPLES, board.GBPS, board.COMM],
-        "MAX_LINES": log_tail.MAX_LINES,
+        "MAX_LINES": board.MAX_LINES,
         "MAX_LOGGED": picture.MAX_LOGGED,
         "STATES": picture.STATES,
         "ENDED_BADLY": sorted(picture.ENDED_BADLY),

@@ -16,8 +16,8 @@ from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics.commands.subcommands.check import ComparedPart, Parts, agreed, differences, uncompared
-from hvd_kernel.magics.commands.subcommands.variables import page
+from hvd_kernel.magics.commands.check import ComparedPart, Parts, agreed, differences, uncompared
+from hvd_kernel.magics.commands.variables import variables_table
 from hvd_kernel.magics.shell.rank_names import described
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker.inspect import digest, name_lookup, value_access, variable_summary
@@ -240,12 +240,12 @@ def test_the_table_says_where_and_whether() -> None:
     plain = {"type": "int", "shape": "", "dtype": "", "sampled": False, "partly": False}
     row = {"x": plain | {"value": "5", "digest": "d"}}
     odd = {"x": plain | {"value": "6", "digest": "e"}, "y": plain | {"value": "1", "digest": "f"}}
-    assert page({0: row, 1: row, 2: odd}) == (
+    assert variables_table({0: row, 1: row, 2: odd}) == (
         "name  type  shape  dtype  value  ranks\n"
         "x     int                 5 | 6  rank 2 differs\n"
         "y     int                 1      only on rank 2\n"
     )
-    assert page({0: {}, 1: {}}) == "the ranks have no variables\n"
+    assert variables_table({0: {}, 1: {}}) == "the ranks have no variables\n"
 
 
 class Trap:

@@ -17,7 +17,7 @@ from hvdtest.magic_lines import parse
 from hvd_kernel.cluster import Session, launcher
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli import flags as hvdrun_flags
-from hvd_kernel.magics import cluster_manager, cluster_request
+from hvd_kernel.magics import cluster_manager, cluster_request, messages
 from hvd_kernel.magics.cluster_request import wanted
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import agent, leftovers
@@ -164,7 +164,7 @@ def test_other_devices_are_another_cluster() -> None:
     running = ClusterSpec(n=2, gpus="0")
     assert wanted(Options(), running) == running
     assert wanted(Options(gpus="none"), running) == ClusterSpec(n=2, gpus="none")
-    assert cluster_manager._change(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
+    assert messages.change_of(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
 
 
 @pytest.mark.usefixtures("four")

@@ -35,11 +35,11 @@ class FakeFrontEnd:
         self.lines = list(lines)
         self.seen: list[str] = []
 
-    def say(self, text: str, stream: str = "stdout") -> None:
+    def write(self, text: str, stream: str = "stdout") -> None:
         if text:
             self.seen.append(f"{stream}: {text}")
 
-    def ask(self, text: str, *, password: bool) -> None:
+    def show_prompt(self, text: str, *, password: bool) -> None:
         self.seen.append(f"password {text}" if password else text)
 
     def poll(self) -> str | None:
@@ -88,7 +88,7 @@ def made(front_end: FakeFrontEnd | None) -> tuple[RunPrompts, FakeSession, Rende
 
 def ask(prompts: RunPrompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
     for rank in ranks:
-        prompts.take(Prompt(rank, number, text))
+        prompts.handle(Prompt(rank, number, text))
 
 
 # A user in front.
@@ -138,10 +138,10 @@ def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callabl
 def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
     front_end = FakeFrontEnd("x")
     prompts, _, renderer = made(front_end)
-    renderer.take(TextDelta(0, "stdout", "before\nopen"))
+    renderer.handle(TextDelta(0, "stdout", "before\nopen"))
     ask(prompts, 0)
     prompts.tick()
-    renderer.take(TextDelta(0, "stdout", "after\n"))
+    renderer.handle(TextDelta(0, "stdout", "after\n"))
     assert front_end.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
     renderer.finish()
     assert renderer._writer.written == [("stdout", "[0] after\n")]
@@ -204,7 +204,7 @@ def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], 
 def test_a_password_is_asked_as_one_and_never_cast() -> None:
     front_end = FakeFrontEnd("@all n")
     prompts, session, _ = made(front_end)
-    prompts.take(Prompt(0, 1, "key: ", password=True))
+    prompts.handle(Prompt(0, 1, "key: ", password=True))
     ask(prompts, 1)
     assert list(prompts.waiting()) == [1]
     prompts.tick()
@@ -217,10 +217,10 @@ def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[floa
     prompts, _, _ = made(front_end)
     ask(prompts, 0, 1, 2)
     prompts.tick()
-    prompts.take(RankDone(0))
+    prompts.handle(RankDone(0))
     prompts.tick()
     prompts.withdraw()
-    prompts.take(RankDone(1))
+    prompts.handle(RankDone(1))
     prompts.tick()
     assert front_end.seen == ["[0] ? ", "[1] ? "], "rank 2 is being interrupted too"
 
@@ -260,7 +260,7 @@ def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: C
     prompts, session, _ = made(front_end)
     session.slow = True
     ask(prompts, 0)
-    prompts.take(Prompt(1, 1, "key: ", password=True))
+    prompts.handle(Prompt(1, 1, "key: ", password=True))
     prompts.tick()
     front_end.lines = ["s3cret"]
     clock(prompts_module.SETTLE_S)
@@ -293,22 +293,22 @@ def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
 def test_nobody_in_front_is_a_refusal_at_once() -> None:
     prompts, session, _ = made(None)
     ask(prompts, 3)
-    assert session.typed == [(3, 1, prompts_module.NOBODY)]
+    assert session.typed == [(3, 1, prompts_module.NO_USER)]
 
 
 def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     front_end = FakeFrontEnd()
     prompts, session, renderer = made(front_end)
-    prompts.park(looked_at=True)
+    prompts.park(has_user=True)
     ask(prompts, 0, 2, text="(Pdb) ")
     assert prompts.cast([0, 1, 2], "n") == [1]
     assert session.typed == [(0, 1, "n"), (2, 1, "n")]
     found: list[str] = []
-    looker = threading.Thread(target=lambda: found.append(prompts.look([0, 2], PATIENCE_S)))
+    looker = threading.Thread(target=lambda: found.append(prompts.collect([0, 2], PATIENCE_S)))
     looker.start()
-    renderer.take(TextDelta(0, "stdout", "at line 4\n"))
+    renderer.handle(TextDelta(0, "stdout", "at line 4\n"))
     ask(prompts, 0, number=2, text="(Pdb) ")
-    prompts.take(RankDone(2))
+    prompts.handle(RankDone(2))
     while looker.is_alive():
         prompts.tick()
         looker.join(0.01)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hvd_kernel.magics.display.output_buffer import OutputBuffer
+from hvd_kernel.magics.display.render import OutputBuffer
 from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits, clean
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
@@ -29,7 +29,7 @@ def stored(data: bytes, ends: list[int], room: Room, limits: TextLimits) -> list
     shown = OutputBuffer(limits)
     for piece in pieces:
         skipped = tuple(piece.get("skipped", (0, 0, 0)))
-        shown.take(TextDelta(0, "stdout", piece["text"], piece.get("live", False), skipped))
+        shown.handle(TextDelta(0, "stdout", piece["text"], piece.get("live", False), skipped))
     return shown.lines("stdout")
 
 
@@ -141,16 +141,16 @@ def test_two_bars_at_once_are_two_lines() -> None:
 
 def test_clear_output_and_updates_leave_the_last_state() -> None:
     shown = OutputBuffer(TextLimits())
-    shown.take(TextDelta(0, "stdout", "old\n"))
-    shown.take(RichOutput(0, {"text/plain": "old"}, {}))
-    shown.take(Cleared(0, wait=True))
+    shown.handle(TextDelta(0, "stdout", "old\n"))
+    shown.handle(RichOutput(0, {"text/plain": "old"}, {}))
+    shown.handle(Cleared(0, wait=True))
     assert shown.lines("stdout") == ["old"], "with wait it stays until something comes"
-    shown.take(RichOutput(0, {"text/plain": "1"}, {}, display_id="a"))
-    shown.take(RichOutput(0, {"text/plain": "2"}, {}, display_id="a", update=True))
-    shown.take(RichOutput(0, {"text/plain": "?"}, {}, display_id="b", update=True))
+    shown.handle(RichOutput(0, {"text/plain": "1"}, {}, display_id="a"))
+    shown.handle(RichOutput(0, {"text/plain": "2"}, {}, display_id="a", update=True))
+    shown.handle(RichOutput(0, {"text/plain": "?"}, {}, display_id="b", update=True))
     assert shown.lines("stdout") == []
     assert [output.data["text/plain"] for output in shown.rich] == ["2"]
-    shown.take(Cleared(0, wait=False))
+    shown.handle(Cleared(0, wait=False))
     assert shown.rich == []
 
 

@@ -79,7 +79,7 @@ def recent(*found: Operation, host: str = "here", now: int = 1_000_000, **more: 
 
 def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
     window = Window("here", 0)
-    window.take(
+    window.update(
         {0: recent(op("x", 100, 900, 950)), 1: recent(op("x", 400, 905, 950)), 2: recent(op("x", 880, 901, 950))},
         1_000_000,
     )
@@ -88,7 +88,7 @@ def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
     assert (second.late, second.waited) == (2, 480)
     assert third.late == -1
     assert late_shares(window.lanes) == {2: 780}
-    window.take(
+    window.update(
         {rank: recent(op("y", 100, 900, 950)) for rank in (0, 1)} | {2: recent(op("y", 880, 901, 950))}, 1_000_000
     )
     assert late_shares(window.lanes) == {2: 780}, (
@@ -98,7 +98,7 @@ def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
 
 def test_who_asked_a_moment_later_was_not_waited_for_and_other_names_do_not_count() -> None:
     window = Window("here", 0)
-    window.take(
+    window.update(
         {0: recent(op("x", 100, 300, 400)), 1: recent(op("x", 140, 300, 400), op("y", 290, 300, 400))}, 1_000_000
     )
     assert [each.late for each in window.lanes[0].operations] == [-1]
@@ -107,14 +107,14 @@ def test_who_asked_a_moment_later_was_not_waited_for_and_other_names_do_not_coun
 def test_another_host_has_another_clock() -> None:
     window = Window("here", 0)
     far = 5_000_000_000
-    window.take(
+    window.update(
         {
             0: recent(op("x", 100, 900, 950)),
             1: recent(op("x", far + 700, far + 900, far + 950), host="far", now=far + 1_000_000),
         },
         1_000_300,
     )
-    window.take({1: recent(host="far", now=far + 2_000_000)}, 2_000_100)
+    window.update({1: recent(host="far", now=far + 2_000_000)}, 2_000_100)
     assert window.lanes[1].shift == 100 - far, "the least delay is nearest to the truth"
     (first,) = window.lanes[0].operations
     assert first.late == 1
@@ -123,7 +123,7 @@ def test_another_host_has_another_clock() -> None:
 
 def test_what_is_sent_is_new_and_words_go_once() -> None:
     window = Window("here", 1000)
-    window.take(
+    window.update(
         {0: recent(op("x", 1100, 1200, 1300), waits=((1150, 1300),), open=(Open("y", 1400, (1,)),), came=500)}, 2000
     )
     first = window.news()
@@ -137,7 +137,7 @@ def test_what_is_sent_is_new_and_words_go_once() -> None:
             "came": -500,
         }
     }
-    window.take({0: recent(op("z", 1500, 1600, 1700))}, 3000)
+    window.update({0: recent(op("z", 1500, 1600, 1700))}, 3000)
     second = window.news()
     assert (second["from"], second["words"], second["now"]) == (3, ["z"], 2000)
     assert [row[0] for row in second["lanes"]["0"]["operations"]] == [500]
@@ -152,7 +152,9 @@ def test_a_rank_that_came_while_a_cell_ran_computes_from_then_on() -> None:
     """Its lane began with the cell's first operation, which it was not there for."""
     window = Window("here", 0)
     old, new = [op("x", at, at + 10, at + 20) for at in (0, 900)], op("x", 905, 910, 920)
-    window.take({0: recent(*old, came=-5000), 1: recent(new, came=460), 2: recent(new, came=915)}, 1_000_000, over=True)
+    window.update(
+        {0: recent(*old, came=-5000), 1: recent(new, came=460), 2: recent(new, came=915)}, 1_000_000, over=True
+    )
     drawn = ET.fromstring(render(window.lanes, "timeline")).iter("{http://www.w3.org/2000/svg}rect")
     computing = [each for each in drawn if (each.get("fill"), each.get("height")) == (KINDS["compute"][0], "7")]
     ends = [float(each.get("x", 0)) + float(each.get("width", 0)) for each in computing]
@@ -164,8 +166,8 @@ def test_a_rank_that_came_while_a_cell_ran_computes_from_then_on() -> None:
 def test_the_past_is_forgotten() -> None:
     window = Window("here", 0)
     late = round(KEEP_S * 1e6)
-    window.take({0: recent(op("x", 100, 200, 300))}, 1000)
-    window.take({0: recent(op("y", late, late + 1, late + 400))}, late + 500)
+    window.update({0: recent(op("x", 100, 200, 300))}, 1000)
+    window.update({0: recent(op("y", late, late + 1, late + 400))}, late + 500)
     assert [each.operation.name for each in window.lanes[0].operations] == ["y"]
     assert [row[6] for row in window.news()["lanes"]["0"]["operations"]] == [1]
 

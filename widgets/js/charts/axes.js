@@ -1,4 +1,4 @@
-/** Axes and lines of a chart, as options of uPlot; how far its vertical axis reaches. */
+/** Axes and lines of a chart, as options of uPlot; the range of its vertical axis. */
 
 import { rankColour } from "../colours.js";
 import { duration, tick } from "../units.js";
@@ -13,7 +13,7 @@ const MINUTE = 60;
  * @param {() => Theme} theme
  * @param {string} sync charts of the same key show their cursor at the same time
  * @param {() => boolean} fromZero whether the vertical axis begins at zero
- * @param {number} ranks how many lines there are
+ * @param {number} ranks the number of lines
  * @returns {uPlot.Options}
  */
 export function plotOptions(theme, sync, fromZero, ranks) {
@@ -49,7 +49,7 @@ export function plotOptions(theme, sync, fromZero, ranks) {
 const timeTick = (seconds) => (seconds < MINUTE ? `${seconds} s` : duration(seconds));
 
 /**
- * Return where the vertical axis begins and ends: room above and below; rates, and values near zero, begin at zero.
+ * Return the range of the vertical axis, with room above and below; rates, and values near zero, begin at zero.
  *
  * @param {number | null} low
  * @param {number | null} high

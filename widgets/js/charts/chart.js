@@ -1,4 +1,4 @@
-/** Chart of one curve per rank over time, drawn by uPlot, with a tab for each curve that there is to choose. */
+/** Chart of one curve per rank over time, drawn by uPlot, with a tab for each curve. */
 
 import { h, setText, setVisible } from "../dom.js";
 import { FEW, LOG, RATES } from "../messages.js";
@@ -15,7 +15,7 @@ import { drawMarks } from "./marks.js";
  * @param {string} label
  * @param {() => Theme} theme
  * @param {string} sync charts of the same key show their cursor at the same time
- * @param {(index: number) => void} onPick of many ranks, one whose curve is wanted
+ * @param {(index: number) => void} onPick called with the index of a picked rank, in the heat map of many ranks
  */
 export function makeChart(label, theme, sync, onPick) {
   const tabs = h("div", { class: "hvd-tabs", role: "group", "aria-label": `${label} shown` });
@@ -24,7 +24,7 @@ export function makeChart(label, theme, sync, onPick) {
   const heat = makeHeat(theme, onPick, readout);
   const head = h("div", { class: "hvd-chart-head" }, tabs, readout);
   const root = h("section", { class: "hvd-chart" }, head, canvas, heat.root);
-  let legend = ""; // what lines are, where it is not one for each rank
+  let legend = ""; // text about the lines, unless there is one per rank
   let picked = "";
   let shown = "";
   let ranks = 0;
@@ -70,7 +70,7 @@ export function makeChart(label, theme, sync, onPick) {
     return tab;
   }
   /**
-   * Draw a line for each rank, or one of a rank and one of the mean of all.
+   * Draw a line for each rank, or a line of one rank and a line of the mean of all.
    *
    * @param {Snapshot} state
    * @param {Column[]} columns
@@ -91,12 +91,12 @@ export function makeChart(label, theme, sync, onPick) {
   return {
     root,
     /**
-     * Draw the curve that was picked, or the standard one.
+     * Draw the picked curve, or the standard one.
      *
      * @param {Snapshot} state
      * @param {string[]} names
      * @param {string} standard
-     * @param {number} one place of the rank that is picked, -1 for none
+     * @param {number} one index of the picked rank, -1 for none
      * @param {() => void} changed called when another curve is picked
      */
     draw(state, names, standard, one, changed) {
@@ -113,7 +113,7 @@ export function makeChart(label, theme, sync, onPick) {
       for (const [i, tab] of [...tabs.children].entries()) tab.setAttribute("aria-pressed", String(names[i] === shown));
     },
     fit,
-    /** @param {number} index the line that stands out, -1 for none */
+    /** @param {number} index the highlighted line, -1 for none */
     focus(index) {
       if (!legend) plot?.setSeries(index < 0 ? null : index + 1, { focus: index >= 0 });
     },
@@ -142,7 +142,7 @@ export function besideMean(columns, one) {
 const titleOf = (name) => (name.startsWith(LOG) ? name.slice(LOG.length) : name);
 
 /**
- * Return what the ranks had at the cursor, in words.
+ * Return the values at the cursor, as text.
  *
  * @param {Pick<uPlot, "cursor" | "data">} plot
  */

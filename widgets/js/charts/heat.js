@@ -1,4 +1,4 @@
-/** Heat map of many ranks: a row for each, time to the right, the value as a colour; a click picks a rank. */
+/** Heat map of many ranks: a row for each, time to the right, values as colours; a click picks a rank. */
 
 import { markColour } from "../colours.js";
 import { h, setText } from "../dom.js";
@@ -10,7 +10,7 @@ import { pixelsOf, rangeOf, STOPS } from "./pixels.js";
 /** @import {Theme} from "../colours.js" */
 /** @import {Column, Mark} from "../messages.js" */
 
-const LEFT = 46; // pixels, as the axis of lines has
+const LEFT = 46; // pixels, as wide as the axis of line charts
 const BOTTOM = 22;
 const TOP = 4;
 
@@ -18,7 +18,7 @@ const TOP = 4;
 
 /**
  * @param {() => Theme} theme
- * @param {(index: number) => void} onPick of the rank at this place
+ * @param {(index: number) => void} onPick called with the index of a picked rank
  * @param {HTMLElement} readout
  */
 export function makeHeat(theme, onPick, readout) {
@@ -28,8 +28,8 @@ export function makeHeat(theme, onPick, readout) {
   /** @type {Shown} */
   let shown = { t: [], columns: [], ranks: [], marks: [] };
   let chosen = 0;
-  let painted = ""; // what is there
-  let wide = 0; // kept: whoever asks a page that has changed has it laid out
+  let painted = ""; // key of the painted state
+  let wide = 0; // cached: reading a width after a change of the page forces a layout
 
   function fit() {
     wide = canvas.clientWidth || wide;
@@ -91,21 +91,21 @@ export function makeHeat(theme, onPick, readout) {
   /** @param {MouseEvent} event */
   const rowAt = (event) => Math.floor((event.clientY - canvas.getBoundingClientRect().top - TOP) / rowHeight());
   /** @param {number} index @param {number} column */
-  function tell(index, column) {
+  function showValue(index, column) {
     const value = shown.columns[column]?.[index];
-    const said =
+    const text =
       shown.ranks[index] === undefined || value === undefined
         ? ""
         : `${duration(shown.t[column])}   rank ${shown.ranks[index]}   ${metric(value)}`;
-    setText(readout, said);
+    setText(readout, text);
   }
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
     const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - 12);
-    tell(rowAt(event), Math.floor(part * shown.columns.length));
+    showValue(rowAt(event), Math.floor(part * shown.columns.length));
   });
   canvas.addEventListener("pointerleave", () => {
-    if (!canvas.hidden) setText(readout, ""); // else it was left because a rank was picked, whose curve has the readout
+    if (!canvas.hidden) setText(readout, ""); // hidden: a rank was picked, and its curve uses the readout
   });
   canvas.addEventListener("click", (event) => {
     const index = rowAt(event);
@@ -118,10 +118,10 @@ export function makeHeat(theme, onPick, readout) {
     event.stopPropagation();
     if (by === undefined) return onPick(chosen);
     chosen = Math.min(Math.max(chosen + by, 0), shown.ranks.length - 1);
-    tell(chosen, shown.columns.length - 1);
+    showValue(chosen, shown.columns.length - 1);
     paint();
   });
-  for (const each of ["focus", "blur"]) canvas.addEventListener(each, paint);
+  for (const type of ["focus", "blur"]) canvas.addEventListener(type, paint);
   return {
     root: canvas,
     fit,
@@ -133,7 +133,7 @@ export function makeHeat(theme, onPick, readout) {
     draw(next, label) {
       const seen = JSON.stringify([label, next.t.length, next.t.at(-1), next.ranks, next.marks, wide]);
       shown = next;
-      if (seen === painted) return; // the longer a cell runs, the rarer is a new column
+      if (seen === painted) return; // in a long cell new columns are rare
       painted = seen;
       if (canvas.ariaLabel !== label) canvas.ariaLabel = label;
       if (!wide) fit();

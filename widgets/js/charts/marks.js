@@ -1,4 +1,4 @@
-/** Marks on the time axis, drawn over a chart: ranks that died, came or left, steps that were lost; and as a line of text. */
+/** Marks on the time axis, over a chart and as a line of text: ranks that died, joined or left, and lost steps. */
 
 import { markColour } from "../colours.js";
 import { h, setText, setVisible } from "../dom.js";
@@ -9,11 +9,11 @@ import { duration } from "../units.js";
 /** @import {Mark, Snapshot} from "../messages.js" */
 
 const ROWS = 4; // of labels, one below the other
-const LINE = 13; // pixels from one to the next
+const LINE = 13; // pixels per row
 const GAP = 4; // pixels between a line and its label
 
 /**
- * Return the row of each label, so that none lies over another; a label that has no room is -1.
+ * Return the row of each label, so that none overlap; -1 for a label without room.
  *
  * @param {{ x: number, width: number }[]} labels from left to right
  */
@@ -28,7 +28,7 @@ export function rowsOf(labels) {
 }
 
 /**
- * Draw the marks over what a chart has drawn.
+ * Draw the marks over a chart.
  *
  * @param {uPlot} plot
  * @param {Mark[]} marks
@@ -49,7 +49,7 @@ export function drawMarks(plot, marks, theme) {
     .filter(({ x }) => x >= bbox.left && x <= right);
   const labels = seen.map(({ mark, x }) => {
     const { width } = ctx.measureText(mark[MARK.label]);
-    return { x: x + gap + width > right ? x - gap - width : x + gap, width: width + gap }; // at the right end to the left
+    return { x: x + gap + width > right ? x - gap - width : x + gap, width: width + gap }; // left of the line near the right end
   });
   const rows = rowsOf(labels);
   for (const [i, { mark, x }] of seen.entries()) {

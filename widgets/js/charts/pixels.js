@@ -2,7 +2,7 @@
 
 /** @import {Column} from "../messages.js" */
 
-/** From low to high: dark blue to yellow (Cividis), in which people who see red and green alike see the same order. */
+/** From low to high: dark blue to yellow (Cividis), whose order colour-blind users see too. */
 export const STOPS = [
   [0, 32, 77],
   [49, 68, 107],
@@ -26,11 +26,13 @@ export function heatColour(value, low, high) {
   const at = Math.min(Math.floor(place), STOPS.length - 2);
   const [from, to] = [STOPS[at], STOPS[at + 1]];
   const part = place - at;
-  return /** @type {[number, number, number]} */ (from.map((each, i) => Math.round(each + part * (to[i] - each))));
+  return /** @type {[number, number, number]} */ (
+    from.map((channel, i) => Math.round(channel + part * (to[i] - channel)))
+  );
 }
 
 /**
- * Return the least and the greatest value; null where there is none.
+ * Return the least and the greatest value, or null without values.
  *
  * @param {Column[]} columns
  * @returns {[number, number] | null}
@@ -48,13 +50,13 @@ export function rangeOf(columns) {
 }
 
 const SHADES = 256;
-/** All colours, as pixels have them. */
+/** All colours, in the format of pixels. */
 const TABLE = new Uint32Array(
   Uint8ClampedArray.from({ length: 4 * SHADES }, (_, i) => [...heatColour(i >> 2, 0, SHADES - 1), 255][i & 3]).buffer,
 );
 
 /**
- * Return the pixels of the map, one for each rank and column: red, green, blue, opaque or, without a value, not.
+ * Return the pixels of the map, one for each rank and column; those without a value are transparent.
  *
  * @param {Column[]} columns
  * @param {number} ranks

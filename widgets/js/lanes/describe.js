@@ -1,10 +1,10 @@
-/** Descriptions of operations of the timeline: tensor, bytes, speed, for whom one waited. */
+/** Descriptions of operations of the timeline: tensor, bytes, speed, the rank that one waited for. */
 
 import { grouped, number, size } from "../units.js";
 
 /** @import {Open, Operation} from "./model.js" */
 
-const LEAST = 10_000; // bytes whose speed says something
+const LEAST = 10_000; // bytes: the speed of less has no meaning
 
 /**
  * 12 us, 4.5 ms, 2.5 s.
@@ -25,7 +25,7 @@ export function describe(rank, operation) {
   const { asked, agreed, begun, end, kind, name, how, tensors, bytes, merged, late, waited } = operation;
   const more = tensors > 1 ? ` and ${grouped(tensors - 1)} more` : "";
   const what =
-    merged > 1 ? `${grouped(merged)} short operations from '${name}' on` : `${kind.toLowerCase()} '${name}'${more}`;
+    merged > 1 ? `${grouped(merged)} short operations, first '${name}'` : `${kind.toLowerCase()} '${name}'${more}`;
   const moved = end > begun && bytes >= LEAST ? `${number(bytes / (end - begun) / 1e3)} GB/s` : "";
   const parts = [
     `rank ${rank}: ${what}`,

@@ -77,7 +77,7 @@ const escaped = (text) =>
   text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
 /**
- * Return the picture of what is seen.
+ * Return the picture of a view.
  *
  * @param {Timeline} timeline
  * @param {View} view
@@ -90,17 +90,17 @@ export function svgOf(timeline, view, width, colours, title) {
   const height = head + PLACES.lane * timeline.lanes.size + PLACES.axis + foot;
   const inner = width - PLACES.left - PLACES.right;
   const parts = [`<rect width="${width}" height="${height}" fill="${colours.paper}"/>`];
-  /** @param {number} x @param {number} y @param {string} said @param {string} anchor @param {string} fill */
-  const text = (x, y, said, anchor = "start", fill = colours.soft) =>
+  /** @param {number} x @param {number} y @param {string} content @param {string} anchor @param {string} fill */
+  const text = (x, y, content, anchor = "start", fill = colours.soft) =>
     parts.push(
-      `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="${fill}">${escaped(said)}</text>`,
+      `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" fill="${fill}">${escaped(content)}</text>`,
     );
   text(10, 20, title, "start", colours.ink);
   const bottom = head + PLACES.lane * timeline.lanes.size;
-  for (const [at, said] of ticksOf(view)) {
+  for (const [at, label] of ticksOf(view)) {
     const x = PLACES.left + ((at - view.from) / (view.to - view.from)) * inner;
     parts.push(`<rect x="${x.toFixed(1)}" y="${head}" width="1" height="${bottom - head}" fill="${colours.grid}"/>`);
-    text(x, bottom + 14, said, "middle");
+    text(x, bottom + 14, label, "middle");
   }
   for (const [i, rank] of [...timeline.lanes.keys()].entries())
     text(10, head + PLACES.lane * i + 20, `rank ${rank}`, "start", colours.ink);
@@ -112,10 +112,10 @@ export function svgOf(timeline, view, width, colours, title) {
     );
   }
   let x = PLACES.left;
-  for (const [kind, said] of Object.entries(LEGEND)) {
+  for (const [kind, name] of Object.entries(LEGEND)) {
     parts.push(`<rect x="${x}" y="${height - 16}" width="9" height="9" fill="${colours[kind]}"/>`);
-    text(x + 13, height - 8, said);
-    x += 34 + 6 * said.length;
+    text(x + 13, height - 8, name);
+    x += 34 + 6 * name.length;
   }
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif" font-size="11">${parts.join("")}</svg>`;
 }

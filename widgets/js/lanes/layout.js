@@ -1,12 +1,12 @@
-/** Bars of the lanes that are seen: where they lie, what they are, which one is at a place. Pure. */
+/** Layout of the lanes: the visible bars, the operation at a position, zoom and axis. Pure. */
 
 /** @import {Lane, Operation, Timeline} from "./model.js" */
 
-/** @typedef {{ from: number, to: number }} View the time that is seen, in microseconds */
+/** @typedef {{ from: number, to: number }} View the visible time, in microseconds */
 /** @typedef {"compute" | "wait" | "negotiate" | "late" | "queue" | "transfer"} Kind */
 /** @typedef {{ x: number, width: number, lane: number, band: 0 | 1, kind: Kind }} Bar in pixels; band 0: the program, 1: the core */
 
-/** What bars are, as the legend says it. */
+/** Kinds of bars, with their text in the legend. */
 export const LEGEND = /** @type {const} */ ({
   compute: "computing",
   wait: "standing still",
@@ -16,28 +16,28 @@ export const LEGEND = /** @type {const} */ ({
   transfer: "transfer",
 });
 
-export const SHORTEST = 1000; // microseconds that can be seen at the least
-const FINEST = 1; // pixels: bars of a kind that are closer together are one
+export const SHORTEST = 1000; // microseconds of the closest view
+const FINEST = 1; // pixels: bars of a kind that are closer together are joined
 
 /**
- * Return the parts of an operation, one after the other.
+ * Return the consecutive parts of an operation.
  *
  * @param {Operation} operation
  * @returns {[kind: Kind, from: number, to: number][]}
  */
 export function partsOf({ asked, ready, agreed, begun, end, late, waited }) {
-  const there = late < 0 ? ready : Math.min(agreed, ready + waited);
+  const arrival = late < 0 ? ready : Math.min(agreed, ready + waited);
   return [
     ["negotiate", asked, ready],
-    ["late", ready, there],
-    ["negotiate", there, agreed],
+    ["late", ready, arrival],
+    ["negotiate", arrival, agreed],
     ["queue", agreed, begun],
     ["transfer", begun, Math.max(end, begun + 1)],
   ];
 }
 
 /**
- * Return what is drawn of a timeline.
+ * Return the bars of a timeline in a view.
  *
  * @param {Timeline} timeline
  * @param {View} view
@@ -51,12 +51,12 @@ export function barsOf(timeline, view, width) {
     for (const [, since, missing] of lane.open)
       parts.push([missing.length ? "late" : "negotiate", since, timeline.now]);
     const waits = lane.waits.filter(([begin, end]) => end > view.from && begin < view.to);
-    const there = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came); // a rank may come while a cell runs
+    const arrival = Math.min(lane.came, lane.operations[0]?.asked ?? lane.came); // a rank may join while a cell runs
     return [
-      ...drawn([[Math.max(view.from, 0, there), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
+      ...drawn([[Math.max(view.from, 0, arrival), Math.min(view.to, timeline.now)]], view, scale, i, 0, "compute"),
       ...drawn(waits, view, scale, i, 0, "wait"),
       ...KINDS.flatMap((kind) => {
-        const spans = parts.filter(([each]) => each === kind).map(([, from, to]) => /** @type {Pair} */ ([from, to]));
+        const spans = parts.filter(([part]) => part === kind).map(([, from, to]) => /** @type {Pair} */ ([from, to]));
         return drawn(spans, view, scale, i, 1, kind);
       }),
     ];
@@ -102,7 +102,7 @@ export function operationAt(lane, time, slack) {
   let [best, least] = [/** @type {Operation | null} */ (null), Number.POSITIVE_INFINITY];
   for (const operation of lane.operations) {
     const off = Math.max(operation.asked - time, time - operation.end, 0);
-    const within = time >= operation.begun && time <= operation.end; // its transfer rather than another one's negotiation
+    const within = time >= operation.begun && time <= operation.end; // prefer its transfer to another operation's negotiation
     const cost = off > 0 ? 1e12 + off : (operation.end - operation.asked) * (within ? 1e-3 : 1);
     if (off <= slack && cost < least) [best, least] = [operation, cost];
   }
@@ -110,12 +110,12 @@ export function operationAt(lane, time, slack) {
 }
 
 /**
- * Return the operation after another one, or before it.
+ * Return the operation after or before another one.
  *
  * @param {Lane} lane
  * @param {Operation | null} operation
  * @param {1 | -1} by
- * @param {View} view where to begin without one
+ * @param {View} view without an operation, the last one in it
  */
 export function neighbour(lane, operation, by, view) {
   const all = lane.operations;
@@ -126,11 +126,11 @@ export function neighbour(lane, operation, by, view) {
 }
 
 /**
- * Return a view after zooming by a factor, one place of it staying where it is.
+ * Return a view zoomed by a factor around a fixed position.
  *
  * @param {View} view
  * @param {number} factor below 1: closer
- * @param {number} at 0..1, of its width
+ * @param {number} at the position, 0..1 of the width
  * @param {number} longest microseconds
  * @returns {View}
  */
@@ -141,7 +141,7 @@ export function zoomed({ from, to }, factor, at, longest) {
 }
 
 /**
- * Return a view moved by a part of its width, within what there is.
+ * Return a view moved by a fraction of its width, within limits.
  *
  * @param {View} view
  * @param {number} by
@@ -158,7 +158,7 @@ export function panned({ from, to }, by, within) {
 }
 
 /**
- * Return the times of the axis, 1, 2 or 5 of a power of ten apart, and what stands there.
+ * Return the times of the axis, 1, 2 or 5 times a power of ten apart, with their labels.
  *
  * @param {View} view
  * @param {number} most
@@ -166,7 +166,7 @@ export function panned({ from, to }, by, within) {
  */
 export function ticksOf({ from, to }, most = 6) {
   const power = 10 ** Math.floor(Math.log10((to - from) / most));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each * most >= to - from) ?? 10 * power;
+  const step = [1, 2, 5, 10].map((times) => times * power).find((width) => width * most >= to - from) ?? 10 * power;
   const first = Math.ceil(from / step);
   const digits = Math.max(0, -Math.floor(Math.log10(step / 1e6) + 1e-9));
   return Array.from({ length: Math.max(0, Math.floor(to / step) - first + 1) }, (_, i) => {

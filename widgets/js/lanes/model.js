@@ -1,10 +1,10 @@
-/** Timeline of the ranks as the kernel tells it (widgets/swimlanes/window.py): messages in, lanes out. Times in microseconds. */
+/** Timeline of the ranks, built from the kernel's messages (widgets/swimlanes/window.py). Times in microseconds. */
 
 /**
- * @typedef {object} Operation What the core carried out at once: one tensor, or several that were fused
- * @property {number} asked when the first of its tensors was asked for
- * @property {number} ready when the last one was
- * @property {number} agreed when all ranks had asked
+ * @typedef {object} Operation An operation of the core: on one tensor, or on several that were fused
+ * @property {number} asked when the first of its tensors was requested
+ * @property {number} ready when the last of its tensors was requested
+ * @property {number} agreed when all ranks had requested it
  * @property {number} begun when it left the queue
  * @property {number} end
  * @property {string} kind "ALLREDUCE"
@@ -12,26 +12,26 @@
  * @property {string} how "SHM_SLICES"
  * @property {number} tensors
  * @property {number} bytes
- * @property {number} merged short operations that are shown as this one
+ * @property {number} merged number of short operations that are shown as one
  * @property {number} late the rank that it waited for, -1 for none
  * @property {number} waited how long
  */
 
 /** @typedef {[begin: number, end: number]} Span */
-/** @typedef {[name: string, since: number, missing: number[]]} Open an operation that is not done, and who has not come */
+/** @typedef {[name: string, since: number, missing: number[]]} Open an unfinished operation, and the ranks that have not requested it */
 /** @typedef {{ operations: Operation[], waits: Span[], open: Open[], came: number }} Lane waits: the program stood still */
 /** @typedef {{ now: number, words: string[], lanes: Map<number, Lane> }} Timeline */
 /** @typedef {{ operations: number[][], waits: Span[], open: Open[], came: number }} LaneMessage */
 /**
  * @typedef {object} TimelineMessage
  * @property {number} now
- * @property {number} from how many words had been told before
+ * @property {number} from number of words in earlier messages
  * @property {string[]} words
  * @property {Record<string, LaneMessage>} lanes
- * @property {boolean} [whole] it needs nothing from before
+ * @property {boolean} [whole] independent of earlier messages
  */
 
-/** Places in an operation as it travels. */
+/** Places in an operation on the wire. */
 export const OPERATION = /** @type {const} */ ({
   asked: 0,
   ready: 1,
@@ -48,11 +48,11 @@ export const OPERATION = /** @type {const} */ ({
   waited: 12,
 });
 
-/** How much of the past is kept, in microseconds. */
+/** Length of the timeline, in microseconds. */
 export const KEEP = 20e6;
 
 /**
- * Return the timeline after a message; null where something is missing before it.
+ * Return the timeline after a message; null if an earlier message is missing.
  *
  * @param {Timeline | null} timeline
  * @param {TimelineMessage} message
@@ -103,7 +103,7 @@ function operationOf(row, words) {
 }
 
 /**
- * Return when the first thing in it began.
+ * Return the begin of the first operation.
  *
  * @param {Timeline} timeline
  */

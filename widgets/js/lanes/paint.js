@@ -1,4 +1,4 @@
-/** The lanes on their canvas: axis, names of the ranks, bars, and the operation that is chosen. */
+/** Painting of the lanes on their canvas: axis, names of the ranks, bars, and the chosen operation. */
 
 import { PLACES } from "./files.js";
 import { barsOf, ticksOf } from "./layout.js";

@@ -1,4 +1,4 @@
-/** Tools above the lanes: the legend, buttons, and files that a user saves. */
+/** Tools above the lanes: legend, buttons, and downloads. */
 
 import { h } from "../dom.js";
 import { LEGEND } from "./layout.js";
@@ -34,7 +34,7 @@ export function makeTools() {
 }
 
 /**
- * Have the browser save a file.
+ * Save a file in the browser.
  *
  * @param {string} name
  * @param {Blob | null} blob
@@ -47,7 +47,7 @@ export function download(name, blob) {
 }
 
 /**
- * Have keys do something while an element has the focus.
+ * Bind keys while an element has the focus.
  *
  * @param {HTMLElement} element
  * @param {Record<string, (event: KeyboardEvent) => void>} keys
@@ -57,7 +57,7 @@ export function obeyKeys(element, keys) {
     const act = keys[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    event.stopPropagation(); // the notebook has shortcuts of its own
+    event.stopPropagation(); // else the notebook's shortcuts act
     act(event);
   });
 }

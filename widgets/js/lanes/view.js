@@ -1,4 +1,4 @@
-/** Section of the panel with the lanes: drawn on a canvas, moved by mouse and keys, saved as files. */
+/** Section of the panel with the lanes: on a canvas, moved by mouse and keys, saved as files. */
 
 import { h, setText, setVisible } from "../dom.js";
 import { describe, describeOpen } from "./describe.js";
@@ -12,7 +12,7 @@ import { download, makeTools, obeyKeys } from "./tools.js";
 /** @import {Timeline} from "./model.js" */
 /** @import {Chosen} from "./paint.js" */
 
-const FIRST = 5e6; // microseconds that are seen at first
+const FIRST = 5e6; // microseconds of the initial view
 const NEAR = 4; // pixels between the pointer and an operation
 const DRAGGED = 3; // pixels: less is a click
 const KEYS =
@@ -157,7 +157,7 @@ export function makeLanes(theme) {
   root.addEventListener("toggle", draw);
 
   tools.fill([
-    ["follow", "show the newest, and go on with it", newest],
+    ["follow", "show the newest operations, and follow them", newest],
     ["+", "closer", () => zoom(0.5)],
     ["−", "further away", () => zoom(2)],
     ["all", "show all that is kept", all],
@@ -181,10 +181,10 @@ export function makeLanes(theme) {
     /**
      * @param {Timeline | null} next
      * @param {string} name of the cell
-     * @param {boolean} there whether there is anything to show
+     * @param {boolean} present whether there is anything to show
      */
-    update(next, name, there) {
-      setVisible(root, there || !root.hidden);
+    update(next, name, present) {
+      setVisible(root, present || !root.hidden);
       title = name;
       if (next === timeline) return;
       const length = view.to - view.from;

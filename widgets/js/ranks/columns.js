@@ -1,4 +1,4 @@
-/** Columns of the table of ranks: their heads, and what each says of a row. */
+/** Columns of the table of ranks: their heads, and their text of a row. */
 
 import { GPU, MAX_LOGGED, ROW } from "../messages.js";
 import { grouped, metric, missing, NONE, number, percent, rate, size } from "../units.js";
@@ -6,7 +6,7 @@ import { grouped, metric, missing, NONE, number, percent, rate, size } from "../
 /** @import {Row, Snapshot} from "../messages.js" */
 /** @import {Value} from "../units.js" */
 
-/** @typedef {{ head: string, text: (row: Row) => string, bar?: boolean }} Column bar: of the shares of time, before its text */
+/** @typedef {{ head: string, text: (row: Row) => string, bar?: boolean }} Column bar: with a bar of the shares of time before its text */
 
 /**
  * @param {Value} value
@@ -17,7 +17,7 @@ const whole = (value, unit) => (missing(value) ? "" : `${Math.round(value)} ${un
 /** @param {...string} texts */
 const joined = (...texts) => texts.filter(Boolean).join(", ") || NONE;
 
-/** @type {[head: string, text: (gpu: Row[9]) => string, figure: number][]} without the figure there is no such column */
+/** @type {[head: string, text: (gpu: Row[9]) => string, figure: number][]} omitted if no GPU has the figure */
 const GPU_COLUMNS = [
   ["GPU", (gpu) => joined(whole(gpu[GPU.util], "%")), GPU.util],
   ["GPU memory", (gpu) => size(gpu[GPU.memory]), GPU.memory],
@@ -27,7 +27,7 @@ const GPU_COLUMNS = [
 ];
 
 /**
- * Return the columns beside rank and state: one for each of the first logged values, and those of a GPU where one is.
+ * Return the columns after rank and state: with one for each of the first logged values, and those of GPUs, if any.
  *
  * @param {Pick<Snapshot, "names" | "rows">} state
  * @returns {Column[]}
@@ -62,7 +62,7 @@ const loggedText = (index) => (row) => metric(row[ROW.logged][index]);
 const gpuText = (text) => (row) => text(row[ROW.gpu]);
 
 /**
- * Return the shares of a rank's time for its bar: in collectives, and of that the part in which its code is blocked.
+ * Return the shares of a rank's time for its bar: in collectives, and the part of it in which its code is blocked.
  *
  * @param {Row} row
  */

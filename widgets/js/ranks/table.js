@@ -10,7 +10,7 @@ import { barOf, columnsOf } from "./columns.js";
 /** @import {Row, Slow, Snapshot} from "../messages.js" */
 /** @typedef {ReturnType<typeof makeRow>} Parts */
 
-const SHARE_HINT = "share of the other ranks' time that goes in waiting for this one";
+const SHARE_HINT = "share of the other ranks' time spent waiting for this one";
 const BAR_HINT = "dark: the rank's code is blocked; light: overlapped with computing";
 
 /**
@@ -61,7 +61,7 @@ export function makeTable(onHover, onPick) {
       for (const [rank, parts] of rows) {
         const row = state.rows[rank];
         const seen = JSON.stringify([rank === picked, state.slow[rank], row]);
-        if (seen === parts.seen) continue; // what is not touched costs a browser nothing
+        if (seen === parts.seen) continue; // unchanged elements cost the browser nothing
         parts.seen = seen;
         parts.button.setAttribute("aria-pressed", String(rank === picked));
         updateState(parts, row);
@@ -126,11 +126,11 @@ function updateState({ row: element, state, waits }, row) {
 /**
  * @param {Parts} parts
  * @param {Slow | undefined} slow
- * @param {boolean} others whether there are other ranks, which could wait
+ * @param {boolean} others whether there are other ranks
  */
 function updateSlow({ row, slow: badge, share }, slow, others) {
   row.dataset.slow = String(Boolean(slow));
-  badge.style.visibility = slow ? "visible" : "hidden"; // its place is kept: the table does not jump
+  badge.style.visibility = slow ? "visible" : "hidden"; // keeps its place, so that the table does not jump
   setText(badge, slow ? `slow ${multiple(slow[0])}` : "");
   setVisible(badge, others);
   setText(share, slow ? `others wait ${percent(slow[1])}` : "");

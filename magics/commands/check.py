@@ -1,4 +1,4 @@
-"""%hvd check: down to the first part of a variable that is not the same on all ranks."""
+"""%hvd check: finds the first part of a variable that differs between ranks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hvd_kernel.settings.lists import entries
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
 
+
 Path = tuple[str, ...]
 
 
@@ -24,8 +25,8 @@ class ComparedPart(NamedTuple):
     """One part of a variable on one rank."""
 
     digest: str  # "" if values of its type cannot be compared
-    text: str  # what it is, in a word
-    shard: str = ""  # of a distributed tensor: ranks with the same one hold the same part of it
+    text: str  # a short description of the value
+    shard: str = ""  # of a distributed tensor: ranks with the same shard hold the same part
 
 
 Parts = dict[Path, ComparedPart]
@@ -35,15 +36,16 @@ _ALONE = "shards that only one rank holds"
 SEEDS = "seeds"
 _ANSWER_S = 600.0
 _AT_ONCE = 1 << 20
-"""Elements of one part that are brought here at a time, to say by how much ranks differ."""
+"""Elements of one part that are fetched at a time, to compute by how much ranks differ."""
 
 _AT_MOST = 1 << 26
 
 
 def check(context: Context, options: Options) -> None:
-    """Compare variables, or all there are, bit for bit; with ``--strict`` a difference is an error.
+    """Compare the named variables, or all, bit for bit.
 
-    So is, with ``--strict``, a named variable or a distributed tensor that was not compared in whole.
+    With ``--strict`` a difference is an error, and so is a named variable or a distributed tensor that could not be
+    compared completely.
 
     Example: ``%hvd check model opt seeds --strict``.
 
@@ -52,55 +54,55 @@ def check(context: Context, options: Options) -> None:
     UsageError
         No rank has such a variable.
     RanksDiffer
-        With ``--strict``: the first difference, or what was not compared.
+        With ``--strict``: the first difference, or the first incomplete comparison.
     ClusterError
         No ranks are running.
     """
     session = context.manager.current()
     ranks = resolve(options.ranks, session.n)
     names = [name for word in options.arguments[1:] for name in entries(word)]
-    found = parts_of(session, ranks, names)
-    if nowhere := [name for name, each in found.items() if not each]:
-        raise UsageError(f"%hvd check: no rank has a variable `{nowhere[0]}`")
-    sentences = {name: compare(session, name, each, ranks) for name, each in found.items()}
-    context.writer().say(
+    variables = parts_of(session, ranks, names)
+    if undefined := [name for name, parts in variables.items() if not parts]:
+        raise UsageError(f"%hvd check: no rank has a variable `{undefined[0]}`")
+    sentences = {name: compare(session, name, parts, ranks) for name, parts in variables.items()}
+    context.writer().write(
         "".join(f"{sentence}\n" for _, sentence in sentences.values()) or "the ranks have no variables\n"
     )
     differing = [
         sentence
         for name, (verdict, sentence) in sentences.items()
         if verdict is CheckVerdict.DIFFERENT
-        or (verdict is CheckVerdict.UNKNOWN and (names or _is_sharded(found[name])))
+        or (verdict is CheckVerdict.UNKNOWN and (names or _is_sharded(variables[name])))
     ]
     if differing and options.strict:
         raise RanksDiffer(differing[0] + (f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""))
 
 
 def parts_of(session: Session, ranks: Sequence[int], names: Sequence[str]) -> dict[str, dict[int, Parts]]:
-    """Return name -> rank -> parts, of the ranks that have a variable of that name."""
+    """Return name -> rank -> parts, for the ranks that define the variable."""
     answers = session.ask("parts", ranks, {"names": list(names)}, timeout=_ANSWER_S)
-    told = {rank: content["parts"] for rank, (content, _) in answers.items()}
-    every = list(names) or sorted({name for each in told.values() for name in each})
+    variables = {rank: content["parts"] for rank, (content, _) in answers.items()}
+    chosen = list(names) or sorted({name for defined in variables.values() for name in defined})
     return {
         name: {
-            rank: {tuple(path): ComparedPart(*part) for path, *part in each[name]}
-            for rank, each in told.items()
-            if each.get(name) is not None
+            rank: {tuple(path): ComparedPart(*part) for path, *part in defined[name]}
+            for rank, defined in variables.items()
+            if defined.get(name) is not None
         }
-        for name in every
+        for name in chosen
     }
 
 
 class CheckVerdict(Enum):
-    """What a comparison of ranks has shown."""
+    """The verdict of a comparison of ranks."""
 
     SAME = auto()
     DIFFERENT = auto()
-    UNKNOWN = auto()  # no difference, and not everything was compared
+    UNKNOWN = auto()  # no difference, but not all parts were compared
 
 
 def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequence[int]) -> tuple[CheckVerdict, str]:
-    """Return whether the ranks agree on a variable, and the sentence that says so."""
+    """Return the verdict on a variable, and the sentence about it."""
     if missing := [rank for rank in ranks if rank not in parts]:
         return CheckVerdict.DIFFERENT, f"{name} does not exist on {rank_list(missing)}"
     differing = differences(parts)
@@ -110,17 +112,17 @@ def compare(session: Session, name: str, parts: Mapping[int, Parts], ranks: Sequ
     path, digests = differing[0]
     place = f": first at {'.'.join(path)}" if path else ""
     sentence = f"{name} differs{place}: {_how(session, name, path, digests, parts)}"
-    total = len({path for each in parts.values() for path in each})
+    total = len({path for leaves in parts.values() for path in leaves})
     return CheckVerdict.DIFFERENT, sentence + (
         f"; {len(differing)} of {total} parts differ" if len(differing) > 1 else ""
     )
 
 
 def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]:
-    """Return the parts that differ, in the order of the lowest rank's, with each rank's digest. Pure.
+    """Return the parts that differ, in the order of the lowest rank, with each rank's digest. Pure.
 
-    A container's own frame (its kind and length) is left out where a part inside it says more. Shards are compared
-    among the ranks that hold the same one.
+    A container itself (its kind and length) is omitted if a part inside it differs. Shards are compared among the ranks
+    that hold the same one.
     """
     differing: dict[Path, dict[int, str]] = {}
     for path in _paths(parts):
@@ -133,9 +135,9 @@ def differences(parts: Mapping[int, Parts]) -> list[tuple[Path, dict[int, str]]]
 
 
 def uncompared(parts: Mapping[int, Parts]) -> dict[Path, str]:
-    """Return the parts that were compared with no other rank's, and what each is. Pure.
+    """Return the parts that were not compared with another rank, each with its description. Pure.
 
-    These are values of a type that has no digest, and shards that only one rank holds.
+    These are values of types without a digest, and shards that only one rank holds.
     """
     unknown = {}
     for path in _paths(parts):
@@ -148,7 +150,7 @@ def uncompared(parts: Mapping[int, Parts]) -> dict[Path, str]:
 
 
 def agreed(name: str, parts: Mapping[int, Parts], unknown: Mapping[Path, str]) -> str:
-    """Return the sentence on a variable without a difference; what was not compared comes first. Pure."""
+    """Return the sentence about a variable without a difference, parts that were not compared first. Pure."""
     total = len(_paths(parts))
     same = f"the {agreement.same(len(parts))}"
     if not unknown:
@@ -165,7 +167,7 @@ def _paths(parts: Mapping[int, Parts]) -> list[Path]:
 
 
 def _comparable(parts: Mapping[int, Parts], path: Path) -> list[list[int]]:
-    """Return the ranks whose parts can be compared with each other: all, or those that hold the same shard."""
+    """Return groups of ranks whose parts can be compared: all, or those that hold the same shard."""
     by_shard: dict[str, list[int]] = {}
     for rank, leaves in parts.items():
         by_shard.setdefault(leaves[path].shard if path in leaves else "", []).append(rank)
@@ -184,20 +186,22 @@ def _how(session: Session, name: str, path: Path, digests: Mapping[int, str], pa
     texts = {rank: parts[rank][path].text for rank in digests}
     firsts = [ranks[0] for ranks in agreement.groups(digests)]
     if len(set(texts.values())) > 1:
-        groups = [f"{rank_list(ranks)}: {texts[ranks[0]]}" for ranks in agreement.groups(digests)]
-        return f"{verdict} ({', '.join(groups)})"
-    apart = "" if name == SEEDS else _distance(session, name, path, firsts)  # of states it would mean nothing
+        descriptions = [f"{rank_list(ranks)}: {texts[ranks[0]]}" for ranks in agreement.groups(digests)]
+        return f"{verdict} ({', '.join(descriptions)})"
+    apart = (
+        "" if name == SEEDS else _distance(session, name, path, firsts)
+    )  # differences of random states have no meaning
     return f"{verdict} (max |difference| {apart})" if apart else verdict
 
 
 def _distance(session: Session, name: str, path: Path, ranks: Sequence[int]) -> str:
-    """Return the largest difference between the first rank's elements and the others'; "" where no numbers are."""
+    """Return the largest difference between the first rank's elements and the others'; "" if they are not numbers."""
     import numpy as np  # noqa: PLC0415 - a kernel that compares nothing need not load it
 
     largest = 0.0
     for start in range(0, _AT_MOST, _AT_ONCE):
-        asked = {"name": name, "path": list(path), "start": start, "stop": start + _AT_ONCE}
-        answers = session.ask("elements", ranks, asked)
+        question = {"name": name, "path": list(path), "start": start, "stop": start + _AT_ONCE}
+        answers = session.ask("elements", ranks, question)
         if not all(buffers for _, buffers in answers.values()):
             return ""
         base, *others = (np.frombuffer(buffers[0], np.float64) for _, buffers in answers.values())
@@ -205,6 +209,6 @@ def _distance(session: Session, name: str, path: Path, ranks: Sequence[int]) -> 
             return f"{largest:.2g}" if largest else ""
         with np.errstate(invalid="ignore"):
             alike = [(base == other) | (np.isnan(base) & np.isnan(other)) for other in others]
-            apart = [np.where(each, 0, base - other) for each, other in zip(alike, others, strict=True)]
-        largest = max(largest, *(float(np.nan_to_num(np.abs(each), nan=np.inf).max()) for each in apart))
+            apart = [np.where(same, 0, base - other) for same, other in zip(alike, others, strict=True)]
+        largest = max(largest, *(float(np.nan_to_num(np.abs(gap), nan=np.inf).max()) for gap in apart))
     return f"{largest:.2g} or more"

@@ -1,1 +1,0 @@
-"""Export of the cells that ran on the ranks, as a script for hvdrun."""

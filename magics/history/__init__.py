@@ -1,1 +1,0 @@
-"""History of runs: the figures of cells that trained, kept over kernels."""

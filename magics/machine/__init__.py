@@ -1,1 +1,0 @@
-"""Words behind %hvd on the machine: what its ranks can exchange, what fills its memory."""
