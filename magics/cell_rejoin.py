@@ -58,7 +58,7 @@ class CellRejoin:
         cluster_size.check_room(replace(spec, n=n), running, force=force)
         with self._lock:
             if self._over:
-                raise UsageError("the cell has ended: `%hvd resize` has another number of ranks now")
+                raise UsageError("the cell has ended: `%hvd resize N` changes the number of ranks now")
             if self._request is not None:
                 raise UsageError(f"the ranks are being resized to {self._request.n} already: wait for the next commit")
             self._request, self._started = ResizeRequest(n, tuple(restore), force), False

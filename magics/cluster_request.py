@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LINKS = ("pml", "btl")  # parameters of MPI's links, which the launcher sets
 
 
-def default(choice: str = "") -> ClusterSpec:
+def default_cluster(choice: str = "") -> ClusterSpec:
     """Return the cluster of the settings, for ``--gpus`` of the line.
 
     Without a number of ranks it has one per slot of the hosts, else one per GPU, else one per core, at most four.
@@ -34,11 +34,19 @@ def default(choice: str = "") -> ClusterSpec:
     )
     if hosts and hostfile:
         raise ConfigError("HVD_HOSTS and HVD_HOSTFILE both say where the ranks run: keep one of them")
-    n = int(ranks) if ranks else slots(hosts) if hosts else slots_of_file(hostfile) if hostfile else default_n(choice)
+    n = (
+        int(ranks)
+        if ranks
+        else slots(hosts)
+        if hosts
+        else slots_of_file(hostfile)
+        if hostfile
+        else default_ranks(choice)
+    )
     return ClusterSpec(n=n, hosts=hosts, hostfile=hostfile, mpi_args=tuple(shlex.split(mpi_args)))
 
 
-def default_n(choice: str = "") -> int:
+def default_ranks(choice: str = "") -> int:
     """Return the default number of ranks: one per GPU of ``--gpus``, else one per core, at most four."""
     devices = gpus.usable(choice or os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
     return devices or min(4, len(os.sched_getaffinity(0)))
@@ -82,8 +90,8 @@ def slots_of_file(path: str) -> int:
         raise UsageError(str(error)) from None
 
 
-def wanted(options: Options, base: ClusterSpec) -> ClusterSpec:
-    """Return the cluster that a line requests; what it omits is taken from the running one, or from ``default``.
+def requested_cluster(options: Options, base: ClusterSpec) -> ClusterSpec:
+    """Return the cluster that a line requests; what it omits is as in the running one, else as in ``default_cluster``.
 
     Raises
     ------

@@ -47,7 +47,7 @@ def engine_spec(options: Options, base: ClusterSpec) -> ClusterSpec:
     }
     if flags := [name for name, value in unsupported.items() if value]:
         raise UsageError(
-            f"{flags[0]} is for ranks that mpiexec starts, and {NAMES[on]} places its own: leave it out, or say "
+            f"{flags[0]} is for ranks that mpiexec starts, and {NAMES[on]} places its own: leave it out, or use "
             "--on here"
         )
     ranks = lookup.value("HVD_RANKS", os.environ)

@@ -18,7 +18,7 @@ from hvd_kernel.processes.spares import warm
 from hvd_kernel.processes.spares.warm import WarmCluster
 
 COMMAND_CHARS = 100
-OF_THE_DEAD = "of a cluster whose kernel is gone"
+OF_ENDED_KERNELS = "of a cluster whose kernel has ended"
 
 
 def clean(context: Context, options: Options) -> None:
@@ -66,8 +66,8 @@ def remove_leftovers() -> str:
 
 def report(processes: Sequence[Marked], folders: Sequence[Path], end: str, remove: str) -> str:
     """Return the lines about processes and folders, with what was done with them."""
-    listed = _list(f"{end} {_count(processes, 'process', 'es')} {OF_THE_DEAD}", map(_row, processes))
-    return listed + _list(f"{remove} {_count(folders, 'folder', 's')} {OF_THE_DEAD}", map(str, folders))
+    listed = _list(f"{end} {_count(processes, 'process', 'es')} {OF_ENDED_KERNELS}", map(_row, processes))
+    return listed + _list(f"{remove} {_count(folders, 'folder', 's')} {OF_ENDED_KERNELS}", map(str, folders))
 
 
 def running_on(strays: Sequence[Marked]) -> str:

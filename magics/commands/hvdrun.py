@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.cell_driver import drive
-from hvd_kernel.magics.cluster_request import default, ignored_parts, wanted
+from hvd_kernel.magics.cluster_request import default_cluster, ignored_parts, requested_cluster
 from hvd_kernel.magics.commands.lifecycle import check_kept_name, keep_ranks, replace_stuck, respawn_dead
 from hvd_kernel.magics.commands.variables import gathered, local_values, pulled
 from hvd_kernel.magics.context import Context
@@ -77,7 +77,7 @@ class _Cell:
     @classmethod
     def of(cls, context: Context, options: Options, code: str) -> _Cell:
         values = local_values(context.shell, options.push)
-        spec = wanted(options, context.manager.spec or default(options.gpus))
+        spec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
         ranks = resolve(options.ranks, spec.n)
         parts = _dealt(context, options.scatter, ranks)
         pushed = literals(values), {rank: literals(part) for rank, part in parts.items()}

@@ -13,7 +13,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.formatting.units import size_of
 from hvd_kernel.magics.cell_driver import drive
-from hvd_kernel.magics.cluster_request import default_n
+from hvd_kernel.magics.cluster_request import default_ranks
 from hvd_kernel.magics.commands.lifecycle import replace_stuck
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.rank_failures import RankError, local_hint
@@ -148,7 +148,7 @@ def bench(context: Context, options: Options) -> None:
         A process failed, or received wrong values.
     """
     session, writer = context.manager.session, context.writer()
-    ranks = max(_FEWEST, options.n or (session.n if session is not None else default_n()))
+    ranks = max(_FEWEST, options.n or (session.n if session is not None else default_ranks()))
     writer.status()(f"measuring with {ranks} processes, about half a minute")
     result = measure(ranks)
     writer.show({"image/svg+xml": result.svg, "text/plain": f"hvd bench: {ranks} ranks"})
@@ -189,7 +189,7 @@ def failed_rank() -> int:
     """
     error = getattr(sys, "last_value", None)
     if not isinstance(error, RankError):
-        raise UsageError("%hvddebug: the last error here is not of a rank: say which, as in %hvddebug --rank 1")
+        raise UsageError("%hvddebug: the last error here is not of a rank: name the rank, as in %hvddebug --rank 1")
     return error.rank
 
 

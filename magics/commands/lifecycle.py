@@ -12,7 +12,7 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_driver import watched
-from hvd_kernel.magics.cluster_request import default, wanted
+from hvd_kernel.magics.cluster_request import default_cluster, requested_cluster
 from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
@@ -55,7 +55,7 @@ def start(context: Context, options: Options) -> None:
         restart(context, options)
         return
     writer = context.writer()
-    spec = wanted(options, context.manager.spec or default(options.gpus))
+    spec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
     check_kept_name(context, options, spec)
     context.manager.ensure(spec, lambda text: writer.write(f"{text}\n"), writer.status(), force=options.force)
     _ready(context)
@@ -75,7 +75,7 @@ def restart(context: Context, options: Options) -> None:
         As ``start``.
     """
     context.manager.respawn = options.respawn or context.manager.respawn
-    spec: ClusterSpec = wanted(options, context.manager.spec or default(options.gpus))
+    spec: ClusterSpec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
     check_kept_name(context, options, spec)
     writer = context.writer()
     context.manager.start(spec, writer.status(), lambda text: writer.write(f"{text}\n"), force=options.force)
@@ -132,8 +132,7 @@ def check_kept_name(context: Context, options: Options, spec: ClusterSpec) -> No
     name, session = _kept_name(options), context.manager.session
     if spec.on and name is not None:
         raise UsageError(
-            f"--keep: {NAMES[spec.on]} ends its ranks with this kernel, which has asked for them: leave --keep (and "
-            "HVD_KEEP) out"
+            f"--keep: ranks of {NAMES[spec.on]} end with this kernel and cannot be kept: leave out --keep and HVD_KEEP"
         )
     kept = session.detached_name if session is not None else ""
     if not name or kept == name or (kept and options.keep is None):
@@ -141,7 +140,7 @@ def check_kept_name(context: Context, options: Options, spec: ClusterSpec) -> No
     if kept:
         raise UsageError(f"--keep {name}: these ranks are kept as {kept} already")
     if others := [cluster for cluster in detached.clusters() if cluster.note.name == name]:
-        remedy = f"`%hvd attach {name}` takes it over, `%hvd clean --kept {name}` ends it"
+        remedy = f"`%hvd attach {name}` attaches to it, `%hvd clean --kept {name}` ends it"
         raise UsageError(f"--keep {name}: there is {others[0].sentence}; {remedy}")
 
 
@@ -348,7 +347,7 @@ def resize_ranks(context: Context, n: int) -> str:
         The resize failed.
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise UsageError(f"{n!r} is not a number of ranks: say 1 or more, as in hvd_kernel.resize(6)")
+        raise UsageError(f"{n!r} is not a number of ranks: use 1 or more, as in hvd_kernel.resize(6)")
     manager = context.manager
     if (running := manager.in_cell) is not None:
         return running.result().resize(n).result()

@@ -157,7 +157,7 @@ EVERYTHING = 1 << 62
 _ANSWER_S = 10.0
 _COMPARE_S = 600.0
 _COLUMNS = ("type", "shape", "dtype", "value")
-BUSY = "the ranks run a cell: what they hold is compared when it has ended\n"
+BUSY = "the ranks run a cell: values are compared when it has ended\n"
 
 
 def show_variables(context: Context, options: Options) -> None:

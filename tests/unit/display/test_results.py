@@ -9,7 +9,7 @@ import pytest
 
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
-from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.cluster_request import requested_cluster
 from hvd_kernel.magics.display.results import CellResult, PerRank
 from hvd_kernel.magics.messages import BUSY
 from hvd_kernel.magics.options import Options, says_one_rank
@@ -70,7 +70,7 @@ def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         manager.start(ClusterSpec(4), print)
     assert manager.spec == ClusterSpec(4)
-    assert wanted(Options(), manager.spec) == ClusterSpec(4)
+    assert requested_cluster(Options(), manager.spec) == ClusterSpec(4)
 
 
 def test_a_second_cell_is_told_to_wait() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hvdtest.magic_lines import parse, spellings
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cluster_request import ignored_parts, slots, wanted
+from hvd_kernel.magics.cluster_request import ignored_parts, requested_cluster, slots
 from hvd_kernel.magics.options import Options, filled, names, resolve
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -62,7 +62,7 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
     )
     options = parse("%%hvdrun", line)
     assert options.local
-    assert wanted(options, ClusterSpec(2)) == ClusterSpec(
+    assert requested_cluster(options, ClusterSpec(2)) == ClusterSpec(
         n=4, mpi_args=("-x", "HERE", "-x", "A=b c", "--mca", "orte_base_help_aggregate", "0"), hosts="localhost:4"
     )
     assert [told.partition(" is ignored")[0] for told in ignored_parts(options)] == [
@@ -72,9 +72,11 @@ def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: p
         "-mca btl '^openib'",
     ]
     assert ignored_parts(parse("%%hvdrun", "-- mpirun -np 4")) == []
-    assert wanted(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",))).mpi_args == ("-v",)
+    assert requested_cluster(parse("%%hvdrun", "-- horovodrun -np 3"), ClusterSpec(n=2, mpi_args=("-v",))).mpi_args == (
+        "-v",
+    )
     with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave out -np"):
-        wanted(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))
+        requested_cluster(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))
 
 
 def test_jobs_to_wait_for() -> None:
@@ -173,11 +175,11 @@ def test_slots() -> None:
 
 def test_wanted_keeps_what_is_not_said() -> None:
     running = ClusterSpec(n=4, hosts="h:4", mpi_args=("-v",))
-    assert wanted(Options(), ClusterSpec(3)) == ClusterSpec(n=3)
-    assert wanted(Options(), running) == running
-    assert wanted(Options(n=2), running) == ClusterSpec(n=2, hosts="h:4", mpi_args=("-v",))
-    assert wanted(Options(hosts="a:1,b:1"), ClusterSpec(3)) == ClusterSpec(n=2, hosts="a:1,b:1")
-    assert wanted(Options(mpi_args=()), running) == ClusterSpec(n=4, hosts="h:4")
+    assert requested_cluster(Options(), ClusterSpec(3)) == ClusterSpec(n=3)
+    assert requested_cluster(Options(), running) == running
+    assert requested_cluster(Options(n=2), running) == ClusterSpec(n=2, hosts="h:4", mpi_args=("-v",))
+    assert requested_cluster(Options(hosts="a:1,b:1"), ClusterSpec(3)) == ClusterSpec(n=2, hosts="a:1,b:1")
+    assert requested_cluster(Options(mpi_args=()), running) == ClusterSpec(n=4, hosts="h:4")
 
 
 def test_flags_are_all_spellings() -> None:

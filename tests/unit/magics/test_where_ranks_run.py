@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cluster_request import slots_of_file, wanted
+from hvd_kernel.magics.cluster_request import requested_cluster, slots_of_file
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -29,8 +29,8 @@ def file_of(tmp_path: Path, text: str) -> str:
 def test_a_hostfile_without_np_offers_its_slots(tmp_path: Path, text: str, slots: int) -> None:
     file = file_of(tmp_path, text)
     assert slots_of_file(file) == slots
-    assert wanted(Options(hostfile=file), ClusterSpec(2)) == ClusterSpec(n=slots, hostfile=file)
-    assert wanted(Options(hostfile=file, n=1), ClusterSpec(2)) == ClusterSpec(n=1, hostfile=file)
+    assert requested_cluster(Options(hostfile=file), ClusterSpec(2)) == ClusterSpec(n=slots, hostfile=file)
+    assert requested_cluster(Options(hostfile=file, n=1), ClusterSpec(2)) == ClusterSpec(n=1, hostfile=file)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_a_hostfile_that_is_not_there_is_named() -> None:
 
 def test_both_are_refused_by_their_flags() -> None:
     with pytest.raises(UsageError, match="-H and --hostfile both say where the ranks run: keep one of them"):
-        wanted(Options(hosts="a:1", hostfile="f"), ClusterSpec(2))
+        requested_cluster(Options(hosts="a:1", hostfile="f"), ClusterSpec(2))
 
 
 def test_one_replaces_the_other_of_the_running_cluster(tmp_path: Path) -> None:
     file = file_of(tmp_path, "c slots=3")
-    assert wanted(Options(hostfile=file), ClusterSpec(n=2, hosts="a:2")) == ClusterSpec(n=3, hostfile=file)
-    assert wanted(Options(hosts="a:2"), ClusterSpec(n=3, hostfile=file)) == ClusterSpec(n=2, hosts="a:2")
-    assert wanted(Options(), ClusterSpec(n=3, hostfile=file)) == ClusterSpec(n=3, hostfile=file)
+    assert requested_cluster(Options(hostfile=file), ClusterSpec(n=2, hosts="a:2")) == ClusterSpec(n=3, hostfile=file)
+    assert requested_cluster(Options(hosts="a:2"), ClusterSpec(n=3, hostfile=file)) == ClusterSpec(n=2, hosts="a:2")
+    assert requested_cluster(Options(), ClusterSpec(n=3, hostfile=file)) == ClusterSpec(n=3, hostfile=file)

@@ -21,7 +21,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.plan import as_text, plan
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
 from hvd_kernel.magics import messages
-from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.cluster_request import requested_cluster
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.mps import decision, watchdog
 from hvd_kernel.processes.mps.daemon import PrivateDaemon
@@ -239,10 +239,10 @@ def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None
 
 def test_a_notebooks_line_without_it_is_another_cluster_until_stop() -> None:
     running = ClusterSpec(n=2)
-    without = wanted(parse("%%hvdrun", "--no-mps"), running)
+    without = requested_cluster(parse("%%hvdrun", "--no-mps"), running)
     assert without == ClusterSpec(n=2, mps="0")
     assert messages.change_of(running, without) == "no private MPS daemon"
-    assert wanted(parse("%%hvdrun", "-np 3"), without) == ClusterSpec(n=3, mps="0"), "as the ranks that run"
+    assert requested_cluster(parse("%%hvdrun", "-np 3"), without) == ClusterSpec(n=3, mps="0"), "as the ranks that run"
     assert not likeness.is_plain(without)
     with pytest.raises(ConfigError, match=r"mps='1': write '0' for no private MPS daemon, or leave it out"):
         ClusterSpec(n=2, mps="1")

@@ -15,7 +15,7 @@ from traitlets.config.loader import DeferredConfigString, PyFileConfigLoader
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.kernel.kernel import HvdKernel
 from hvd_kernel.magics import load_ipython_extension, manager_of, unload_ipython_extension
-from hvd_kernel.magics.cluster_request import default, wanted
+from hvd_kernel.magics.cluster_request import default_cluster, requested_cluster
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import SETTINGS, lookup
 from hvd_kernel.settings.traits import ROWS, Section, variables_of
@@ -101,30 +101,34 @@ def test_a_cells_option_wins_over_the_file_over_the_environment_over_the_default
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HVD_RANKS", "5")
-    assert default().n == 5
+    assert default_cluster().n == 5
     shell = InteractiveShell(config=Config(HvdKernel={"ranks": 3, "respawn": "auto", "mpi_args": "--bind-to none"}))
     load_ipython_extension(shell)
     try:
-        assert default() == ClusterSpec(3, mpi_args=("--bind-to", "none"))
+        assert default_cluster() == ClusterSpec(3, mpi_args=("--bind-to", "none"))
         assert lookup.value("HVD_RESPAWN", os.environ) == "auto"
-        assert wanted(parse("%%hvdrun", ""), default()).n == 3
-        assert wanted(parse("%%hvdrun", "-np 2"), default()) == ClusterSpec(2, mpi_args=("--bind-to", "none"))
+        assert requested_cluster(parse("%%hvdrun", ""), default_cluster()).n == 3
+        assert requested_cluster(parse("%%hvdrun", "-np 2"), default_cluster()) == ClusterSpec(
+            2, mpi_args=("--bind-to", "none")
+        )
     finally:
         unload_ipython_extension(shell)
-    assert (default().n, "HVD_RESPAWN" in os.environ) == (5, False), "what the file said is gone with the magics"
+    assert (default_cluster().n, "HVD_RESPAWN" in os.environ) == (5, False), (
+        "what the file said is gone with the magics"
+    )
 
 
 @pytest.mark.usefixtures("nothing_said")
 def test_hosts_of_the_settings_say_how_many_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HVD_HOSTS", "h1:2,h2:1")
-    assert default() == ClusterSpec(3, hosts="h1:2,h2:1")
-    assert wanted(parse("%hvd", "start -H h3:2"), default()) == ClusterSpec(2, hosts="h3:2")
+    assert default_cluster() == ClusterSpec(3, hosts="h1:2,h2:1")
+    assert requested_cluster(parse("%hvd", "start -H h3:2"), default_cluster()) == ClusterSpec(2, hosts="h3:2")
     monkeypatch.setenv("HVD_HOSTFILE", str(tmp_path / "hosts"))
     with pytest.raises(ConfigError, match="HVD_HOSTS and HVD_HOSTFILE both say where the ranks run: keep one of them"):
-        default()
+        default_cluster()
     monkeypatch.delenv("HVD_HOSTS")
     (tmp_path / "hosts").write_text("h1 slots=4\n")
-    assert default() == ClusterSpec(4, hostfile=str(tmp_path / "hosts"))
+    assert default_cluster() == ClusterSpec(4, hostfile=str(tmp_path / "hosts"))
 
 
 @pytest.mark.usefixtures("nothing_said")

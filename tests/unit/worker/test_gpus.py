@@ -18,7 +18,7 @@ from hvd_kernel.cluster import Session, launcher
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli import flags as hvdrun_flags
 from hvd_kernel.magics import cluster_manager, cluster_request, messages
-from hvd_kernel.magics.cluster_request import wanted
+from hvd_kernel.magics.cluster_request import requested_cluster
 from hvd_kernel.magics.options import Options
 from hvd_kernel.processes import agent, leftovers
 from hvd_kernel.processes.channel.messages import StartRanks
@@ -153,17 +153,17 @@ def test_where_only_cuda_can_tell_nothing_is_refused(tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("four")
 def test_the_cluster_starts_as_many_ranks_as_there_are_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_manager.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert [cluster_request.default_n(choice) for choice in ("", "auto", "all", "0,2", "none")] == [4, 4, 4, 2, 4]
+    assert [cluster_request.default_ranks(choice) for choice in ("", "auto", "all", "0,2", "none")] == [4, 4, 4, 2, 4]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3")
-    assert [cluster_request.default_n(choice) for choice in ("auto", "all", "0,2")] == [3, 4, 2]
+    assert [cluster_request.default_ranks(choice) for choice in ("auto", "all", "0,2")] == [3, 4, 2]
     monkeypatch.setenv("HVD_GPUS", "1")
-    assert (cluster_request.default_n(), cluster_request.default_n("all")) == (1, 4)
+    assert (cluster_request.default_ranks(), cluster_request.default_ranks("all")) == (1, 4)
 
 
 def test_other_devices_are_another_cluster() -> None:
     running = ClusterSpec(n=2, gpus="0")
-    assert wanted(Options(), running) == running
-    assert wanted(Options(gpus="none"), running) == ClusterSpec(n=2, gpus="none")
+    assert requested_cluster(Options(), running) == running
+    assert requested_cluster(Options(gpus="none"), running) == ClusterSpec(n=2, gpus="none")
     assert messages.change_of(running, ClusterSpec(n=2, gpus="none")) == "other GPUs"
 
 
