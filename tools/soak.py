@@ -1,4 +1,4 @@
-"""Random faults in a row, by the clock or by number: python tools/soak.py --faults 100 --ranks 4 --seed 7
+"""Random faults in a row, by time or by number: python tools/soak.py --faults 100 --ranks 4 --seed 7
 
 With --elastic the faults are those of an elastic job of hvdrun: deaths, stops, cuts, ranks and hosts that leave and come.
 
@@ -40,7 +40,7 @@ KINDS = [
 
 
 def faults(options: argparse.Namespace) -> Iterator[Fault]:
-    """The faults of a file, or drawn ones until the number or the time is over."""
+    """Yield the faults of a file, or drawn ones until the number or the time is reached."""
     if options.replay_from:
         yield from map(parse, Path(options.replay_from).read_text().splitlines())
         return
@@ -53,7 +53,7 @@ def faults(options: argparse.Namespace) -> Iterator[Fault]:
 
 
 def survive(chaos: Chaos, fault: Fault, until: int) -> float:
-    """One fault: the right error, everybody back, not more than a step lost. Returns the seconds until usable."""
+    """Inject a fault; check the error, the ranks and the lost steps; return the seconds until the ranks are usable."""
     lap = chaos.lap(until, [fault])
     assert lap.ename == expected(fault), lap.outcome.error
     if lap.ename:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--spares", type=int, default=0, help="of each host of an elastic job")

@@ -1,15 +1,72 @@
-"""A warm trivial cell on four ranks, ours against ``%%px``, and the iopub bytes of 4 x 800 lines of stdout. JSON on stdout."""
+"""A warm trivial cell on four ranks, ours against ``%%px``, and the iopub bytes of 4 x 800 lines of stdout. JSON on stdout.
+
+Also the kernel that the benchmarks drive: it runs a cell, and returns its seconds and the bytes received over iopub."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
+
+from jupyter_client.manager import KernelManager
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kernel_client import Kernel
 from start import PEER_MCA
+
+
+@dataclass
+class Cell:
+    """Result of a cell."""
+
+    seconds: float
+    iopub_bytes: int
+    messages: list[dict[str, Any]]
+
+
+class Kernel:
+    """Kernel of the benchmarks, a context manager; ``run`` raises RuntimeError if the cell fails."""
+
+    def __enter__(self) -> Self:
+        self.manager = KernelManager(kernel_name="hvd_kernel")
+        self.manager.start_kernel()
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=False)
+
+    def run(self, code: str, timeout: float = 120) -> Cell:
+        """Execute; bytes are those of the raw multipart frames."""
+        socket = self.client.iopub_channel.socket
+        session = self.client.session
+        start = time.perf_counter()
+        sent = self.client.execute(code)
+        size, messages = 0, []
+        while True:
+            if not socket.poll(int(timeout * 1000)):
+                raise TimeoutError(code)
+            frames = socket.recv_multipart()
+            size += sum(map(len, frames))
+            _, rest = session.feed_identities(frames)
+            message = session.deserialize(rest)
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            messages.append(message)
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+        seconds = time.perf_counter() - start
+        reply = self.client.get_shell_msg(timeout=timeout)["content"]
+        if reply["status"] != "ok":
+            raise RuntimeError("\n".join(reply.get("traceback", [reply["status"]])))
+        return Cell(seconds, size, messages)
+
 
 PEER = f"""
 import ipyparallel as ipp, os, sys
@@ -23,7 +80,7 @@ ROUNDS = 41
 
 
 def main() -> None:
-    """Both clusters live in one kernel; the cells alternate."""
+    """Run both clusters in one kernel, and alternate the cells."""
     with Kernel() as kernel:
         kernel.run("%%hvdrun -np 4\n1 + 1")
         kernel.run(PEER)

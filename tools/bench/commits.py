@@ -24,7 +24,7 @@ ROUNDS, STEPS, EVERY = 9, 20, 10
 
 
 class Training:
-    """A model, its state, and the ways to take a step."""
+    """A model, its state, and the variants of a step."""
 
     def __init__(self, folder: str) -> None:
         torch.manual_seed(0)
@@ -65,7 +65,7 @@ class Training:
             self.checkpoint.save()
 
     def seconds(self, way: Callable[[int], None]) -> tuple[float, float]:
-        """Time the steps, of the slower rank; and the processor's time for them and for what is still written after."""
+        """Return the seconds of the steps and of the processor on the slowest rank, including pending writes."""
         hvd.barrier()
         start, processor = time.perf_counter(), time.process_time()
         for number in range(1, STEPS + 1):
@@ -74,13 +74,13 @@ class Training:
             way(number)
         took = time.perf_counter() - start
         self.checkpoint.wait()
-        mine = torch.tensor([took, time.process_time() - processor])
-        slowest, busiest = hvd.allreduce(mine, op=hvd.Max).tolist()
+        sample = torch.tensor([took, time.process_time() - processor])
+        slowest, busiest = hvd.allreduce(sample, op=hvd.Max).tolist()
         return slowest, busiest
 
 
 def main() -> None:
-    """Alternate, and print medians."""
+    """Alternate the variants, and print medians."""
     torch.set_num_threads(1)
     hvd.init()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,17 +89,17 @@ def main() -> None:
         ways = training.ways.items()
         rounds = [{name: training.seconds(way) for name, way in ways} for _ in range(1 + ROUNDS)][1:]
         hvd.barrier()
-    found = {}
+    results = {}
     for name in training.ways:
-        ratios, processor = (sorted(one[name][which] / one["alone"][which] for one in rounds) for which in (0, 1))
-        found[name] = {
-            "step_ms": round(1000 * statistics.median(one[name][0] for one in rounds) / STEPS, 2),
+        ratios, processor = (sorted(row[name][which] / row["alone"][which] for row in rounds) for which in (0, 1))
+        results[name] = {
+            "step_ms": round(1000 * statistics.median(row[name][0] for row in rounds) / STEPS, 2),
             "ratio": round(statistics.median(ratios), 3),
             "range": [round(ratios[0], 3), round(ratios[-1], 3)],
             "processor_ratio": round(statistics.median(processor), 3),
         }
     if hvd.rank() == 0:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

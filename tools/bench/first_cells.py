@@ -1,4 +1,4 @@
-"""First cells of a notebook: ``first_cells.py [ROUNDS] [--pool]``, JSON on stdout. Each round is a fresh kernel.
+"""First cells of a notebook: ``first_cells.py [ROUNDS] [--pool]``, JSON on stdout. Each round has a new kernel.
 
 first: ``%%hvdrun -np 4`` of a kernel that has just started, until its reply; processor: what that took of the
 processors, of kernel, supervisor and ranks, which a machine's other work disturbs least; step: the first step of an
@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 import psutil
-from kernel_client import Cell, Kernel
+from cell import Cell, Kernel
 
 from hvd_kernel.processes.spares import warm
 
@@ -36,17 +36,20 @@ round(time.monotonic() - before, 4)
 def one_kernel(*, with_pool: bool) -> dict[str, float]:
     """Return the seconds of its first cells."""
     with Kernel() as kernel:
-        roots = [kernel.manager.provisioner.pid, *(int(each.holder.partition(":")[0]) for each in warm.clusters())]
+        roots = [
+            kernel.manager.provisioner.pid,
+            *(int(cluster.holder.partition(":")[0]) for cluster in warm.clusters()),
+        ]
         before = _processor_seconds(roots)
         cell = kernel.run("%%hvdrun -np 4\nrank")
-        found = {"first": cell.seconds, "processor": _processor_seconds(roots) - before}
+        figures = {"first": cell.seconds, "processor": _processor_seconds(roots) - before}
         if with_pool:
-            while not any(each.note.ready for each in warm.clusters()):
+            while not any(cluster.note.ready for cluster in warm.clusters()):
                 time.sleep(0.1)
         else:
             time.sleep(PAUSE_S)
-            found["step"] = _largest(kernel.run(STEP))
-    return found
+            figures["step"] = _largest(kernel.run(STEP))
+    return figures
 
 
 def _processor_seconds(roots: list[int]) -> float:
@@ -54,8 +57,8 @@ def _processor_seconds(roots: list[int]) -> float:
     total = 0.0
     for root in roots:
         with suppress(psutil.Error):  # it has ended
-            for each in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
-                used = each.cpu_times()
+            for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
+                used = process.cpu_times()
                 total += used.user + used.system
     return total
 
@@ -63,7 +66,7 @@ def _processor_seconds(roots: list[int]) -> float:
 def _largest(cell: Cell) -> float:
     """Return the largest number that a rank has given, of results as ``[0] 0.01``."""
     shown = [m["content"]["data"]["text/plain"] for m in cell.messages if "text/plain" in m["content"].get("data", {})]
-    return max(float(found) for text in shown for found in re.findall(r"^\[[\d,-]+\] ([\d.]+)$", text, re.MULTILINE))
+    return max(float(number) for text in shown for number in re.findall(r"^\[[\d,-]+\] ([\d.]+)$", text, re.MULTILINE))
 
 
 def main() -> None:
@@ -73,8 +76,8 @@ def main() -> None:
     os.environ |= {"HVD_SPARES": "0", "HVD_POOL": "5" if with_pool else "0"}
     load = os.getloadavg()[0]
     every = [one_kernel(with_pool=with_pool) for _ in range(rounds)]
-    result = {name: [round(each[name], 3) for each in every] for name in every[0]}
-    medians = {f"{name}_median": round(statistics.median(each), 3) for name, each in result.items()}
+    result = {name: [round(run[name], 3) for run in every] for name in every[0]}
+    medians = {f"{name}_median": round(statistics.median(values), 3) for name, values in result.items()}
     json.dump({**result, **medians, "pool": with_pool, "load": [load, os.getloadavg()[0]]}, sys.stdout)
     sys.stdout.write("\n")
 

@@ -35,7 +35,7 @@ SIZES = {"4 KiB": (4 << 10, 20, 120, 20), "64 MiB": (64 << 20, 1, 5, 1)}  # byte
 
 
 def torch_call(size: int, short: int, long: int, times: int) -> list[float]:
-    """Blocking, in place, under one name."""
+    """Call torch's blocking operation, in place, under one name."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -52,7 +52,7 @@ def torch_call(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def torch_handle(size: int, short: int, long: int, times: int) -> list[float]:
-    """Started, then waited for: the way that gradients go."""
+    """Start torch's operation, then wait for its handle, as for gradients."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -68,7 +68,7 @@ def torch_handle(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def graph(size: int, short: int, long: int, times: int) -> list[float]:
-    """In a tf.function."""
+    """Call ours in a tf.function."""
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
@@ -78,7 +78,7 @@ def graph(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def eager(size: int, short: int, long: int, times: int) -> list[float]:
-    """Called one by one."""
+    """Call ours eagerly."""
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
@@ -94,7 +94,7 @@ def eager(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def horovod_graph(size: int, short: int, long: int, times: int) -> list[float]:
-    """Horovod's own, in a tf.function."""
+    """Call Horovod's operation in a tf.function."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -103,7 +103,7 @@ def horovod_graph(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def mirrored(size: int, short: int, long: int, times: int) -> list[float]:
-    """The strategy's sum over its gRPC ring, in a tf.function."""
+    """Call the strategy's sum over its gRPC ring, in a tf.function."""
     import tensorflow as tf
 
     strategy = _strategy()
@@ -124,7 +124,7 @@ def mirrored(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def jitted(size: int, short: int, long: int, times: int) -> list[float]:
-    """In a program."""
+    """Call ours in a jitted program."""
     import hvd_kernel.jax as hvd
 
     hvd.init()
@@ -132,7 +132,7 @@ def jitted(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def mpi4jax_jit(size: int, short: int, long: int, times: int) -> list[float]:
-    """mpi4jax's own, in a program."""
+    """Call mpi4jax's operation in a jitted program."""
     import mpi4jax
     from mpi4py import MPI
 
@@ -140,7 +140,7 @@ def mpi4jax_jit(size: int, short: int, long: int, times: int) -> list[float]:
 
 
 def outside(size: int, short: int, long: int, times: int) -> list[float]:
-    """Called one by one, past XLA."""
+    """Call ours eagerly, outside of XLA."""
     import jax.numpy as jnp
 
     import hvd_kernel.jax as hvd
@@ -207,7 +207,7 @@ def _strategy() -> Any:
 
 
 def _slope(chain: Any, short: int, long: int, times: int) -> list[float]:
-    """Microseconds of one operation, and those of them, or more, that this process's threads computed."""
+    """Return the microseconds of one operation, and those that this process's threads computed."""
     import time
 
     clocks = time.perf_counter, time.process_time
@@ -226,7 +226,7 @@ def _slope(chain: Any, short: int, long: int, times: int) -> list[float]:
 
 
 def counted(size: int) -> dict[str, int]:
-    """What one operation on a tensor of the graph costs in memory: its result is the input's, so nothing is copied."""
+    """Return the memory that one operation on a tensor of the graph costs; its result is its input, so nothing is copied."""
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
@@ -242,7 +242,7 @@ def counted(size: int) -> dict[str, int]:
 
 
 def recorded(path: str, layers: int, wide: int) -> None:
-    """Some steps of a stack of layers, under a timeline."""
+    """Run some steps of a stack of layers under a timeline."""
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
@@ -256,7 +256,7 @@ def recorded(path: str, layers: int, wide: int) -> None:
             for weight in weights:
                 x = x @ weight
             loss = tf.reduce_sum(x)
-        return [tf.reduce_sum(each) for each in hvd.DistributedGradientTape(tape).gradient(loss, weights)]
+        return [tf.reduce_sum(gradient) for gradient in hvd.DistributedGradientTape(tape).gradient(loss, weights)]
 
     x = tf.ones([wide, wide])
     step(x)
@@ -308,11 +308,11 @@ _PORTS = [free_port(), free_port()]
 
 
 def main() -> None:
-    """Take turns; print medians of the slower rank's samples, and what each is of the blocking call in its round."""
+    """Measure in turn; print medians of the slower rank's samples, and the ratio to the blocking call of the same round."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     first = next(iter(WAYS))
-    wanted = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
-    ways = [way for way in wanted if _NEEDS.get(_pool_of(way), "none")]
+    chosen = [way for way in WAYS if way == first or not sys.argv[2:] or any(word in way for word in sys.argv[2:])]
+    ways = [way for way in chosen if _NEEDS.get(_pool_of(way), "none")]
     sys.stdout.write(
         "| size | way | median, us | less the blocking call | of the blocking call | of a processor, us |\n"
         "|---|---|---|---|---|---|\n"
@@ -323,11 +323,11 @@ def main() -> None:
             if _pool_of(way) not in opened:
                 opened[_pool_of(way)] = stack.enter_context(_POOLS[_pool_of(way)]())
         for name, size in SIZES.items():
-            found: dict[str, list[list[float]]] = {way: [] for way in ways}
+            walls_by_way: dict[str, list[list[float]]] = {way: [] for way in ways}
             for _ in range(rounds + 1):  # the first one traces, and counts for nothing
                 for way in ways:
-                    found[way].append(max(opened[_pool_of(way)].run(WAYS[way], *size)))
-            _print(name, {way: samples[1:] for way, samples in found.items()})
+                    walls_by_way[way].append(max(opened[_pool_of(way)].run(WAYS[way], *size)))
+            _print(name, {way: samples[1:] for way, samples in walls_by_way.items()})
         if tensorflow := opened.get("TensorFlow"):
             counts = tensorflow.run(counted, SIZES["64 MiB"][0])[0]
             sys.stdout.write(
@@ -352,12 +352,12 @@ _POOLS: dict[str, Callable[[], AbstractContextManager[RankPool | mpi4jax_peer.Pe
 }
 
 
-def _print(size: str, found: dict[str, list[list[float]]]) -> None:
-    first = [wall for wall, _ in found[next(iter(WAYS))]]
-    for way, samples in found.items():
+def _print(size: str, walls_by_way: dict[str, list[list[float]]]) -> None:
+    first = [wall for wall, _ in walls_by_way[next(iter(WAYS))]]
+    for way, samples in walls_by_way.items():
         walls, computed = zip(*samples, strict=True)
-        ratio = statistics.median(one / other for one, other in zip(walls, first, strict=True))
-        more = statistics.median(one - other for one, other in zip(walls, first, strict=True))
+        ratio = statistics.median(wall / other for wall, other in zip(walls, first, strict=True))
+        more = statistics.median(wall - other for wall, other in zip(walls, first, strict=True))
         median, processor = statistics.median(walls), statistics.median(computed)
         sys.stdout.write(f"| {size} | {way} | {median:.1f} | {more:+.1f} | {ratio:.2f} | {processor:.1f} |\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Horovod itself as a peer of tools/bench/frameworks.py: in a Python of one's own, in which it has been built.
+"""Horovod as a peer of tools/bench/frameworks.py, in a separate Python in which it is installed.
 
     HOROVOD_PYTHON=/path/to/python python tools/bench/frameworks.py 5 torch "2.15" Horovod
 
@@ -36,15 +36,15 @@ sys.stdin.read()
 
 @contextmanager
 def ranks() -> Iterator[RankPool]:
-    """Two ranks of Horovod's."""
+    """Start two ranks of Horovod."""
     with subprocess.Popen(
         [PYTHON, "-P", "-c", MEETING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
 
-        def variables(rank: int, size: int, own: int) -> dict[str, str]:
-            return horovod_variables(rank, size, own) | {
+        def variables(rank: int, size: int, ours: int) -> dict[str, str]:
+            return horovod_variables(rank, size, ours) | {
                 "HOROVOD_LOCAL_RANK": str(rank),
                 "HOROVOD_LOCAL_SIZE": str(size),
                 "HOROVOD_CROSS_RANK": "0",

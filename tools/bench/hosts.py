@@ -38,7 +38,7 @@ def exchange(line: socket.socket, outgoing: memoryview, incoming: memoryview) ->
 
 
 def connect(rank: int, host: str) -> socket.socket:
-    """One connection between the two ranks, beside the core's."""
+    """Open a connection between the two ranks, in addition to the core's."""
     import hvd_kernel.torch as hvd
 
     if rank == 0:
@@ -53,7 +53,7 @@ def connect(rank: int, host: str) -> socket.socket:
 
 
 def measure(host: str, size: int, rounds: int) -> list[list[float]]:
-    """Seconds of the plain loop and of the allreduce, in turn."""
+    """Return the seconds of the plain loop and of the allreduce, measured in turn."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -71,7 +71,7 @@ def measure(host: str, size: int, rounds: int) -> list[list[float]]:
                 began = time.perf_counter()
                 work()
                 times[number].append(time.perf_counter() - began)
-    return [one[1:] for one in times]
+    return [row[1:] for row in times]
 
 
 def main() -> None:
@@ -79,8 +79,8 @@ def main() -> None:
     if why_not():
         sys.exit(why_not())
     with Hosts(2) as hosts, HostPool(hosts, [0, 1], HVD_SECRET_KEY="0123456789abcdef" * 2) as pool:
-        found = pool.run(measure, address(0), BYTES, ROUNDS, timeout=200)
-    plain, ours = ([max(pair) for pair in zip(*(rank[which] for rank in found), strict=True)] for which in (0, 1))
+        measured = pool.run(measure, address(0), BYTES, ROUNDS, timeout=200)
+    plain, ours = ([max(pair) for pair in zip(*(rank[which] for rank in measured), strict=True)] for which in (0, 1))
     ratio = statistics.median(p / o for p, o in zip(plain, ours, strict=True))
     sys.stdout.write(
         f"64 MiB each way, 2 hosts: plain socket {statistics.median(plain) * 1e3:.1f} ms, "

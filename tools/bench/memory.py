@@ -28,12 +28,12 @@ Ready = Callable[[], Callable[[], Any]]  # the library, then what reduces; betwe
 
 
 def own() -> float:
-    """Bytes of this process; of a shared page its part."""
+    """Return the proportional set size of this process in bytes."""
     return _field("smaps_rollup", "Pss:")
 
 
 def highest() -> float:
-    """The most bytes that have been resident since ``forget_highest``."""
+    """Return the peak resident bytes since ``forget_highest``."""
     return _field("status", "VmHWM:")
 
 
@@ -48,7 +48,7 @@ def _field(file: str, name: str) -> float:
 
 
 def ours_calls() -> Ready:
-    """NumPy's arrays, one call for each, in place."""
+    """Reduce NumPy arrays, one call for each, in place."""
     import numpy as np
 
     import hvd_kernel.numpy as hvd
@@ -57,13 +57,13 @@ def ours_calls() -> Ready:
 
     def ready() -> Callable[[], Any]:
         arrays = [np.ones(GRADIENTS // LAYERS // 4, np.float32) for _ in range(LAYERS)]
-        return lambda: [hvd.allreduce_(each, name=f"g{i}", op=hvd.Sum) for i, each in enumerate(arrays)]
+        return lambda: [hvd.allreduce_(array, name=f"g{i}", op=hvd.Sum) for i, array in enumerate(arrays)]
 
     return ready
 
 
 def mpi_calls() -> Ready:
-    """The MPI of this environment, in place."""
+    """Reduce with this environment's MPI, in place."""
     import numpy as np
     from mpi4py import MPI
 
@@ -71,8 +71,8 @@ def mpi_calls() -> Ready:
         arrays = [np.ones(GRADIENTS // LAYERS // 4, np.float32) for _ in range(LAYERS)]
 
         def reduce() -> None:
-            for each in arrays:
-                MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, each)
+            for array in arrays:
+                MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
 
         return reduce
 
@@ -80,20 +80,20 @@ def mpi_calls() -> Ready:
 
 
 def gloo_calls() -> Ready:
-    """torch.distributed's Gloo, in place."""
+    """Reduce with torch.distributed's Gloo, in place."""
     import torch
 
     dist = _gloo()
 
     def ready() -> Callable[[], Any]:
         tensors = [torch.ones(GRADIENTS // LAYERS // 4) for _ in range(LAYERS)]
-        return lambda: [dist.all_reduce(each) for each in tensors]
+        return lambda: [dist.all_reduce(tensor) for tensor in tensors]
 
     return ready
 
 
 def ours_training() -> Ready:
-    """DistributedOptimizer around SGD, two steps."""
+    """Train two steps with DistributedOptimizer around SGD."""
     import hvd_kernel.torch as hvd
 
     hvd.init()
@@ -106,7 +106,7 @@ def ours_training() -> Ready:
 
 
 def ddp_training(**options: Any) -> Ready:
-    """DistributedDataParallel over Gloo around the same, two steps."""
+    """Train two steps with DistributedDataParallel over Gloo around SGD."""
     _gloo()
 
     def ready() -> Callable[[], Any]:
@@ -127,7 +127,7 @@ def _gloo() -> Any:
 
 
 def _model() -> tuple[Any, Any]:
-    """As many bytes of parameters as of gradients; no momentum. Gradients stay from step to step."""
+    """Return a model with parameters of that size and gradients that stay from step to step; no momentum."""
     import torch
 
     side = int((GRADIENTS // LAYERS // 4) ** 0.5)
@@ -163,7 +163,7 @@ WAYS: dict[str, tuple[str, Callable[[], Ready]]] = {
 
 
 def measured(way: str) -> dict[str, float]:
-    """One rank's figures, in MiB."""
+    """Return the figures of one rank, in MiB."""
     import numpy as np
 
     training = way.endswith("training")
@@ -190,16 +190,16 @@ def measured(way: str) -> dict[str, float]:
 
 
 def ranks_of(way: str, size: int) -> list[dict[str, float]]:
-    """Every rank's figures."""
+    """Return the figures of every rank."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(Path(sys.prefix, "bin", "mpiexec")), "--oversubscribe", "--allow-run-as-root", "-n", str(size)]
         command += [sys.executable, "-P", __file__, "rank", way, folder]
         subprocess.run(command, check=True, env=os.environ | {"MEETING": f"{folder}/meeting"})
-        return [json.loads(each.read_text()) for each in Path(folder).glob("*.json")]
+        return [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
 
 
 def main() -> None:
-    """A rank, or the table."""
+    """Run as a rank, or print the table."""
     if sys.argv[1:2] == ["rank"]:
         _, _, way, folder = sys.argv
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(measured(way)))

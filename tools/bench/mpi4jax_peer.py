@@ -1,4 +1,4 @@
-"""mpi4jax as a peer of tools/bench/frameworks.py: in a Python of one's own, in which it has been built.
+"""mpi4jax as a peer of tools/bench/frameworks.py, in a separate Python in which it is installed.
 
     MPI4JAX_PYTHON=/path/to/python python tools/bench/frameworks.py 5 torch JAX mpi4jax
 
@@ -34,7 +34,7 @@ SIZE = 2
 
 
 class Peer:
-    """Two ranks, as a RankPool has them."""
+    """Two ranks, with the interface of RankPool."""
 
     def __init__(self, asks: list[IO[str]], answers: list[IO[str]]) -> None:
         self._asks, self._answers = asks, answers
@@ -50,7 +50,7 @@ class Peer:
 
 @contextmanager
 def ranks() -> Iterator[Peer]:
-    """Two ranks of MPI's."""
+    """Start two ranks of MPI."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         for name in (f"{kind}{rank}" for kind in ("ask", "answer") for rank in range(SIZE)):
             os.mkfifo(Path(folder, name))
@@ -65,7 +65,7 @@ def ranks() -> Iterator[Peer]:
 
 
 def main(folder: str) -> None:
-    """Answer calls until nobody asks any more: a rank."""
+    """Serve calls until the client disconnects: a rank."""
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.rank

@@ -1,4 +1,4 @@
-"""What many ranks cost a browser and its connection: our panel beside a plain anywidget with uPlot, in turn. JSON on stdout.
+"""Cost of many ranks for a browser and its connection: our panel beside a plain anywidget with uPlot, in turn. JSON on stdout.
 
 Samples are synthetic; messages, modules and the browser are the real ones. Both get five updates a second. The plain
 widget does what its documentation shows: the curves are a trait, and a line for each rank is drawn again by ``setData``.
@@ -67,7 +67,7 @@ PLAY = """async ([module, first, updates, everyMs]) => {
 
 
 def rounds() -> Iterator[tuple[Board, dict[str, Any], bool]]:
-    """A board after each update, its increment, and whether a snapshot goes with it."""
+    """Yield, for each update, the board, its increment, and whether a snapshot is due."""
     now = [0.0]
     board = Board(range(RANKS), "cell 1", lambda: now[0])
     for i in range(MINUTE):
@@ -80,7 +80,7 @@ def rounds() -> Iterator[tuple[Board, dict[str, Any], bool]]:
 
 
 def sample(i: int, rank: int, now: float) -> MetricsSample:
-    """A rank of a training run whose numbers move."""
+    """Return a sample of a rank of a training run whose numbers change."""
     waits = (i + rank) % 3 > 0
     return MetricsSample(
         rank, now + rank * 1e-4, "collective" if waits else "compute", "grad/conv1.weight" if waits else "",
@@ -91,7 +91,7 @@ def sample(i: int, rank: int, now: float) -> MetricsSample:
 
 
 def ours() -> tuple[str, str, list[list[str]]]:
-    """Module, first state, and the contents of the updates."""
+    """Return module, first state, and the contents of the updates of our panel."""
     first, updates = "", []
     for i, (board, increment, whole) in enumerate(rounds()):
         updates.append([json.dumps(increment)])
@@ -102,7 +102,7 @@ def ours() -> tuple[str, str, list[list[str]]]:
 
 
 def plain() -> tuple[str, str, list[list[str]]]:
-    """The same for the plain widget: all points of both curves in each update."""
+    """Return the same for the plain widget, which gets all points of both curves in each update."""
     states = []
     for board, _, _ in rounds():
         curves = board.grid.curves
@@ -134,9 +134,9 @@ def cost(page: Page, browser: psutil.Process, case: tuple[str, str, list[list[st
     devtools.send("Performance.enable")
 
     def now() -> tuple[float, float]:
-        found = {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
+        metrics = {item["name"]: item["value"] for item in devtools.send("Performance.getMetrics")["metrics"]}
         family = [browser, *browser.children(recursive=True)]
-        return found["TaskDuration"], sum(sum(each.cpu_times()[:2]) for each in family)
+        return metrics["TaskDuration"], sum(sum(process.cpu_times()[:2]) for process in family)
 
     before = now()
     page.evaluate("window.play()")
@@ -146,30 +146,32 @@ def cost(page: Page, browser: psutil.Process, case: tuple[str, str, list[list[st
 
 
 def main() -> None:
-    """Both in turn, in one browser."""
+    """Measure both in turn, in one browser."""
     cases = {"hvd_kernel": ours(), "anywidget + uPlot": plain()}
     shares: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         here = psutil.Process().children(recursive=True)
-        browser = next(each for each in here if "chrom" in each.name() and "chrom" not in each.parent().name())
+        browser = next(
+            process for process in here if "chrom" in process.name() and "chrom" not in process.parent().name()
+        )
         for _ in range(ROUNDS):
             for name, case in cases.items():
                 page = chromium.new_page(viewport={"width": 1100, "height": 1200})
                 shares[name].append(cost(page, browser, case))
                 page.close()
         chromium.close()
-    found = {
+    figures = {
         name: {
             "kB_per_s": round(sent(cases[name][2], "custom" if name == "hvd_kernel" else "update"), 1),
-            "main_thread_ms": round(statistics.median(each[0] for each in measured), 2),
-            "cpu_ms": round(statistics.median(each[1] for each in measured), 2),
-            "share_of_a_core": round(PER_S / 1000 * statistics.median(each[1] for each in measured), 4),
+            "main_thread_ms": round(statistics.median(sample[0] for sample in measured), 2),
+            "cpu_ms": round(statistics.median(sample[1] for sample in measured), 2),
+            "share_of_a_core": round(PER_S / 1000 * statistics.median(sample[1] for sample in measured), 4),
         }
         for name, measured in shares.items()
     }
     json.dump(
-        {"ranks": RANKS, "updates_per_s": PER_S, "rounds": ROUNDS, "load": os.getloadavg()[0], **found}, sys.stdout
+        {"ranks": RANKS, "updates_per_s": PER_S, "rounds": ROUNDS, "load": os.getloadavg()[0], **figures}, sys.stdout
     )
     sys.stdout.write("\n")
 

@@ -21,13 +21,13 @@ Row = dict[str, str]
 
 
 def simulate(binary: str) -> list[Row]:
-    """One row per number of ranks, fanout, algorithm and way in which the gradients come."""
+    """Return one row per number of ranks, fanout, algorithm and order in which the gradients arrive."""
     printed = subprocess.run([binary, *map(str, SIZES)], check=True, capture_output=True, text=True).stdout
     return list(csv.DictReader(io.StringIO(printed)))
 
 
 def draw(rows: list[Row], column: str, gradients: str, label: str, path: Path) -> None:
-    """One line per fanout over the number of ranks, and the limit where the column is a step's time."""
+    """Draw a line per fanout over the number of ranks, and the limit if the column is the time of a step."""
     figure, axes = plt.subplots(figsize=(5.2, 3.4))
     for fanout in ("star", "16", "64"):
         chosen = [

@@ -85,7 +85,7 @@ def tools(peers: str) -> list[Tool]:
 
 @dataclass
 class Cell:
-    """What became of one cell; ``ended`` is false where the time limit came first."""
+    """Result of a cell; ``ended`` is false after the time limit."""
 
     ended: bool
     seconds: float
@@ -97,7 +97,7 @@ class Cell:
 
 
 class Kernel:
-    """A kernel of one tool with its ranks; leaves nothing, and says what was left."""
+    """A kernel of one tool with its ranks; reports the processes that it leaves."""
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
@@ -109,8 +109,8 @@ class Kernel:
 
     def __enter__(self) -> Kernel:  # noqa: PYI034
         path = f"{Path(self.tool.python).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"SIDE_BY_SIDE": self.tag, "IPYTHONDIR": self.folder, "PATH": path}
-        self.manager.start_kernel(env={**os.environ, **own}, cwd=self.folder, stderr=subprocess.DEVNULL)
+        env = {"SIDE_BY_SIDE": self.tag, "IPYTHONDIR": self.folder, "PATH": path}
+        self.manager.start_kernel(env={**os.environ, **env}, cwd=self.folder, stderr=subprocess.DEVNULL)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -127,7 +127,7 @@ class Kernel:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> Cell:
-        """Bring the ranks up and have each say its number; what took longest counts."""
+        """Start the ranks and print each number; the slowest counts."""
         began = time.monotonic()
         for code in self.tool.start:
             self.run(code, START_S)
@@ -150,7 +150,7 @@ class Kernel:
             message = self.client.session.deserialize(self.client.session.feed_identities(frames)[1])
             if message["parent_header"].get("msg_id") != identity:
                 continue
-            _take(cell, message, sum(map(len, frames)))
+            _record(cell, message, sum(map(len, frames)))
             if message["msg_type"] == "execute_input" and meanwhile is not None:
                 meanwhile()
             if cell.ended:
@@ -159,30 +159,30 @@ class Kernel:
         return cell
 
     def works(self) -> bool:
-        """Whether every rank answers in the next cell, and has what it had."""
+        """Return whether every rank answers in the next cell and still has its variable."""
         cell = self.on_ranks("print('kept', rank, kept)")
         return cell.ended and all(f"kept {rank} {rank}" in cell.text for rank in range(RANKS))
 
     def keep(self) -> None:
-        """Give every rank something to lose, have it say which process it is, and load what a barrier needs."""
+        """Set a variable on every rank, print the process id of each, and load what a barrier needs."""
         code = f"import os, time\nkept = rank\nopen({self.folder!r} + f'/rank{{rank}}', 'w').write(str(os.getpid()))"
         self.on_ranks(f"{code}\n{self.tool.barrier}")
 
     def pid_of(self, rank: int) -> int:
-        """Process id of a rank, after ``keep``."""
+        """Return the process id of a rank, after ``keep``."""
         return int(Path(self.folder, f"rank{rank}").read_text())
 
     def processes(self) -> list[int]:
-        """Living processes that carry the tag."""
-        found = []
+        """Return the running processes that carry the tag."""
+        processes_of_tag = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"SIDE_BY_SIDE={self.tag}".encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-        return found
+                    processes_of_tag.append(int(folder.name))
+        return processes_of_tag
 
 
-def _take(cell: Cell, message: dict[str, Any], size: int) -> None:
+def _record(cell: Cell, message: dict[str, Any], size: int) -> None:
     content, kind = message["content"], message["msg_type"]
     cell.size += size
     cell.kinds.append(kind)
@@ -206,7 +206,7 @@ def _after(seconds: float, do: Callable[[], None]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def ready(tool: Tool) -> Iterator[Kernel]:
-    """A kernel whose ranks are up and have something to lose."""
+    """Start a kernel whose ranks are up and have variables that can be lost."""
     with Kernel(tool) as kernel:
         kernel.start()
         kernel.keep()
@@ -226,7 +226,7 @@ def _end(cell: Cell) -> str:
 
 
 def start(tool: Tool) -> str:
-    """Situation 1."""
+    """Measure situation 1."""
     with Kernel(tool) as kernel:
         cell = kernel.start()
         if not cell.ended:
@@ -235,14 +235,14 @@ def start(tool: Tool) -> str:
 
 
 def trivial(tool: Tool) -> str:
-    """Situation 2."""
+    """Measure situation 2."""
     with ready(tool) as kernel:
         cells = [kernel.on_ranks("1 + 1") for _ in range(21)]
         return f"{1e3 * statistics.median(cell.seconds for cell in cells):.0f} ms"
 
 
 def raises(tool: Tool) -> str:
-    """Situation 3."""
+    """Measure situation 3."""
     with ready(tool) as kernel:
         cell = kernel.on_ranks(f"if rank == 1: raise ValueError('the culprit')\n{tool.barrier}")
         shown = "the error is shown" if "the culprit" in cell.text else "the error is not shown"
@@ -250,7 +250,7 @@ def raises(tool: Tool) -> str:
 
 
 def interrupt(tool: Tool) -> str:
-    """Situation 4."""
+    """Measure situation 4."""
     with ready(tool) as kernel:
         code = f"import time\nif rank == 0: time.sleep(600)\n{tool.barrier}"
         cell = kernel.on_ranks(code, meanwhile=_after(2.0, kernel.manager.interrupt_kernel))
@@ -259,7 +259,7 @@ def interrupt(tool: Tool) -> str:
 
 
 def kill_rank(tool: Tool) -> str:
-    """Situation 5."""
+    """Measure situation 5."""
     with ready(tool) as kernel:
         os.kill(kernel.pid_of(1), signal.SIGKILL)
         time.sleep(2.0)
@@ -270,7 +270,7 @@ def kill_rank(tool: Tool) -> str:
 
 
 def kill_kernel(tool: Tool) -> str:
-    """Situation 6."""
+    """Measure situation 6."""
     with ready(tool) as kernel:
         before = len(kernel.processes())
         os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
@@ -279,7 +279,7 @@ def kill_kernel(tool: Tool) -> str:
 
 
 def lines(tool: Tool) -> str:
-    """Situation 7."""
+    """Measure situation 7."""
     with ready(tool) as kernel:
         payload = sum(len(f"rank {rank} line {i:05d} ......\n") for rank in range(RANKS) for i in range(800))
         cell = kernel.on_ranks("for i in range(800): print(f'rank {rank} line {i:05d} ......')")
@@ -289,7 +289,7 @@ def lines(tool: Tool) -> str:
 
 
 def nbval(tool: Tool) -> str:
-    """Situation 8."""
+    """Measure situation 8."""
     folder = Path(tempfile.mkdtemp(prefix="side-by-side-"))
     on = tool.on_ranks
     cells = ["# NBVAL_IGNORE_OUTPUT\n" + code if not code.startswith("%%") else code for code in tool.start]
@@ -364,8 +364,8 @@ def main() -> None:
             print(f"{name} {tool.name}: {rows[title][tool.name]}", file=sys.stderr, flush=True)
     print("| situation | " + " | ".join(f"`{tool.name}`" for tool in rivals) + " |")
     print("|---|" + "---|" * len(rivals))
-    for title, found in rows.items():
-        print(f"| {title} | " + " | ".join(found[tool.name] for tool in rivals) + " |")
+    for title, cells in rows.items():
+        print(f"| {title} | " + " | ".join(cells[tool.name] for tool in rivals) + " |")
     print(json.dumps(rows), file=sys.stderr)
 
 

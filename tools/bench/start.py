@@ -13,7 +13,7 @@ PEER_MCA = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --mca pml
 
 
 def ours() -> float:
-    """Seconds until an allreduce has succeeded and every rank has torch."""
+    """Return the seconds until an allreduce has succeeded and every rank has torch."""
     from hvd_kernel.cluster import Session
     from hvd_kernel.processes.cluster_spec import ClusterSpec
 
@@ -28,7 +28,7 @@ def ours() -> float:
 
 
 def peer() -> float:
-    """Seconds until ipyparallel.Cluster(engines="mpi", n=4) has imported torch on every engine."""
+    """Return the seconds until ipyparallel.Cluster(engines="mpi", n=4) has imported torch on every engine."""
     import ipyparallel as ipp
 
     start = time.monotonic()
@@ -44,7 +44,7 @@ def peer() -> float:
 
 
 def main() -> None:
-    """Interleave; report medians and the median of the paired ratios."""
+    """Alternate both; print medians and the median of the paired ratios."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     pairs = [(ours(), peer()) for _ in range(rounds)]
     result = {

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kernel_client import Kernel
+from cell import Kernel
 
 ROUNDS = 9
 SETUP = """%%hvdrun -np 2

@@ -16,26 +16,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import deaths
 import elastic
-import recovery
 import sessions
 
 FIGURES: dict[str, tuple[str, Callable[..., str]]] = {
     "R1": ("a rank killed in an allreduce of 16 MB, until each survivor has the error", deaths.known),
-    "R2": ("a rank stopped, or hung in C code, until the dashboard names it", sessions.named),
+    "R2": ("a rank stopped, or hung in C code, until the dashboard names it", sessions.time_to_name),
     "R3": ("ranks stopped for at most 400 ms during allreduces", deaths.false_deaths),
     "R4": (
         "an idle rank killed, a spare being warm, until an allreduce of all ranks is right again (R5 with it)",
-        recovery.usable_again,
+        sessions.usable_again,
     ),
-    "R8": ("training with a rank killed every 29 s, against the same steps without", recovery.throughput),
+    "R8": ("training with a rank killed every 29 s, against the same steps without", sessions.throughput),
     "R10": ("interrupt in a loop of 64 MB allreduces", sessions.interrupts),
-    "R11": ("kernel killed while ranks wait in a collective (R12 with it)", recovery.orphans),
+    "R11": ("kernel killed while ranks wait in a collective (R12 with it)", sessions.orphans),
     "R20": ("cells one after the other for ten minutes", sessions.ten_minutes),
     "R21": ("memory per cell", sessions.per_cell),
     "R22": ("a flood from every rank", sessions.flood),
     "R27": ("the chaos test, run again and again", sessions.flakes),
-    "R31": ("a rank of an elastic job killed, until the next step with a fresh process in its slot", elastic.killed),
-    "R32": ("the same where the others go on at once, and the fresh process joins later", elastic.killed_and_left),
+    "R31": ("a rank of an elastic job killed, until the next step with a new process in its slot", elastic.killed),
+    "R32": ("the same where the others go on at once, and the new process joins later", elastic.killed_and_left),
     "R33": ("an elastic job of two ranks has a host of two more: the pause of the steps", elastic.grown),
     "R34": ("an elastic job that loses a rank every 30 s, against the same without deaths", elastic.kept),
     "R28": ("listeners on a wildcard address", sessions.listeners),
@@ -43,12 +42,12 @@ FIGURES: dict[str, tuple[str, Callable[..., str]]] = {
 
 
 def main() -> None:
-    """Measure what the command line names, or everything; write rows of a table."""
+    """Measure the figures of the command line, or all; write rows of a table."""
     for chosen in sys.argv[1:] or FIGURES:
         name, _, times = chosen.partition("=")
-        what, measure = FIGURES[name]
+        text, measure = FIGURES[name]
         often = [float(times) if "." in times else int(times)] if times else []
-        sys.stdout.write(f"| {name} | {what} | {measure(*often)} |\n")
+        sys.stdout.write(f"| {name} | {text} | {measure(*often)} |\n")
         sys.stdout.flush()
 
 

@@ -1,8 +1,8 @@
-"""Figures of deaths: how soon every survivor knows of one, and whether a pause is ever taken for one.
+"""Figures of deaths: time until every survivor knows of one, and whether a pause is ever mistaken for one.
 
 Terms.
   rank    a process forked from this one, with our engine, that sums and checks its sums until something ends it
-  word    what a rank says through its pipe: that it sums, and how it ended
+  word    a message of a rank through its pipe: that it sums, and how it ended
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Rank:
-    """A process and the end of its pipe."""
+    """A process and the reading end of its pipe."""
 
     pid: int
     pipe: int
 
     def word(self) -> dict[str, Any]:
-        """Return the next thing it says."""
+        """Return the next message of the rank."""
         ready, _, _ = select.select([self.pipe], [], [], PATIENCE_S)
-        assert ready, f"process {self.pid} has said nothing for {PATIENCE_S:g} s"
+        assert ready, f"process {self.pid} has sent nothing for {PATIENCE_S:g} s"
         line = b""
         while not line.endswith(b"\n"):
             byte = os.read(self.pipe, 1)
-            assert byte, f"process {self.pid} ended without a word"
+            assert byte, f"process {self.pid} exited without a message"
             line += byte
         return json.loads(line)
 
 
 @contextmanager
 def ranks(transport: str, floats: int) -> Iterator[list[Rank]]:
-    """Four of them, in the middle of their sums. Rank 0 hears SIGUSR1: the next sum is the last one."""
+    """Start four ranks that sum; after SIGUSR1 to rank 0 the next sum is the last one."""
     port, started = free_port(), []
     try:
         for number in range(RANKS):
-            mine, theirs = os.pipe()
+            reader, writer = os.pipe()
             pid = os.fork()
             if pid == 0:
-                _be(number, port, transport, floats, theirs)
-            os.close(theirs)
-            started.append(Rank(pid, mine))
+                _be(number, port, transport, floats, writer)
+            os.close(writer)
+            started.append(Rank(pid, reader))
         for rank in started:
             assert rank.word() == {"sums": True}
         yield started
@@ -72,7 +72,7 @@ def ranks(transport: str, floats: int) -> Iterator[list[Rank]]:
 
 
 def _be(rank: int, port: int, transport: str, floats: int, pipe: int) -> None:
-    """Never returns."""
+    """Run a rank in this process; does not return."""
     status = 1
     try:
         os.environ.update(horovod_variables(rank, RANKS, port), HVD_TRANSPORT=transport, HVD_STOP_ABORT="5")
@@ -86,8 +86,8 @@ def _be(rank: int, port: int, transport: str, floats: int, pipe: int) -> None:
 
 
 def _sum(rank: int, floats: int, words: Any) -> None:
-    asked: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, _frame: asked.append(number))
+    signals: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _frame: signals.append(number))
     session.init()
     values = np.full(floats, rank + 1, np.float32)
     rounds = last = 0
@@ -95,22 +95,22 @@ def _sum(rank: int, floats: int, words: Any) -> None:
         while not last:
             total = ops.allreduce(values, name="sum", op=ops.Sum)
             assert total.min() == total.max() == RANKS * (RANKS + 1) // 2, "a wrong sum"
-            last = ops.allreduce(np.array([len(asked) if rank == 0 else 0]), name="last", op=ops.Sum).item()
+            last = ops.allreduce(np.array([len(signals) if rank == 0 else 0]), name="last", op=ops.Sum).item()
             rounds += 1
             if rounds == 1:
                 words.write(json.dumps({"sums": True}) + "\n")
         words.write(json.dumps({"rounds": rounds}) + "\n")
     except errors.HorovodInternalError as error:
-        heard = time.monotonic()
+        received = time.monotonic()
         words.write(
-            json.dumps({"at": heard, "kind": type(error).__name__, "rank": error.rank, "text": str(error)}) + "\n"
+            json.dumps({"at": received, "kind": type(error).__name__, "rank": error.rank, "text": str(error)}) + "\n"
         )
 
 
 def known(kills: int = 200) -> str:
-    """R1: SIGKILL at a random moment of an allreduce, every rank and both transports in turn; survivors' own clocks."""
+    """Measure R1: SIGKILL at a random moment of an allreduce, every rank and both transports in turn, by the survivors' clocks."""
     chance = random.Random(1)
-    each: list[float] = []
+    times_ms: list[float] = []
     for number in range(kills):
         victim = number % RANKS
         with ranks(("shm", "tcp")[number // RANKS % 2], FLOATS) as four:
@@ -120,18 +120,18 @@ def known(kills: int = 200) -> str:
             for survivor in (rank for place, rank in enumerate(four) if place != victim):
                 word = survivor.word()
                 assert (word["kind"], word["rank"]) == ("RankDied", victim), (victim, four, word)
-                each.append(1000 * (word["at"] - began))
-    ordered = sorted(each)
+                times_ms.append(1000 * (word["at"] - began))
+    ordered = sorted(times_ms)
     high = ordered[round(0.99 * (len(ordered) - 1))]
     middle = ordered[len(ordered) // 2]
     return (
         f"p50 {middle:.1f} ms, p99 {high:.1f} ms, worst {ordered[-1]:.1f} ms, "
-        f"{kills} kills, {len(ordered)} survivors, all told who"
+        f"{kills} kills, {len(ordered)} survivors, all named the rank"
     )
 
 
 def false_deaths(pauses: int = 1000) -> str:
-    """R3: SIGSTOP of a random rank for 10 to 400 ms, again and again, under sums that are checked."""
+    """Measure R3: SIGSTOP of a random rank for 10 to 400 ms, repeatedly, during sums that are checked."""
     chance = random.Random(3)
     rounds = 0
     for number, transport in enumerate(("shm", "tcp")):

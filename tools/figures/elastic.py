@@ -1,4 +1,4 @@
-"""Figures of elastic jobs: a rank killed, until the others' next step; what is left of the steps; the pause when ranks join."""
+"""Figures of elastic jobs: time from a kill to the others' next step, steps that remain, pause when ranks join."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import shared
+import sessions
 from hvdtest.elastic_soak import Soak
 
-_AT_ONCE = 2  # kills of one job, before the other kind has its turn
+_AT_ONCE = 2  # kills of a job before the other kind
 _IMPORTS = "import torch, hvd_kernel.torch, torch._dynamo"
 
 
@@ -25,9 +25,9 @@ def _times(kinds: dict[str, float], faults: int, cooldown: str, spares: int = 0)
 
 
 def killed(times: int = 20) -> str:
-    """Until the next step of the new generation, in which a cold process, or a spare, has the slot of the killed one.
+    """Measure the time to the next step of the new generation, in which a cold process or a spare has the killed rank's slot.
 
-    In turn, with what Python and the imports take alone.
+    Alternates with the time of Python and the imports alone.
     """
     cold: list[float] = []
     warm: list[float] = []
@@ -38,26 +38,26 @@ def killed(times: int = 20) -> str:
         begun = time.monotonic()
         subprocess.run([sys.executable, "-P", "-c", _IMPORTS], check=True)
         alone.append(time.monotonic() - begun)
-    told = {"cold": cold, "with a spare": warm, "Python and imports alone": alone}
-    return "; ".join(f"{name} {shared.spread(each)}" for name, each in told.items())
+    series = {"cold": cold, "with a spare": warm, "Python and imports alone": alone}
+    return "; ".join(f"{name} {sessions.spread(seconds)}" for name, seconds in series.items())
 
 
 def killed_and_left(times: int = 20) -> str:
-    """The same where the others go on without it, and a fresh process joins a second later; and that pause."""
-    found, grown = _times({"kill": 1.0}, times, "1 1")
-    return f"{shared.spread(found)}; pause when the fresh process joins {shared.spread(grown)}"
+    """Measure the same if the others continue without it and a new process joins a second later; and that pause."""
+    after_kill, grown = _times({"kill": 1.0}, times, "1 1")
+    return f"{sessions.spread(after_kill)}; pause when the fresh process joins {sessions.spread(grown)}"
 
 
 def kept(minutes: float = 5.0, every_s: float = 30.0) -> str:
-    """Steps of a job that loses a rank every so many seconds, against the same job without deaths before and after.
+    """Measure the steps of a job that loses a rank every ``every_s`` seconds, against the same job without deaths.
 
-    So many minutes with deaths and as many without, in two turns, for each way to replace a rank: by a spare, by a new
+    ``minutes`` with deaths and as many without, in two turns, for each strategy to replace a rank: by a spare, by a new
     process for which the others wait, by one that joins later.
     """
     laps = max(1, round(60 * minutes / every_s / 2))
     kills = [*[False] * (laps // 2), *[True] * laps, *[False] * laps, *[True] * laps, *[False] * (laps - laps // 2)]
     ways = {"with a spare": ("", 1), "cold": ("", 0), "the others go on": ("1 1", 0)}
-    told = []
+    sentences = []
     for name, (cooldown, spares) in ways.items():
         with tempfile.TemporaryDirectory() as folder:
             soak = Soak(Path(folder), 7, cooldown=cooldown, spares=spares, warm=spares > 0)
@@ -65,15 +65,15 @@ def kept(minutes: float = 5.0, every_s: float = 30.0) -> str:
             assert result.is_good, result.summary()
         per_s = steps[False] / (2 * laps * every_s)
         ranks = ", ".join(f"{size}: {count}" for size, count in sorted(result.sizes.items()))
-        told.append(
+        sentences.append(
             f"{name} {steps[True] / steps[False]:.1%} of {per_s:.1f} steps/s, {2 * laps} kills; "
-            f"{shared.spread(result.after_kill_s)}; steps by ranks {ranks}"
+            f"{sessions.spread(result.after_kill_s)}; steps by ranks {ranks}"
         )
-    return ". ".join(told)
+    return ". ".join(sentences)
 
 
 def grown(times: int = 20) -> str:
-    """The pause of the steps when two ranks become four."""
+    """Measure the pause of the steps when two ranks become four."""
     two, four = {"localhost": 2}, {"localhost": 2, "127.0.0.1": 2}
     with tempfile.TemporaryDirectory() as folder:
-        return shared.spread(Soak(Path(folder), 7, hosts=two).move(two, *[four, two] * times).growth_s)
+        return sessions.spread(Soak(Path(folder), 7, hosts=two).move(two, *[four, two] * times).growth_s)

@@ -1,4 +1,4 @@
-"""Bounds of the table that side_by_side.py measures on a GPU: which of its rows miss them. Pure.
+"""Bounds of the table that side_by_side.py measures on a GPU, and the rows that miss them. Pure.
 
 Terms.
   limit  the time that an allreduce's traffic takes at the speed at which the device copies within itself (measure.py)
@@ -29,9 +29,9 @@ NOISE = 1.02
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: what, by how many ranks, as clients of MPS or in time slices, which way."""
+    """A measurement: task, number of ranks, MPS clients or time slices, and variant."""
 
-    what: str
+    task: str
     ranks: int
     mps: bool
     way: str
@@ -40,13 +40,13 @@ class Row:
 
     @property
     def share(self) -> float:
-        """How much of the limit it reaches."""
+        """Return the share of the limit that the row reaches."""
         return self.limit_ms / self.ms
 
     def __str__(self) -> str:
-        """As a row of a Markdown table."""
+        """Return the row of a Markdown table."""
         share = f"{100 * self.share:.0f} %" if self.limit_ms else ""
-        return f"| {self.what} | {self.ranks} | {'yes' if self.mps else 'no'} | {self.way} | {self.ms:.3g} | {share} |"
+        return f"| {self.task} | {self.ranks} | {'yes' if self.mps else 'no'} | {self.way} | {self.ms:.3g} | {share} |"
 
 
 HEAD = "| what | ranks | MPS | way | ms | of the limit |\n| --- | --- | --- | --- | --- | --- |"
@@ -57,36 +57,36 @@ def misses(rows: Sequence[Row]) -> list[str]:
     return [*_slow_rings(rows), *_slow_steps(rows), *_beaten(rows)]
 
 
-def unmeasured(rows: Iterable[Row], wanted: Iterable[tuple[str, int, bool, str]]) -> list[str]:
+def unmeasured(rows: Iterable[Row], expected: Iterable[tuple[str, int, bool, str]]) -> list[str]:
     """Return a sentence on each row that should be there."""
-    there = {(row.what, row.ranks, row.mps, row.way) for row in rows}
-    return [f"{_named(*each[:3])}: {each[3]} was not measured" for each in wanted if each not in there]
+    measured = {(row.task, row.ranks, row.mps, row.way) for row in rows}
+    return [f"{_label(*key[:3])}: {key[3]} was not measured" for key in expected if key not in measured]
 
 
 def _slow_rings(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.mps and row.limit_ms and row.share < LEAST_SHARE:
-            where = _named(row.what, row.ranks, row.mps)
+            where = _label(row.task, row.ranks, row.mps)
             yield f"{where}: {row.way} reaches {100 * row.share:.0f} % of the limit, not {100 * LEAST_SHARE:.0f} %"
 
 
 def _slow_steps(rows: Sequence[Row]) -> Iterator[str]:
-    times = {(row.what, row.ranks, row.mps, row.way): row.ms for row in rows}
+    times = {(row.task, row.ranks, row.mps, row.way): row.ms for row in rows}
     for key, most in MOST.items():
         step, alone = times.get((*key, DEFAULT)), times.get((*key, NONE))
         if step is not None and alone is not None and step > most * alone:
-            yield f"{_named(*key)}: a step takes {step / alone:.2f} times as long as without reduction, not {most:.2f}"
+            yield f"{_label(*key)}: a step takes {step / alone:.2f} times as long as without reduction, not {most:.2f}"
 
 
 def _beaten(rows: Sequence[Row]) -> Iterator[str]:
-    times = {(row.what, row.ranks, row.mps, row.way): row.ms for row in rows}
+    times = {(row.task, row.ranks, row.mps, row.way): row.ms for row in rows}
     for row in rows:
-        if row.way == DEFAULT and row.what in {GPT2, RESNET}:
+        if row.way == DEFAULT and row.task in {GPT2, RESNET}:
             for peer in PEERS:
-                theirs = times.get((row.what, row.ranks, row.mps, peer))
-                if theirs is not None and row.ms >= theirs * (NOISE if row.what == GPT2 else 1.0):
-                    yield f"{_named(row.what, row.ranks, row.mps)}: {peer} takes {theirs:.3g} ms, the default {row.ms:.3g}"
+                peer_ms = times.get((row.task, row.ranks, row.mps, peer))
+                if peer_ms is not None and row.ms >= peer_ms * (NOISE if row.task == GPT2 else 1.0):
+                    yield f"{_label(row.task, row.ranks, row.mps)}: {peer} takes {peer_ms:.3g} ms, the default {row.ms:.3g}"
 
 
-def _named(what: str, ranks: int, mps: bool) -> str:
-    return f"{what}, {ranks} ranks, {'with' if mps else 'without'} MPS"
+def _label(task: str, ranks: int, mps: bool) -> str:
+    return f"{task}, {ranks} ranks, {'with' if mps else 'without'} MPS"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ranks import said
+from ranks import output_of
 
 RANKS, SIZE, ROUNDS = 2, 1 << 26, 8
 COUNT = SIZE // 4
@@ -25,7 +25,7 @@ MARK = "row:"
 
 
 class Way(NamedTuple):
-    """How a rank sums arrays of a library."""
+    """Function with which a rank sums arrays of a library."""
 
     hvd: Any  # the library's Horovod API, initialised
     full: Callable[[float], Any]  # an array on the device
@@ -96,14 +96,14 @@ def rank_main(name: str) -> None:
 
 
 def row(name: str) -> str:
-    """Have ranks sum in that way; return its row."""
+    """Run the sums on ranks; return the row."""
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **WAYS[name][1]}
-    lines = said(RANKS, ["--gpus", "0"], [__file__, "rank", name], env, GIVEN_S).splitlines()
-    found = [line.partition(MARK)[2].split(":") for line in lines if MARK in line]
-    if len(found) != RANKS:
-        return f"| {name} | FAILED: {len(found)} of {RANKS} ranks came to their end | |"
-    right = all(each[0] == "True" for each in found)
-    return f"| {name} | {'right' if right else 'WRONG'} | {max(float(each[1]) for each in found):.3g} |"
+    lines = output_of(RANKS, ["--gpus", "0"], [__file__, "rank", name], env, GIVEN_S).splitlines()
+    results = [line.partition(MARK)[2].split(":") for line in lines if MARK in line]
+    if len(results) != RANKS:
+        return f"| {name} | FAILED: {len(results)} of {RANKS} ranks came to their end | |"
+    right = all(result[0] == "True" for result in results)
+    return f"| {name} | {'right' if right else 'WRONG'} | {max(float(result[1]) for result in results):.3g} |"
 
 
 def main() -> int:
@@ -114,9 +114,9 @@ def main() -> int:
     )
     failed = 0
     for name in WAYS:
-        told = row(name)
-        failed += "| right |" not in told
-        print(told, flush=True)
+        text = row(name)
+        failed += "| right |" not in text
+        print(text, flush=True)
     return int(failed > 0)
 
 

@@ -36,7 +36,7 @@ GIVEN_S = 45
 
 
 def copy_speed() -> float:
-    """Bytes read and written per second."""
+    """Return the bytes read and written per second."""
     import torch
 
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
@@ -53,7 +53,7 @@ def copy_speed() -> float:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """One call to its end on the device, begun by all ranks together."""
+    """Return the seconds of one call until it is complete on the device, begun by all ranks together."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -67,7 +67,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def sizes(way: str, copy: float) -> None:
-    """One row for each size."""
+    """Print one row for each size."""
     import torch
     import torch.distributed as dist
     from hvdtest.gpu import device
@@ -147,7 +147,7 @@ def ranks(n: int, way: str, copy: float, devices: int) -> None:
 
 
 def threads(copy: float) -> None:
-    """Ranks as threads of one process, whose table ends where they fail or hang."""
+    """Run ranks as threads of one process; the table ends if they fail or hang."""
     command = [sys.executable, "-P", str(Path(__file__).with_name("threads.py")), str(copy)]
     # By default streams of a context share 8 queues, and what spins in one would hold up what it waits for.
     env = os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
@@ -161,9 +161,9 @@ def threads(copy: float) -> None:
 
 
 def main() -> None:
-    """The copy, the table of sizes for 2 and 4 ranks in every way; ranks as threads."""
-    asked = [sys.executable, "-P", __file__, "copy"]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False)
+    """Print the copy speed, the table of sizes for 2 and 4 ranks with every path, and ranks as threads."""
+    command = [sys.executable, "-P", __file__, "copy"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(done.returncode)
     copy, devices = map(float, done.stdout.split())

@@ -1,4 +1,4 @@
-"""MPS clients and a fatal fault: what becomes of the others when one fails on the device, or is killed there. Markdown.
+"""MPS clients and a fatal fault: the effect on the others when one fails on the device, or is killed there. Markdown.
 
 Each case has its own private daemon, a bystander that computes all the time, and a client that fails; then a fresh client.
 
@@ -57,17 +57,19 @@ def _ready(client: subprocess.Popen[str]) -> bool:
     return any(line.strip() == "ready" for line in client.stdout)
 
 
-def _ended(client: subprocess.Popen[str]) -> str:
+def _wait_end(client: subprocess.Popen[str]) -> str:
     """Return how it ended and its first line that tells why, or that it never did."""
     assert client.stdout is not None
     late = threading.Timer(GIVEN_S, client.kill)
     late.start()
-    said = client.stdout.read()  # not communicate(), which misses what was read ahead with the lines before
+    output = client.stdout.read()  # not communicate(), which misses what was read ahead with the lines before
     client.wait()
     if late.finished.is_set():
         return f"hung for {GIVEN_S:.0f} s; killed"
     late.cancel()
-    lines = [line for line in said.splitlines() if "rror" in line or "well" in line] or said.splitlines() or ["nothing"]
+    lines = (
+        [line for line in output.splitlines() if "rror" in line or "well" in line] or output.splitlines() or ["nothing"]
+    )
     return f"status {client.returncode}: {lines[0][:110]}"
 
 
@@ -75,35 +77,35 @@ def case(name: str, code: str) -> str:
     """Return its row."""
     from hvd_kernel.processes.mps.daemon import PrivateDaemon
 
-    said: list[str] = []
-    daemon = PrivateDaemon(said.append)
+    outputs: list[str] = []
+    daemon = PrivateDaemon(outputs.append)
     try:
-        found = daemon.variables(2, dict(os.environ))
-        if not found:
-            return f"| {name} | no daemon: {' '.join(said)} | | |"
-        bystander = _client(BYSTANDER, {**os.environ, **found}, str(COMPUTES))
+        env = daemon.variables(2, dict(os.environ))
+        if not env:
+            return f"| {name} | no daemon: {' '.join(outputs)} | | |"
+        bystander = _client(BYSTANDER, {**os.environ, **env}, str(COMPUTES))
         is_ready = _ready(bystander)
-        faulty = _client(CLIENT + code, {**os.environ, **found})
+        faulty = _client(CLIENT + code, {**os.environ, **env})
         if not (is_ready and _ready(faulty)):
-            return f"| {name} | not ready: {_ended(faulty)} | {_ended(bystander)} | |"
+            return f"| {name} | not ready: {_wait_end(faulty)} | {_wait_end(bystander)} | |"
         if name.startswith("SIGKILL"):
             assert faulty.stdout is not None
             faulty.stdout.readline()
             time.sleep(0.5)  # it is in the kernel: nothing says so
             faulty.kill()
-        mine = _ended(faulty)
-        theirs = _ended(bystander)
+        faulty_end = _wait_end(faulty)
+        bystander_end = _wait_end(bystander)
         began = time.monotonic()
-        found = daemon.variables(2, dict(os.environ))
-        fresh = _client(BYSTANDER, {**os.environ, **found}, "2")
+        env = daemon.variables(2, dict(os.environ))
+        fresh = _client(BYSTANDER, {**os.environ, **env}, "2")
         its = (
-            f"{_ended(fresh)}, after {time.monotonic() - began:.1f} s"
+            f"{_wait_end(fresh)}, after {time.monotonic() - began:.1f} s"
             if _ready(fresh)
-            else f"not ready: {_ended(fresh)}"
+            else f"not ready: {_wait_end(fresh)}"
         )
     finally:
         daemon.close()
-    return f"| {name} | {mine} | {theirs} | {its} {' '.join(said)} |"
+    return f"| {name} | {faulty_end} | {bystander_end} | {its} {' '.join(outputs)} |"
 
 
 def main() -> None:

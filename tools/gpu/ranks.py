@@ -1,4 +1,4 @@
-"""hvdrun for what is measured on a GPU: starts a program on ranks, and gives back what it said, within its time."""
+"""Start a program on ranks with hvdrun for a measurement on a GPU, within its time, and return its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 
-def said(ranks: int, options: Sequence[str], program: Sequence[str], env: Mapping[str, str], seconds: float) -> str:
+def output_of(
+    ranks: int, options: Sequence[str], program: Sequence[str], env: Mapping[str, str], seconds: float
+) -> str:
     """Return what the ranks of a Python program say on stdout; stderr is ours. That it was cut short is said there."""
     hvdrun = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(ranks), *options]
     command = [*hvdrun, sys.executable, "-P", *program]

@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests"), str(ROOT / "notebooks" / "scripts")]
 
 from bounds import CYCLE, DDP, DEFAULT, GPT2, HEAD, NONE, ONE_GROUP, RESNET, STAGED, Row, misses, unmeasured
-from ranks import said
+from ranks import output_of
 
 SIZES = {"64 KiB": 1 << 16, "256 MiB": 1 << 28}
 TINY = {"4 KiB": 1 << 12}
@@ -33,7 +33,7 @@ SMALL = "allreduces of 4 KiB, one after another"
 RING, SHARED, GLOO = "ring", "ring, in shared buckets", "Gloo"
 STEPS = (NONE, DEFAULT, ONE_GROUP, DDP, CYCLE, STAGED)
 VARIABLES = {CYCLE: {"HOROVOD_CYCLE_TIME": "5"}, STAGED: {"HVD_GPU": "staged"}}
-GIVEN_S = {2: 55, 4: 75}  # a group of so many ranks
+GIVEN_S = {2: 55, 4: 75}  # seconds by number of ranks
 TINY_S = 300
 MARK = "row:"  # begins a line that is a row
 
@@ -49,7 +49,7 @@ def wanted(ranks: int, mps: bool) -> list[tuple[str, int, bool, str]]:
 
 
 class Rank:
-    """What a rank measures with: its device, the process group of its peer, and where its rows go."""
+    """Context of a rank: its device, the process group of its peer, and the output of its rows."""
 
     def __init__(self, *, mps: bool, tiny: bool) -> None:
         import torch
@@ -72,13 +72,13 @@ class Rank:
         meeting = hvd.broadcast_object(_meeting(), root_rank=0)
         dist.init_process_group("gloo", init_method=meeting, rank=hvd.rank(), world_size=hvd.size())
 
-    def row(self, what: str, way: str, seconds: float, limit_s: float = 0.0) -> None:
+    def row(self, task: str, way: str, seconds: float, limit_s: float = 0.0) -> None:
         if self.hvd.rank() == 0:
-            told = [what, self.hvd.size(), self.mps, way, 1e3 * seconds, 1e3 * limit_s]
-            print(MARK + json.dumps(told), flush=True)
+            fields = [task, self.hvd.size(), self.mps, way, 1e3 * seconds, 1e3 * limit_s]
+            print(MARK + json.dumps(fields), flush=True)
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """One call to its end on the device, begun by all ranks together."""
+        """Return the seconds of one call until it is complete on the device, begun by all ranks together."""
         self.wait()
         self.hvd.barrier()
         begin = time.perf_counter()
@@ -130,7 +130,7 @@ class Rank:
         rounds = 3 if self.tiny else 12
         taken = [{way: self.seconds(call) for way, call in calls.items()} for _ in range(rounds)][2:]
         for way in calls:
-            self.row(model, way, statistics.median(each[way] for each in taken))
+            self.row(model, way, statistics.median(step[way] for step in taken))
         calls.clear()
         for way, variables in VARIABLES.items():
             with self._variables(variables):
@@ -142,7 +142,7 @@ class Rank:
 
     @contextmanager
     def _variables(self, more: dict[str, str]) -> Iterator[None]:
-        """Initialise again with other settings, and without them in the end."""
+        """Initialise with other settings, and without them at the end."""
         before = dict(os.environ)
         for now in (more, None):
             self.hvd.shutdown()
@@ -169,7 +169,7 @@ class Rank:
         return one
 
     def gpt2(self) -> tuple[Any, Callable[[Any], Any]]:
-        """A model of GPT-2 small's size, and the loss of a batch."""
+        """Return a model of GPT-2 small's size, and the loss of a batch."""
         nn, width, depth, words, length = self.torch.nn, *((32, 1, 64, 8) if self.tiny else (768, 12, 50257, 512))
         layer = nn.TransformerEncoderLayer(
             width, width // 16, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
@@ -182,7 +182,7 @@ class Rank:
         return net, lambda run: nn.functional.cross_entropy(run(tokens).flatten(0, 1).float(), tokens.flatten())
 
     def resnet(self) -> tuple[Any, Callable[[Any], Any]]:
-        """ResNet-50, and the loss of a batch."""
+        """Return ResNet-50, and the loss of a batch."""
         from resnet50_synthetic import resnet
 
         size, batch = (32, 2) if self.tiny else (224, 32)
@@ -220,15 +220,15 @@ def rank_main(*, mps: bool, tiny: bool) -> None:
 
 
 def group(ranks: int, *, mps: bool, tiny: bool) -> list[Row]:
-    """Have a group of ranks measure in its time; what they say besides goes to stderr."""
+    """Run the measurements of a group of ranks; other output goes to stderr."""
     late = TINY_S if tiny else GIVEN_S[ranks]
     words = ["--mps" if mps else "--no-mps", *([] if tiny else ["--gpus", "0"]), "--start-timeout", str(late)]
-    own = [__file__, "rank", "mps" if mps else "slices", "tiny" if tiny else "whole"]
+    program = [__file__, "rank", "mps" if mps else "slices", "tiny" if tiny else "whole"]
     rows: list[Row] = []
-    for line in said(ranks, words, own, {"GLOO_SOCKET_IFNAME": "lo"}, late).splitlines():
-        _, there, told = line.partition(MARK)
-        rows += [Row(*json.loads(told))] if there else []
-        print(rows[-1] if there else line, flush=True, file=sys.stdout if there else sys.stderr)
+    for line in output_of(ranks, words, program, {"GLOO_SOCKET_IFNAME": "lo"}, late).splitlines():
+        _, mark, text = line.partition(MARK)
+        rows += [Row(*json.loads(text))] if mark else []
+        print(rows[-1] if mark else line, flush=True, file=sys.stdout if mark else sys.stderr)
     return rows
 
 
@@ -239,7 +239,7 @@ def main(*, tiny: bool) -> int:
     rows = [row for ranks, mps in groups for row in group(ranks, mps=mps, tiny=tiny)]
     expected = [row for ranks, mps in groups for row in wanted(ranks, mps) if not tiny or row[0] in {GPT2, RESNET}]
     wrong = [*unmeasured(rows, expected), *([] if tiny else misses(rows))]
-    print("\n" + "\n".join(f"- MISSED: {each}" for each in wrong), flush=True)
+    print("\n" + "\n".join(f"- MISSED: {miss}" for miss in wrong), flush=True)
     return 1 if wrong else 0
 
 

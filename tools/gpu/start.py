@@ -58,7 +58,7 @@ def main(rounds: int) -> int:
     )
     ratios = {}
     for phase in (READY, FIRST):
-        cpu, gpu = (statistics.median(each[phase] for each in taken[kind]) for kind in KINDS)
+        cpu, gpu = (statistics.median(times[phase] for times in taken[kind]) for kind in KINDS)
         ratios[phase] = gpu / cpu
         print(f"| {phase} | {cpu:.2f} | {gpu:.2f} | {gpu / cpu:.2f} |")
     missed = ratios[READY] > MOST

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process on one device, where their kernels run at the same time: what the ring reaches there. Markdown.
+"""Ranks as threads of one process on one device, where their kernels run at the same time: speed of the ring. Markdown.
 
 Terms.
   slices      the ring as it is for any memory: pack, fold, unpack, each rank in the order of its stream
@@ -36,7 +36,7 @@ FLOAT32 = DTYPES["float32"]
 
 
 class Device(Protocol):
-    """What a rank has of its device: a stream of its own, and memory."""
+    """Resources of a rank on its device: a stream of its own, and memory."""
 
     stream: int
 
@@ -67,17 +67,17 @@ class Cuda:
 
 def took(n: int, sizes: list[int], make: Callable[[], Device], options: dict[str, str]) -> dict[tuple[str, int], float]:
     """Return the seconds of one allreduce, by way and bytes: the median of rounds of several that follow one another."""
-    found: dict[tuple[str, int], float] = {}
+    times: dict[tuple[str, int], float] = {}
     for form, ways in FORMS.items():
-        found |= _took(n, sizes, make, {"gpu_ring": form, **options}, ways)
-    return found
+        times |= _took(n, sizes, make, {"gpu_ring": form, **options}, ways)
+    return times
 
 
 def _took(
     n: int, sizes: list[int], make: Callable[[], Device], options: dict[str, str], ways: tuple[str, ...]
 ) -> dict[tuple[str, int], float]:
     hub, together = LocalHub(n), threading.Barrier(n, timeout=120)
-    found: dict[tuple[str, int], float] = {}
+    times: dict[tuple[str, int], float] = {}
     errors: list[BaseException] = []
 
     def rank(number: int) -> None:
@@ -89,7 +89,7 @@ def _took(
                     begin = _place(engine, device, way, size)
                     seconds = _one(engine, device, f"{way}.{size}", begin, size, together)
                     if number == 0:
-                        found[way, size] = seconds
+                        times[way, size] = seconds
             together.wait()
             engine.shutdown()
         except BaseException as error:
@@ -103,7 +103,7 @@ def _took(
         thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
-    return found
+    return times
 
 
 def _place(engine: Engine, device: Device, way: str, size: int) -> Any:
@@ -141,10 +141,10 @@ def main(copy: float) -> None:
     print("\n| ranks as threads | size | way | ms | busbw GB/s | of the limit |", flush=True)
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for n in (2, 4):
-        found = took(n, list(SIZES.values()), Cuda, {})
+        times = took(n, list(SIZES.values()), Cuda, {})
         for label, size in SIZES.items():
             for way, moved in MOVED.items():
-                seconds = found[way, size]
+                seconds = times[way, size]
                 busbw = 2 * (n - 1) / n * size / seconds / 1e9
                 share = f"{100 * moved(n) * size / copy / seconds:.0f} %" if size >= BEYOND_L2 else ""
                 print(f"| {n} | {label} | {way} | {1e3 * seconds:.3f} | {busbw:.2f} | {share} |", flush=True)

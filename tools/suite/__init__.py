@@ -1,1 +1,1 @@
-"""Test tiers and shards: runs them, holds them to tests/budget.toml, and says which test hangs where."""
+"""Test tiers and shards: run them, check them against tests/budget.toml, and report which test hangs where."""

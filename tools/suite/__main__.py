@@ -17,20 +17,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from suite import budget, calm, changes, machine, phases, run
+from suite import budget, calm, phases, run
 
 CI_S = 3600
 
 
 def default(only: list[str], setup: list[budget.Folder]) -> int:
-    """The default tier, behind what the setup took."""
+    """Run the default tier; its time includes the setup."""
     held, began = budget.read(), time.monotonic() - sum(folder.seconds for folder in setup)
     folders = setup + run.run(phases.default_tier(only))
     return run.finish(folders, held.default, time.monotonic() - began)
 
 
 def shard(name: str) -> int:
-    """One shard."""
+    """Run a shard."""
     held = budget.read()
     if name not in held.shards:
         sys.exit(f"suite: there is no shard {name!r}: choose one of {', '.join([*held.shards, 'calm'])}")
@@ -42,21 +42,21 @@ def _shard(chosen: budget.Shard) -> int:
         subprocess.run(["bash", ".ci/extras", ",".join(chosen.extras)], check=True)
     for word in chosen.system:
         subprocess.run(["bash", ".ci/system", word], check=True)
-    began, wanted = time.monotonic(), sum(chosen.seconds.values())
+    began, budget_s = time.monotonic(), sum(chosen.seconds.values())
     status = run.finish(
         run.run(phases.shard(chosen), run.RESULTS / chosen.name.replace("/", "-"), {"HVDTEST_TIER": "all"}), None
     )
     took = time.monotonic() - began
-    run.say(f"shard {chosen.name}: {took:.0f} s, budget {wanted:.0f} s")
-    return status or int(took > budget.FACTOR * machine.slowness(machine.measured()) * wanted)
+    run.announce(f"shard {chosen.name}: {took:.0f} s, budget {budget_s:.0f} s")
+    return status or int(took > budget.FACTOR * budget.slowness(budget.machine_seconds()) * budget_s)
 
 
 def changed() -> int:
-    """The developer's loop."""
+    """Run lint and the tests of what differs from HEAD."""
     held = budget.read()
     base = os.environ.get("BASE", "HEAD")
-    files = changes.changed_files(base)
-    paths = changes.tests_of(files, held)
+    files = phases.changed_files(base)
+    paths = phases.tests_of(files, held)
     chosen = [phases.Phase("lint", ("bash", ".ci/lint"))]
     rooms = sorted({path for path in paths if path.startswith("native/")})
     if rooms:
@@ -72,25 +72,25 @@ def changed() -> int:
 
 
 def ci() -> int:
-    """What .ci/run does."""
+    """Run the default tier, then the shards of the change while time is left."""
     setup = run.setup()
     began = time.monotonic() - sum(folder.seconds for folder in setup)
     status = default([], setup)
     if status:
         return status
     held = budget.read()
-    for name in changes.shards_of(changes.changed_files(os.environ.get("BASE") or changes.base()), held):
+    for name in phases.shards_of(phases.changed_files(os.environ.get("BASE") or phases.base()), held):
         for part in budget.parts(held.shards[name]):
-            left, wanted = CI_S - (time.monotonic() - began), sum(part.seconds.values())
-            if wanted > left:
-                run.say(f"\n{part.name} does not run: it may take {wanted:.0f} s, and {left:.0f} s are left")
+            left, needed = CI_S - (time.monotonic() - began), sum(part.seconds.values())
+            if needed > left:
+                run.announce(f"\n{part.name} does not run: it may take {needed:.0f} s, and {left:.0f} s are left")
                 continue
             status |= _shard(part)
     return status
 
 
 def main() -> int:
-    """Do what the command line says; the exit status."""
+    """Run the command of the command line; return the exit status."""
     match sys.argv[1:]:
         case ["default", *only]:
             return default(only, run.setup())

@@ -14,20 +14,20 @@ from typing import Any
 from suite.budget import SLOWEST, Folder
 
 MARGIN_S = 120
-"""What pytest needs, at most, to fail a test whose limit is over."""
+"""Longest time that pytest needs to fail a test after its limit."""
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    """Whole lines only: a process that was killed may have left half of one."""
+    """Return the entries of a record; an incomplete last line of a killed process is ignored."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def folder_of(name: str, found: list[dict[str, Any]]) -> Folder:
-    """One folder of pytest, its seconds those of its tests (the runner puts the whole time there)."""
+def folder_of(name: str, entries: list[dict[str, Any]]) -> Folder:
+    """Return the result of a folder of pytest, with the sum of the tests' seconds (the runner sets the total time)."""
     folder = Folder(name)
-    ended = {line["test"]: line for line in found if "test" in line}
+    ended = {line["test"]: line for line in entries if "test" in line}
     for test, line in ended.items():
         outcome = line["outcome"]
         folder.passed += outcome == "passed"
@@ -39,10 +39,10 @@ def folder_of(name: str, found: list[dict[str, Any]]) -> Folder:
     return folder
 
 
-def native_folders(found: list[dict[str, Any]]) -> list[Folder]:
-    """Native rooms, each the sum of the kinds of builds that it ran in."""
+def native_folders(entries: list[dict[str, Any]]) -> list[Folder]:
+    """Return the results of native rooms, each the sum over the kinds of builds."""
     rooms: dict[str, Folder] = {}
-    for line in found:
+    for line in entries:
         room = rooms.setdefault(line["folder"], Folder(line["folder"]))
         room.seconds += line["seconds"]
         room.failed += line["failed"]
@@ -51,13 +51,13 @@ def native_folders(found: list[dict[str, Any]]) -> list[Folder]:
     return list(rooms.values())
 
 
-def begun_not_ended(found: list[dict[str, Any]]) -> list[str]:
-    """The tests in which a run stopped: one, or one for each of pytest-xdist's processes."""
-    ended = {line["test"] for line in found if "test" in line}
-    return list(dict.fromkeys(line["begins"] for line in found if "begins" in line and line["begins"] not in ended))
+def begun_not_ended(entries: list[dict[str, Any]]) -> list[str]:
+    """Return the tests that were running when the record ends: at most one per process of pytest-xdist."""
+    ended = {line["test"] for line in entries if "test" in line}
+    return list(dict.fromkeys(line["begins"] for line in entries if "begins" in line and line["begins"] not in ended))
 
 
-def patience(found: list[dict[str, Any]], silent: float) -> float:
-    """How many seconds a run may be silent: longer where a test that is at work has a longer limit of its own."""
-    at_work = set(begun_not_ended(found))
-    return max([silent, *(line["may_take"] + MARGIN_S for line in found if line.get("which") in at_work)])
+def patience(entries: list[dict[str, Any]], silent: float) -> float:
+    """Return the seconds that a run may be silent: more if a running test has a longer limit of its own."""
+    at_work = set(begun_not_ended(entries))
+    return max([silent, *(line["may_take"] + MARGIN_S for line in entries if line.get("which") in at_work)])

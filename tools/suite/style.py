@@ -219,7 +219,7 @@ def wrong_subjects(subjects: Iterable[str]) -> list[str]:
 
 
 def subjects() -> list[str]:
-    """Return the subjects of the commits since the rules, or of none where the clone is shallower than that."""
+    """Return the subjects of the commits since the rules, or none if the clone does not go back that far."""
     command = ["git", "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
 

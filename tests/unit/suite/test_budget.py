@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest.collected import native_tests
 from hvdtest.offenders import ROOT
-from suite import budget, changes, machine, phases
+from suite import budget, phases
 from suite.budget import Budget, Folder, Shard
 
 TOML = """
@@ -78,8 +78,8 @@ def test_twice_the_budget_and_no_budget_are_failures() -> None:
 
 
 def test_a_slower_machine_has_more_seconds_at_most_twice_as_many_and_a_faster_one_no_fewer() -> None:
-    reference = machine.REFERENCE_S
-    slowness = [machine.slowness(times * reference) for times in (0.5, 1.0, 1.5, 9.0)]
+    reference = budget.REFERENCE_S
+    slowness = [budget.slowness(times * reference) for times in (0.5, 1.0, 1.5, 9.0)]
     assert slowness == pytest.approx([1.0, 1.0, 1.5, 2.0])
     folders = [Folder("unit", 180.0), Folder("jupyter", 180.1)]
     assert budget.over(folders, {"unit": 60.0, "jupyter": 60.0}, 1.5) == [
@@ -153,8 +153,8 @@ def test_a_shard_with_extras_runs_in_the_copy_that_has_them() -> None:
     ],
 )
 def test_what_a_change_runs(changed: list[str], tests: list[str], shards: list[str]) -> None:
-    assert changes.tests_of(changed, SMALL) == tests
-    assert changes.shards_of(changed, SMALL) == shards
+    assert phases.tests_of(changed, SMALL) == tests
+    assert phases.shards_of(changed, SMALL) == shards
 
 
 # The budget of this repository.

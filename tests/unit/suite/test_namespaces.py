@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from suite import namespaces
+from suite import calm
 
 MOUNT_REFUSED = 32  # as mount(8) says it
 WRITES = """
@@ -45,15 +45,15 @@ def running(word: str) -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_run_changes_nothing_of_others(tree: Path, tmp_path: Path) -> None:
     name, log, orphan = f"hvd_namespaces_{os.getpid()}", tmp_path / "log", f"1000.{os.getpid()}"
-    with namespaces.copies() as written:
+    with calm.copies() as written:
         with log.open("w") as out:
-            status = namespaces.run((sys.executable, "-c", WRITES, name, orphan), written, out, tree)
+            status = calm.run_apart((sys.executable, "-c", WRITES, name, orphan), written, out, tree)
         if status == MOUNT_REFUSED:  # the file system of /var/tmp cannot be below an overlay: told, and nothing has run
             assert "overlay" in log.read_text()
             assert [each.name for each in tree.iterdir()] == ["kept"]
             return
         assert status == 3, log.read_text()
-        assert namespaces.file_of(written, Path(name)).read_text() == str(tree), "it saw the tree at the same path"
+        assert calm.copy_of(written, Path(name)).read_text() == str(tree), "it saw the tree at the same path"
         assert log.read_text() == f"[1] ['{name}']\n", "processes and a /tmp of its own"
         everywhere = (tree, Path.home(), Path("/tmp"), Path("/dev/shm"))
         assert [each for each in everywhere if (each / name).exists()] == []
@@ -64,5 +64,5 @@ def test_a_run_changes_nothing_of_others(tree: Path, tmp_path: Path) -> None:
 
 def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(PermissionError, match=r"need root.*leave AT_ONCE away"), namespaces.copies():
+    with pytest.raises(PermissionError, match=r"need root.*leave AT_ONCE away"), calm.copies():
         pass

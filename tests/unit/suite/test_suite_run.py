@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from suite import machine, record, run
+from suite import budget, record, run
 from suite.phases import Phase
 
 TESTS = str(Path(__file__).resolve().parents[2])
@@ -184,7 +184,7 @@ def test_a_native_room_has_a_line_of_its_own(tmp_path: Path) -> None:
 
 def test_the_end_says_what_failed_and_how_many_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [run.Folder("unit", 10.0, passed=5), run.Folder("jupyter", 50.0, passed=2, skipped=1)]
-    alike = partial(run.finish, measured=lambda: machine.REFERENCE_S)
+    alike = partial(run.finish, measured=lambda: budget.REFERENCE_S)
     assert alike(folders, {"unit": 9.0, "jupyter": 30.0}) == 0
     assert capsys.readouterr().out.endswith("suite: 7 passed, 0 failed, 1 skipped\n")
     assert alike(folders, {"unit": 4.0}) == 1
@@ -195,7 +195,7 @@ def test_the_end_says_what_failed_and_how_many_passed(tmp_path: Path, capsys: py
 
 
 def test_a_machine_of_half_the_speed_is_given_twice_as_long(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = partial(run.finish, measured=lambda: 2 * machine.REFERENCE_S)
+    slow = partial(run.finish, measured=lambda: 2 * budget.REFERENCE_S)
     assert slow([run.Folder("unit", 15.0, passed=5)], {"unit": 4.0}) == 0
     assert slow([run.Folder("unit", 17.0, passed=5)], {"unit": 4.0}) == 1
     assert "unit took 17 s, more than twice its 4 s, on a machine 2.0 times as slow" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Cost of one allreduce of 4 KiB: times, or code for callgrind to count.
+"""Cost of one allreduce of 4 KiB: times, or instructions that callgrind counts.
 
     python -P tools/bench/calls/call.py torch_ 100          the least of 200 means over 100 calls, in nanoseconds
     python -P tools/bench/calls/call.py torch_,torch_async 100    in turn, and how many times the first one's time
@@ -23,7 +23,7 @@ WARM, MEANS = 300, 200
 
 
 def torch_calls() -> dict[str, Callable[[], Any]]:
-    """The calls of torch's API."""
+    """Return the calls of torch's API by name."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -39,7 +39,7 @@ def torch_calls() -> dict[str, Callable[[], Any]]:
 
 
 def numpy_calls() -> dict[str, Callable[[], Any]]:
-    """The calls of NumPy's API."""
+    """Return the calls of NumPy's API by name."""
     import numpy as np
 
     import hvd_kernel.numpy as hvd
@@ -53,20 +53,20 @@ def numpy_calls() -> dict[str, Callable[[], Any]]:
 
 
 def repeat(call: Callable[[], Any], count: int) -> None:
-    """Call so many times."""
+    """Call a number of times."""
     for _ in range(count):
         call()
 
 
 def counted(call: Callable[[], Any], count: int) -> None:
-    """Have callgrind count these calls alone."""
+    """Run these calls under callgrind's counting."""
     for switch, calls in (("on", count), ("off", 0)):
         subprocess.run(["callgrind_control", "-i", switch, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
         repeat(call, calls)
 
 
 def means_in_turn(calls: list[Callable[[], Any]], count: int) -> list[list[float]]:
-    """The means of each, in nanoseconds, measured in turn: so what else the machine does falls on all of them."""
+    """Return the means of each call in nanoseconds, measured in turn, so that other load affects all alike."""
     means: list[list[float]] = [[] for _ in calls]
     for _ in range(MEANS):
         for call, its in zip(calls, means, strict=True):
@@ -76,7 +76,7 @@ def means_in_turn(calls: list[Callable[[], Any]], count: int) -> list[list[float
     return means
 
 
-def tell(names: list[str], means: list[list[float]], count: int) -> None:
+def print_means(names: list[str], means: list[list[float]], count: int) -> None:
     """Print the least mean of each, and the median of its means by the first one's."""
     for name, its in zip(names, means, strict=True):
         times = statistics.median(mean / first for mean, first in zip(its, means[0], strict=True))
@@ -87,8 +87,8 @@ def tell(names: list[str], means: list[list[float]], count: int) -> None:
 def main() -> None:
     """Measure what the command line names."""
     names, count = sys.argv[1].split(","), int(sys.argv[2])
-    known = torch_calls() if names[0].startswith("torch") else numpy_calls()
-    calls = [known[name] for name in names]
+    available = torch_calls() if names[0].startswith("torch") else numpy_calls()
+    calls = [available[name] for name in names]
     for call in calls:
         repeat(call, WARM)
     if os.environ.get("CG"):
@@ -96,7 +96,7 @@ def main() -> None:
         return
     means = means_in_turn(calls, count)
     if os.environ.get("HOROVOD_RANK", "0") == "0":
-        tell(names, means, count)
+        print_means(names, means, count)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ BLOCKS = ((64, 256, 3), (128, 512, 4), (256, 1024, 6), (512, 2048, 3))  # width,
 
 
 def resnet50_counts() -> list[int]:
-    """Elements of each of its parameters, in their order."""
+    """Return the number of elements of each parameter of ResNet-50, in order."""
     counts = [64 * 3 * 49, 64, 64]
     before = 64
     for width, output, blocks in BLOCKS:
@@ -34,8 +34,8 @@ def resnet50_counts() -> list[int]:
     return [*counts, 2048 * 1000, 1000]
 
 
-def ways(tensors: list[Tensor]) -> dict[str, Callable[[], object]]:
-    """The three ways to reduce these tensors."""
+def variants(tensors: list[Tensor]) -> dict[str, Callable[[], object]]:
+    """Return the three variants of reducing these tensors."""
     names = [f"one.{i}" for i in range(len(tensors))]
 
     def blocking() -> None:
@@ -55,7 +55,7 @@ def ways(tensors: list[Tensor]) -> dict[str, Callable[[], object]]:
 
 
 def measured(body: Callable[[], object], repeats: int) -> float:
-    """Microseconds of one, when all ranks begin together."""
+    """Return the microseconds of one call when all ranks begin together."""
     hvd.barrier()
     begin = time.perf_counter_ns()
     for _ in range(repeats):
@@ -65,7 +65,7 @@ def measured(body: Callable[[], object], repeats: int) -> float:
 
 def compare(title: str, counts: list[int], rounds: int, repeats: int) -> None:
     """Print a line for a group of these sizes."""
-    bodies = ways([torch.ones(count) for count in counts])
+    bodies = variants([torch.ones(count) for count in counts])
     for body in [*bodies.values()] * WARM:
         body()
     times: dict[str, list[float]] = {name: [] for name in bodies}
@@ -74,7 +74,7 @@ def compare(title: str, counts: list[int], rounds: int, repeats: int) -> None:
             times[name].append(measured(body, repeats))
     if hvd.rank() == 0:
         best = [min(pair) for pair in zip(times["blocking"], times["begun"], strict=True)]
-        ratio = statistics.median(group / one for group, one in zip(times["grouped"], best, strict=True))
+        ratio = statistics.median(group / single for group, single in zip(times["grouped"], best, strict=True))
         medians = ", ".join(f"{name} {statistics.median(its):.1f} us" for name, its in times.items())
         sys.stdout.write(f"{title}: {medians}; grouped / the better one: {ratio:.2f}\n")
 

@@ -59,11 +59,11 @@ class EmulatedHosts(Hosts):
             flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
             fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"eth0", flags))
             fcntl.ioctl(device, _TUNSETOFFLOAD, _CHECKSUM | _SEGMENTATION)
-            for what in (
+            for command in (
                 f"link set eth0 mtu {_MTU} gso_max_size {_PIECE} up",
                 f"addr add {address(host)}/24 dev eth0",
             ):
-                subprocess.run(["ip", *what.split()], check=True)
+                subprocess.run(["ip", *command.split()], check=True)
         return device
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class EmulatedHosts(Hosts):
         super().close()
 
     def connection(self) -> tuple[socket.socket, socket.socket]:
-        """The two ends of a TCP connection, from host 0 to host 1."""
+        """Yield the two ends of a TCP connection from host 0 to host 1."""
         with self.inside(1):
             listener = socket.create_server((address(1), _PORT))
         with self.inside(0):
@@ -88,7 +88,7 @@ class EmulatedHosts(Hosts):
 
 
 def latency_of(hosts: EmulatedHosts, times: int = 100) -> float:
-    """Seconds that a byte takes from host 0 to host 1: the median."""
+    """Return the median seconds of a byte from host 0 to host 1."""
     near, far = hosts.connection()
     with near, far:
         taken = []
@@ -103,7 +103,7 @@ def latency_of(hosts: EmulatedHosts, times: int = 100) -> float:
 
 
 def rate_of(hosts: EmulatedHosts, size: int) -> float:
-    """Bits per second of so many bytes in one connection."""
+    """Return the bits per second of a transfer in one connection."""
     near, far = hosts.connection()
     with near, far:
         near.setblocking(False)
@@ -118,7 +118,7 @@ def rate_of(hosts: EmulatedHosts, size: int) -> float:
 
 
 def message_cost_of(hosts: EmulatedHosts, times: int = 100) -> float:
-    """Seconds of processor that a small message costs who sends or receives it."""
+    """Return the processor seconds that sending or receiving a small message costs."""
     near, far = hosts.connection()
     with near, far:
         began = time.process_time()

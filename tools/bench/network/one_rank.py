@@ -1,4 +1,4 @@
-"""One rank of one library: sums arrays as it is told on a unix socket, and says how long that took.
+"""One rank of one library: sums arrays on request of a unix socket, and replies with the time that it took.
 
     python one_rank.py ours|gloo|mpi SOCKET
 
@@ -22,7 +22,7 @@ Reduce = Callable[[Any], object]  # sums an array over all ranks, in place
 
 
 def ours() -> tuple[int, int, Reduce]:
-    """The core of this tree."""
+    """Return the allreduce of this tree's core."""
     import hvd_kernel.numpy as hvd
 
     hvd.init()
@@ -30,7 +30,7 @@ def ours() -> tuple[int, int, Reduce]:
 
 
 def gloo() -> tuple[int, int, Reduce]:
-    """torch.distributed's Gloo."""
+    """Return the allreduce of torch.distributed's Gloo."""
     import torch
     import torch.distributed as dist
 
@@ -41,7 +41,7 @@ def gloo() -> tuple[int, int, Reduce]:
 
 
 def mpi() -> tuple[int, int, Reduce]:
-    """mpi4py's MPI."""
+    """Return the allreduce of mpi4py's MPI."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -50,7 +50,7 @@ def mpi() -> tuple[int, int, Reduce]:
 
 @cache
 def array_of(size: int) -> Any:
-    """The array of so many bytes."""
+    """Return an array of that number of bytes."""
     return np.zeros(size // 4, np.float32)
 
 
@@ -70,7 +70,7 @@ def answer(task: dict[str, int], rank: int, ranks: int, reduce: Reduce) -> dict[
 
 
 def main() -> None:
-    """Join the others, then do what comes until nothing does."""
+    """Join the other ranks, then serve requests until the connection closes."""
     library, where = sys.argv[1:]
     rank, ranks, reduce = {"ours": ours, "gloo": gloo, "mpi": mpi}[library]()
     with socket.socket(socket.AF_UNIX) as line:

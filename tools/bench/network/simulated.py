@@ -4,7 +4,7 @@
 
 The links are those of 10 Gbit/s and 50 us, slowed down a hundredfold: 100 Mbit/s and 5 ms. What a link holds stays the same,
 and hosts that share two cores have, in proportion, a hundred times the processor (time dilation: Gupta et al., NSDI 2006).
-The simulator is told what a plain TCP connection measures on these links, no more.
+The simulator gets only what a plain TCP connection measures on these links.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "tests"), str(Path(__file__).resolve().parent)]
 
-from contenders import Contender, measured, started
+from compare import Contender, measured, started
 from emulated import EmulatedHosts, latency_of, message_cost_of, rate_of
 from hvdtest.hosts import why_not
 
@@ -29,8 +29,8 @@ TIMES, ROUNDS = 5, 5
 
 
 def simulate(binary: str, count: int, latency: float, rate: float, message: float) -> dict[int, float]:
-    """Seconds of an allreduce, by bytes."""
-    costs = [f"{each * 1e9:.3f}" for each in (latency, 8 / rate, message)]
+    """Return the seconds of an allreduce by number of bytes."""
+    costs = [f"{cost * 1e9:.3f}" for cost in (latency, 8 / rate, message)]
     command = [binary, "--calls", str(count), *costs, *map(str, SIZES)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {int(row["bytes"]): float(row["seconds"]) for row in csv.DictReader(io.StringIO(printed))}
@@ -55,7 +55,7 @@ def main() -> None:
                     f"| {size >> 10} KiB | {taken * 1e3:.1f} ms | {expected[size] * 1e3:.1f} ms | {ratio:.2f} |",
                     flush=True,
                 )
-    print(f"load {' '.join(f'{each:.1f}' for each in os.getloadavg())}")
+    print(f"load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 
 if __name__ == "__main__":
