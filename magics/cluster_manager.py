@@ -24,7 +24,7 @@ from hvd_kernel.settings import lookup
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
     from hvd_kernel.magics.cell_rejoin import CellRejoin
-    from hvd_kernel.magics.export import RanCell
+    from hvd_kernel.magics.export import CellRecord
     from hvd_kernel.magics.shell.prompts import RunPrompts
     from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample
@@ -53,7 +53,7 @@ def _warn(spec: ClusterSpec, report: Report) -> None:
         report(warning)
 
 
-class CellCount:
+class CellCounter:
     """The running cell: its number, which is the notebook's execution count, and its code."""
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ class ClusterManager:
 
     def __init__(self) -> None:
         self.session: Session | None = None
-        self.cells = CellCount()
+        self.cells = CellCounter()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
         self.prompts: RunPrompts | None = None  # of the latest run
         self.history = History()
-        self.ran: list[RanCell] = []  # on these ranks, in order
+        self.cell_records: list[CellRecord] = []  # on these ranks, in order
         self.in_cell: Future[CellRejoin] | None = None  # resizes the ranks within the running cell
         self.respawn = ""  # "auto" or "off" of %hvd start: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
@@ -214,10 +214,10 @@ class ClusterManager:
         names, lost, packed = _packed(self.session, change, force=force)
         report(messages.restart(change, names))
         _warn(spec, report)
-        ran = self.ran if names else []
+        records = self.cell_records if names else []
         self.stop()
         session = self.start(spec, progress, report, force=True)
-        self.ran = ran
+        self.cell_records = records
         if names:
             answers = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
             lost |= {name: reason for content, _ in answers.values() for name, reason in content["lost"].items()}
@@ -272,7 +272,7 @@ class ClusterManager:
         for notice in self.session.notices():
             report(notice)
         self.samples.clear()
-        self.ran = []
+        self.cell_records = []
         if name:
             self.session.keep(name, self.place)
         return self.session
@@ -289,7 +289,7 @@ class ClusterManager:
 
         self.session = session = attach(cluster, progress)
         self.samples.clear()
-        self.ran = []
+        self.cell_records = []
         return session
 
     def current(self) -> Session:

@@ -63,12 +63,12 @@ def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> RunRe
     )
 
 
-def written(record: RunRecord) -> str:
+def to_line(record: RunRecord) -> str:
     """Return the record as a line of JSON."""
     return json.dumps(asdict(record), separators=(",", ":")) + "\n"
 
 
-def read(line: str) -> RunRecord | None:
+def from_line(line: str) -> RunRecord | None:
     """Return the record of a line; None if it is invalid or incomplete. Fields of newer versions are ignored."""
     try:
         content = json.loads(line)
@@ -109,9 +109,9 @@ class History:
                 records = _records(file)
                 numbered = replace(record, number=1 + max((earlier.number for earlier in records), default=0))
                 if len(records) >= MOST + MOST // 2:
-                    write_private(file, "".join(map(written, records[-MOST:])).encode())
+                    write_private(file, "".join(map(to_line, records[-MOST:])).encode())
                 with file.open("a") as out:
-                    out.write(written(numbered))
+                    out.write(to_line(numbered))
                 return numbered
         except OSError as error:
             self.problem = f"{error.strerror}: {error.filename}"
@@ -138,7 +138,7 @@ class History:
 
 def _records(file: Path) -> list[RunRecord]:
     lines = file.read_text().splitlines() if file.exists() else []
-    return [record for record in map(read, lines) if record is not None]
+    return [record for record in map(from_line, lines) if record is not None]
 
 
 _PATIENCE_S = 2.0

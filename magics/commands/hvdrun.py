@@ -17,7 +17,7 @@ from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.display.results import CellResult
 from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error, user_errors
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.export import Given, RanCell, literals
+from hvd_kernel.magics.export import CellRecord, Given, literals
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
@@ -57,12 +57,12 @@ def run(context: Context, options: Options, code: str) -> Any:
             _in_background(context, options, code)
             return None
         with context.manager.use():
-            _on_ranks(_Cell.of(context, options, code))
+            _on_ranks(_CellRequest.of(context, options, code))
     return run_here(context.shell, code, context.manager.cells.number) if options.local else None
 
 
 @dataclass(frozen=True)
-class _Cell:
+class _CellRequest:
     """A cell with its options; ``values`` and each rank's ``parts`` are pushed first."""
 
     context: Context
@@ -75,7 +75,7 @@ class _Cell:
     ranks: tuple[int, ...]
 
     @classmethod
-    def of(cls, context: Context, options: Options, code: str) -> _Cell:
+    def of(cls, context: Context, options: Options, code: str) -> _CellRequest:
         values = local_values(context.shell, options.push)
         spec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
         ranks = resolve(options.ranks, spec.n)
@@ -111,8 +111,10 @@ class _Cell:
             if errors:
                 raise errors[0]
 
-    def record(self, number: int, *, failed: bool) -> RanCell:
-        return RanCell(number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.pushed, failed)
+    def record(self, number: int, *, failed: bool) -> CellRecord:
+        return CellRecord(
+            number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.pushed, failed
+        )
 
     def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Run the cell; return False if it failed and ``--no-raise-error`` suppresses the error."""
@@ -121,7 +123,7 @@ class _Cell:
             session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job
         )
         replace_stuck(replace(self.context, job_writer=job.writer if job else None), watch)
-        self.context.manager.ran.append(self.record(run.cell, failed=watch.failed))
+        self.context.manager.cell_records.append(self.record(run.cell, failed=watch.failed))
         if self.failed(watch, writer, job):
             return False
         if options.out:
@@ -153,7 +155,7 @@ def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> 
     return {rank: {name: values[i] for name, values in parts.items()} for i, rank in enumerate(ranks)} if parts else {}
 
 
-def _on_ranks(cell: _Cell) -> None:
+def _on_ranks(cell: _CellRequest) -> None:
     if cell.options.smoke and 0 not in cell.ranks:
         raise UsageError("%%hvdrun: --smoke runs the cell on rank 0 first, which is not among --ranks")
     session, writer = cell.ready(), Writer(cell.context.shell)
@@ -173,7 +175,7 @@ def _in_background(context: Context, options: Options, code: str) -> None:
         raise UsageError("%%hvdrun: --smoke waits for rank 0: leave out --smoke or --bg")
     if options.local:
         raise UsageError("%%hvdrun: --local keeps the notebook's own process busy: leave out --local or --bg")
-    cell, manager = _Cell.of(context, options, code), context.manager
+    cell, manager = _CellRequest.of(context, options, code), context.manager
     manager.check_jobs(cell.spec)
 
     def work(job: BackgroundJob) -> None:

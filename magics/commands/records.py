@@ -145,7 +145,7 @@ def export(context: Context, options: Options) -> None:
     """
     path = Path(_script_file(options)).absolute()
     session, manager = context.manager.current(), context.manager
-    if not manager.ran:
+    if not manager.cell_records:
         raise UsageError("%hvd export: no cell has run on these ranks yet")
     if path.exists() and not options.force:
         raise UsageError(f"%hvd export: {path} exists: name another file, or add --force")
@@ -153,7 +153,7 @@ def export(context: Context, options: Options) -> None:
     if not living:
         raise ClusterError("%hvd export: all ranks are dead; %hvd restart starts new ones")
     frontend = session.ask("frontend", living)[living[0]][0]
-    result = script(manager.ran, session.n, path.name, frontend["api"], frontend["package"])
+    result = script(manager.cell_records, session.n, path.name, frontend["api"], frontend["package"])
     path.write_text(result.text)
     notes = "".join(f"{sentence}\n" for sentence in result.notes)
     context.writer().write(f"{notes}{path.name} is written: hvdrun -np {session.n} python {path.name}\n")

@@ -14,7 +14,7 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_errors import user_errors
 from hvd_kernel.magics.display.writer import aligned
-from hvd_kernel.magics.export import RanCell, literals
+from hvd_kernel.magics.export import CellRecord, literals
 from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
 from hvd_kernel.magics.partition import joined
 
@@ -41,7 +41,7 @@ def push(context: Context, options: Options) -> None:
         ranks = resolve(options.ranks, session.n)
         session.push(values, ranks, force=options.force)
         some = None if len(ranks) == session.n else ranks
-        context.manager.ran.append(RanCell(context.manager.cells.number, "", some, literals(values)))
+        context.manager.cell_records.append(CellRecord(context.manager.cells.number, "", some, literals(values)))
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:

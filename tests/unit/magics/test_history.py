@@ -12,7 +12,7 @@ import pytest
 from hvd_kernel.formatting.units import NONE
 from hvd_kernel.magics import run_history
 from hvd_kernel.magics.commands.records import beside, runs_table, sparkline
-from hvd_kernel.magics.run_history import FILE, History, RunRecord, commit, digest, read, written
+from hvd_kernel.magics.run_history import FILE, History, RunRecord, commit, digest, from_line, to_line
 from hvd_kernel.widgets.picture import overlay
 
 RUN = RunRecord(
@@ -37,17 +37,17 @@ def history(folder: Path) -> History:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    line = written(RUN)
-    found = read(line)
+    line = to_line(RUN)
+    found = from_line(line)
     assert found is not None
-    assert written(found) == line
+    assert to_line(found) == line
     assert found.ranks == (0, 1)
-    assert read(line.replace('"steps"', '"of_a_newer_version"')) == replace(found, steps=0)
+    assert from_line(line.replace('"steps"', '"of_a_newer_version"')) == replace(found, steps=0)
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"number": "x"}', written(RUN)[:40]])
+@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"number": "x"}', to_line(RUN)[:40]])
 def test_what_is_no_record_is_passed_over(line: str) -> None:
-    assert read(line) is None
+    assert from_line(line) is None
 
 
 def test_another_kernel_finds_the_runs_of_this_one(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_another_kernel_finds_the_runs_of_this_one(tmp_path: Path) -> None:
 def test_a_torn_line_costs_that_run_alone(tmp_path: Path) -> None:
     history(tmp_path).add(RUN)
     with (tmp_path / FILE).open("a") as file:
-        file.write(written(replace(RUN, number=2))[:30] + "\n")
+        file.write(to_line(replace(RUN, number=2))[:30] + "\n")
     assert history(tmp_path).add(RUN).number == 2
     assert [record.number for record in history(tmp_path).records()] == [1, 2]
 
