@@ -183,7 +183,7 @@ board.finish({{r: payloads[r + 4] for r in range(4)}})
         assert browser.strangers == []
 
 
-def test_the_picture_runs_nothing_alone_in_a_page_and_in_nbconvert(page: Page, tmp_path: Path) -> None:
+def test_picture_runs_no_script_in_a_page_or_nbconvert(page: Page, tmp_path: Path) -> None:
     board = Dashboard(range(2), PAYLOADS[0])
     for i in range(5):
         for rank, payload in enumerate(PAYLOADS[1:3]):

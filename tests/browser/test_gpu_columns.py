@@ -56,7 +56,7 @@ def table(page: Page, shot: dict[str, Any], name: str) -> list[list[str]]:
     return shown
 
 
-def test_what_a_device_has_is_shown_and_what_it_has_not_is_a_dash(page: Page) -> None:
+def test_figures_of_a_device_are_shown_missing_ones_as_dash(page: Page) -> None:
     whole = {"util": 71.4, "memory": 2e9, "power": 412.5, "temperature": 68.0, "pcie_tx": 1.2e9, "pcie_rx": 3.4e9}
     linked = whole | {"nvlink_tx": 100e9, "nvlink_rx": 101e9, "power": 95.0, "pcie_tx": 0.0, "pcie_rx": 0.0}
     head, *rows = table(page, snapshot(linked, whole, {"util": 3.0}, {}), "gpus.png")

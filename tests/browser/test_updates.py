@@ -74,7 +74,7 @@ def test_an_update_has_the_page_laid_out_once(page: Page) -> None:
     assert layouts() - before == 10
 
 
-def test_who_reads_further_up_keeps_what_is_read_and_who_does_not_sees_the_end(page: Page) -> None:
+def test_scroll_position_is_kept_except_at_the_end(page: Page) -> None:
     run = Run(page)
     places = """() => {
         const [box, lines] = [document.querySelector('.hvd-lines'), [...document.querySelectorAll('.hvd-line')]];

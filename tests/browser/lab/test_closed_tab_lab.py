@@ -72,9 +72,7 @@ def both_said(folder: Path, name: str) -> None:
     until(lambda: all((folder / f"{name}-said-{rank}").exists() for rank in (0, 1)), "both ranks have said it")
 
 
-def test_a_page_that_opens_while_a_cell_runs_shows_all_of_it_at_once_and_one_that_opens_later_too(
-    lab: Lab, place: Path
-) -> None:
+def test_page_opened_during_or_after_a_cell_shows_all_of_it(lab: Lab, place: Path) -> None:
     name = written(place / "tab.ipynb", *CELLS)
     with lab.browser() as page:
         notebook = page.open(name)

@@ -20,7 +20,7 @@ WAIT = f"{panel(cell=2)}?.querySelector('.hvd-wait')"
 SAID = r"/^allreduce '<b>grad<\/b>\/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(600\)$/"
 
 
-def test_b1_c5_the_button_ends_a_blocked_collective_that_the_panel_has_explained(lab: Lab, place: Path) -> None:
+def test_b1_c5_button_interrupts_an_explained_collective(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
         notebook = page.open(written(place / "hang.ipynb", *CELLS, SOUND))
         notebook.page.click(".jp-Cell >> nth=0")

@@ -23,7 +23,7 @@ OFFERED = "[...document.querySelectorAll('.jp-Completer-match')].map(e => e.text
 STATUS = "document.querySelector('.jp-Notebook-ExecutionIndicator').getAttribute('data-status')"
 
 
-def test_tab_offers_names_of_the_ranks_while_they_wait_in_a_collective(lab: Lab, place: Path) -> None:
+def test_tab_offers_rank_names_during_a_collective(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
         notebook = page.open(written(place / "names.ipynb", *CELLS))
         notebook.page.click(".jp-Cell >> nth=0")

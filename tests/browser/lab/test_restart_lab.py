@@ -56,9 +56,7 @@ def restart(lab: Lab, notebook: Notebook) -> None:
     notebook.await_kernel()
 
 
-def test_a17_the_menus_restart_leaves_detached_ranks_with_their_variables_and_nothing_of_others(
-    lab: Lab, home: Path
-) -> None:
+def test_a17_restart_by_menu_keeps_detached_ranks_alone(lab: Lab, home: Path) -> None:
     with lab.browser(height=1250) as page:
         notebook = page.open(written(home / "restart.ipynb", *CELLS))
         run(notebook, 0, 1, "kept as ranks: after a restart of this kernel `%hvd attach` has them")

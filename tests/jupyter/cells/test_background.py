@@ -85,7 +85,7 @@ def test_a_job_leaves_the_notebook_free_and_one_line_behind(kernel: Kernel, tmp_
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
-def test_everything_else_that_needs_the_ranks_is_told_which_job_has_them(kernel: Kernel, tmp_path: Path) -> None:
+def test_other_commands_are_refused_naming_the_job(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("a = 1")
     kernel.run("%%hvdrun --bg holds\ntime.sleep(600)")
     sentence = "UsageError: the ranks are busy with job holds: wait with %hvdjobs --wait holds, or %hvdcancel holds"
@@ -132,7 +132,7 @@ def test_the_cell_behind_a_wait_finds_the_ranks_free_every_time(kernel: Kernel) 
         assert kernel.run("%%hvdrun\nlast").shown == [f"[0-1] {number}"]
 
 
-def test_a_failed_job_says_so_in_the_table_in_its_output_and_to_who_waits(kernel: Kernel) -> None:
+def test_failed_job_is_reported_in_table_output_and_wait(kernel: Kernel) -> None:
     cell = "import torch\nprint('begun')\nif rank: raise ValueError('bad shard')\nhvd.allreduce(torch.ones(2))"
     kernel.run(f"%%hvdrun --bg broken\n{cell}")
     waited = kernel.run("%hvdjobs --wait", allow_error=True)
@@ -148,7 +148,7 @@ def test_a_failed_job_says_so_in_the_table_in_its_output_and_to_who_waits(kernel
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
-def test_a_failure_is_announced_once_and_only_where_a_person_looks(kernel: Kernel) -> None:
+def test_failure_is_announced_once_to_a_user(kernel: Kernel) -> None:
     kernel.run("%%hvdrun --bg unlucky\nraise KeyError('lost')")
     until(lambda: rows(kernel)["unlucky"][1].startswith("failed"))
     assert kernel.run("1").text("stderr") == ""
@@ -244,7 +244,7 @@ for _ in range(3): o.zero_grad(); p.sum().backward(); o.step()
         assert rows(kernel)["steps"][1].split() == ["done", "3"], "those of this job, not of all before it"
 
 
-def test_a_person_who_asks_for_a_running_job_sees_its_text_so_far(kernel: Kernel, tmp_path: Path) -> None:
+def test_user_sees_the_text_so_far_of_a_running_job(kernel: Kernel, tmp_path: Path) -> None:
     inside, gate = tmp_path / "in", Gate(tmp_path)
     text = "import sys\nprint('epoch 1')\nprint('half', rank, file=sys.stderr)\nprint('open line', end='')\n"
     signs = f"open({str(inside)!r} + str(rank), 'w').close()\n"
@@ -286,7 +286,7 @@ def test_names_that_cannot_be(kernel: Kernel) -> None:
     assert "%hvdcancel: name one job" in refused(kernel, "%hvdcancel")
 
 
-def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(kernel: Kernel, tmp_path: Path) -> None:
+def test_user_sees_dashboard_and_output_in_the_starting_cell(kernel: Kernel, tmp_path: Path) -> None:
     seen, gate = tmp_path / "seen", tmp_path / "go"
     log = f"i = 0\nwhile not os.path.exists({str(gate)!r}):\n    i += 1; hvd.log(i=i); time.sleep(0.1)\n"
     started = kernel.start(f"%%hvdrun --bg shown\nimport os\n{log}print('over', rank)\nrank", prompts=True)
@@ -309,7 +309,7 @@ def test_a_person_sees_the_dashboard_and_the_output_in_the_cell_that_started_it(
     assert "running" not in kernel.run("%hvdjobs", prompts=True).text()
 
 
-def test_one_cell_at_a_time_has_the_ranks_from_whatever_shell_it_comes(kernel: Kernel, tmp_path: Path) -> None:
+def test_one_cell_at_a_time_uses_the_ranks_from_any_shell(kernel: Kernel, tmp_path: Path) -> None:
     inside, gate = tmp_path / "in", Gate(tmp_path)
     shell = kernel.subshell()
     busy = kernel.start(f"%%hvdrun\nopen({str(inside)!r}, 'w').close()\n{gate.hold}\n'main'")
@@ -371,7 +371,7 @@ def go_deaf(sign: Path) -> str:
 
 
 @pytest.mark.nightly
-def test_the_third_cancel_ends_the_ranks_that_do_not_obey_and_only_these(kernel: Kernel, tmp_path: Path) -> None:
+def test_third_cancel_replaces_only_unresponsive_ranks(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun\nkept = 'kept' if rank == 0 else 'lost'")
     kernel.run(f"%%hvdrun --bg deaf\n{go_deaf(tmp_path / 'deaf')}")
     until((tmp_path / "deaf").exists)

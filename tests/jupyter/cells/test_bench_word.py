@@ -13,9 +13,7 @@ from hvd_kernel.processes.resources.measurement import SIZES
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
-def test_the_magic_and_the_ranks_measure_and_keep_what_this_machine_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_magic_and_ranks_measure_and_store_bandwidth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Kernel(tmp_path) as kernel:
         outcome = kernel.run("%hvd bench -np 2", timeout=300)

@@ -110,7 +110,7 @@ def test_ctrl_d_is_the_end_of_input(kernel: Kernel) -> None:
     assert_works(kernel)
 
 
-def test_nobody_in_front_is_a_clear_error_there_and_the_next_cell_works(kernel: Kernel) -> None:
+def test_prompt_without_a_user_is_an_error_next_cell_works(kernel: Kernel) -> None:
     cell = "%%hvdrun\nif rank == 1: input('? ')\nhvd.barrier()"
     outcome = kernel.run(cell, allow_error=True)
     assert outcome.reply["ename"] == "StdinNotImplementedError"
@@ -221,7 +221,7 @@ def test_quitting_ends_the_cell_on_all_ranks(kernel: Kernel) -> None:
     assert_works(kernel)
 
 
-def test_quitting_where_nobody_hears_of_an_exception_ends_the_cell_too(kernel: Kernel) -> None:
+def test_quit_in_a_destructor_ends_the_cell_too(kernel: Kernel) -> None:
     lines = ["class Odd:", "    def __del__(self):", "        breakpoint()", "odd = Odd() if rank == 1 else None"]
     cell = "\n".join(["%%hvdrun", *lines, "del odd", "hvd.barrier()"])
     outcome = talk(kernel, cell, [("[1] (Pdb) ", "q")], error=True)
@@ -231,7 +231,7 @@ def test_quitting_where_nobody_hears_of_an_exception_ends_the_cell_too(kernel: K
 
 
 @pytest.mark.parametrize("ask", ["input('? ')", "breakpoint()"])
-def test_b_interrupt_at_a_prompt_is_a_keyboard_interrupt_on_all_ranks(kernel: Kernel, ask: str) -> None:
+def test_b_interrupt_at_a_prompt_reaches_all_ranks(kernel: Kernel, ask: str) -> None:
     started = kernel.start(f"%%hvdrun\nkept = rank\nhvd.barrier()\nif rank == 2: {ask}\nhvd.barrier()", prompts=True)
     question(kernel)
     kernel.manager.interrupt_kernel()
@@ -300,7 +300,7 @@ def test_debug_magic_opens_on_the_rank_that_failed(kernel: Kernel) -> None:
     talk(kernel, "%debug", [("ipdb> ", "p local"), ("ipdb> ", "q")])
 
 
-def test_a_failed_cells_tensors_live_until_the_next_cell_and_no_longer(kernel: Kernel) -> None:
+def test_tensors_of_a_failed_cell_live_until_the_next_cell(kernel: Kernel) -> None:
     cell = """%%hvdrun
 import gc, weakref
 class Big: pass
@@ -352,7 +352,7 @@ def test_a8_a_rank_that_dies_at_its_prompt_ends_the_cell(kernel: Kernel) -> None
 
 
 @pytest.mark.nightly
-def test_in_a_terminal_the_prompt_is_a_line_and_ctrl_c_is_an_interrupt(tmp_path: Path) -> None:
+def test_terminal_prompt_is_a_line_ctrl_c_interrupts(tmp_path: Path) -> None:
     options = ["-P", "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
     terminal = pexpect.spawn(sys.executable, options, encoding="utf8", timeout=PATIENCE_S, cwd=tmp_path)
 

@@ -26,7 +26,7 @@ def complaint(outcome: Outcome) -> list[str]:
     return re.sub(r"\x1b\[[\d;]*m", "", outcome.text("stderr")).splitlines()
 
 
-def test_the_traceback_is_shown_in_full_the_cell_succeeds_and_the_next_one_works(kernel: Kernel) -> None:
+def test_traceback_is_shown_in_full_and_the_cell_succeeds(kernel: Kernel) -> None:
     raised = kernel.run(f"%%hvdrun\n{FAILS}", allow_error=True)
     shown = kernel.run(f"%%hvdrun --no-raise-error\n{FAILS}")
     assert shown.reply["status"] == "ok"
@@ -40,7 +40,7 @@ def test_the_traceback_is_shown_in_full_the_cell_succeeds_and_the_next_one_works
     assert kernel.run("%%hvdrun\nkept").shown == ["[0] 40\n[1] 41"]
 
 
-def test_the_names_that_the_cell_was_to_set_are_the_error_and_not_older_values(kernel: Kernel) -> None:
+def test_result_names_hold_the_error_not_older_values(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -o res --pull kept\n7")
     kernel.run(f"%%hvdrun --no-raise-error -o res --pull kept\n{FAILS}")
     assert kernel.run("type(res).__name__, isinstance(res, ValueError), str(res), res.rank, kept is res").shown == [
@@ -69,7 +69,7 @@ def test_a_wrong_line_still_fails_the_cell(kernel: Kernel) -> None:
     assert "has ranks 0-1" in kernel.run("%%hvdrun --no-raise-error --ranks 7\n1", allow_error=True).error
 
 
-def test_a_job_has_failed_and_whoever_waits_for_it_is_shown_the_error(kernel: Kernel) -> None:
+def test_wait_for_a_failed_job_shows_its_error(kernel: Kernel) -> None:
     kernel.run("res = 'older'")
     kernel.run(f"%%hvdrun --bg shards --no-raise-error -o res\n{FAILS}")
     waited = kernel.run("%hvdjobs --wait")

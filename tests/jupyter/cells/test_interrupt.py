@@ -141,7 +141,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_b1_one_interrupt_does_not_break_into_the_cells_own_except(kernel: Kernel) -> None:
+def test_b1_interrupt_does_not_break_the_cells_except_block(kernel: Kernel) -> None:
     """On a busy machine a rank was sent the signal again just as it took the first, and raised in its ``except``."""
     kernel.run(LATE)
     interrupted(kernel, HANDLED)
@@ -175,7 +175,7 @@ except BaseException as error:
         assert_sound(kernel)
 
 
-def test_b2_interrupts_in_quick_succession_and_between_cells_do_no_harm(kernel: Kernel) -> None:
+def test_b2_quick_interrupts_and_those_between_cells_are_safe(kernel: Kernel) -> None:
     with kernel.figures(interrupts_SAME_S=600.0):  # on a busy machine it may not be that quick
         outcome = interrupted(kernel, "print('in')\ntime.sleep(600)", presses=5)
     assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
@@ -208,7 +208,7 @@ Session.run = pressed
 """
 
 
-def test_b2_an_interrupt_at_the_very_start_of_a_cell_waits_for_its_ranks_too(kernel: Kernel) -> None:
+def test_b2_interrupt_at_the_start_of_a_cell_waits_for_ranks(kernel: Kernel) -> None:
     """The cell ended before its ranks, and the next one was refused: they still ran the previous cell."""
     kernel.run(BEGUN)
     ended = kernel.run("%%hvdrun\ntime.sleep(600)", allow_error=True, timeout=PATIENCE_S)
@@ -217,7 +217,7 @@ def test_b2_an_interrupt_at_the_very_start_of_a_cell_waits_for_its_ranks_too(ker
     assert_sound(kernel)
 
 
-def test_b2_an_interrupt_while_an_error_is_shown_does_not_hide_it(kernel: Kernel) -> None:
+def test_b2_interrupt_during_an_error_does_not_hide_it(kernel: Kernel) -> None:
     """IPython wrote the error to stderr then, and the cell's reply named one that no message showed."""
     kernel.run(
         "import os, signal\nclass Slow(Exception):\n    def _render_traceback_(self):\n"
@@ -279,14 +279,14 @@ def test_c5_ranks_on_which_the_cell_does_not_run_are_named(kernel: Kernel) -> No
     assert_sound(kernel)
 
 
-def test_c4_two_collectives_that_wait_for_each_other_are_both_named(kernel: Kernel) -> None:
+def test_c4_two_deadlocked_collectives_are_both_named(kernel: Kernel) -> None:
     code = "hvd.allreduce(torch.ones(4), name='a') if rank else hvd.broadcast(torch.ones(4), 0, name='b')"
     expected = r"allreduce 'a' waits for rank 0, which waits in broadcast 'b' at cell \d+:1: .*"
     other = r"broadcast 'b' waits for ranks 1-3, which wait in allreduce 'a' at cell \d+:1: .*"
     explained(kernel, code, f"({expected}|{other})")
 
 
-def test_a12_a_rank_that_keeps_pythons_lock_in_c_is_named_with_its_line(kernel: Kernel) -> None:
+def test_a12_rank_holding_the_gil_in_c_is_named_with_its_line(kernel: Kernel) -> None:
     """Its control thread cannot answer: the stack comes from its signal handler."""
     code = """def native():
     return sum(range(3 * 10**8))
@@ -329,7 +329,7 @@ for i in range(12):
     assert stuck or set(waits(outcome.messages)) <= {""}
 
 
-def test_a9_what_a_rank_raises_is_told_rather_than_why_the_others_waited(kernel: Kernel) -> None:
+def test_a9_error_of_a_rank_precedes_the_wait_of_others(kernel: Kernel) -> None:
     code = "%%hvdrun\nif rank == 2:\n    time.sleep(1.5)\n    raise ValueError('late')\nhvd.barrier()"
     outcome = kernel.run(code, allow_error=True)
     assert (outcome.reply["ename"], outcome.reply["evalue"]) == ("ValueError", "late")
@@ -337,7 +337,7 @@ def test_a9_what_a_rank_raises_is_told_rather_than_why_the_others_waited(kernel:
     assert_sound(kernel)
 
 
-def test_headless_output_of_a_cell_that_waits_long_and_ends_well_is_what_it_prints(kernel: Kernel) -> None:
+def test_headless_output_of_a_long_wait_is_the_printed_text(kernel: Kernel) -> None:
     outcome = kernel.run("%%hvdrun\nif rank == 1: time.sleep(2.5)\nhvd.barrier()\nprint('through')")
     assert outcome.stored == [{"type": "stream", "name": "stdout", "text": "[0-3] through\n"}]
 
@@ -373,7 +373,7 @@ def is_true(kernel: Kernel, condition: str, shell: str) -> bool:
     return bool(kernel.reply_of(shell, code)["status"] == "ok")
 
 
-def test_b3_the_second_press_shows_stacks_and_the_third_replaces_the_stuck_rank_alone(kernel: Kernel) -> None:
+def test_b3_second_press_shows_stacks_third_replaces_stuck_rank(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nmine = 100 + rank")
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     shell = kernel.subshell()

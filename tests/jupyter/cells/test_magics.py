@@ -243,7 +243,7 @@ def test_a_cell_has_the_notebooks_number_on_the_ranks_too(kernel: Kernel, tmp_pa
     assert f"Cell In[{job}], line 4\n" in kernel.run("%hvdjobs --wait waits", allow_error=True).error
 
 
-def test_what_libraries_call_inside_is_left_out_of_tracebacks_but_not_of_the_logs(kernel: Kernel) -> None:
+def test_library_frames_are_in_logs_but_not_in_tracebacks(kernel: Kernel) -> None:
     """A forgotten hvd.init() was 6,918 characters, of which one line was the user's."""
     code = "%%hvdrun\nimport torch\nhvd.shutdown()\nhvd.allreduce(torch.ones(3))"
     failed = kernel.run(code, allow_error=True)
@@ -282,7 +282,7 @@ def test_a_mistyped_magic_is_told_the_nearest_name(kernel: Kernel, cell: str, ne
     assert outcome.text("stderr") == f"UsageError: {near}\n"
 
 
-def test_a_tool_that_keeps_no_history_has_cells_of_different_numbers(kernel: Kernel) -> None:
+def test_cells_without_history_get_different_numbers(kernel: Kernel) -> None:
     """nbval: the numbers are those that its notebook has when it is run from the top."""
     before = number(kernel.run("1"))
     for after in (1, 2):
@@ -306,7 +306,7 @@ def test_c2_ranks_that_disagree_raise_the_same_in_every_run(kernel: Kernel, turn
     assert kernel.run("%%hvdrun\nint(hvd.allreduce(torch.tensor([rank]), op=hvd.Sum))").shown == ["[0-3] 6"]
 
 
-def test_c2_a_rank_that_goes_on_after_a_mismatch_is_released_when_it_waits(kernel: Kernel) -> None:
+def test_c2_rank_continuing_after_a_mismatch_is_released(kernel: Kernel) -> None:
     """Rank 1 catches the error, so it is not ended by it; the ranks that are gone would never come."""
     code = """%%hvdrun
 import torch
@@ -394,7 +394,7 @@ def test_status_and_doctor(kernel: Kernel) -> None:
     ]  # fmt: skip
 
 
-def test_other_ranks_carry_what_is_kept_and_ask_before_they_lose_the_rest(kernel: Kernel) -> None:
+def test_other_ranks_get_kept_variables_loss_needs_force(kernel: Kernel) -> None:
     """Kept names go with them, after one line of text; of another number alone who lives stays (test_resize.py)."""
     kernel.run(
         "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\n"

@@ -64,7 +64,7 @@ def inspect(kernel: Kernel, code: str) -> str:
     return text
 
 
-def test_a_rank_cell_is_offered_names_of_the_ranks_and_the_notebook_keeps_its_own(kernel: Kernel) -> None:
+def test_rank_cell_completes_names_of_ranks_not_notebook(kernel: Kernel) -> None:
     assert complete(kernel, "%%hvdrun\nweights") == ["weights_of_all"]
     assert complete(kernel, "# first\n\n%%hvdrun --ranks 2\nif True:\n    y = par") == ["partly"]
     assert complete(kernel, "%%hvdrun --ranks 1\npar") == []
@@ -77,7 +77,7 @@ def test_a_rank_cell_is_offered_names_of_the_ranks_and_the_notebook_keeps_its_ow
     assert "weights_of_all" not in kernel.run("sorted(globals())").shown[0]
 
 
-def test_a_rank_cell_is_not_offered_local_names_but_those_it_pushes(kernel: Kernel) -> None:
+def test_rank_cell_completes_pushed_local_names_alone(kernel: Kernel) -> None:
     assert "x" in complete(kernel, "%%hvdrun\nx")
     assert complete(kernel, "%%hvdrun\nonly_h") == []
     assert complete(kernel, "%%hvdrun --push to_push\nto_") == ["to_push"]
@@ -100,9 +100,7 @@ def test_with_hvdauto_on_plain_cells_are_rank_cells(kernel: Kernel) -> None:
         kernel.run("%hvdauto off")
 
 
-def test_completion_and_inspection_answer_during_a_running_collective_and_leave_it_alone(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_completion_and_inspection_work_during_a_collective(kernel: Kernel, tmp_path: Path) -> None:
     before = len(kernel.run("sorted(globals())").shown[0])
     with Gate(tmp_path) as gate:
         cell = f"""%%hvdrun
@@ -125,7 +123,7 @@ while True:
     assert len(kernel.run("sorted(globals())").shown[0]) - before < 200, "only IPython's own _i and _ names are new"
 
 
-def test_a_front_end_sees_the_kernel_busy_again_after_an_answer_during_a_cell(kernel: Kernel, tmp_path: Path) -> None:
+def test_kernel_is_busy_again_after_an_answer_during_a_cell(kernel: Kernel, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         started = kernel.start(f"%%hvdrun\n{gate.hold}")
         kernel.wait_for("execute_input")
@@ -264,7 +262,7 @@ def test_a_local_name_error_says_where_the_name_lives(kernel: Kernel) -> None:
     assert there.error.splitlines()[-1] == "`only_here` exists in the notebook, not on the ranks: add --push only_here"
 
 
-def test_the_size_guard_refuses_before_anything_moves_and_says_what_to_do(kernel: Kernel) -> None:
+def test_size_guard_refuses_before_a_transfer_with_remedy(kernel: Kernel) -> None:
     kernel.run(
         "import numpy, os; os.environ['HVD_MAX_MOVE'] = '10M'; big = numpy.zeros(1 << 19)"
     )  # 4 MiB, 16 on four ranks

@@ -51,7 +51,7 @@ def resident(kernel: Kernel) -> dict[int, int]:
     return sizes
 
 
-def test_h1_r22_a_flood_is_head_and_tail_in_the_cell_and_whole_in_the_logs(kernel: Kernel) -> None:
+def test_h1_r22_flood_is_cut_in_the_cell_and_whole_in_logs(kernel: Kernel) -> None:
     count = FLOOD_BYTES // LINE
     cell(kernel, "print('warm')")
     files = log_files(kernel)
@@ -158,7 +158,7 @@ os.system('echo again')
     assert cell(kernel, code).text() == "[0-3] still here\n[0-3] again\n"
 
 
-def test_h6_c_code_that_holds_the_lock_does_not_wait_for_a_reader(kernel: Kernel) -> None:
+def test_h6_c_code_holding_the_gil_does_not_wait_for_readers(kernel: Kernel) -> None:
     code = (
         "import ctypes\nlibc = ctypes.PyDLL(None)\nlibc.write(1, b'z' * 1_000_000, 1_000_000)\nprint()\nprint('after')"
     )
@@ -184,7 +184,7 @@ rank
     assert "on a full disk" in logs(kernel, "--ranks 2 --tail 3")
 
 
-def test_e5_what_a_full_disk_does_not_take_is_not_lost_between_two_threads(tmp_path: Path) -> None:
+def test_e5_text_rejected_by_a_full_disk_is_not_lost(tmp_path: Path) -> None:
     """The I/O thread may take what was kept at any moment in which the other one asks the system for something."""
     taken: list[tuple[int, bytes]] = []
 

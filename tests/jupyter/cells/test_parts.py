@@ -55,7 +55,7 @@ def test_a_failed_cell_leaves_its_error_in_what_it_was_to_gather(kernel: Kernel)
     assert kernel.run("type(y).__name__").shown == ["'ZeroDivisionError'"]
 
 
-def test_a_barrier_says_who_met_and_gc_gives_back_what_an_exception_holds(kernel: Kernel) -> None:
+def test_barrier_lists_ranks_and_gc_frees_an_exception(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 3\npass", timeout=120)
     assert kernel.run("%hvd barrier").text() == "ranks 0-2 met\n"
     failing = "def f():\n    held = bytearray(b'x') * 300_000_000\n    raise ValueError(len(held))\nf()"
@@ -85,7 +85,7 @@ def test_more_than_the_limit_is_refused_before_it_is_dealt_out(kernel: Kernel) -
 
 
 @pytest.mark.nightly
-def test_memory_names_what_fills_a_rank_and_tensors_that_nobody_names(kernel: Kernel) -> None:
+def test_memory_lists_variables_and_unnamed_tensors(kernel: Kernel) -> None:
     ran = kernel.run(
         "%%hvdrun -np 3\nimport torch\nmodel = torch.nn.Linear(1000, 5000)\nmodel(torch.ones(1000)).sum().backward()\n"
         "big = torch.zeros(10_000_000 if rank == 1 else 1)\nhidden = [lambda held=torch.zeros(5_000_000): held]",
@@ -100,7 +100,7 @@ def test_memory_names_what_fills_a_rank_and_tensors_that_nobody_names(kernel: Ke
 
 
 @pytest.mark.nightly
-def test_memory_tells_the_optimizers_tensors_and_the_shared_gradients(kernel: Kernel) -> None:
+def test_memory_lists_optimizer_tensors_and_shared_gradients(kernel: Kernel) -> None:
     kernel.run(
         "%%hvdrun -np 3\nimport torch\nmodel = torch.nn.Linear(1000, 5000, bias=False)\n"
         "opt = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())\n"
@@ -124,7 +124,7 @@ def test_memory_tells_the_optimizers_tensors_and_the_shared_gradients(kernel: Ke
         ("bytearray(1 << 62)", "MemoryError"),
     ],
 )
-def test_where_memory_is_refused_the_error_says_what_fills_the_rank(kernel: Kernel, refused: str, name: str) -> None:
+def test_out_of_memory_error_lists_the_largest_variables(kernel: Kernel, refused: str, name: str) -> None:
     made = "import numpy as np, torch\nbig = torch.zeros(5_000_000)\nother = np.zeros(10_000_000)"
     failed = kernel.run(f"%%hvdrun -np 3\n{made}\n{refused}", allow_error=True, timeout=120)
     assert failed.reply["ename"] == name

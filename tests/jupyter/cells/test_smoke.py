@@ -12,7 +12,7 @@ SUM += "total = float(h.allreduce(np.ones(1), op=h.Sum, name='ones')[0])\nprint(
 
 
 @pytest.mark.cluster(2)
-def test_rank_0_is_alone_first_and_what_the_cell_prints_is_shown_once(kernel: Kernel) -> None:
+def test_smoke_runs_rank_0_first_and_shows_output_once(kernel: Kernel) -> None:
     ran = kernel.run(f"%%hvdrun --smoke\n{SUM}")
     assert ran.text() == "[0] in 0\n[1] in 1\n"
     assert ran.text("stderr") == ""
@@ -21,7 +21,7 @@ def test_rank_0_is_alone_first_and_what_the_cell_prints_is_shown_once(kernel: Ke
 
 @pytest.mark.nightly
 @pytest.mark.cluster(3)
-def test_a_cell_that_fails_alone_runs_nowhere_else_and_the_next_one_works(kernel: Kernel) -> None:
+def test_smoke_failure_stops_other_ranks_next_cell_works(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nran = 0")
     failed = kernel.run("%%hvdrun --smoke\nran = 1\nprint('before it')\n1 / 0", allow_error=True)
     assert failed.reply["ename"] == "ZeroDivisionError"
@@ -47,7 +47,7 @@ def test_what_rank_0_alone_has_changed_is_named(kernel: Kernel) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(3)
-def test_where_rank_0_cannot_be_alone_it_is_refused_and_nothing_runs(kernel: Kernel) -> None:
+def test_smoke_is_refused_if_rank_0_cannot_run_alone(kernel: Kernel) -> None:
     for line, said in (
         ("--smoke --ranks 1,2", "--smoke runs the cell on rank 0 first, which is not among --ranks"),
         ("--smoke --bg", "--smoke waits for rank 0: leave out --smoke or --bg"),

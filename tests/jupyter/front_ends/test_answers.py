@@ -98,7 +98,7 @@ while True: held.append(os.open(os.devnull, os.O_RDONLY))""",
     ],
 )
 @pytest.mark.parametrize("urgent", [False, True])
-def test_a_request_whose_answer_cannot_be_sent_ends_with_the_reason(
+def test_request_with_an_unsendable_answer_ends_with_reason(
     session: Session, answer: str, error: str, urgent: bool
 ) -> None:
     execute(session, f"from hvd_kernel.worker.shell.handlers import TABLE\nTABLE['odd'] = lambda *_: {answer}")

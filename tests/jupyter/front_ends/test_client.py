@@ -265,7 +265,7 @@ def test_tasks_that_have_not_begun_are_aborted_and_cells_are_not(session: Sessio
 
 
 @pytest.mark.nightly
-def test_a_rank_that_dies_ends_its_tasks_and_its_replacement_answers(session: Session, tmp_path: Path) -> None:
+def test_dead_rank_ends_its_tasks_and_is_replaced(session: Session, tmp_path: Path) -> None:
     execute(session, WHO)
     rc = session.client()
     with Gate(tmp_path) as gate:

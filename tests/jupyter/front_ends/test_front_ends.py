@@ -89,7 +89,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 
 
 @pytest.mark.parametrize("name", FRONT_ENDS)
-def test_a_cell_that_trains_ends_with_a_picture_and_text_whoever_asks(one: Kernel, name: str) -> None:
+def test_training_cell_ends_with_picture_and_text_everywhere(one: Kernel, name: str) -> None:
     outcome = ran(one, FRONT_ENDS[name], TRAIN)
     assert outcome.text() == "[0-1] trained\n"
     assert outcome.text("stderr") == ""
@@ -121,7 +121,7 @@ NOWHERE = {"HOME": "/sys", "IPYTHONDIR": "/sys/ipython", "XDG_CACHE_HOME": "", "
 """A home in which nobody can make anything, root not either."""
 
 
-def test_a_home_that_cannot_be_written_and_a_hubs_limits_keep_nothing_from_working(tmp_path: Path) -> None:
+def test_read_only_home_and_hub_limits_do_not_break_anything(tmp_path: Path) -> None:
     with Kernel(tmp_path, env=NOWHERE) as kernel:
         for kind, value in ((resource.RLIMIT_AS, 16 << 30), (resource.RLIMIT_NOFILE, 256), (resource.RLIMIT_CORE, 0)):
             resource.prlimit(kernel.pid, kind, (value, value))
@@ -146,7 +146,7 @@ def shared_by(told: str) -> int:
     return others
 
 
-def test_two_notebooks_on_one_machine_work_beside_each_other_and_are_told(tmp_path: Path) -> None:
+def test_two_notebooks_on_one_machine_work_and_are_reported(tmp_path: Path) -> None:
     code = "%%hvdrun -np 2\nimport numpy as np, hvd_kernel.numpy as h\n"
     code += "sums = [float(h.allreduce(np.full(1000, 1.0 + rank), op=h.Sum, name=f's{i}')[0]) for i in range(300)]\nset(sums)"
     env = {"HVD_SPARES": "0"}

@@ -86,7 +86,7 @@ def test_it_says_who_it_is(kernel: Kernel) -> None:
     assert {"kernel subshells", "debugger"} <= set(content["supported_features"])
 
 
-def test_a_kernel_that_uses_no_ranks_loads_neither_torch_nor_mpi_nor_ipyparallel(kernel: Kernel) -> None:
+def test_kernel_without_ranks_loads_no_torch_mpi_ipyparallel(kernel: Kernel) -> None:
     heavy = "{'torch', 'mpi4py', 'ipyparallel', 'hvd_kernel._native'}"
     assert kernel.run(f"import sys; sorted({heavy} & set(sys.modules))").shown == ["[]"]
 

@@ -90,9 +90,7 @@ def comms(kernel: Kernel, shown: str) -> str:
     return kernel.run(f"print({shown}.comm.comm_id)").text().strip()
 
 
-def test_a_page_that_opens_is_told_of_kernel_comms_and_widgets_while_a_cell_runs(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_opened_page_gets_comms_and_widgets_during_a_cell(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run(CELL)
     panel, slider = comms(kernel, "board._panel"), comms(kernel, "slider")
     with Gate(tmp_path) as gate:
@@ -136,7 +134,7 @@ def test_a_page_that_opens_is_told_of_kernel_comms_and_widgets_while_a_cell_runs
     assert kernel.run("print(slider.value)").text() == "5\n", "what changes something has waited for its turn"
 
 
-def test_a_page_that_opens_does_not_show_a_kernel_without_a_cell_as_busy(kernel: Kernel, tmp_path: Path) -> None:
+def test_opened_page_shows_an_idle_kernel_as_idle(kernel: Kernel, tmp_path: Path) -> None:
     """A page asks for comms and for a subshell in one breath: two threads answer, and either may be the later one."""
     with Gate(tmp_path) as gate:
         kernel.run(SLOW.format(arrive=gate.arrive, hold=gate.hold))

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 CELL = "%%hvdrun -np 2\nfor step in range({steps}):\n    hvd.log(loss={start} / (1 + step))"
 
 
-def test_runs_of_a_kernel_that_has_ended_beside_those_of_this_one(tmp_path: Path) -> None:
+def test_runs_of_an_ended_kernel_are_listed_with_new_ones(tmp_path: Path) -> None:
     with Kernel(tmp_path) as first:
         assert first.run("%hvd runs").text().startswith("no cell has trained yet")
         (panel,) = first.run(CELL.format(steps=4, start=8.0), timeout=120).contents("display_data")

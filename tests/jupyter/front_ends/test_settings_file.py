@@ -18,7 +18,7 @@ def written(home: Path, text: str) -> Path:
     return file
 
 
-def test_the_file_says_how_many_ranks_and_a_cell_says_it_differently(tmp_path: Path) -> None:
+def test_cell_overrides_the_number_of_ranks_of_the_file(tmp_path: Path) -> None:
     written(tmp_path, "c.HvdKernel.ranks = 2\nc.HvdKernel.max_move = '1K'\nc.HvdKernel.cache_capacity = 7\n")
     told = "import os\nos.environ['HVD_CACHE_CAPACITY'], size"
     with Kernel(tmp_path, env={"HVD_RANKS": "3", "HVD_CACHE_CAPACITY": "9"}) as kernel:
@@ -31,7 +31,7 @@ def test_the_file_says_how_many_ranks_and_a_cell_says_it_differently(tmp_path: P
 
 
 @pytest.mark.nightly
-def test_a_kernel_starts_with_a_wrong_file_and_tells_it_where_ranks_are_needed(tmp_path: Path) -> None:
+def test_wrong_settings_file_is_reported_when_ranks_start(tmp_path: Path) -> None:
     file = written(tmp_path, "c.HvdKernel.ranks = 'four'\n")
     with Kernel(tmp_path) as kernel:
         assert kernel.run("1 + 1").shown == ["2"]

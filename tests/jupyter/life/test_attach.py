@@ -93,7 +93,7 @@ def in_cell(home: Path, name: str, where: str = "begun") -> None:
     until(lambda: all((home / f"{where}-{name}-{rank}").exists() for rank in (0, 1)), "both ranks are in the cell")
 
 
-def test_a17_a18_detached_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(home: Path) -> None:
+def test_a17_a18_detached_ranks_outlive_kill_9_end_by_stop(home: Path) -> None:
     with Kernel(home) as kernel:
         assert kernel.run("%hvd start -np 2 --keep train", timeout=120).text() == (
             "ranks 0-1 ready\nkept as train: after a restart of this kernel `%hvd attach` has them\n"
@@ -137,7 +137,7 @@ def test_a17_a18_detached_ranks_outlive_kill_9_of_the_kernel_and_end_by_stop(hom
         assert set(tagged(kernel.tag)) == {kernel.pid}
 
 
-def test_a_cell_goes_on_while_the_kernel_restarts_and_is_a_job_of_the_next_one(home: Path) -> None:
+def test_running_cell_becomes_a_job_of_the_restarted_kernel(home: Path) -> None:
     with Kernel(home) as kernel:
         kernel.run("%%hvdrun -np 2 --keep\nx = rank\ndef old():\n    1 / 0", timeout=120)
         kernel.start("%%hvdrun\n" + WAITS.format(home=str(home), name="cell", asks=1), prompts=True)
@@ -203,7 +203,7 @@ def only_one() -> detached.DetachedCluster:
 
 
 @pytest.mark.nightly
-def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no_key_is_written(orphaned: Path) -> None:
+def test_s6_a1_rank_dead_between_kernels_is_replaced_no_key(orphaned: Path) -> None:
     session = attach(only_one(), print)
     assert execute(session, "x = 10 + rank\nx", cell=7).results() == {0: "10", 1: "11"}
     victim = session.status()[1].pid
@@ -235,9 +235,7 @@ def test_s6_a1_a_rank_that_dies_between_two_kernels_is_named_and_replaced_and_no
         session.end()
 
 
-def test_what_the_supervisor_says_in_one_breath_with_its_welcome_is_heard(
-    orphaned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_sent_with_the_supervisors_welcome_arrive(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receive = ControlChannel.receive
 
     def both(channel: ControlChannel) -> list[Message]:
@@ -269,7 +267,7 @@ def test_an_interrupted_way_back_lets_go_of_the_ranks(orphaned: Path, monkeypatc
         session.end()
 
 
-def test_a_cell_that_fails_while_no_kernel_is_there_leaves_ranks_that_work(orphaned: Path) -> None:
+def test_ranks_work_after_a_cell_failed_without_a_kernel(orphaned: Path) -> None:
     """It fails on one rank, which breaks the communication."""
     session = attach(only_one(), print)
     session.run(

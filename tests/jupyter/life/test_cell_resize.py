@@ -109,7 +109,7 @@ def test_a_cell_that_is_not_elastic_is_resized_when_it_ends(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("n", "victim"), [(3, 1), (1, 1), (3, 0)])
-def test_who_dies_before_the_commit_is_replaced_and_the_cell_goes_on(
+def test_rank_dead_before_the_commit_is_replaced_in_the_cell(
     own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, victim: int
 ) -> None:
     """Also without ``--respawn auto``: the rank dies as soon as all have been told of the change."""
@@ -135,7 +135,7 @@ def test_who_dies_before_the_commit_is_replaced_and_the_cell_goes_on(
 
 
 @pytest.mark.nightly
-def test_where_fresh_ranks_do_not_come_the_cell_goes_on_without_them(
+def test_cell_continues_without_ranks_that_do_not_start(
     own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begin(own, tmp_path, last=3)
@@ -186,7 +186,7 @@ NOTHING = "its variables are missing: run the cells that made them again, or hvd
 
 
 @pytest.mark.cluster(2)
-def test_b8_a_cell_in_elastic_run_grows_and_shrinks_while_it_runs(kernel: Kernel, tmp_path: Path) -> None:
+def test_b8_cell_in_elastic_run_grows_and_shrinks(kernel: Kernel, tmp_path: Path) -> None:
     begun = str(tmp_path / "begun")
     kernel.run("%%hvdrun\nimport torch\nborn = rank")
     kernel.run(THREAD.format(begun=begun, sizes=(3, 2)))
@@ -205,9 +205,7 @@ def test_b8_a_cell_in_elastic_run_grows_and_shrinks_while_it_runs(kernel: Kernel
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
-def test_the_panel_marks_who_came_and_left_between_cells_and_steps_that_were_undone(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_panel_marks_joined_and_left_ranks_and_undone_steps(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun\nimport pathlib, torch")
     kernel.run("%hvd resize 3", timeout=120)
     kernel.run("%hvd resize 2")

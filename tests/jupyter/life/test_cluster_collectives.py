@@ -129,7 +129,7 @@ def test_rank_that_exits_by_itself(session: Session) -> None:
     assert session.dead == (0,)
 
 
-def test_a_cell_that_comes_to_a_rank_whose_death_has_been_told_ends(session: Session) -> None:
+def test_cell_sent_to_a_rank_reported_dead_ends(session: Session) -> None:
     """Between the look at who is dead and the message to the ranks there is a moment."""
     os.kill(session.status()[1].pid, signal.SIGKILL)
     until(lambda: session.status()[1].why, "the death is told")

@@ -163,7 +163,7 @@ def test_interrupt_while_starting_leaves_nothing() -> None:
 
 
 @pytest.mark.nightly
-def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_once_the_supervisor_exists_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, begun = launcher.begun, []
 
     def press(*how: Any) -> tuple[subprocess.Popen[bytes], ControlChannel, Path, Path]:
@@ -178,7 +178,7 @@ def test_interrupt_in_the_moment_in_which_there_is_a_supervisor_leaves_nothing(m
     assert not living({pid} | processes_below(pid))
 
 
-def test_ranks_whose_registration_was_not_told_are_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_with_a_lost_registration_notice_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the hub's first answer and our subscription to its news a rank could register, and was never heard of."""
     monkeypatch.setattr(Stream, "_dispatch_notification", lambda *_: None)
     started = Session.start(ClusterSpec(2, start_timeout_s=60.0))
@@ -202,7 +202,7 @@ WITH_A_SPARE = pytest.mark.cluster(2, env={"HVD_SPARES": "1"})
 
 @WITH_A_SPARE
 @pytest.mark.nightly
-def test_a_cluster_is_its_ranks_a_supervisor_a_launcher_and_a_spare(session: Session) -> None:
+def test_cluster_is_ranks_supervisor_launcher_and_spare(session: Session) -> None:
     wait_for_spares(session, 1)
     supervisor = session.supervisor
     ranks = {status.pid for status in session.status()}

@@ -48,9 +48,7 @@ def elastic_kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 
 @pytest.mark.nightly
-def test_whoever_dies_the_newest_values_are_taken_and_the_panel_shows_it(
-    elastic_kernel: Kernel, tmp_path: Path
-) -> None:
+def test_newest_values_survive_any_death_shown_in_the_panel(elastic_kernel: Kernel, tmp_path: Path) -> None:
     """Also where rank 0 dies, whose fresh process has none: two commits were made, so one step is undone, at most."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=0, every=2)
     outcome = elastic_kernel.run(
@@ -62,9 +60,7 @@ def test_whoever_dies_the_newest_values_are_taken_and_the_panel_shows_it(
 
 
 @pytest.mark.nightly
-def test_two_that_die_at_once_are_both_replaced_and_what_was_kept_comes_before_the_cell(
-    elastic_kernel: Kernel, tmp_path: Path
-) -> None:
+def test_two_simultaneous_deaths_are_replaced_with_kept_values(elastic_kernel: Kernel, tmp_path: Path) -> None:
     elastic_kernel.run("%%hvdrun\nimport hvd_kernel\nborn = 'kept'\nhvd_kernel.keep('born')")
     cell = TRAIN.format(once=str(tmp_path / "once"), victim="-1", every=1)
     both = "if state.step == 5 and hvd.rank() and not pathlib.Path(f'{once}{hvd.rank()}').exists():"
@@ -74,9 +70,7 @@ def test_two_that_die_at_once_are_both_replaced_and_what_was_kept_comes_before_t
 
 
 @pytest.mark.nightly
-def test_a_fresh_rank_that_fails_before_elastic_run_ends_the_cell_with_its_error(
-    elastic_kernel: Kernel, tmp_path: Path
-) -> None:
+def test_new_rank_failing_before_elastic_run_fails_the_cell(elastic_kernel: Kernel, tmp_path: Path) -> None:
     elastic_kernel.run("%%hvdrun\nhelper = 1")
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=2, every=1).replace("\nonce =", "\nhelper\nonce =", 1)
     failed = elastic_kernel.run(cell, allow_error=True, timeout=120)
@@ -86,9 +80,7 @@ def test_a_fresh_rank_that_fails_before_elastic_run_ends_the_cell_with_its_error
 
 
 @pytest.mark.nightly
-def test_a_collective_of_a_fresh_rank_before_elastic_run_is_an_error_by_name(
-    elastic_kernel: Kernel, tmp_path: Path
-) -> None:
+def test_collective_of_a_new_rank_before_elastic_run_is_named(elastic_kernel: Kernel, tmp_path: Path) -> None:
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=2, every=1)
     cell = cell.replace("\nonce =", "\nhvd.allreduce(torch.ones(1), name='early')\nonce =", 1)
     failed = elastic_kernel.run(cell, allow_error=True, timeout=120)
@@ -108,7 +100,7 @@ def test_a_cell_that_is_not_elastic_fails_as_ever(elastic_kernel: Kernel) -> Non
 
 
 @pytest.mark.nightly
-def test_an_error_of_one_rank_is_recovered_from_as_without_a_notebook(elastic_kernel: Kernel, tmp_path: Path) -> None:
+def test_error_of_one_rank_is_recovered_as_in_a_script(elastic_kernel: Kernel, tmp_path: Path) -> None:
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=1)
     cell = cell.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise hvd.elastic.HorovodInternalError('once')")
     assert elastic_kernel.run(cell, timeout=120).shown == ["[0-2] ((8, 24.0, 3), False)"]

@@ -39,7 +39,7 @@ def assert_whole(session: Session, n: int) -> None:
 
 
 @pytest.mark.cluster(2)
-def test_b8_a_cell_that_says_another_number_of_ranks_has_them_and_who_stays_keeps_its_variables(kernel: Kernel) -> None:
+def test_b8_cell_with_another_np_resizes_survivors_keep_state(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nimport os, hvd_kernel\nborn, model = (rank, os.getpid()), [7.0]\nhvd_kernel.keep('model')")
     grown = kernel.run("%%hvdrun -np 3\nprint(globals().get('born', ('none',))[0], model, hvd.size())", timeout=120)
     assert grown.text() == (
@@ -185,7 +185,7 @@ def test_processes_stay_numbers_follow_and_clients_see_it(own: Session, tmp_path
 
 
 @pytest.mark.nightly
-def test_ranks_of_other_numbers_are_interrupted_watched_and_explained_by_these(own: Session) -> None:
+def test_renumbered_ranks_are_interrupted_and_explained(own: Session) -> None:
     own.resize(3)
     own.resize(2, [0])
     run = own.run("print('in', rank, flush=True)\n__import__('time').sleep(600)")

@@ -34,7 +34,7 @@ def test_the_option_is_spelt_as_in_ipythons_script_magic() -> None:
     assert parse("%%hvdrun", "").raise_error
 
 
-def test_the_merged_traceback_is_shown_whole_and_the_error_kept_where_the_debugger_looks() -> None:
+def test_merged_traceback_is_shown_and_kept_for_the_debugger() -> None:
     writer, error = FakeWriter(), failed()
     show_error(error, writer)
     assert writer.said == [("stderr", "\x1b[31mValueError\x1b[0m on rank 1\nTraceback\nValueError: bad\n")]

@@ -46,7 +46,7 @@ def test_the_same_error_everywhere_is_one() -> None:
     assert shown(error) == ["ValueError on ranks 0-63", "Traceback", "line 1 of rank 0", "ValueError: bad"]
 
 
-def test_the_same_class_in_the_same_moment_has_a_root_that_does_not_vary() -> None:
+def test_simultaneous_equal_errors_have_a_stable_root() -> None:
     error = merged_error(
         [failure(1, evalue="1", time=5.0), failure(0, evalue="0", time=5.2), failure(2, "KeyError", "2", 5.1)]
     )
@@ -56,7 +56,7 @@ def test_the_same_class_in_the_same_moment_has_a_root_that_does_not_vary() -> No
     assert str(later) == "1"
 
 
-def test_a_death_is_the_cause_whatever_the_others_raised_before_it_was_known() -> None:
+def test_death_is_the_root_whatever_other_ranks_raised() -> None:
     died = Failure(2, "RankDied", "rank 2 died: crash", ("RankDied: rank 2 died: crash", "its stack"), 9.0)
     raised = [failure(rank, "NameError", "name 'x'", time=1.0) for rank in (0, 1)]
     error = merged_error([*raised, failure(3, "KeyError", "'k'", time=2.0), died])

@@ -41,7 +41,7 @@ def stored(writer: FakeWriter) -> tuple[str, list[str]]:
     return data["text/plain"], states
 
 
-def test_ranks_that_have_trained_are_stored_as_a_picture_and_kept_as_a_run() -> None:
+def test_trained_cell_is_stored_as_picture_and_kept_as_run() -> None:
     writer: Any = FakeWriter()
     kept = Kept()
     with job_panel(writer, 2, "2 ranks on Spark", kept) as take:

@@ -138,7 +138,7 @@ def test_training_means_new_steps_or_logged_values() -> None:
     assert output([sample(1, logged={"loss": 1.0})], before=before) == [board]
 
 
-def test_interactive_shows_the_board_after_a_second_and_freezes_it(monkeypatch: object) -> None:
+def test_interactive_board_appears_after_a_second_and_freezes(monkeypatch: object) -> None:
     clock = iter([0.0, 0.5, 1.01, 1.05, 1.2, 1.3])
     monkeypatch.setattr(render, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
     writer = FakeWriter(interactive=True)
@@ -176,14 +176,14 @@ def test_terminal_prints_lines_as_they_come_and_figures() -> None:
     ]
 
 
-def test_a13_figures_in_a_terminal_name_the_rank_that_others_waited_for() -> None:
+def test_a13_terminal_figures_name_the_slow_rank() -> None:
     told = {**FakeBoard().summary(), "slow": {"1": [1.43, 0.301]}}
     assert render.figures(told) == (
         "2 ranks, 7 steps, 2.0 s, 1,234 samples/s, loss 0.5, rank 1 slow 1.4x, others wait 30 %\n"
     )
 
 
-def test_a_death_is_marked_once_though_all_ranks_raise_it_and_a_terminal_reads_when() -> None:
+def test_death_is_marked_once_with_time_in_a_terminal() -> None:
     board = FakeBoard()
     renderer = Renderer(FakeWriter(), board, [0, 1])
     renderer.handle(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))

@@ -70,7 +70,7 @@ def presses_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("presses_count_each")
-def test_b2_second_press_reaches_those_that_still_run_and_the_third_gives_up() -> None:
+def test_b2_second_press_interrupts_again_third_abandons() -> None:
     watch, session, _ = driven([press, None, RankDone(0), press, None, press, None])
     with pytest.raises(KeyboardInterrupt) as caught:
         check(watch)
@@ -83,7 +83,7 @@ def test_b2_second_press_reaches_those_that_still_run_and_the_third_gives_up() -
 
 
 @pytest.mark.usefixtures("presses_count_each")
-def test_b3_the_fate_of_ranks_that_were_replaced_is_told_instead_of_a_remedy() -> None:
+def test_b3_fate_of_replaced_ranks_replaces_the_remedy() -> None:
     watch, _, _ = driven([press, None, RankDone(0), press, None, press, None])
     watch.fate = "it was replaced"
     with pytest.raises(KeyboardInterrupt, match=re.escape("rank 1 is in cell 1:2: sleep(60)\nit was replaced")):
@@ -100,7 +100,7 @@ def test_b2_presses_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("presses_count_each")
 @pytest.mark.parametrize(("writer", "shown"), [("interactive", True), ("terminal", True), ("headless", False)])
-def test_b3_the_second_press_shows_the_stacks_where_a_person_looks(writer: str, *, shown: bool) -> None:
+def test_b3_second_press_shows_the_stacks_to_a_user(writer: str, *, shown: bool) -> None:
     seen = FakeWriter(interactive=writer == "interactive", terminal=writer == "terminal")
     driven([press, None, press, None, RankDone(0), RankDone(1)], writer=seen)
     said = [text for stream, text in seen.written if stream == "stderr" and "not responding" in text]

@@ -63,7 +63,7 @@ def test_a_torn_line_costs_that_run_alone(tmp_path: Path) -> None:
     assert [record.number for record in history(tmp_path).records()] == [1, 2]
 
 
-def test_kernels_that_end_a_cell_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_simultaneous_kernels_get_distinct_numbers(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         numbers = [*pool.map(lambda _: history(tmp_path).add(RUN).number, range(40))]
     assert sorted(numbers) == [*range(1, 41)]
@@ -82,7 +82,7 @@ def test_the_file_is_bounded_and_numbers_go_on(tmp_path: Path, monkeypatch: pyte
     assert kept.records()[-1].number == 40
 
 
-def test_where_the_folder_cannot_be_written_they_last_as_long_as_the_kernel(tmp_path: Path) -> None:
+def test_runs_in_a_read_only_folder_last_as_long_as_the_kernel(tmp_path: Path) -> None:
     kept = history(tmp_path / "not there")
     assert [kept.add(RUN).number, kept.add(RUN).number] == [1, 2]
     assert [record.number for record in kept.records()] == [1, 2]

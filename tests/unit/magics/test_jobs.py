@@ -69,7 +69,7 @@ def begun(*works: Work) -> tuple[Jobs, threading.Lock, list[BackgroundJob]]:
 def nothing(_job: BackgroundJob) -> None: ...
 
 
-def test_jobs_come_in_order_and_the_ranks_are_theirs_from_the_first_to_the_last() -> None:
+def test_jobs_run_in_order_and_hold_the_ranks_throughout() -> None:
     gate, order = Gate(), []
     jobs, lock, (first, second, third) = begun(
         gate,
@@ -117,7 +117,7 @@ def test_names() -> None:
     assert jobs.find("j0") is not one
 
 
-def test_a_failure_is_kept_raised_to_who_waits_and_the_next_job_runs() -> None:
+def test_failure_is_raised_to_waiters_and_the_next_job_runs() -> None:
     failures = [
         Failure(1, "ValueError", "bad", ("tb",), 1.0),
         Failure(0, "RankFailed", "r", (), 2.0, secondary=True),
@@ -136,7 +136,7 @@ def test_a_failure_is_kept_raised_to_who_waits_and_the_next_job_runs() -> None:
     assert first.state_text(times=True) == "failed: ValueError on ranks 1,3"
 
 
-def test_cancel_ends_what_waits_and_presses_the_key_for_what_runs() -> None:
+def test_cancel_ends_queued_jobs_and_interrupts_running_ones() -> None:
     gate, ran = Gate(), []
     jobs, _, (first, second, third) = begun(gate, ran.append, ran.append)
     jobs.cancel(second)
@@ -188,7 +188,7 @@ def test_a_job_that_ends_while_all_are_cancelled_is_no_mistake(monkeypatch: pyte
     assert [text for _, text in writer.written] == ["job j0: done\n", "job j1: cancelled\n"]
 
 
-def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_free_once_the_last_job_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     manager, gate = ClusterManager(), Gate()
     last = job("last", gate)
     manager.start_job(last, lambda: None)
@@ -204,7 +204,7 @@ def test_who_comes_when_the_last_job_has_just_ended_finds_the_ranks_free(monkeyp
         assert last.state == DONE
 
 
-def test_a_job_that_does_not_obey_is_given_up_and_its_end_changes_nothing() -> None:
+def test_abandoned_jobs_later_end_changes_nothing() -> None:
     gate = Gate()
     jobs, lock, (stuck, behind) = begun(gate, nothing)
     assert gate.begun.wait(PATIENCE_S)
@@ -220,7 +220,7 @@ def test_a_job_that_does_not_obey_is_given_up_and_its_end_changes_nothing() -> N
     assert (stuck.state, new.state, lock.locked()) == (CANCELLED, DONE, False)
 
 
-def test_output_that_cannot_be_shown_fails_its_job_and_not_the_queue() -> None:
+def test_unshowable_output_fails_its_job_not_the_queue() -> None:
     gate = Gate()
     jobs, lock, (first,) = begun(gate)
     unseen, last = job("unseen", nothing, broken=True), job("last", nothing)

@@ -38,7 +38,7 @@ def test_a_press_beside_it_waits_for_the_next_statement(interrupts: Interrupts) 
         pass
 
 
-def test_a_press_after_the_last_statement_is_forgotten_with_the_cell(interrupts: Interrupts) -> None:
+def test_press_after_the_last_statement_is_forgotten(interrupts: Interrupts) -> None:
     with interrupts.users_code():
         pass
     press()

@@ -54,7 +54,7 @@ def test_a_name_for_the_job_may_be_given(line: str, job: str | None) -> None:
     assert parse("%%hvdrun", line).bg == job
 
 
-def test_a_line_of_mpirun_says_how_many_ranks_and_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpirun_line_sets_number_and_variables_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "1")
     line = (
         "--local -- mpirun -np 4 -H localhost:4 -bind-to none -x HERE -x GONE -x 'A=b c' -mca pml ob1 -mca btl ^openib "

@@ -21,7 +21,7 @@ from hvd_kernel.protocol import serialization
 
 
 @given(st.lists(st.integers()), st.integers(min_value=1, max_value=9))
-def test_parts_joined_are_the_value_and_the_longer_ones_come_first(value: list[int], count: int) -> None:
+def test_joined_parts_equal_the_value_longer_parts_first(value: list[int], count: int) -> None:
     parts = split("x", value, count)
     assert len(parts) == count
     assert joined("x", dict(enumerate(parts))) == value

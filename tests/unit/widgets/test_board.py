@@ -69,7 +69,7 @@ def test_rows_and_totals() -> None:
     assert board.grid.curves[COMM][-1] == [25.0] * 4
 
 
-def test_marks_travel_once_have_the_time_of_the_cell_and_are_bounded() -> None:
+def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
     board = Board(range(2), "t", clock := Clock())
     board.mark("died", "rank 1 died")
     clock.now += 2.0
@@ -114,7 +114,7 @@ def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
 
 
 @needs_node
-def test_curves_of_many_ranks_are_merged_by_the_page_and_rows_come_in_turn() -> None:
+def test_page_merges_curves_of_many_ranks_rows_take_turns() -> None:
     board = Board(range(MOST_ROWS + 6), "t", clock := Clock())
     board.grid = Grid(MOST_ROWS + 6, limit=60)
     messages = []
@@ -257,7 +257,7 @@ def test_a_hundred_thousand_names_are_a_few_names_and_a_number() -> None:
     assert len(json.dumps(board.snapshot())) < 5_000
 
 
-def test_what_a_notebook_keeps_of_64_ranks_is_bounded_whatever_they_log() -> None:
+def test_stored_output_of_64_ranks_is_bounded() -> None:
     board = Board(range(64), "t", clock := Clock())
     for i in (0, 1):
         feed(board, clock, i, 64, logged={f"metric {k}": 1 / (k + 1.1) for k in range(300)})

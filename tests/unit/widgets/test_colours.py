@@ -65,7 +65,7 @@ def test_lines_are_seen_on_both_backgrounds() -> None:
     } == {}
 
 
-def test_the_timeline_has_the_same_colours_in_the_panel_and_in_the_picture() -> None:
+def test_timeline_colours_match_in_panel_and_picture() -> None:
     css = (ROOT / "widgets" / "dashboard.css").read_text()
     assert {kind: re.search(rf"--hvd-{kind}: (#\w+);", css)[1] for kind in KINDS} == {  # type: ignore[index]
         kind: colour for kind, (colour, _) in KINDS.items()

@@ -49,7 +49,7 @@ def test_the_state_a_late_view_gets_is_the_present_one(monkeypatch: pytest.Monke
     assert board._panel.get_state("snapshot")["snapshot"] == state
 
 
-def test_a_page_may_ask_for_a_number_of_ranks_and_for_nothing_else() -> None:
+def test_page_may_request_only_a_number_of_ranks() -> None:
     board = Dashboard([0], "t")
     board._repr_mimebundle_()
     asked: list[int] = []

@@ -26,7 +26,7 @@ def fed(seconds: int, wait: float, window: LimitsWindow | None = None, begin: in
     return window
 
 
-def test_the_last_ten_seconds_count_while_it_runs_and_all_of_it_at_the_end() -> None:
+def test_limits_use_ten_seconds_live_and_all_at_the_end() -> None:
     window = LimitsWindow()
     for i in range(61):
         wait = 0.1 * i if i <= 40 else 4.0  # communication until second 40: 10 % of the time; nothing of it since

@@ -49,7 +49,7 @@ def test_messages_are_the_same_in_python_and_in_the_page() -> None:
 
 
 @needs_node
-def test_a_rank_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+def test_rank_colours_match_in_panel_and_picture() -> None:
     counts = [1, 8, 9, 64, 300]
     page = evaluate(
         "return data.map(n => Array.from({length: n}, (_, i) => rankColour(i, n)))", counts, rankColour="colours"
@@ -59,7 +59,7 @@ def test_a_rank_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
 
 
 @needs_node
-def test_a_mark_has_the_same_colour_in_the_panel_and_in_the_picture() -> None:
+def test_mark_colours_match_in_panel_and_picture() -> None:
     kinds = list(get_args(marks.Kind))
     assert evaluate("return data.map(markColour)", kinds, markColour="colours") == [
         picture.MARKS[kind] for kind in kinds

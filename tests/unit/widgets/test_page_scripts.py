@@ -16,7 +16,7 @@ NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 ATTRIBUTES = {"name", '"aria-pressed"', '"aria-label"'}
 
 
-def test_s10_our_scripts_have_no_way_to_make_markup_of_text_and_ask_nobody() -> None:
+def test_s10_page_scripts_make_no_markup_and_no_requests() -> None:
     assert SCRIPTS
     assert {path.name: found for path in SCRIPTS if (found := offences(path))} == {}
 

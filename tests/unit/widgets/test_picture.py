@@ -52,7 +52,7 @@ def test_it_says_the_final_numbers_of_every_rank_and_the_totals() -> None:
     assert "finished · means over the cell · 5.8 s" in said
 
 
-def test_marks_are_lines_over_every_chart_with_labels_that_do_not_lie_over_each_other() -> None:
+def test_marks_are_lines_with_labels_that_do_not_overlap() -> None:
     now = [0.0]
     made = Board(range(2), "cell 1", lambda: now[0])
     for i in range(30):
@@ -84,7 +84,7 @@ def test_what_limits_the_run_is_said_between_figures_and_charts() -> None:
     assert [e.get("y") for e in found] == ["108.0", "125.0", "142.0"], "a long sentence takes two lines"
 
 
-def test_a13_a_slow_rank_is_marked_in_the_picture_and_not_in_the_text() -> None:
+def test_a13_slow_rank_is_marked_in_the_picture_alone() -> None:
     dashboard = Dashboard(range(4), "cell 1")
     for i in range(20):
         for rank in range(4):

@@ -88,7 +88,7 @@ def test_a_grid_stays_bounded_for_ever() -> None:
     assert all(len(columns) == len(grid.t) for columns in grid.curves.values())
 
 
-def test_a_late_curve_has_holes_before_it_and_what_cannot_be_drawn_is_a_hole() -> None:
+def test_late_curve_and_undrawable_values_have_gaps() -> None:
     grid = Grid(ranks=1)
     grid.add(0.0, {"a": [1.0]})
     grid.add(0.2, {"a": [float("nan")], "b": [float("inf")]})

@@ -46,7 +46,7 @@ def test_sums() -> None:
 
 
 @pytest.mark.parametrize("cut", ["\n]\n", "\n", "", ",\n", ',\n{"name":"ALLRE'])
-def test_a_file_whose_writer_died_is_read_to_its_last_whole_event(cut: str) -> None:
+def test_incomplete_trace_is_parsed_to_its_last_event(cut: str) -> None:
     lines = ",\n".join(json.dumps(event) for event in events(*STEP))
     assert len(list(timeline.parse(f"[\n{lines}{cut}").bars)) == len(STEP)
 
