@@ -53,7 +53,7 @@ class MxnetFinder(MetaPathFinder):
 
 
 def install(shadow: bool = False) -> None:
-    """Let ``import horovod`` import us, if the real one is absent or ``shadow`` is set. May be called again.
+    """Map ``import horovod`` to our modules, if the real one is absent or ``shadow`` is set. May be called again.
 
     Raises
     ------

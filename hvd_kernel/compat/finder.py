@@ -164,7 +164,7 @@ class _SyntheticLoader(InspectLoader):
         return self._modules.setdefault(spec.name, ModuleType(spec.name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module find its names."""
+        """Add the attributes of the module, which are resolved on first use."""
         if module.__name__ not in PACKAGES:
             module.__doc__ = f"Names of Horovod's ``{module.__name__}``, which has no counterpart in hvd_kernel."
             vars(module)["__all__"] = _plumbing().public(module.__name__)

@@ -63,7 +63,7 @@ class Prefetch:
 
     @property
     def alive(self) -> bool:
-        """Whether the reader runs. False in a forked child, where its lock must not be acquired."""
+        """Return whether the reader runs. False in a forked child, where its lock must not be acquired."""
         return self._reader.is_alive()
 
     def _next(self) -> tuple[Any] | None:

@@ -88,7 +88,7 @@ def read(text: str, name: str, kind: str = "", file: File | None = None) -> JobS
     for reader in READERS:
         if reader.kind == kind or (not kind and reader.matches(text, name)):
             return reader.read(text, name, file) if reader.names_files else reader.read(text, name)
-    raise JobError(f"{name}: this is none of the files known here ({', '.join(kinds)}); --from KIND says which it is.")
+    raise JobError(f"{name}: the format is not known (known: {', '.join(kinds)}); set it with --from KIND.")
 
 
 def _check(text: str, name: str) -> None:

@@ -31,7 +31,7 @@ class ShellWord(NamedTuple):
 
     @property
     def operates(self) -> bool:
-        """Whether the word contains a shell operator: ``|``, ``2>&1``, ``;``."""
+        """Return whether the word contains a shell operator: ``|``, ``2>&1``, ``;``."""
         return _OPERATOR.match(self.raw) is not None
 
 

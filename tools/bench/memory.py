@@ -38,7 +38,7 @@ def highest() -> float:
 
 
 def forget_highest() -> None:
-    """Measure the highest from here on."""
+    """Reset the peak of resident bytes."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -45,7 +45,7 @@ def killed(times: int = 20) -> str:
 def killed_and_left(times: int = 20) -> str:
     """Measure the same if the others continue without it and a new process joins a second later; and that pause."""
     after_kill, grown = _times({"kill": 1.0}, times, "1 1")
-    return f"{sessions.spread(after_kill)}; pause when the fresh process joins {sessions.spread(grown)}"
+    return f"{sessions.spread(after_kill)}; pause when the new process joins {sessions.spread(grown)}"
 
 
 def kept(minutes: float = 5.0, every_s: float = 30.0) -> str:

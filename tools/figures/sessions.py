@@ -77,7 +77,7 @@ def usable_again(kills: int = 20) -> str:
             os.kill(pids(kernel)[victim], signal.SIGKILL)
             began = time.monotonic()
             while " dead " not in kernel.run("%hvd status").text():
-                assert time.monotonic() < began + 10, "nobody noticed"
+                assert time.monotonic() < began + 10, "the death was not noticed"
             kernel.run("%hvd respawn", timeout=60)
             assert kernel.run(ALLREDUCE).shown == ["[0-3] 10"]
             seconds.append(time.monotonic() - began)

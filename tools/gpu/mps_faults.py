@@ -91,7 +91,7 @@ def case(name: str, code: str) -> str:
         if name.startswith("SIGKILL"):
             assert faulty.stdout is not None
             faulty.stdout.readline()
-            time.sleep(0.5)  # it is in the kernel: nothing says so
+            time.sleep(0.5)  # until it is in the kernel, which sends no event
             faulty.kill()
         faulty_end = _wait_end(faulty)
         bystander_end = _wait_end(bystander)

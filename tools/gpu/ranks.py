@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 def output_of(
     ranks: int, options: Sequence[str], program: Sequence[str], env: Mapping[str, str], seconds: float
 ) -> str:
-    """Return what the ranks of a Python program say on stdout; stderr is ours. That it was cut short is said there."""
+    """Return the stdout of the ranks of a Python program; a timeout is reported on stderr."""
     hvdrun = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(ranks), *options]
     command = [*hvdrun, sys.executable, "-P", *program]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
@@ -20,5 +20,5 @@ def output_of(
     except subprocess.TimeoutExpired:
         running.terminate()
         out, _ = running.communicate()
-        print(f"{ranks} ranks were cut short after {seconds} s", file=sys.stderr, flush=True)
+        print(f"{ranks} ranks were terminated after {seconds} s", file=sys.stderr, flush=True)
     return out

@@ -216,7 +216,7 @@ def rank_main(*, mps: bool, tiny: bool) -> None:
     rank.hvd.shutdown()
 
 
-# Who starts them.
+# The side that starts the ranks.
 
 
 def group(ranks: int, *, mps: bool, tiny: bool) -> list[Row]:

@@ -13,7 +13,7 @@ from typing import Any
 RANKS = 4
 MOST = 1.5
 KINDS = {"CPU": "none", "GPU": "0"}
-READY, FIRST = "ready, with torch imported", "their first allreduce, from there on"
+READY, FIRST = "ready, with torch imported", "their first allreduce, after that"
 SUM = """
 import hvd_kernel.torch as hvd
 hvd.init()

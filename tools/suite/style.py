@@ -88,6 +88,8 @@ RULES = tuple(
 )
 SUFFIXES = {".py", ".md", ".cc", ".h", ".cu", ".cuh"}
 PRODUCT = ("hvd_kernel/", "magics/", "widgets/")
+ASIDE = ("docs/decisions/", "tools/suite/style.py")
+"""Records in the words of their time, and the patterns themselves."""
 PLACES = (*PRODUCT, "native/", "tools/", "docs/", "tests/", "README.md", "CONTRIBUTING.md")
 
 HOROVODS = "each framework has it under Horovod's name: `hvd.Compression`"
@@ -231,7 +233,7 @@ def read_sources() -> dict[str, str]:
     files = [
         name
         for name in listed
-        if name.startswith(PLACES) and Path(name).suffix in SUFFIXES and not name.startswith("docs/decisions/")
+        if name.startswith(PLACES) and Path(name).suffix in SUFFIXES and not name.startswith(ASIDE)
     ]
     return {name: (ROOT / name).read_text() for name in files if (ROOT / name).is_file()}
 

@@ -247,7 +247,7 @@ def get_remote_command(
 
 
 class LSFUtils:
-    """What the environment says about an LSF job; raises for what only IBM's CSM knows."""
+    """The environment of an LSF job; raises HorovodOnly for what only IBM's CSM knows."""
 
     @staticmethod
     def using_lsf() -> bool:

@@ -219,6 +219,6 @@ def _warnings(options: Mapping[str, str], line: mpirun.MpirunLine) -> Iterable[s
     for kind in dict.fromkeys(options[f"{role}MachineType"] for role in ("master", "worker")):
         if gpus_of(kind) is None:
             share = f"{line.per_host} slots" if line.per_host else "its share of -np" if line.np else "one slot"
-            yield f"the machine type {kind} is unknown: each has {share}, and nothing is said of its GPUs"
+            yield f"the machine type {kind} is unknown: each has {share}, and its GPUs are not known"
     if line.kind == "mpirun" and line.steps and not line.hostfile and not line.hosts:
         yield "the master's command names no --hostfile /generated/hostfile: on Gradient only the master would run it"

@@ -38,7 +38,7 @@ class Knob:
 
     @property
     def switch(self) -> bool:
-        """Whether this is a switch, without a value."""
+        """Return whether this is a switch, without a value."""
         return bool(self.off)
 
     @property

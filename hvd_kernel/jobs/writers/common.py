@@ -153,7 +153,11 @@ def lost(spec: JobSpec, kind: str) -> list[str]:
 def taken_over(spec: JobSpec) -> list[str]:
     """Return a sentence about variables without a value, which a container cannot copy from its launcher."""
     names = [variable.name for variable in spec.environment if variable.value is None]
-    return [f"{_some(names)} left as the image has it: nobody's environment comes into a container"] if names else []
+    return (
+        [f"{_some(names)} left as the image has it: a container does not inherit its launcher's environment"]
+        if names
+        else []
+    )
 
 
 def kept_secret(spec: JobSpec, instead: str) -> list[str]:

@@ -42,12 +42,12 @@ class TrainingJob:
 
     @property
     def is_verbose(self) -> bool:
-        """Whether rank 0 reports progress."""
+        """Return whether rank 0 reports progress."""
         return bool(self.options["verbose"])
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the model of the best epoch is used, not that of the last epoch."""
+        """Return whether the model of the best epoch is used, not that of the last epoch."""
         return bool(self.options["best_checkpoint"])
 
     def weights(self) -> list[float]:

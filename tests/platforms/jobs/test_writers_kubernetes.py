@@ -207,7 +207,7 @@ def test_what_no_manifest_says_stands_at_its_head() -> None:
         "# note: what replicas run themselves is left out: sleep infinity",
         "# note: must be installed there: torch==2.4",
         "# note: a warning of two lines",
-        "# note: PATH, LD_LIBRARY_PATH left as the image has it: nobody's environment comes into a container",
+        "# note: PATH, LD_LIBRARY_PATH left as the image has it: a container does not inherit its launcher's environment",
         "# note: the ranks meet at hvd-0.hvd, the first pod, and not at n1",
     ]
     assert formats.read(writers.write(spec, "job"), "x").rendezvous == RendezvousAddress("hvd-0.hvd", 4000)

@@ -96,7 +96,7 @@ def test_gpus_of_machine_types(machine: str, gpus: int | None) -> None:
 def test_an_unknown_machine_type_has_one_slot_or_its_share_of_the_ranks() -> None:
     spec = read(line(masterMachineType="wonder", workerMachineType="wonder"))
     assert [replica.slots for replica in spec.replicas] == [1, 1]
-    assert spec.warnings == ("the machine type wonder is unknown: each has one slot, and nothing is said of its GPUs",)
+    assert spec.warnings == ("the machine type wonder is unknown: each has one slot, and its GPUs are not known",)
     four = "mpirun -np 4 --hostfile /generated/hostfile python main.py"
     spec = read(line(masterMachineType="wonder", workerMachineType="wonder", masterCommand=four))
     assert ([replica.slots for replica in spec.replicas], spec.size) == ([2, 2], 4)
