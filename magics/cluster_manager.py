@@ -100,7 +100,7 @@ class ClusterManager:
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
         self._ended_spec: ClusterSpec | None = None  # of ranks that were stopped by force, or whose start failed
-        self.problem = ""  # with the configuration: ranks do not start without the settings it asks for
+        self.problem = ""  # with the configuration: no ranks start until it is fixed
         self.place = str(Path.cwd())  # the notebook's folder; cells may change the working directory
         self._ended_name = ""  # under which those ranks were kept
         atexit.register(self.end)
