@@ -52,7 +52,7 @@ class LimitsWindow:
 
 
 def _growth(before: MetricsSample, after: MetricsSample) -> Figures:
-    has_times = after.ran_ns > 0  # of the scheduler
+    has_times = after.ran_ns > 0  # 0 if the system does not report processor times
     return Figures(
         after.time - before.time,
         (after.wait_ns - before.wait_ns) * NS,
