@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_kernel.errors import ConfigError
 from hvd_kernel.processes.cluster_spec import ENGINES
 from hvd_kernel.processes.detached import NAME
-from hvd_kernel.settings import gpus
+from hvd_kernel.settings import arguments
 from hvd_kernel.settings.lists import entries
 
 
@@ -48,22 +47,6 @@ class MagicFlag:
     def full_help(self) -> str:
         """Return its help, with its other spellings."""
         return f"{self.help} (also {', '.join(self.spellings[1:])})" if len(self.spellings) > 1 else self.help
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: write 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, more than 0")
-    return value
 
 
 def _name(text: str) -> str:
@@ -106,13 +89,6 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
 
 
-def _gpus(text: str) -> str:
-    try:
-        return gpus.checked(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
-
-
 MPI_ARGS = "--mpi-args"
 
 _YES, _NO = "store_true", "store_false"
@@ -124,11 +100,13 @@ WHERE = (
         "n",
         "number of ranks; ranks are added or removed, survivors keep their variables",
         "N",
-        _positive,
+        arguments.positive,
     ),
     MagicFlag(("-H", "--hosts"), "hosts", "where the ranks run", "HOST:SLOTS,..."),
     MagicFlag(("--hostfile",), "hostfile", "where the ranks run, from a file of lines `host slots=N`", "FILE"),
-    MagicFlag(("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", _gpus),
+    MagicFlag(
+        ("--gpus",), "gpus", "GPUs of each host, assigned to its ranks in turn", "auto|all|0,1|none", arguments.devices
+    ),
     MagicFlag(("--no-mps",), "mps", "no private daemon of NVIDIA's MPS for ranks that share a device", action=_NO),
     MagicFlag((MPI_ARGS,), "mpi_args", "more arguments for mpiexec", "'...'", _words),
     MagicFlag(
@@ -185,7 +163,7 @@ HELP = (MagicFlag(("--help",), "help", "show this help and exit", action=_YES),)
 SMOKE = (
     MagicFlag(("--smoke",), "smoke", "run the cell on rank 0 alone first, as the only rank; then on all", action=_YES),
 )
-TIMEOUT = (MagicFlag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", _seconds),)
+TIMEOUT = (MagicFlag(("--timeout",), "timeout", "interrupt the cell after S seconds", "S", arguments.seconds),)
 FORCE = (
     MagicFlag(
         ("--force",),
@@ -229,6 +207,6 @@ TRACK = (MagicFlag(("--per-rank",), "per_rank", "track: every rank writes, not o
 TIMELINE = (MagicFlag(("--mark-cycles",), "mark_cycles", "timeline: mark every round of the negotiation", action=_YES),)
 WAIT = (
     MagicFlag(("--wait",), "wait", "wait for the jobs named, or for all; fail as their cells would fail", action=_YES),
-    MagicFlag(("--timeout",), "timeout", "wait at most S seconds; the job continues", "S", _seconds),
+    MagicFlag(("--timeout",), "timeout", "wait at most S seconds; the job continues", "S", arguments.seconds),
 )
 HVDRUN = (*WHERE, *RANKS, *CELL, *SMOKE, *TIMEOUT, *FORCE, *KEEP)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.errors import UsageError
 from hvd_kernel.jobs.flags import Spellings
 from hvd_kernel.jobs.tables import knobs
 from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
@@ -22,39 +22,10 @@ from hvd_kernel.jobs.tables.programs import JSRUN_PLACE
 from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.placement import named, spelled
-from hvd_kernel.settings import gpus
+from hvd_kernel.settings import arguments, gpus
 from hvd_kernel.settings.lists import entries
 
 Table = dict[tuple[str, ...], dict[str, Any]]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:  # noqa: PLR2004 - ports
-        raise argparse.ArgumentTypeError(f"{text!r} must be a port, from 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be seconds, above 0")
-    return value
-
-
-def _gpus(text: str) -> str:
-    try:
-        return gpus.checked(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ").removesuffix(".")) from None
 
 
 _yes: dict[str, Any] = {"action": "store_true"}
@@ -77,7 +48,7 @@ ACTIONS: Table = {
     },
 }
 JOB: Table = {
-    ("-np", "--num-proc"): {"dest": "np", "type": _positive, "metavar": "N", "help": "number of ranks"},
+    ("-np", "--num-proc"): {"dest": "np", "type": arguments.positive, "metavar": "N", "help": "number of ranks"},
     ("-H", "--hosts"): {
         "dest": "hosts",
         "metavar": "HOST:SLOTS,...",
@@ -85,11 +56,16 @@ JOB: Table = {
     },
     ("-hostfile", "--hostfile"): {"dest": "hostfile", "metavar": "FILE", "help": "file of lines `host slots=N`"},
     ("--gpus",): {
-        "type": _gpus,
+        "type": arguments.devices,
         "metavar": "auto|all|0,1|none",
         "help": "GPUs of each host, assigned to its ranks in turn (auto: all visible ones)",
     },
-    ("-p", "--ssh-port"): {"dest": "ssh_port", "type": _port, "metavar": "PORT", "help": "port of ssh on all hosts"},
+    ("-p", "--ssh-port"): {
+        "dest": "ssh_port",
+        "type": arguments.port,
+        "metavar": "PORT",
+        "help": "port of ssh on all hosts",
+    },
     ("-i", "--ssh-identity-file"): {"dest": "ssh_identity_file", "metavar": "FILE", "help": "private key for ssh"},
     ("--network-interfaces", "--network-interface"): {
         "dest": "interfaces",
@@ -101,11 +77,15 @@ JOB: Table = {
     ("--output-filename",): {"metavar": "DIR", "help": "also write the output to DIR/rank.N/stdout and stderr"},
     ("-prefix-timestamp", "--prefix-output-with-timestamp"): _yes
     | {"dest": "timestamp", "help": "prefix every line with the time"},
-    ("--start-timeout",): {"type": _seconds, "metavar": "S", "help": "seconds to wait for hosts and ranks (30)"},
+    ("--start-timeout",): {
+        "type": arguments.seconds,
+        "metavar": "S",
+        "help": "seconds to wait for hosts and ranks (30)",
+    },
     ("--verbose",): _yes | {"help": "print each step"},
     ("--slots-per-host",): {
         "dest": "slots",
-        "type": _positive,
+        "type": arguments.positive,
         "metavar": "N",
         "help": "slots of hosts that are given without a number of slots (1)",
     },

@@ -162,7 +162,7 @@ def test_classes_of_cells_are_the_receivers_own(kernel: Kernel) -> None:
     ("cell", "message"),
     [
         ("%%hvdrun -np4\n1", "UsageError: %%hvdrun: '-np4' is not an option: write -np 4, with a space"),
-        ("%%hvdrun -np 0\n1", "UsageError: %%hvdrun: -np: '0' is not a number of ranks: write 1 or more"),
+        ("%%hvdrun -np 0\n1", "UsageError: %%hvdrun: -np: '0' must be a whole number, at least 1"),
         ("%%hvdrun --push nowhere\n1", "UsageError: there is no variable `nowhere` in the notebook to push"),
         ("%hvd zip", "UsageError: %hvd: 'zip' is not understood; %hvd help lists the commands"),
         ("%hvdpull", "UsageError: %hvdpull: name the variables, as in %hvdpull a b"),

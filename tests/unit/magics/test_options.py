@@ -92,15 +92,15 @@ def test_mpi_args_may_begin_with_a_dash(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("-np 0", "'0' is not a number of ranks: write 1 or more"),
-        ("-np four", "'four' is not a number of ranks: write 1 or more"),
-        ("--timeout soon", "'soon' is not a time: write seconds, more than 0"),
+        ("-np 0", "'0' must be a whole number, at least 1"),
+        ("-np four", "'four' must be a whole number, at least 1"),
+        ("--timeout soon", "'soon' must be seconds, above 0"),
         ("--rank 2", r"^%%hvdrun: '--rank' is not an option: did you mean --ranks\?$"),
         ("--nonsense", r"^%%hvdrun: unrecognized arguments: --nonsense\. usage: "),
         ("--time 2", r"did you mean --timeout\?"),
         ("-np", "expected one argument"),
-        ("--timeout 0", "more than 0"),
-        ("--timeout nan", "more than 0"),
+        ("--timeout 0", "above 0"),
+        ("--timeout nan", "above 0"),
         ("--push a-b", "'a-b' is not a variable's name"),
         ("-o 1x", "not a variable's name"),
         ("--bg all", "'all' is not a job's name: write letters, digits, _ . and -"),
@@ -200,7 +200,7 @@ def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("-np 0", "-np: '0' is not a number of ranks: write 1 or more"),
+        ("-np 0", "-np: '0' must be a whole number, at least 1"),
         ("-np", "-np: expected one argument"),
         ("--gpus 0,0", "--gpus: "),
     ],
