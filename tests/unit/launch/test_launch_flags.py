@@ -124,7 +124,7 @@ def test_every_variable_flag_is_in_the_test() -> None:
 def test_help_says_of_a_flag_what_the_table_of_settings_says_of_its_variable() -> None:
     said = " ".join(parser().format_help().split())
     assert "--cache-capacity CAPACITY names that the response cache holds; 0: no cache (default: 1024)" in said
-    assert "--autotune find fusion threshold, cycle time, hierarchy and cache while training" in said
+    assert "--autotune tune fusion threshold, cycle time, hierarchy and cache during training" in said
     assert "most MB in one fused operation; 0: never fuse (default: 128)" in said, "the flag's unit is its own"
     rows = {variable: row for row in SETTINGS for variable in row.variables}
     assert rows["HOROVOD_FUSION_THRESHOLD"].default == str(128 << 20)
