@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
-from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics import cluster_size, messages
 from hvd_kernel.magics.display.render import steps_lost
 
 if TYPE_CHECKING:
@@ -185,9 +185,9 @@ class CellRejoin:
                 self._clear_request(str(error).splitlines()[0])
                 request.outcome.set_exception(error)
         elif request is None:
-            self._show_change(work.result(), (), cluster_size.fresh(work.result()))
+            self._show_change(work.result(), (), messages.new_ranks_variables(work.result()))
         elif (outcome := work.result()) is not None:  # None: the cell has ended, and finalize() resizes
-            text = cluster_size.outcome_text(outcome)
+            text = messages.resize_outcome(outcome)
             self._show_change(outcome.given, outcome.left, text)
             self._clear_request()
             request.outcome.set_result(text.rstrip())

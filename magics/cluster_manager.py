@@ -222,7 +222,7 @@ class ClusterManager:
             answers = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
             lost |= {name: reason for content, _ in answers.values() for name, reason in content["lost"].items()}
         if lost:
-            report(cluster_size.missing(lost).rstrip())
+            report(messages.not_restored(lost).rstrip())
         return session
 
     def _mention_detached(self, report: Report) -> None:

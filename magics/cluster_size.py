@@ -1,4 +1,4 @@
-"""Size of a living cluster: which ranks join and leave, which variables would be lost with them, and the messages."""
+"""Size of a living cluster: which ranks join and leave, and which variables would be lost with them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import rank_list, spans
+from hvd_kernel.magics import messages
 from hvd_kernel.magics.interrupts import Interrupted
-from hvd_kernel.magics.messages import listed
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.resources.capacity import Capacity
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
-    from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
     from hvd_kernel.protocol.messages import MetricsSample
 
 Report = Callable[[str], None]
 
 _COMPARE_S = 600.0
 _ALL = 1 << 62  # bytes of a variable that are compared
-_LOST = "its variables are missing: run the cells that made them again, or hvd.broadcast_object them"
-_LOST_BY_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"
 
 Rows = Mapping[str, Mapping[str, Any]]
 """A rank's variables, each with its type, shape, dtype, value and digest."""
@@ -104,17 +99,17 @@ def resize(
     check_room(replace(session.spec, n=n), session.n - len(session.dead), force=force)
     leaving, values = _leaving_with(session, n, drop, force=force)
     if values:
-        report(leaving_values(leaving, values))
+        report(messages.leaving_values(leaving, values))
     before = session.n
     try:
         done = session.resize(n, drop, restore=restore, progress=progress)
     except KeyboardInterrupt:
-        raise Interrupted(interrupted(before, n, session.n)) from None
+        raise Interrupted(messages.resize_interrupted(before, n, session.n)) from None
     tracking.copy_run(session.ask, session.n, done.given.ranks)
     earlier = dict(samples)
     samples.clear()
     samples.update({now: earlier[rank] for rank, now in done.numbers.items() if rank in earlier})
-    report(outcome_text(done).rstrip())
+    report(messages.resize_outcome(done).rstrip())
 
 
 def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: bool) -> tuple[set[int], list[str]]:
@@ -134,7 +129,7 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
     rows: dict[int, Rows] = {rank: content["rows"] for rank, (content, _) in answers.items()}
     only, different = lost({rank: rows[rank] for rank in leaving}, [rows[rank] for rank in staying])
     if only and not force:
-        names, it = listed(only), "it" if len(only) == 1 else "them"
+        names, it = messages.listed(only), "it" if len(only) == 1 else "them"
         ranks = spans(rank for rank in leaving if any(name in rows[rank] for name in only))
         first = f"`%hvdpull {only[0]} --ranks {ranks}` brings {'it' if len(only) == 1 else 'the first'} here"
         raise UsageError(
@@ -144,21 +139,6 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
     return leaving, sorted({*only, *different})
 
 
-def interrupted(before: int, requested: int, n: int) -> str:
-    """Return the message of a resize from ``before`` to ``requested`` ranks that was interrupted at ``n``. Pure."""
-    change = f"the resize from {before} to {plural(requested, 'rank')} was interrupted"
-    if n == before:
-        return f"{change} and undone: {rank_list(range(n))} {'keep their' if n > 1 else 'keeps its'} variables"
-    return f"{change} after ranks had left or joined: there {'are' if n > 1 else 'is'} {rank_list(range(n))} now"
-
-
-def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
-    """Return the notice before ranks leave whose values no other rank has. Pure."""
-    pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies `{names[0]}` here"
-    whose = "leaves with its own values" if len(leaving) == 1 else "leave with their own values"
-    return f"{rank_list(leaving)} {whose} of {listed(names)}; {pull}"
-
-
 def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str], list[str]]:
     """Return the names that only leaving ranks define, and those whose values no staying rank has. Pure."""
     names = sorted({name for rows in leaving.values() for name in rows})
@@ -166,38 +146,3 @@ def lost(leaving: Mapping[int, Rows], staying: Sequence[Rows]) -> tuple[list[str
     kept = {name: [rows[name] for rows in staying if name in rows] for name in names}
     different = {name for rows in leaving.values() for name in rows if rows[name] not in kept[name]}
     return only, sorted(different - {*only})
-
-
-def outcome_text(done: ResizeOutcome) -> str:
-    """Return the outcome of a resize, as lines."""
-    if not done.left and not done.given.ranks:
-        return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
-    stay = f"{rank_list(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
-    moved = any(before != now for before, now in done.numbers.items())
-    were = f" ({_were(done.numbers)})" if moved else ""
-    left = f", {rank_list(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
-    return f"{stay}{were}{left}\n{fresh(done.given)}"
-
-
-def _were(numbers: Mapping[int, int]) -> str:
-    before = [rank for rank, _ in sorted(numbers.items(), key=lambda pair: pair[1])]
-    if before == sorted(before):
-        return f"before {spans(before)}"
-    return f"before {', '.join(map(str, before))}"
-
-
-def fresh(done: Respawned) -> str:
-    """Return which variables new ranks have, as lines; "" without new ranks."""
-    if not done.ranks:
-        return ""
-    verb, have = ("is", "it has") if len(done.ranks) == 1 else ("are", "they have")
-    ranks = f"{rank_list(done.ranks)} {verb} fresh"
-    if not done.restored:
-        return f"{ranks}: {_LOST if len(done.ranks) == 1 else _LOST_BY_SEVERAL}\n{missing(done.lost)}"
-    restored = f"{', '.join(done.restored)} from rank {done.source}"
-    return f"{ranks}: {have} {restored}; other variables are missing\n{missing(done.lost)}"
-
-
-def missing(lost: Mapping[str, str]) -> str:
-    """Return why variables could not be restored on new ranks, as lines."""
-    return "".join(f"`{name}` could not be restored: {reason}\n" for name, reason in lost.items())

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hvd_kernel.formatting.plural import plural
-from hvd_kernel.formatting.rank_labels import rank_list
+from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from hvd_kernel.cluster.ranks.rejoin import Respawned
+    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 
 NO_RANKS = "no ranks are running: %hvd start -np 4 starts them, or any %%hvdrun cell"
 BUSY = "the ranks are busy with another cell: wait for it or interrupt it"
+
+_LOST = "its variables are missing: run the cells that made them again, or hvd.broadcast_object them"
+_LOST_BY_SEVERAL = "their variables are missing: run the cells that made them again, or hvd.broadcast_object them"
 
 _LISTED = 5
 """Names of variables in a sentence."""
@@ -74,3 +82,74 @@ def all_replaced(ranks: Collection[int]) -> str:
     """Return the fate of a cell's ranks that the third interrupt ended, when no rank survived."""
     were = "was" if len(ranks) == 1 else "were"
     return f"{rank_list(ranks)} {were} ended, and new ranks have started: all variables are lost"
+
+
+def resize_interrupted(before: int, requested: int, n: int) -> str:
+    """Return the message of a resize from ``before`` to ``requested`` ranks that was interrupted at ``n``. Pure."""
+    change = f"the resize from {before} to {plural(requested, 'rank')} was interrupted"
+    if n == before:
+        return f"{change} and undone: {rank_list(range(n))} {'keep their' if n > 1 else 'keeps its'} variables"
+    return f"{change} after ranks had left or joined: there {'are' if n > 1 else 'is'} {rank_list(range(n))} now"
+
+
+def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
+    """Return the notice before ranks leave whose values no other rank has. Pure."""
+    pull = f"`%hvdpull {names[0]} --ranks {spans(leaving)}` before a resize copies `{names[0]}` here"
+    whose = "leaves with its own values" if len(leaving) == 1 else "leave with their own values"
+    return f"{rank_list(leaving)} {whose} of {listed(names)}; {pull}"
+
+
+def resize_outcome(done: ResizeOutcome) -> str:
+    """Return the outcome of a resize, as lines."""
+    if not done.left and not done.given.ranks:
+        return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
+    stay = f"{rank_list(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
+    moved = any(before != now for before, now in done.numbers.items())
+    were = f" ({_were(done.numbers)})" if moved else ""
+    left = f", {rank_list(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
+    return f"{stay}{were}{left}\n{new_ranks_variables(done.given)}"
+
+
+def _were(numbers: Mapping[int, int]) -> str:
+    before = [rank for rank, _ in sorted(numbers.items(), key=lambda pair: pair[1])]
+    if before == sorted(before):
+        return f"before {spans(before)}"
+    return f"before {', '.join(map(str, before))}"
+
+
+def new_ranks_variables(done: Respawned) -> str:
+    """Return which variables new ranks have, as lines; "" without new ranks."""
+    if not done.ranks:
+        return ""
+    verb, have = ("is", "it has") if len(done.ranks) == 1 else ("are", "they have")
+    ranks = f"{rank_list(done.ranks)} {verb} fresh"
+    if not done.restored:
+        return f"{ranks}: {_LOST if len(done.ranks) == 1 else _LOST_BY_SEVERAL}\n{not_restored(done.lost)}"
+    restored = f"{', '.join(done.restored)} from rank {done.source}"
+    return f"{ranks}: {have} {restored}; other variables are missing\n{not_restored(done.lost)}"
+
+
+def not_restored(lost: Mapping[str, str]) -> str:
+    """Return why variables could not be restored on new ranks, as lines."""
+    return "".join(f"`{name}` could not be restored: {reason}\n" for name, reason in lost.items())
+
+
+def respawn_interrupted(dead: Sequence[int]) -> str:
+    """Return the message of an interrupted respawn. Pure."""
+    if not dead:
+        return "the respawn was interrupted: all ranks live, and meet again before the next cell"
+    verb, them = ("is", "it") if len(dead) == 1 else ("are", "them")
+    return f"the respawn was interrupted: {rank_list(dead)} {verb} still dead, and `%hvd respawn` replaces {them}"
+
+
+def respawn_outcome(done: Respawned) -> str:
+    """Return the outcome of a respawn, as lines."""
+    return new_ranks_variables(done) or f"no rank is dead{_silent_text(done.silent)}\n"
+
+
+def _silent_text(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
+    does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
+    remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
+    return f", but {rank_list(ranks)} {does} not answer: {remedy}"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.rank_labels import rank_list, spans
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_driver import watched
 from hvd_kernel.magics.cluster_request import default_cluster, requested_cluster
-from hvd_kernel.magics.cluster_size import fresh
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.panel_polls import beside
@@ -23,7 +22,7 @@ from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.engines import NAMES
 from hvd_kernel.magics.interrupts import Interrupted, ending
 from hvd_kernel.magics.jobs import BackgroundJob
-from hvd_kernel.magics.messages import all_replaced
+from hvd_kernel.magics.messages import all_replaced, respawn_interrupted, respawn_outcome
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -31,7 +30,6 @@ from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session
-    from hvd_kernel.cluster.ranks.rejoin import Respawned
     from hvd_kernel.magics.context import Context
     from hvd_kernel.magics.runner import CellRunner
 
@@ -247,15 +245,7 @@ def respawn_ranks(
     tracking.copy_run(session.ask, session.n, done.ranks)
     for rank in done.ranks:  # a new rank counts its steps from zero
         context.manager.samples.pop(rank, None)
-    context.writer().write(respawn_text(done))
-
-
-def respawn_interrupted(dead: Sequence[int]) -> str:
-    """Return the message of an interrupted respawn. Pure."""
-    if not dead:
-        return "the respawn was interrupted: all ranks live, and meet again before the next cell"
-    verb, them = ("is", "it") if len(dead) == 1 else ("are", "them")
-    return f"the respawn was interrupted: {rank_list(dead)} {verb} still dead, and `%hvd respawn` replaces {them}"
+    context.writer().write(respawn_outcome(done))
 
 
 def respawn_dead(context: Context) -> None:
@@ -263,19 +253,6 @@ def respawn_dead(context: Context) -> None:
     session = context.manager.session
     if session is not None and session.dead and context.manager.replaces_dead():
         respawn_ranks(context)
-
-
-def respawn_text(done: Respawned) -> str:
-    """Return the outcome of a respawn, as lines."""
-    return fresh(done) or f"no rank is dead{_silent_text(done.silent)}\n"
-
-
-def _silent_text(ranks: tuple[int, ...]) -> str:
-    if not ranks:
-        return ""
-    does, it = ("does", "it") if len(ranks) == 1 else ("do", "them")
-    remedy = f"`%hvd stacks` shows where, `%hvd respawn {spans(ranks)} --force` replaces {it}"
-    return f", but {rank_list(ranks)} {does} not answer: {remedy}"
 
 
 def replace_stuck(context: Context, watch: CellRunner) -> None:

@@ -14,7 +14,7 @@ from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.ranks import events
-from hvd_kernel.magics.cluster_size import leaving_values
+from hvd_kernel.magics.messages import leaving_values
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.worker.inspect.definitions import NOT_REPLAYED
 

@@ -16,7 +16,8 @@ from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.ranks.resize import ResizeOutcome
 from hvd_kernel.cluster.ranks.status import RankStatus
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.cluster_size import leaving_values, lost, outcome_text
+from hvd_kernel.magics.cluster_size import lost
+from hvd_kernel.magics.messages import leaving_values, resize_outcome
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -93,7 +94,7 @@ GIVEN = Respawned((4, 5), 0, ("model",))
     ],
 )
 def test_what_is_said(done: ResizeOutcome, text: str) -> None:
-    assert outcome_text(done) == text
+    assert resize_outcome(done) == text
 
 
 class Interruptible:

@@ -15,7 +15,8 @@ from hvd_kernel.cluster import registration
 from hvd_kernel.cluster.ranks.rejoin import Respawned
 from hvd_kernel.cluster.supervisor import Supervisor
 from hvd_kernel.core.session import Rendezvous
-from hvd_kernel.magics.commands.lifecycle import respawn_ranks, respawn_text
+from hvd_kernel.magics.commands.lifecycle import respawn_ranks
+from hvd_kernel.magics.messages import respawn_outcome
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.spares.spare import free_memory
@@ -52,12 +53,12 @@ from hvd_kernel.settings import lookup
     ],
 )
 def test_what_is_said(done: Respawned, text: str) -> None:
-    assert respawn_text(done) == text
+    assert respawn_outcome(done) == text
 
 
 def test_nothing_kept_is_said_with_the_remedy() -> None:
-    assert respawn_text(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
-    assert respawn_text(Respawned((1, 2), 0)).startswith(
+    assert respawn_outcome(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
+    assert respawn_outcome(Respawned((1, 2), 0)).startswith(
         "ranks 1-2 are fresh: their variables are missing: run the cells"
     )
 
