@@ -105,7 +105,7 @@ class BaseHorovodWorker:
             return nullcontext()
         # Imported in ranks only: the driver imports this file too, and does not need the module.
         telemetry = importlib.import_module("hvd_kernel.worker.job_telemetry")
-        context: AbstractContextManager[Any] = telemetry.Telling(partial(_put, self, queue))
+        context: AbstractContextManager[Any] = telemetry.SampleReporter(partial(_put, self, queue))
         return context
 
     def start_executable(

@@ -1,1 +1,1 @@
-"""Worker inside each rank: an ipyparallel engine with our own life line, cell execution and telemetry."""
+"""Worker inside each rank: an ipyparallel engine that exits with its parent, runs cells and sends telemetry."""

@@ -1,4 +1,4 @@
-"""Membership of a rank in a cell, as ``elastic.run`` sees it: the notebook may replace who dies."""
+"""Membership of a rank in a cell, as ``elastic.run`` sees it: the notebook may replace dead ranks."""
 
 from __future__ import annotations
 
@@ -19,68 +19,68 @@ if TYPE_CHECKING:
 
 
 class CellRanks(RankMembership):
-    """Ranks of a notebook's cell."""
+    """Membership in a notebook's cell."""
 
     def __init__(self, cell: ElasticCell) -> None:
         self._cell = cell
         self._commits = Commits()
-        self._left: tuple[str, int] = "", 0  # why the last communicator was left, and the commits of then
+        self._left: tuple[str, int] = "", 0  # reason for leaving the last communicator, and the commits at that time
 
     @property
     def root(self) -> int | None:  # type: ignore[override]
-        """As the notebook has chosen: of those with the newest values the first."""
+        """The notebook's choice: the first rank with the newest values."""
         return self._cell.root
 
     @property
     def fresh(self) -> tuple[int, ...]:  # type: ignore[override]
-        """As the notebook says."""
+        """The ranks that the notebook has marked as new."""
         return self._cell.fresh
 
     def can_recover_from(self, error: Exception) -> bool:
-        """Also from a death, where the notebook replaces the dead."""
-        if self._cell.is_the_notebooks and isinstance(error, RankDied):
+        """Return True also for a death if the notebook replaces dead ranks."""
+        if self._cell.waits_for_notebook and isinstance(error, RankDied):
             return ENDED not in str(error)
         return SameRanks().can_recover_from(error)
 
     def leave(self, reason: str | None, step: int) -> None:
-        """Keep it for the notebook."""
+        """Record it for the notebook."""
         self._left = reason or "", step
 
     def reset_communicator(self, peers: PeerProcesses) -> None:
-        """Wait for the notebook, where it is its business."""
+        """Wait for the notebook if it controls the reset."""
         reason, commits = self._left
         lost = self._commits.lost(commits) if reason else 0
-        if self._cell.is_the_notebooks:
+        if self._cell.waits_for_notebook:
             self._cell.wait(reason, commits, lost)
         else:
-            self._cell.tell_undone(lost)
+            self._cell.report_undone(lost)
             super().reset_communicator(peers)
 
     @contextmanager
-    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - nobody restarts a cell's ranks
-        """Count the commits, and hear of ranks that come or leave."""
+    def entered(self, *, resumes: bool) -> Iterator[None]:  # noqa: ARG002 - a cell is not restarted from files
+        """Count the commits, and subscribe to changes of ranks."""
         for state in notification_manager.listeners:
             if isinstance(state, State):
-                state.register_commit_callbacks([partial(self._note, state)])
-        heard = notification_manager
-        with self._cell.entered(heard.handle_hosts_updated, heard.forget_host_updates):
+                state.register_commit_callbacks([partial(self._record, state)])
+        manager = notification_manager
+        with self._cell.entered(manager.handle_hosts_updated, manager.forget_host_updates):
             yield
 
-    def _note(self, state: State, *_committed: object) -> None:
-        self._commits.note(state.commit_number)
+    def _record(self, state: State, *_numbers: object) -> None:
+        self._commits.record(state.commit_number)
 
 
 class Commits:
-    """Optimizer steps that a failure undoes: those since the last commit, or step that all ranks have voted for."""
+    """Counter of optimizer steps that a failure undoes: those since the last commit or voted step."""
 
     def __init__(self) -> None:
         self._at = metrics.snapshot().step
         self._number = 0
 
-    def note(self, number: int) -> None:
-        """Take note of a commit."""
+    def record(self, number: int) -> None:
+        """Record a commit."""
         self._at, self._number = metrics.snapshot().step, number
 
     def lost(self, number: int) -> int:
-        """Return how many are undone where a failure goes back to this commit or voted step."""
+        """Return the number of steps that are undone by returning to this commit or voted step."""
         return max(0, metrics.snapshot().step - self._at - max(0, number - self._number))

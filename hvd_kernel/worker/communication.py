@@ -1,4 +1,4 @@
-"""The rank's communication as the worker uses it: start and prove it, abort it, reset it, look at it."""
+"""Communication of the rank as used by the worker: start and verify, abort, reset, and query."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hvd_kernel.protocol.messages import Pending
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
 
-_OF_ALL = (Mismatch, OutOfMemory)  # what all ranks of an operation raise, though not at the same moment
+_OF_ALL = (Mismatch, OutOfMemory)  # errors that all ranks of an operation raise, though not at the same time
 
 
 def start() -> None:
-    """Initialise and prove it: an allreduce over all ranks has given the right sum when this returns.
+    """Initialise, and verify with an allreduce over all ranks.
 
     Raises
     ------
@@ -28,19 +28,20 @@ def start() -> None:
         The sum is wrong.
     """
     session.init()
-    _prove()
+    _verify()
 
 
 def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = None) -> None:
-    """Replace communication that an abort has ended; process sets come back. All ranks call this together.
+    """Replace communication that was aborted, and restore process sets. All ranks call this together.
 
-    fresh: this rank has met nobody yet. before: of each rank its number before, -1: it was not there; None: the same.
+    fresh: this rank has never joined the others. before: number of each rank before the reset, -1 if it is new; None:
+    no number has changed.
     """
     process_sets.reset_to_all_ranks(fresh=fresh, before=before)
-    _prove()
+    _verify()
 
 
-def _prove() -> None:
+def _verify() -> None:
     size = session.size()
     total = ops.allreduce(np.array([session.rank() + 1]), name="hvd.ready", op=ops.Sum)
     if total[0] != size * (size + 1) // 2:
@@ -48,14 +49,14 @@ def _prove() -> None:
 
 
 def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
-    """Release the other ranks from whatever they wait in for this one, at once or after a moment.
+    """Release other ranks from operations in which they wait for this one, now or after a delay.
 
-    By then this engine may have been replaced; to abort one that is shut down does nothing.
+    By then this engine may have been replaced; aborting an engine that was shut down has no effect.
 
     Returns
     -------
     Callable
-        What does it sooner.
+        Aborts before the delay is over.
     """
     if not session.is_initialized():
         return lambda: None
@@ -70,28 +71,28 @@ def abort(reason: str, after_s: float = 0.0) -> Callable[[], None]:
 
 
 def park(parked: bool) -> None:
-    """Say that this rank waits for the user at a prompt, or no longer: others that wait for it are not stalled."""
+    """Announce whether this rank waits for the user at a prompt: ranks that wait for it then are not stalled."""
     if session.is_initialized():
         session.engine().park(parked)
 
 
 def aborted() -> bool:
-    """Tell whether this rank's communication has ended and needs ``reset_communicator``."""
+    """Return whether this rank's communication was aborted and needs ``reset_communicator``."""
     return session.is_initialized() and session.engine().aborted() is not None
 
 
 def pending() -> list[Pending]:
-    """Return the operations that are not done here, oldest first."""
+    """Return the operations that are not complete on this rank, oldest first."""
     return call_stack.pending(_engine())
 
 
 def operations() -> int:
-    """Return how many operations this rank has begun."""
+    """Return the number of operations that this rank has started."""
     return session.counters().get("ops", 0) + len(pending())
 
 
 def waiting_for() -> str:
-    """Return the name of the operation in which the main thread waits, "" when it does not. Any thread."""
+    """Return the name of the operation that the main thread waits for, "" if it does not wait. Any thread."""
     return call_stack.waiting_for(_engine())
 
 
@@ -100,10 +101,10 @@ def _engine() -> Engine | None:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Tell whether this rank raised only because another one failed, or did not come, first."""
+    """Return whether an error was caused by another rank that failed first, or did not arrive."""
     return isinstance(error, BECAUSE_OF_ANOTHER)
 
 
 def is_of_all(error: BaseException) -> bool:
-    """Tell whether the other ranks of the operation raise the same by themselves."""
+    """Return whether the other ranks of the operation raise the same error on their own."""
     return isinstance(error, _OF_ALL)

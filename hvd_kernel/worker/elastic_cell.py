@@ -1,15 +1,15 @@
-"""Elastic training in a cell: ``elastic.run`` waits for the notebook, which replaces the dead and has all meet again.
+"""Elastic training in a cell: ``elastic.run`` waits for the notebook, which replaces dead ranks and resets all ranks.
 
     rank in elastic.run                             notebook
-    Waiting                                  --->   when all ranks of the cell that live wait: fresh processes
-    <--- rendezvous, restore                        on the control channel; the main thread does it, since it waits
-    <--- go_on (root, fresh) | give_up (why)        to those that wait
-    <--- quit                                       to those that leave: SystemExit in elastic.run
-    <--- the cell (root, fresh)                     to the fresh ones
+    Waiting                                  --->   when all living ranks of the cell wait: starts new processes
+    <--- rendezvous, restore                        on the control channel; the waiting main thread handles them
+    <--- go_on (root, fresh) | give_up (why)        to waiting ranks
+    <--- quit                                       to leaving ranks: SystemExit in elastic.run
+    <--- the cell (root, fresh)                     to new ranks
 
-It is so where the notebook has said with the cell that it replaces the dead (``%hvd start --respawn auto``), and where
-it has said that ranks come or leave: to all ``prepare_resize``, so that whoever leaves the others comes back to the
-notebook, then ``resize``, at which the next commit interrupts. Else the ranks of a cell meet again by themselves, as
+This applies if the notebook has announced with the cell that it replaces dead ranks (``%hvd start --respawn auto``), or
+has announced a resize: ``prepare_resize`` to all ranks, so that every rank that leaves its communicator waits for the
+notebook, then ``resize``, after which the next commit interrupts. Otherwise the ranks of a cell reset on their own, as
 those of a script.
 """
 
@@ -28,44 +28,44 @@ from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE
 
 Answer = tuple[dict[str, Any], list[Any]]
 Publish = Callable[[str, dict[str, Any]], None]
-Hear = Callable[[float, int], None]
-"""Takes the time of a change of ranks, and what it is (``HostUpdateResult``)."""
+OnChange = Callable[[float, int], None]
+"""Receives the time and the kind of a change of ranks (``HostUpdateResult``)."""
 
 _REASON_CHARS = 300
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class ElasticCell:
-    """What this rank knows of the cell that runs.
+    """State of this rank in the running cell.
 
-    ``hand_over``, ``end_wait``, ``quit``, ``expect_change`` and ``announce`` are for the control thread.
+    The control thread calls ``run_in_main_thread``, ``end_wait``, ``quit``, ``expect_change`` and ``announce``.
     """
 
     def __init__(self, rank: Callable[[], int], publish: Publish) -> None:
         self._rank = rank
         self.replaces = False  # the notebook replaces ranks that die
-        self.joins = False  # this rank is fresh: it has come to the cell later than others
-        self._run = 0  # the cell's number among this cluster's
-        self._changing = 0  # the run in which ranks come or leave, as the notebook has said; it may not have begun
-        self._told: tuple[float, int] | None = None  # of that change
-        self._hear: Hear | None = None  # of ``elastic.run``, while it is busy
-        self._forget: Callable[[], None] = lambda: None  # the same
+        self.joins = False  # this rank is new: it has joined the cell later than others
+        self._run = 0  # number of the cell in this cluster
+        self._changing = 0  # the run for which the notebook has announced a resize; it may not have started
+        self._announced: tuple[float, int] | None = None  # that change
+        self._on_change: OnChange | None = None  # of ``elastic.run``, while it is active
+        self._forget_changes: Callable[[], None] = lambda: None  # of ``elastic.run``
         self.root: int | None = None
         self.fresh: tuple[int, ...] = ()
         self._publish = publish
         self._waits = False
-        self._given: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._over: str | None = None  # why a wait has ended; "": all have met
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the waiting main thread
+        self._over: str | None = None  # reason for the end of a wait; "": all ranks have joined
         self._leaves = False
 
     @contextmanager
-    def during(self, asked: Mapping[str, Any]) -> Iterator[None]:
-        """Be in a cell; ``asked``: the part of its request that is about this."""
-        self._run = asked.get("run", 0)
-        self.replaces, self.joins = bool(asked.get("replaces")), bool(asked.get("joins"))
-        self.root, self.fresh = asked.get("root"), tuple(asked.get("fresh", ()))
+    def during(self, options: Mapping[str, Any]) -> Iterator[None]:
+        """Mark the block as a cell; ``options`` is the ``elastic`` part of its request."""
+        self._run = options.get("run", 0)
+        self.replaces, self.joins = bool(options.get("replaces")), bool(options.get("joins"))
+        self.root, self.fresh = options.get("root"), tuple(options.get("fresh", ()))
         if self.joins:
-            session.refuse_collectives()  # before elastic.run: the others are in it
+            session.refuse_collectives()  # until elastic.run, in which the other ranks are
         try:
             yield
         finally:
@@ -74,67 +74,67 @@ class ElasticCell:
             session.allow_collectives()
 
     @property
-    def is_the_notebooks(self) -> bool:
-        """Whether the ranks meet again when the notebook says so."""
+    def waits_for_notebook(self) -> bool:
+        """Whether the notebook controls the reset of the ranks."""
         return self.replaces or self._changes
 
     @property
     def _changes(self) -> bool:
-        """Whether ranks come or leave."""
+        """Whether the notebook has announced a resize of the running cell."""
         return self._run != 0 and self._changing == self._run
 
     @contextmanager
-    def entered(self, hear: Hear, forget: Callable[[], None]) -> Iterator[None]:
-        """Be in ``elastic.run``, which hears that ranks come or leave, and forgets it when they have. Main thread."""
-        self._hear, self._forget = hear, forget
+    def entered(self, on_change: OnChange, forget_changes: Callable[[], None]) -> Iterator[None]:
+        """Mark the block as ``elastic.run``, which is notified of changes, and discards them after one. Main thread."""
+        self._on_change, self._forget_changes = on_change, forget_changes
         self._publish(ELASTIC_TYPE, {"rank": self._rank()})
-        if self._changes and self._told is not None:
-            hear(*self._told)
+        if self._changes and self._announced is not None:
+            on_change(*self._announced)
         try:
             yield
         finally:
-            self._hear = None
+            self._on_change = None
 
     def expect_change(self, run: int) -> bool:
-        """Return to the notebook, in this run, for whatever reason the ranks separate; tell whether it is elastic.
+        """Wait for the notebook after any failure in this run; return whether the cell is in ``elastic.run``.
 
-        Of run 0: there will be no change.
+        Run 0 cancels this.
         """
-        self._changing, self._told = run, None
-        return self._hear is not None
+        self._changing, self._announced = run, None
+        return self._on_change is not None
 
     def announce(self, when: float, change: int) -> None:
-        """Have the next commit interrupt ``elastic.run``, also where that has not been entered yet."""
-        self._told = when, change
-        if self._hear is not None and self._changes:
-            self._hear(when, change)
+        """Make the next commit interrupt ``elastic.run``, even if it has not been entered yet."""
+        self._announced = when, change
+        if self._on_change is not None and self._changes:
+            self._on_change(when, change)
 
-    def tell_undone(self, steps: int) -> None:
-        """Have the panel mark that a failure has undone so many steps, where there are any; rank 0 says it for all."""
+    def report_undone(self, steps: int) -> None:
+        """Report the number of steps that a failure has undone, if any, to the panel; rank 0 reports for all."""
         if steps and self._rank() == 0:
             self._publish(UNDONE_TYPE, {"steps": steps})
 
     def wait(self, reason: str, commits: int, lost: int) -> None:
-        """Tell the notebook that this rank waits, and do what it wants done, until all have met. Main thread.
+        """Report to the notebook that this rank waits, and run its tasks until all ranks have joined. Main thread.
 
         Raises
         ------
         RankDied
             The notebook has given up.
         HvdTimeout
-            It has not spoken for HVD_ELASTIC_TIMEOUT seconds.
+            It has not sent anything for HVD_ELASTIC_TIMEOUT seconds.
         SystemExit
             This rank leaves.
         """
         patience = float(session.setting("HVD_ELASTIC_TIMEOUT"))
-        self._given = queue.SimpleQueue()  # what came too late for an earlier wait is nobody's business
+        self._tasks = queue.SimpleQueue()  # drops tasks that were too late for an earlier wait
         self._over, self._leaves, self._waits = None, False, True
         self._publish(WAITING_TYPE, to_wire(Waiting(self._rank(), reason[:_REASON_CHARS], commits, lost)))
         try:
             deadline = time.monotonic() + patience
             while self._over is None:
                 try:
-                    self._given.get(timeout=_LOOK_S)()
+                    self._tasks.get(timeout=_POLL_S)()
                 except queue.Empty:
                     if time.monotonic() > deadline:
                         raise HvdTimeout(f"the notebook has not spoken for {patience:g} s") from None
@@ -145,41 +145,41 @@ class ElasticCell:
         if self._over:
             raise RankDied(self._over)
 
-    def hand_over(self, act: Callable[[], Answer]) -> Future[Answer]:
-        """Have the main thread do something, if it waits for that."""
+    def run_in_main_thread(self, act: Callable[[], Answer]) -> Future[Answer]:
+        """Run a task in the main thread, if it waits for the notebook."""
         done: Future[Answer] = Future()
 
-        def do() -> None:
+        def run() -> None:
             try:
                 done.set_result(act())
-            except Exception as error:  # noqa: BLE001 - whatever it is, the notebook must hear of it
+            except Exception as error:  # noqa: BLE001 - any error must be reported to the notebook
                 done.set_exception(error)
 
         if self._waits:
-            self._given.put(do)
+            self._tasks.put(run)
         else:
             done.set_exception(RuntimeError("this rank does not wait in elastic.run"))
         return done
 
-    def end_wait(self, why: str, root: int | None, fresh: tuple[int, ...]) -> None:
-        """Have the main thread go on, or give up: where there is a reason why."""
+    def end_wait(self, reason: str, root: int | None, fresh: tuple[int, ...]) -> None:
+        """Let the main thread continue, or give up if there is a reason."""
 
         def end() -> None:
-            self._over, self.root, self.fresh = why, root, fresh
+            self._over, self.root, self.fresh = reason, root, fresh
 
-        self._give(end)
+        self._end_with(end)
 
     def quit(self) -> None:
-        """Have the main thread leave the cell, with what the user's code has to do at its end."""
+        """Make the main thread leave the cell; the clean-up of the user's code runs."""
 
         def leave() -> None:
             self._over, self._leaves = "", True
 
-        self._give(leave)
+        self._end_with(leave)
 
-    def _give(self, act: Callable[[], None]) -> None:
-        """Have the main thread end its wait; what is said from here on, also before it does, is of another change."""
+    def _end_with(self, act: Callable[[], None]) -> None:
+        """End the wait of the main thread; later announcements, even before it ends, belong to another change."""
         if self._waits:
-            self._changing, self._told = 0, None
-            self._forget()
-            self._given.put(act)
+            self._changing, self._announced = 0, None
+            self._forget_changes()
+            self._tasks.put(act)

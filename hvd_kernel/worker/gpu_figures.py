@@ -1,12 +1,12 @@
-"""The figures of this rank's GPU, from NVML on the rank's own host; they are the device's, whoever shares it.
+"""Figures of this rank's GPU, from NVML on the rank's host; they describe the whole device, also if ranks share it.
 
-None where there is no GPU, where the rank has not used it so far (to ask would start CUDA), or where nvidia-ml-py
-(extra ``gpu``) is not installed. One that a device does not have is left out alone.
+There are none without a GPU, before the rank has used it (querying it would start CUDA), or if nvidia-ml-py (extra
+``gpu``) is not installed. A single figure that a device does not support is left out.
 
 Terms.
   figure   name -> number: util (%), memory (bytes), power (W), temperature (Celsius), and bytes per second: nvlink_tx,
            nvlink_rx, pcie_tx, pcie_rx
-  counter  bytes since the driver has begun to count: a rate is what it grew by
+  counter  bytes since the start of the driver; a rate is its increase
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ Figures = dict[str, float]
 _KILO = 1000.0
 _KIBI = 1024.0
 _ALL_LINKS = 0xFFFFFFFF
-_SLOW_S = 1.0  # between two looks at PCIe: NVML measures 20 ms for each direction, while it is asked
+_PCIE_POLL_S = 1.0  # a query of PCIe blocks: NVML measures each direction for 20 ms
 
 
 def sample() -> Figures:
-    """Return the figures of now. One thread."""
+    """Return the current figures. One thread."""
     meter = _meter_of(_uuid())
     return {} if meter is None else meter.read(time.monotonic())
 
 
 class Meter:
-    """One device, as NVML shows it."""
+    """NVML queries of one device."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-        self._asks: list[Callable[[float], Figures]] = [self._load, self._memory, self._power, self._temperature]
-        self._asks += [self._nvlink, self._pcie]
-        self._counted: tuple[float, Sequence[int]] | None = None  # when NVLink's counters were read, and what they were
+        self._queries: list[Callable[[float], Figures]] = [self._load, self._memory, self._power, self._temperature]
+        self._queries += [self._nvlink, self._pcie]
+        self._counted: tuple[float, Sequence[int]] | None = None  # time and values of the last NVLink counters
         self._pcie_at = float("-inf")
         self._pcie_was: Figures = {}
 
     def read(self, now: float) -> Figures:
-        """Return what the device tells; ``now``: seconds of a clock that does not go back."""
-        found: Figures = {}
-        for ask in self._asks:
+        """Return the figures of the device; ``now`` is monotonic time in seconds."""
+        figures: Figures = {}
+        for query in self._queries:
             try:
-                found |= ask(now)
-            except (self._nvml.NVMLError, AttributeError):  # this device, driver or binding does not know it
+                figures |= query(now)
+            except (self._nvml.NVMLError, AttributeError):  # not supported by this device, driver or binding
                 continue
-        return found
+        return figures
 
     def _load(self, _now: float) -> Figures:
         return {"util": float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)}
@@ -84,7 +84,7 @@ class Meter:
         return {"nvlink_tx": sent, "nvlink_rx": received}
 
     def _pcie(self, now: float) -> Figures:
-        if now - self._pcie_at >= _SLOW_S:
+        if now - self._pcie_at >= _PCIE_POLL_S:
             nvml, self._pcie_at, self._pcie_was = self._nvml, now, {}
             for name, counter in (("pcie_tx", nvml.NVML_PCIE_UTIL_TX_BYTES), ("pcie_rx", nvml.NVML_PCIE_UTIL_RX_BYTES)):
                 self._pcie_was[name] = nvml.nvmlDeviceGetPcieThroughput(self._handle, counter) * _KILO
@@ -92,22 +92,23 @@ class Meter:
 
 
 def _uuid() -> str | None:
-    """Return the UUID of this rank's device, by which NVML finds it: its numbers may be others than CUDA's."""
+    """Return the UUID of this rank's device for NVML, whose device numbers may differ from CUDA's."""
     try:
         local_rank = session.local_rank()
     except NotInitialized:
         local_rank = 0
-    return next((uuid for each in registry.in_use() if (uuid := each.device_uuid(local_rank)) is not None), None)
+    uuids = (adapter.device_uuid(local_rank) for adapter in registry.in_use())
+    return next((uuid for uuid in uuids if uuid is not None), None)
 
 
 @cache
 def _meter_of(uuid: str | None) -> Meter | None:
-    """Return the meter of a device; None: no framework has used one."""
+    """Return the meter of a device; None if no framework has used one."""
     if uuid is None:
         return None
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         return Meter(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-    except Exception:  # noqa: BLE001 - a driver without NVML, an old library: no figures, but the cell must go on
+    except Exception:  # noqa: BLE001 - a driver without NVML, an old library: no figures, but the cell must run
         return None

@@ -1,7 +1,7 @@
 """Telemetry of a rank that a job's launcher has started: ``python -P -m hvd_kernel.worker.job_telemetry MODULE ...``.
 
-The module runs as ``python -m`` runs it. From its ``hvd.init()`` on, a sample goes to whoever has called the job's
-function, five times a second and once more at its end: by the agent, as the launcher's monitor hears of it.
+The module runs as with ``python -m``. From its ``hvd.init()`` on, a sample is sent to the caller of the job's function
+five times a second and once more at the end, through the agent and the launcher's monitor.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NONE = -1
 
 
 def main() -> None:
-    """Run the module that the arguments name, and tell of it."""
+    """Run the module named by the arguments, and send samples of it."""
     module = sys.argv.pop(1)
-    with Telling(_by_agent):
+    with SampleReporter(_send_to_agent):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-class Telling:
-    """Calls ``tell`` with samples of this rank, in a thread as long as the ``with`` lasts, and at its end."""
+class SampleReporter:
+    """Calls ``send`` with samples of this rank, in a thread during the ``with`` block, and at its end."""
 
-    def __init__(self, tell: Callable[[MetricsSample], None]) -> None:
-        self._tell, self._rank, self._over = tell, _Rank(), threading.Event()
-        self._thread = threading.Thread(target=self._tell_until_over, name="hvd-telemetry", daemon=True)
+    def __init__(self, send: Callable[[MetricsSample], None]) -> None:
+        self._send, self._rank, self._over = send, _Rank(), threading.Event()
+        self._thread = threading.Thread(target=self._send_until_over, name="hvd-telemetry", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,34 +45,34 @@ class Telling:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._tell_now(running=False)
+        self._send_now(running=False)
 
-    def _tell_until_over(self) -> None:
+    def _send_until_over(self) -> None:
         while not self._over.wait(_PERIOD_S):
-            self._tell_now(running=True)
+            self._send_now(running=True)
 
-    def _tell_now(self, *, running: bool) -> None:
+    def _send_now(self, *, running: bool) -> None:
         if (rank := self._rank.now()) != _NONE:
-            self._tell(sample(rank, running=running))
+            self._send(sample(rank, running=running))
 
 
 class _Rank:
-    """The rank of this process: of an elastic job, that of its generation, and none before the first."""
+    """Rank of this process: in an elastic job, that of its generation, and none before the first."""
 
     def __init__(self) -> None:
-        planned = elastic.VARIABLE in os.environ  # the variable's rank may not be the one of the first generation
-        self._last = _NONE if planned else int(os.environ.get("HOROVOD_RANK", _NONE))
+        is_elastic = elastic.VARIABLE in os.environ  # HOROVOD_RANK may differ from the rank of the first generation
+        self._last = _NONE if is_elastic else int(os.environ.get("HOROVOD_RANK", _NONE))
 
     def now(self) -> int:
-        """Return it; between two generations the one that it has had."""
+        """Return the current rank; between two generations the previous one."""
         with contextlib.suppress(NotInitialized):
             self._last = session.rank()
         return self._last
 
 
-def _by_agent(taken: MetricsSample) -> None:
+def _send_to_agent(current: MetricsSample) -> None:
     if agent_channel.is_connected():
-        agent_channel.send(elastic.encode(elastic.Sampled(to_wire(taken))))
+        agent_channel.send(elastic.encode(elastic.Sampled(to_wire(current))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A rank's tie to its parent, its cores, its children. Standard library only: it runs before all imports."""
+"""Process set-up of a rank: its parent, cores and children. Standard library only: it runs before all imports."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def tie_to_parent() -> None:
-    """Have the kernel kill this process when its parent, mpiexec or the supervisor, ends."""
+    """Let the Linux kernel kill this process when its parent, mpiexec or the supervisor, ends."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent or parent == 1:
-        os._exit(1)  # it ended while we asked
+        os._exit(1)  # the parent ended before prctl
 
 
 def share_cores(ranks: int = 0) -> None:
-    """Give each of the ranks of this host (0: as many as MPI says) its part of the cores, unless the user has."""
+    """Limit library threads to this rank's part of the cores, unless the user has set them; ranks=0: MPI's number."""
     ranks = ranks or int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
-    each = max(1, len(os.sched_getaffinity(0)) // ranks)
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     for name in _THREADS:
-        os.environ.setdefault(name, str(each))
+        os.environ.setdefault(name, str(threads))
 
 
-_OURS = (signal.SIGINT, signal.SIGTERM)  # a rank's handlers of these mean the rank, not what a cell forks
+_OURS = (signal.SIGINT, signal.SIGTERM)  # handled by a rank for itself, not for processes that a cell forks
 _masks = threading.local()
 
 
 def free_children() -> None:
-    """Have what a cell forks (multiprocessing.Pool, a DataLoader) take SIGINT and SIGTERM as any Python process does.
+    """Restore Python's handlers of SIGINT and SIGTERM in processes that a cell forks, as multiprocessing.Pool does.
 
-    They are held back during the fork: one that came before the child had its own handlers would be lost, or taken for
-    the rank's, and ``Pool.terminate`` would wait for ever.
+    The signals are blocked during the fork: one that arrived before the child had its own handlers would be lost, or
+    handled as the rank's, and ``Pool.terminate`` would wait forever.
     """
-    os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_as_any_process)
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset_handlers)
 
 
-def _hold_back() -> None:
+def _block() -> None:
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
 
 
-def _let_through() -> None:
+def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
-def _as_any_process() -> None:
+def _reset_handlers() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _let_through()
+    _unblock()

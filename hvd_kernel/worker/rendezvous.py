@@ -1,7 +1,7 @@
-"""Rendezvous once ranks were replaced, came or left: MPI_COMM_WORLD holds the dead for ever, and not who is new.
+"""Rendezvous after ranks were replaced, added or removed, which MPI_COMM_WORLD cannot represent.
 
-The notebook asks rank 0 for an address (``offer``), then tells every rank the address, who the others are and a secret
-(``join``), all over the encrypted channels. What a cell's own ``hvd.init()`` finds afterwards is the same address.
+The notebook requests an address from rank 0 (``offer``), then sends every rank that address, all ranks and a secret
+(``join``), over the encrypted channels. ``hvd.init()`` in a cell uses the same address afterwards.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _LOOPBACK = "127.0.0.1"
 
 
 class _Held:
-    """What this rank holds for the latest rendezvous: rank 0 a port, each one handles of its peers."""
+    """State of the latest rendezvous: a reserved port on rank 0, and process handles of the peers."""
 
     def __init__(self) -> None:
         self.port = ReservedPort()
-        self.host = ""  # where others reach this one, as its agent has been told; empty: nobody has said it
+        self.host = ""  # address at which other hosts reach this one, set by its agent; may be empty
         self._pidfds: dict[int, int] = {}
         self._ranks: dict[int, int] = {}  # identity -> rank, in the latest communicator
-        self.names: dict[str, int] = {}  # what cells find under the names that change with the ranks
+        self.names: dict[str, int] = {}  # values of the cells' names that change with the ranks
 
     def before(self, ranks: Mapping[int, tuple[int, str, int]]) -> list[int]:
-        """Return of each rank its number in the communicator in which this rank was last, -1: it was not there.
+        """Return for each rank its number in the last communicator of this rank, -1 if it was not in it.
 
-        ``ranks``: pid, host and identity of each. Who replaces a dead rank has its identity, and with it the number.
+        ``ranks``: pid, host and identity of each. The replacement of a dead rank has its identity, hence its number.
         """
         return [self._ranks.get(identity, -1) for _, (_, _, identity) in sorted(ranks.items())]
 
     def remember(self, ranks: dict[int, int]) -> None:
-        """Take note of who is in the communicator that there is now: identity -> rank."""
+        """Record the ranks of the current communicator: identity -> rank."""
         self._ranks = ranks
 
-    def look_at(self, others: Mapping[int, int]) -> dict[int, int]:
-        """Return handles of the others' processes, by rank, so that nobody waits for one that has ended.
+    def open_peers(self, others: Mapping[int, int]) -> dict[int, int]:
+        """Return process handles of other ranks, by rank, so that this rank does not wait for an ended one.
 
         Raises
         ------
         RankDied
-            One has ended already.
+            A rank has ended already.
         """
         while self._pidfds:
             os.close(self._pidfds.popitem()[1])
@@ -71,39 +71,39 @@ def _numbers() -> dict[str, int]:
     return {"rank": session.rank(), "size": session.size(), "local_rank": session.local_rank()}
 
 
-def rendezvous_at(host: str) -> None:
-    """Offer this address from here on."""
+def set_host(host: str) -> None:
+    """Set the address that ``offer`` returns."""
     _held.host = host
 
 
 def started(size: int) -> None:
-    """Take note of the first communicator, where MPI has started all ranks: their identities are their numbers."""
+    """Record the first communicator, of ranks started by MPI: their identities are their numbers."""
     _held.remember({rank: rank for rank in range(size)})
 
 
 def offer(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Offer an address for the rendezvous: on the loopback, or where other hosts reach it."""
+    """Return an address for the rendezvous: on the loopback, or reachable by other hosts."""
     host = _held.host or (socket.gethostbyname(socket.gethostname()) if content["far"] else _LOOPBACK)
     return {"host": host, "port": _held.port.take(host)}, []
 
 
 def leave(_control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """End as a process that is done: as SIGTERM ends it, with what atexit has to do, once this is answered."""
+    """Exit after this reply, as by SIGTERM, with the functions of atexit."""
     asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
     return {}, []
 
 
 def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Leave the old communicator and make one with the ranks that there are now; a fresh rank gets its names too."""
+    """Leave the old communicator and create one with the current ranks; a new rank also gets its names."""
     here = socket.gethostname()
-    ranks = {int(rank): who for rank, who in content["ranks"].items()}
+    ranks = {int(rank): process for rank, process in content["ranks"].items()}
     others = {rank: pid for rank, (pid, host, _) in ranks.items() if host == here}
     control.become(next(rank for rank, pid in others.items() if pid == os.getpid()))
     others.pop(control.rank)
     if not _held.names and session.is_initialized():
         _held.names = _numbers()
-    size, host, port, secret = (content[word] for word in ("size", "host", "port", "secret"))
-    session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.look_at(others)))
+    size, host, port, secret = (content[key] for key in ("size", "host", "port", "secret"))
+    session.set_rendezvous(session.Rendezvous(control.rank, size, host, port, secret, _held.open_peers(others)))
     fresh = control.rank in content["fresh"]
     communication.reset_communicator(fresh=fresh, before=_held.before(ranks))
     _held.remember({identity: rank for rank, (_, _, identity) in ranks.items()})
@@ -114,14 +114,14 @@ def join(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> t
 
 
 def _rename(control: Control) -> None:
-    """Give the cells' names the numbers that this rank has now."""
+    """Set the cells' names to the current numbers of this rank."""
     before, _held.names = _held.names, _numbers()
-    ours = [name for name, value in before.items() if control.names.get(name) == value]  # else it is the user's
-    control.names.update({name: _held.names[name] for name in ours})
+    unchanged = [name for name, value in before.items() if control.names.get(name) == value]  # not assigned by the user
+    control.names.update({name: _held.names[name] for name in unchanged})
 
 
 def alone(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Have a communicator of this rank alone, until ``together``; answer why not, "" if so."""
+    """Reset to a communicator of this rank alone, until ``together``; answer the reason for a refusal, or ""."""
     _held.names = _held.names or _numbers()
     try:
         process_sets.reset_to_this_rank()
@@ -132,7 +132,7 @@ def alone(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) ->
 
 
 def together(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Make communication anew with all ranks that there are, whatever has become of it. All ranks do this together."""
+    """Reset communication with all current ranks, in any state. All ranks do this together."""
     communication.reset_communicator()
     if _held.names:
         _rename(control)

@@ -1,6 +1,6 @@
-"""Standby of a spare process: it imports in time that others leave it, says that it is ready, and waits for its task.
+"""Standby of a spare process: it imports at low priority, reports that it is ready, and waits for its task.
 
-What its parent has of it: processes/spares/spare.py.
+The parent's side is processes/spares/spare.py.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ M = TypeVar("M", bound=Message)
 
 
 class Standby:
-    """The process itself, until it is told who to be. Its stdin is the socket of whoever started it."""
+    """Connection of a spare to its parent, until it gets its task. Its stdin is the parent's socket."""
 
     def __init__(self) -> None:
         parent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
         self._parent = ControlChannel(parent, parent, is_agent=True)
-        self._told: list[Message] = []
+        self._received: list[Message] = []
 
-    def told(self, kind: type[M]) -> M | None:
-        """Wait for the next message, which is of this type; None: none will come, this process is not wanted any more.
+    def next_message(self, kind: type[M]) -> M | None:
+        """Wait for the next message, of this type; return None if the parent has closed the connection.
 
         Raises
         ------
         TypeError
-            It is another one.
+            The message has another type.
         """
-        while not self._told:
-            self._told += self._parent.receive()
-        message = self._told.pop(0)
+        while not self._received:
+            self._received += self._parent.receive()
+        message = self._received.pop(0)
         if isinstance(message, ChannelClosed):
             return None
         if not isinstance(message, kind):
             raise TypeError(f"a spare waits for {kind.__name__}, not {type(message).__name__}")
         return message
 
-    def say_ready(self) -> None:
-        """Say that all imports are done."""
+    def report_ready(self) -> None:
+        """Report that all imports are complete."""
         self._parent.send(Preloaded())
 
-    def leave(self) -> None:
-        """Give the socket up: stdin is empty from here on."""
+    def close(self) -> None:
+        """Close the socket; stdin is empty afterwards."""
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, sys.stdin.fileno())
         os.close(null)
@@ -59,10 +59,10 @@ class Standby:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Import without the garbage collector: a sixth of the time goes into looking at what stays for ever anyway.
+def without_collection() -> Iterator[None]:
+    """Import without the garbage collector, which takes a sixth of the time to scan objects that are never freed.
 
-    Frozen, none of it is looked at later, in the middle of a cell or a step.
+    They are frozen, so that later collections, during a cell or a step, do not scan them either.
     """
     gc.disable()
     try:
@@ -72,20 +72,20 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def in_spare_time(work: Callable[[], None], give_way: Callable[[], None]) -> None:
-    """Import on a thread that lets others go first: a process that has lowered its own priority may not raise it again.
+def at_low_priority(work: Callable[[], None], lower_priority: Callable[[], None]) -> None:
+    """Import on a thread with low priority: a process that has lowered its own priority may not raise it again.
 
     Parameters
     ----------
     work
         The imports.
-    give_way
-        Lowers the priority of the thread that calls it.
+    lower_priority
+        Lowers the priority of the calling thread.
     """
-    importlib.import_module("numpy")  # first: the threads of its pools inherit the priority of who imports it
+    importlib.import_module("numpy")  # first: the threads of its pools inherit the importing thread's priority
 
     def run() -> None:
-        give_way()
+        lower_priority()
         work()
 
     thread = threading.Thread(target=run, name="hvd-import")

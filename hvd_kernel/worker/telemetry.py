@@ -1,4 +1,4 @@
-"""A thread that says five times a second what this rank is doing, also while the main thread waits in a collective."""
+"""Telemetry of a rank: a thread samples its state five times a second, also while the main thread waits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
 
 class Telemetry:
-    """Samples while a cell runs, and once more when it has ended. One thread for the rank's whole life."""
+    """Sampling thread: it samples while a cell runs, and once more at its end. It lives as long as the rank."""
 
     def __init__(self, rank: int, publish: Publish, parked: Callable[[], bool]) -> None:
         self.rank = rank
-        self._parked = parked  # tells whether the main thread waits for the user
+        self._parked = parked  # returns whether the main thread waits for the user
         self._publish = publish
         self._parent: dict[str, Any] | None = None  # the running cell's request, None between cells
         self._changed = threading.Condition()
@@ -53,29 +53,29 @@ class Telemetry:
             with self._changed:
                 self._changed.wait_for(lambda: self._parent is not None)
                 parent = self._parent
-                ended = self._changed.wait_for(partial(self._left, parent), _PERIOD_S)
+                ended = self._changed.wait_for(partial(self._has_ended, parent), _PERIOD_S)
             if parent is not None and not ended:
-                with suppress(Exception):  # where this one cannot be sent, a later one may
-                    self._tell(parent, sample(self.rank, running=True, parked=self._parked()))
+                with suppress(Exception):  # if this one cannot be sent, a later one may
+                    self._send(parent, sample(self.rank, running=True, parked=self._parked()))
 
-    def _tell(self, parent: dict[str, Any], taken: MetricsSample) -> None:
-        """Publish a sample unless the cell has ended since: nothing may come after its last one."""
+    def _send(self, parent: dict[str, Any], current: MetricsSample) -> None:
+        """Publish a sample unless the cell has ended since then: no sample may follow its last one."""
         with self._changed:
-            if not self._left(parent):
-                self._publish(METRICS_TYPE, to_wire(taken), parent)
+            if not self._has_ended(parent):
+                self._publish(METRICS_TYPE, to_wire(current), parent)
 
-    def _left(self, parent: dict[str, Any] | None) -> bool:
+    def _has_ended(self, parent: dict[str, Any] | None) -> bool:
         return self._parent is not parent
 
 
 def sample(rank: int, *, running: bool, parked: bool = False) -> MetricsSample:
-    """Return what this rank is doing now: it runs a cell, or is parked at a prompt in one. Any thread.
+    """Return a sample of this rank, which runs a cell or is parked at a prompt in one. Any thread.
 
-    Where its figures cannot be had, only that it is there: a cell has ended with its last sample.
+    If its figures cannot be read, the sample has only the state: the last sample marks the end of a cell.
     """
     try:
         return _measured(rank, running=running, parked=parked)
-    except Exception:  # noqa: BLE001 - of a framework's counter, or of the system
+    except Exception:  # noqa: BLE001 - from a framework's counter, or the system
         return MetricsSample(rank, time.monotonic(), "compute" if running else "idle")
 
 
@@ -107,7 +107,7 @@ def _measured(rank: int, *, running: bool, parked: bool) -> MetricsSample:
 
 
 def _options() -> list[str]:
-    """Return the options that this rank has used so far; a loader's processes come and go with each epoch."""
+    """Return the options that this rank has used so far; processes of a loader exist only during an epoch."""
     global _data_workers  # noqa: PLW0603 - of the process
     children: set[object] = getattr(multiprocessing.process, "_children", set())  # active_children() would reap them
     _data_workers = _data_workers or bool(children)
@@ -115,7 +115,7 @@ def _options() -> list[str]:
 
 
 def of_main_thread() -> tuple[int, int]:
-    """Return for how many nanoseconds the main thread ran, and was ready while others had the processor; 0: unknown."""
+    """Return nanoseconds for which the main thread ran, and was ready but waited for a processor; 0 if unknown."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:  # noqa: PTH123 - five times a second
             ran, queued, _ = map(int, file.read().split())
@@ -125,7 +125,7 @@ def of_main_thread() -> tuple[int, int]:
 
 
 def resident() -> int:
-    """Return the bytes of this process that are in memory; 0: unknown."""
+    """Return the resident bytes of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
             return int(file.read().split()[1]) * _PAGE

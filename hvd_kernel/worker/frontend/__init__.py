@@ -1,1 +1,1 @@
-"""Horovod's API in a rank's cells: which one it is, and torch imported beside the cells rather than before them."""
+"""Horovod's API in a rank's cells: the choice of the framework, and its import during rather than before cells."""

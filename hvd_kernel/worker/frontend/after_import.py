@@ -1,4 +1,4 @@
-"""What is done once a module has been imported, by whoever and whenever: nothing is imported for it."""
+"""Callbacks after the import of a module, without importing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """Calls back when the module has run; it asks to be called no more after that.
+    """Finder that calls back once, when the module's code has run.
 
     Examples
     --------
@@ -24,7 +24,7 @@ class AfterImport(MetaPathFinder):
         self._has_begun = False
 
     def begin(self) -> None:
-        """Wait for the module; one that is there already has been waited for. Once."""
+        """Start waiting for the module; call back now if it is imported already. Later calls do nothing."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -36,11 +36,12 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what the other finders do, with a loader that calls back."""
+        """Return the other finders' spec, with a loader that calls back."""
         if fullname != self._name:
             return None
-        others = [each.find_spec for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
-        spec = next((found for find in others if (found := find(fullname, path, target)) is not None), None)
+        others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (find(fullname, path, target) for find in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader, self._done)
         return spec
@@ -52,23 +53,23 @@ class AfterImport(MetaPathFinder):
 
 
 class Between(Loader):
-    """Stands between a module and its own loader until the module's code runs; the module has its own one back then."""
+    """Loader that wraps a module's loader until the module's code runs, and then restores it."""
 
     def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
         self.loader, self.then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Do as the module's own loader does."""
+        """Create the module with its own loader."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own loader back."""
+        """Restore the module's own loader."""
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
 
 
 class _Then(Between):
-    """Calls back after a module's code."""
+    """Loader that calls back after a module's code."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's code, and call back."""

@@ -1,12 +1,11 @@
-"""The names that are ready in every cell: ``rank``, ``size``, ``local_rank``, ``hvd`` and ``device``.
+"""Names that every cell has: ``rank``, ``size``, ``local_rank``, ``hvd`` and ``device``.
 
-``hvd`` is Horovod's API for torch; where torch is not installed, that for TensorFlow, else for JAX, else for MXNet;
-where none is, that for NumPy's arrays. A framework takes longer to import than all else that a rank needs. Where it
-would find no GPU, a rank is ready without it: a thread imports it beside (import_prefetch.py), and the first cell that
-mentions it waits for that.
+``hvd`` is Horovod's API for the first installed framework of torch, TensorFlow, JAX and MXNet; without any, the API for
+NumPy arrays. A framework takes longer to import than everything else in a rank. If it would find no GPU, the rank is
+ready without it: a thread imports it in the background (import_prefetch.py), and the first cell that mentions it waits.
 
 Terms.
-  placeholder  what ``hvd`` and ``device`` are until then; no cell that mentions them sees it
+  placeholder  value of ``hvd`` and ``device`` until then; no cell that mentions them sees it
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch
 _LOG = logging.getLogger("hvd_kernel")
 NAMES = ("rank", "size", "local_rank", "hvd", "device")
 
-_MOST_PER_CORE = 4  # with more ranks, each imports only what its cells ask for
+_MOST_PER_CORE = 4  # ranks; with more, a rank imports only what its cells use
 
 
 @cache
 def _frontend() -> Frontend:
-    return next((each for each in FRONTENDS if _is_installed(each.package)), NUMPY)
+    return next((frontend for frontend in FRONTENDS if _is_installed(frontend.package)), NUMPY)
 
 
 @cache
@@ -48,13 +47,13 @@ def _mentioned() -> re.Pattern[str]:
 
 
 def _is_installed(package: str) -> bool:
-    """Tell whether Python would import it; a bare folder of that name, beside a notebook, is none."""
+    """Return whether a package is installed; a plain folder of that name beside a notebook does not count."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 class _Placeholder(ModuleType):
-    """Horovod's API, for code that gets at ``hvd`` without a mention of it: imported when it is used."""
+    """Horovod's API for code that uses ``hvd`` without mentioning it: imported at its first use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
@@ -65,7 +64,7 @@ class _Placeholder(ModuleType):
 
 @cache
 def _placeholders() -> dict[str, Any]:
-    cpu = str(b"cpu", "ascii")  # an object of its own: a cell's "cpu" is another one
+    cpu = str(b"cpu", "ascii")  # a distinct object, not the "cpu" of a cell
     return {"hvd": _Placeholder(_frontend().api), "device": cpu}
 
 
@@ -74,72 +73,72 @@ def _prefetch() -> ImportPrefetch:
     return ImportPrefetch(_frontend().prefetched, _frontend().companions)
 
 
-def answer(*_asked: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Answer which module ``hvd`` is, and of which framework's package."""
+def answer(*_request: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the module of ``hvd``, and the package of its framework."""
     return {"api": _frontend().api, "package": _frontend().package}, []
 
 
 def import_first() -> None:
-    """Import what the names need before the rank is ready; the rest comes beside it."""
+    """Import what the names need before the rank is ready; the rest is imported in the background."""
     if _at_once():
         importlib.import_module(_frontend().api)
 
 
 def import_everything() -> None:
-    """Import what cells are likely to want: for a process that has time."""
+    """Import everything that cells are likely to use, in a process without a deadline."""
     for name in (_frontend().api, *_frontend().prefetched):
-        with contextlib.suppress(Exception):  # whoever needs it hears why it fails
+        with contextlib.suppress(Exception):  # the import that needs it raises again
             importlib.import_module(name)
 
 
 def ready(rank: int, size: int) -> dict[str, Any]:
-    """Return the names."""
+    """Return the names and their values."""
     names = {"rank": rank, "size": size, "local_rank": session.local_rank()}
     return names | (_real() if _at_once() or serialization.loaded(_frontend().package) is not None else _placeholders())
 
 
 def begin_prefetch() -> None:
-    """Begin to import what cells are likely to want; where many ranks share a core, cells have more use for it."""
+    """Start the prefetch of modules that cells are likely to use, unless too many ranks share a core."""
     if _frontend().prefetched and _ranks_here() <= _MOST_PER_CORE * len(os.sched_getaffinity(0)):
         _prefetch().begin()
-    for each in _attached():  # in front of that: it finds modules for itself
-        each.begin()
+    for callback in _attached():  # after the prefetch, to be before it in sys.meta_path: it calls the other finders
+        callback.begin()
 
 
 @cache
 def _attached() -> list[AfterImport]:
-    return [AfterImport(theirs, partial(_attach, ours)) for theirs, ours in _frontend().attached.items()]
+    return [AfterImport(module, partial(_attach, adapter)) for module, adapter in _frontend().attached.items()]
 
 
-def _attach(ours: str, theirs: ModuleType) -> None:
+def _attach(adapter: str, module: ModuleType) -> None:
     with contextlib.suppress(ImportError):  # a framework that is too old for our API
-        importlib.import_module(ours).attach(theirs)
+        importlib.import_module(adapter).attach(module)
 
 
 @contextmanager
 def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
-    """Have the cell find the framework's API and device, and no thread that imports beside it."""
+    """Provide the framework's API and device to a cell that may use them, and pause the prefetch."""
     with _prefetch().during_cell():
         if _mentioned().search(code) or serialization.loaded(_frontend().package) is not None:
-            settle(names)
-        _settle_adapters()
+            replace_placeholders(names)
+        _load_adapters()
         yield
-        _settle_adapters()  # of what the cell has imported
+        _load_adapters()  # of frameworks that the cell has imported
 
 
-def _settle_adapters() -> None:
-    """Have the adapters of frameworks that are there. Without one a cell runs all the same, and is answered."""
+def _load_adapters() -> None:
+    """Load the adapters of imported frameworks. A cell runs, and gets a reply, even if one fails."""
     try:
         registry.settle()
-    except Exception:  # noqa: BLE001 - of whatever stands for the framework: without an answer the notebook would wait
+    except Exception:  # noqa: BLE001 - any module may pose as the framework; without a reply the notebook would wait
         _LOG.exception("no adapter of a framework that is imported")
 
 
-def settle(names: dict[str, Any]) -> None:
-    """Put the framework's API and device where their placeholders are."""
+def replace_placeholders(names: dict[str, Any]) -> None:
+    """Replace placeholders by the framework's API and device."""
     waiting = [name for name, placeholder in _placeholders().items() if names.get(name) is placeholder]
     if waiting:
-        with contextlib.suppress(Exception):  # the cell hears it from the placeholder, or from its own import
+        with contextlib.suppress(Exception):  # the placeholder, or the cell's own import, raises again
             real = _real()
             names.update({name: real[name] for name in waiting})
 

@@ -1,8 +1,8 @@
 """Imports, functions and classes of earlier cells, for ranks that start later.
 
-A rank that has run the cells names the statements that still stand: imports whose name is what they import, functions
-and classes whose name is what they define. A new rank runs these statements alone, under the file names of their
-cells, so that tracebacks and ``inspect.getsource`` show the code. Nothing else of a cell runs a second time.
+A rank that has run the cells selects the statements that are still valid: imports whose name still refers to the
+imported object, functions and classes whose name still refers to the definition. A new rank runs only these statements,
+under the file names of their cells, so that tracebacks and ``inspect.getsource`` show the code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NOTHING = object()
 
 
 def standing(control: Control) -> dict[str, Any]:
-    """Return the statements of earlier cells that define what this rank's names are, and the names of code."""
+    """Return the valid imports and definitions of earlier cells, and the names of modules, functions and classes."""
     space = dict(control.names)  # a copy, made in one step: a running cell may add names
     cells = control.origins.cells()
     statements: list[dict[str, Any]] = []
-    seen: set[str] = set()  # a cell that ran twice counts where it ran last
-    later: set[str] = set()  # names that later cells have assigned
+    seen: set[str] = set()  # files of later cells: a cell that ran twice counts at its last run
+    later: set[str] = set()  # names assigned by later cells
     for cell in reversed(cells):
         if cell.file not in seen:
             lines = [node.lineno for node in _statements(cell.code) if _stands(node, cell, space, later)]
@@ -49,9 +49,9 @@ def standing(control: Control) -> dict[str, Any]:
 
 
 def define(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Run the statements that another rank has named; ``lost``: what is not defined here after that, and why.
+    """Run the statements that another rank has selected; ``lost`` maps names still undefined to the reason.
 
-    With ``retry`` only those whose names are still missing: variables have arrived in the meantime.
+    With ``retry`` only those whose names are still missing: variables have arrived since then.
     """
     retry = content["retry"]
     errors: dict[str, str] = {}
@@ -63,7 +63,7 @@ def define(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
             if node.lineno not in cell["lines"] or (retry and all(name in control.names for name in _bound(node))):
                 continue
             try:
-                exec(control.compiler(ast.Module([node], []), file, "exec"), control.names)  # noqa: S102 - the cell of the user
+                exec(control.compiler(ast.Module([node], []), file, "exec"), control.names)  # noqa: S102 - the user's cell
             except Exception as error:  # noqa: BLE001 - a decorator or a base class may need a variable that is missing
                 errors |= dict.fromkeys(_bound(node), f"{type(error).__name__}: {error}")
     missing = {name for name in (*content["names"], *errors) if name not in control.names}
@@ -71,7 +71,7 @@ def define(control: Control, content: Mapping[str, Any], _buffers: list[Any]) ->
 
 
 def _statements(code: str) -> Iterator[ast.Import | ast.ImportFrom | Definition]:
-    """Yield the imports and definitions of a cell, also those inside ``if``, ``try`` and ``with``."""
+    """Yield the imports and definitions of a cell, including those inside ``if``, ``try`` and ``with``."""
     try:
         nodes: list[ast.AST] = [compile(code, "<cell>", "exec", _AWAITS, dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -103,7 +103,7 @@ def _is_code(name: str, value: Any) -> bool:
 def _stands(
     node: ast.Import | ast.ImportFrom | Definition, cell: RunCell, space: Mapping[str, Any], later: set[str]
 ) -> bool:
-    """Tell whether the names that a statement binds are what it has bound."""
+    """Return whether the names that a statement binds still have its values."""
     if isinstance(node, ast.Import):
         return all(_is_module(alias, space) for alias in node.names)
     if isinstance(node, ast.ImportFrom):

@@ -1,10 +1,10 @@
-"""A value as leaves with digests, so that ranks can be compared without moving the value. No pickling.
+"""Digests of the parts of a value, by which ranks are compared without sending the value. No pickling.
 
 Terms.
   leaf      an array, a tensor or a plain value somewhere inside, or the frame of a container (its kind and length)
-  digest    blake2b over a leaf's kind, shape, dtype and bytes: equal means equal bit for bit. "" where a value's kind
-            is not known here: it is not compared
-  sampled   of a leaf that is larger than WHOLE_BYTES only blocks are read, the same ones on every rank
+  digest    blake2b over a leaf's kind, shape, dtype and bytes: equal digests mean equal bits. "" if the kind of a value
+            is unknown: it is not compared
+  sampled   only blocks of a leaf larger than WHOLE_BYTES are read, the same ones on every rank
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ class Leaf:
 
     path: tuple[str, ...]
     digest: str
-    text: str  # what it is, in a word or two
+    text: str  # short description
     sampled: bool = False
-    shard: str = ""  # which part of a distributed tensor; only ranks with the same one can be compared
+    shard: str = ""  # part of a distributed tensor; only ranks with the same part can be compared
 
 
 def leaves(value: Any, *, whole: bool = False) -> list[Leaf]:
-    """Return the leaves of a value, in its own order; at most MAX_LEAVES, then one that says so.
+    """Return the leaves of a value, in its order; after MAX_LEAVES a last one that marks the limit.
 
     Parameters
     ----------
     whole
         Read every byte, however large a leaf is.
     """
-    found: list[Leaf] = []
+    limited: list[Leaf] = []
     for leaf in _leaves(value, (), whole):
-        if len(found) == MAX_LEAVES:
-            return [*found, Leaf(("…",), "", f"more than {MAX_LEAVES:,} parts")]
-        found.append(leaf)
-    return found
+        if len(limited) == MAX_LEAVES:
+            return [*limited, Leaf(("…",), "", f"more than {MAX_LEAVES:,} parts")]
+        limited.append(leaf)
+    return limited
 
 
 def together(parts: Iterable[Leaf]) -> str:
-    """Return one digest of all leaves that every rank has, whatever their order; "" when none has a digest."""
+    """Return one digest of all leaves that every rank has, in any order; "" if no leaf has a digest."""
     compared = sorted((leaf.path, leaf.digest) for leaf in parts if leaf.digest and not leaf.shard)
     return _hash(repr(compared).encode()) if compared else ""
 
 
 def at(value: Any, path: Iterable[str]) -> Any:
-    """Return what stands at a leaf's path.
+    """Return the part of a value at a leaf's path.
 
     Raises
     ------
     LookupError
-        If nothing does.
+        There is no such part.
     """
     for part in path:
         inner = dict(_children(_opened(value)) or ())
@@ -87,7 +87,7 @@ def at(value: Any, path: Iterable[str]) -> Any:
 
 
 def numbers(value: Any, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return elements of a numeric leaf, in the order of its digest; None when it is not numeric."""
+    """Return elements of a numeric leaf, in the order of its digest; None if it is not numeric."""
     if type(value) in {bool, int, float}:
         value = np.array([value])
     elements = registry.first("elements", value)
@@ -100,7 +100,7 @@ def numbers(value: Any, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.fl
 
 
 def weigh(value: Any) -> int:
-    """Return the bytes of the arrays and texts in a value; what is beyond MAX_LEAVES parts is not counted."""
+    """Return the bytes of the arrays and texts in the first MAX_LEAVES parts of a value."""
     return sum(_size(part) for part in islice(_inside(value), MAX_LEAVES))
 
 
@@ -120,7 +120,7 @@ def _size(value: Any) -> int:
     return len(value) if type(value) in {bytes, bytearray, str} else 0
 
 
-# What a value consists of.
+# Parts of a value.
 
 
 def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int] = frozenset()) -> Iterator[Leaf]:
@@ -141,7 +141,7 @@ def _leaves(value: Any, path: tuple[str, ...], whole: bool, above: frozenset[int
 
 
 def _opened(value: Any) -> Any:
-    """Return what stands for an object that has a state; else itself."""
+    """Return the state of an object that has one, else the object."""
     if isinstance(value, random.Random):
         return value.getstate()
     for adapter in registry.in_use():
@@ -192,7 +192,7 @@ def _unknown(value: Any) -> Leaf:
 
 
 def _set(value: Any) -> Leaf:
-    inner = [_leaf(each, whole=True) for each in value]
+    inner = [_leaf(member, whole=True) for member in value]
     if not all(leaf.digest for leaf in inner):
         return _unknown(value)
     parts = sorted(leaf.digest.encode() for leaf in inner)
@@ -228,7 +228,7 @@ def _array_leaf(elements: Elements, whole: bool) -> Leaf:
 
 
 def _pieces(elements: Elements, piece_bytes: int = 16 << 20) -> Iterator[Any]:
-    """All bytes, piece by piece: a device's tensor needs no copy of the whole on this side."""
+    """Return all bytes in pieces, so that a device's tensor is never copied as a whole."""
     step = max(1, piece_bytes // elements.itemsize)
     return (elements.raw(slice(start, start + step)) for start in range(0, elements.count, step))
 

@@ -1,7 +1,7 @@
-"""Memory of a rank: what fills it, what is said where there was no more, and garbage collection on wish.
+"""Memory of a rank: its use, the explanation of out-of-memory errors, and garbage collection on request.
 
-What goes back to the system then: the last failed cell's exception, whose frames hold tensors; the last cell's value;
-objects in circles; memory that a framework keeps for its next tensors; and what the C library keeps of what was freed.
+A collection frees the last failed cell's exception, whose frames hold tensors; the last cell's value; reference cycles;
+memory that a framework caches for later tensors; and freed memory that the C library keeps.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 NAMED = 3
-"""Variables in the sentence, the largest ones."""
+"""Number of variables in the explanation, the largest ones."""
 
 _REFUSALS = (
     "DefaultCPUAllocator",
     "can't allocate memory",
     "Unable to allocate",
-)  # in errors that torch and NumPy raise
-_SMALL = 1 << 20  # bytes: no smaller variable explains that there is no memory
+)  # in errors of torch and NumPy
+_SMALL = 1 << 20  # bytes; smaller variables do not explain a lack of memory
 
 
 def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Answer with what fills this rank: kinds of memory, and variables with their bytes and where they were made."""
+    """Answer the memory use of this rank: kinds of memory, and variables with their bytes and origins."""
     kinds, unseen = _kinds()
     return {"names": _variables(control), "kinds": kinds, "unseen": unseen}, []
 
@@ -46,14 +46,14 @@ def _variables(control: Control) -> dict[str, dict[str, Any]]:
 
 
 def _kinds() -> tuple[dict[str, int], list[str]]:
-    """Return bytes by what they are for: all that is resident, all tensors, parts of these; and what is not seen."""
-    found, unseen = Counter({"resident": resident(), "tensors": 0}), []
+    """Return bytes by kind: resident, tensors, and parts of these; and the kinds that cannot be measured."""
+    kinds, unseen = Counter({"resident": resident(), "tensors": 0}), []
     for adapter in registry.in_use():
         alive = adapter.alive_bytes()
-        found.update(alive)
+        kinds.update(alive)
         unseen += [adapter.unseen] if adapter.unseen and alive.get("tensors") else []
-    found["shared buckets"] = shared_memory.held()
-    return {kind: nbytes for kind, nbytes in found.items() if nbytes or kind == "tensors"}, unseen
+    kinds["shared buckets"] = shared_memory.held()
+    return {kind: nbytes for kind, nbytes in kinds.items() if nbytes or kind == "tensors"}, unseen
 
 
 def _weighed(value: Any) -> dict[str, Any]:
@@ -65,22 +65,22 @@ def _weighed(value: Any) -> dict[str, Any]:
 
 
 def explanation(control: Control, error: BaseException) -> str:
-    """Say what fills this rank where an error means that there was no memory; "" for any other.
+    """Return the memory use of this rank for an out-of-memory error, "" for any other error.
 
     Example: ``rank 0 holds 3.1 GB: tensors 2.9 GB (gradients 400 MB); largest: x 2 GB (cell 3:2)``.
     """
     if not _is_refusal(error):
         return ""
-    with suppress(Exception):  # there is little memory: what this needs may be refused too
-        registry.settle()  # of what this cell has imported
+    with suppress(Exception):  # memory is short: these allocations may fail too
+        registry.settle()  # of frameworks that this cell has imported
         (kinds, _), names = _kinds(), _variables(control)
         parts = [f"{kind} {size_of(kinds[kind])}" for kind in kinds if kind not in {"resident", "tensors"}]
         inside = f" ({', '.join(parts)})" if parts else ""
         ordered = sorted(names.items(), key=lambda item: -_size(item[1]))
         largest = [
-            f"{name} {size_of(_size(each))}" + (f" ({each['made']})" if each["made"] else "")
-            for name, each in ordered[:NAMED]
-            if _size(each) >= _SMALL
+            f"{name} {size_of(_size(row))}" + (f" ({row['made']})" if row["made"] else "")
+            for name, row in ordered[:NAMED]
+            if _size(row) >= _SMALL
         ]
         listed = f"; largest: {', '.join(largest)}" if largest else ""
         tensors = f"tensors {size_of(kinds['tensors'])}{inside}" if kinds["tensors"] else "no tensors"
@@ -94,12 +94,12 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _REFUSALS)
 
 
-def _size(each: Mapping[str, Any]) -> int:
-    return int(each["size"] + each["gradients"])
+def _size(row: Mapping[str, Any]) -> int:
+    return int(row["size"] + row["gradients"])
 
 
 def collect(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Answer with the resident bytes of this rank before and after."""
+    """Collect garbage; answer the resident bytes of this rank before and after."""
     before = resident()
     control.forget()
     gc.collect()

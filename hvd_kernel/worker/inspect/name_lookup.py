@@ -1,9 +1,9 @@
-"""Names on this rank, looked at without running the user's code: completion and inspection, also while a cell runs.
+"""Lookup of names on this rank without running the user's code: completion and inspection, also while a cell runs.
 
 Terms.
-  chain     names, attributes and constant subscripts: ``model.layers[0]``. It is resolved as inspect.getattr_static
-            finds things: no property, no ``__getattr__``, no ``__getitem__`` but a dict's, list's and tuple's own
-  members   what ``dir`` would say of plain objects; ``__dir__`` is not asked
+  chain     names, attributes and constant subscripts: ``model.layers[0]``. It is resolved like inspect.getattr_static:
+            without properties, ``__getattr__`` and ``__getitem__``, except those of dict, list and tuple
+  members   the result of ``dir`` for plain objects; ``__dir__`` is not called
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MEMBER = re.compile(rf"(?<![\w.\])])(?P<owner>{_PARTS})\.(?P<part>\w*)$")
 _KEY = re.compile(rf"(?<![\w.\])])(?P<owner>{_PARTS})\[(?P<quote>['\"])(?P<part>[^'\"\\]*)$")
 _NAME = re.compile(r"(?<![\w.'\"])(?P<part>\w*)$")
 _SAFE = (FunctionType, BuiltinFunctionType, MethodType, type(str.join), type(object.__init__), type(dict.__len__))
-"""Attributes of a class that are what they seem, although they are descriptors."""
+"""Types of class attributes that are shown as they are, although they are descriptors."""
 
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (ModuleType, "module"),
@@ -39,36 +39,36 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def complete(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return what can stand at the end of ``text``, and how many of its characters that replaces."""
+    """Return completions of the end of ``text``, and the number of characters that they replace."""
     names = dict(control.names)  # a copy, made in one step: the running cell may add to the original
     length, items = matches(names, content["text"])
     return {"length": length, "items": items[:MAX_ITEMS]}, []
 
 
 def inspection(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Describe what a chain leads to; {} when it leads nowhere."""
+    """Describe the value of a chain; {} if it has none."""
     try:
-        found = resolve(dict(control.names), content["chain"])
+        value = resolve(dict(control.names), content["chain"])
     except LookupError:
         return {}, []
-    return {"fields": fields(found, content["chain"], content["detail"])}, []
+    return {"fields": fields(value, content["chain"], content["detail"])}, []
 
 
 def known(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Say which of some names are variables here."""
+    """Return which of some names are variables here."""
     return {"known": [name for name in content["names"] if name in control.names]}, []
 
 
 def matches(names: Mapping[str, Any], text: str) -> tuple[int, list[tuple[str, str]]]:
-    """Return the length of what the cursor stands behind, and (completion, kind) of all that begins with it."""
+    """Return the length of the part before the cursor, and (completion, kind) of all names that start with it."""
     for pattern, find in _FINDERS:
         if at := pattern.search(text):
             part = at["part"]
             try:
-                found = find(names, at)
+                candidates = find(names, at)
             except LookupError:
                 return 0, []
-            return len(part), sorted((name, kind) for name, kind in found if name.startswith(part))
+            return len(part), sorted((name, kind) for name, kind in candidates if name.startswith(part))
     return 0, []
 
 
@@ -93,12 +93,12 @@ _FINDERS = ((_KEY, _keys_of), (_MEMBER, _members_of), (_NAME, _plain))
 
 
 def resolve(names: Mapping[str, Any], chain: str) -> Any:
-    """Return what a chain leads to.
+    """Return the value of a chain.
 
     Raises
     ------
     LookupError
-        If it leads nowhere, or further than can be seen without running code.
+        It has no value, or its value cannot be determined without running code.
     """
     try:
         node = ast.parse(chain.strip(), mode="eval").body
@@ -135,24 +135,24 @@ def _item(owner: Any, key: Any) -> Any:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """Return an attribute that is stored, in the object or in its class.
+    """Return an attribute that is stored in the object or in its class.
 
     Raises
     ------
     LookupError
-        If there is none, or it would have to be computed.
+        The attribute does not exist, or would have to be computed.
     """
     for stored in _registered(owner).values():
         if name in stored:
             return stored[name]
-    found = inspect.getattr_static(owner, name, _NOTHING)
-    if isinstance(found, (staticmethod, classmethod)):
-        return found.__func__
-    if isinstance(found, MemberDescriptorType) and not issubclass(type(owner), type):
-        return _slot(found, owner)
-    if found is _NOTHING or (not isinstance(found, (type, *_SAFE)) and _is_descriptor(found)):
+    value = inspect.getattr_static(owner, name, _NOTHING)
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    if isinstance(value, MemberDescriptorType) and not issubclass(type(owner), type):
+        return _slot(value, owner)
+    if value is _NOTHING or (not isinstance(value, (type, *_SAFE)) and _is_descriptor(value)):
         raise LookupError(name)
-    return found
+    return value
 
 
 def _slot(slot: MemberDescriptorType, owner: Any) -> Any:
@@ -163,19 +163,18 @@ def _slot(slot: MemberDescriptorType, owner: Any) -> Any:
 
 
 def members(owner: Any) -> dict[str, Any]:
-    """Return stored attributes of an object and its classes, by name, as they are stored."""
-    found: dict[str, Any] = {}
-    line = type.mro(owner) if issubclass(type(owner), type) else type.mro(type(owner))
-    for each in reversed(line):
-        found |= vars(each)
+    """Return the stored attributes of an object and its classes, by name."""
+    attributes: dict[str, Any] = {}
+    classes = type.mro(owner) if issubclass(type(owner), type) else type.mro(type(owner))
+    for cls in reversed(classes):
+        attributes |= vars(cls)
     for stored in _registered(owner).values():
-        found |= stored
-    return {
-        name: value for name, value in (found | _own(owner)).items() if isinstance(name, str) and name.isidentifier()
-    }
+        attributes |= stored
+    attributes |= _instance_dict(owner)
+    return {name: value for name, value in attributes.items() if isinstance(name, str) and name.isidentifier()}
 
 
-def _own(owner: Any) -> dict[str, Any]:
+def _instance_dict(owner: Any) -> dict[str, Any]:
     try:
         stored = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -184,12 +183,12 @@ def _own(owner: Any) -> dict[str, Any]:
 
 
 def _registered(owner: Any) -> dict[str, dict[str, Any]]:
-    """Where a framework's object keeps what it finds by ``__getattr__``."""
-    return {place: dict(held) for each in registry.in_use() for place, held in each.parts(owner).items()}
+    """Return the dicts in which a framework's object stores attributes that ``__getattr__`` returns."""
+    return {place: dict(held) for adapter in registry.in_use() for place, held in adapter.parts(owner).items()}
 
 
-def _is_descriptor(found: Any) -> bool:
-    return inspect.getattr_static(type(found), "__get__", _NOTHING) is not _NOTHING
+def _is_descriptor(value: Any) -> bool:
+    return inspect.getattr_static(type(value), "__get__", _NOTHING) is not _NOTHING
 
 
 def _kind(value: Any) -> str:
@@ -199,32 +198,32 @@ def _kind(value: Any) -> str:
 _NOTHING = object()
 
 _TRUSTED = {"builtins", "functools", "numpy"}
-"""Packages whose callable objects (np.linspace is one) may be asked for signature and docstring."""
+"""Packages whose callable objects (such as np.linspace) have safe signatures and docstrings."""
 
 
-def fields(found: Any, chain: str, detail: int) -> list[tuple[str, str]]:
-    """Describe an object in titled fields: code by signature and docstring, all else by its class alone."""
-    kind, own = _kind(found), type(found)
-    if kind == "instance" and not (_TRUSTED & {own.__module__.split(".")[0]} and callable(found)):
-        doc = None if own.__module__ == "builtins" else inspect.getattr_static(own, "__doc__", None)
-        told = [("Type", own.__qualname__), ("Class docstring", inspect.cleandoc(doc) if isinstance(doc, str) else "")]
+def fields(value: Any, chain: str, detail: int) -> list[tuple[str, str]]:
+    """Describe an object in titled fields: code by signature and docstring, any other object by its class."""
+    kind, cls = _kind(value), type(value)
+    if kind == "instance" and not (_TRUSTED & {cls.__module__.split(".")[0]} and callable(value)):
+        doc = None if cls.__module__ == "builtins" else inspect.getattr_static(cls, "__doc__", None)
+        texts = [("Type", cls.__qualname__), ("Class docstring", inspect.cleandoc(doc) if isinstance(doc, str) else "")]
     else:
-        told = [(title, _safely(say, found)) for title, say in _SAYINGS[: None if detail else -1]]
-        told = [(title, chain + text if title == "Signature" and text else text) for title, text in told]
-    return [(title, text) for title, text in told if text]
+        texts = [(title, _safely(describe, value)) for title, describe in _FIELDS[: None if detail else -1]]
+        texts = [(title, chain + text if title == "Signature" and text else text) for title, text in texts]
+    return [(title, text) for title, text in texts if text]
 
 
-_SAYINGS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+_FIELDS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("Signature", inspect.signature),
     ("Docstring", inspect.getdoc),
-    ("Type", lambda found: type(found).__name__),
+    ("Type", lambda value: type(value).__name__),
     ("File", inspect.getsourcefile),
     ("Source", inspect.getsource),
 )
 
 
-def _safely(say: Callable[[Any], Any], found: Any) -> str:
+def _safely(describe: Callable[[Any], Any], value: Any) -> str:
     try:
-        return str(say(found) or "")
-    except (ValueError, TypeError, OSError):  # C code, or a file that is gone
+        return str(describe(value) or "")
+    except (ValueError, TypeError, OSError):  # C code, or a deleted file
         return ""

@@ -1,6 +1,6 @@
-"""Origins of variables: the line of a cell that has assigned a name last, found when somebody asks.
+"""Origins of variables: the line of a cell that assigned a name last, determined on request.
 
-What a function assigns as ``global`` is not seen, nor whether the line was reached in a cell that failed.
+Assignments to ``global`` names inside functions are not considered, nor whether a failed cell reached the line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 MOST = 500
-"""Cells that are kept, the latest ones."""
+"""Number of recorded cells, the latest ones."""
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -20,12 +20,12 @@ PUSHED = "pushed"
 
 @dataclass
 class RunCell:
-    """A cell that has run on this rank, or that has defined what another rank's cell did."""
+    """Cell that has run on this rank, or whose definitions were copied from another rank."""
 
     number: int
     code: str  # as IPython has transformed it
     raw: str = ""
-    file: str = ""  # in which tracebacks place it
+    file: str = ""  # file name in tracebacks
     failed: bool = False
 
     @property
@@ -35,13 +35,13 @@ class RunCell:
 
 
 class Origins:
-    """What has assigned names on this rank, in order."""
+    """Record of the cells and pushes that assigned names on this rank, in order."""
 
     def __init__(self) -> None:
         self._events: deque[RunCell | tuple[str, ...]] = deque(maxlen=MOST)
 
     def ran(self, number: int, code: str, raw: str = "", file: str = "") -> RunCell:
-        """Record a cell that runs from here on; its code is read on request."""
+        """Record a cell that is about to run; its code is parsed on request."""
         cell = RunCell(number, code, raw, file)
         self._events.append(cell)
         return cell
@@ -55,7 +55,7 @@ class Origins:
         return [event for event in self._events.copy() if isinstance(event, RunCell)]
 
     def places(self) -> dict[str, str]:
-        """Return by name where it was assigned last: ``cell 3:2``, ``pushed``."""
+        """Return the origin of each name: ``cell 3:2``, ``pushed``."""
         places: dict[str, str] = {}
         for event in self._events:
             if isinstance(event, RunCell):
@@ -66,7 +66,7 @@ class Origins:
 
 
 def assigned(code: str) -> Iterator[tuple[str, int]]:
-    """Yield the names that code assigns where it stands, not inside functions, with their lines. Pure.
+    """Yield the names that code assigns outside functions, with their lines. Pure.
 
     Example: ``[*assigned("a, b = 1, 2")]`` is ``[("a", 1), ("b", 1)]``.
     """
@@ -79,10 +79,10 @@ def assigned(code: str) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
         if not isinstance(node, _SCOPES):
-            children = [each for each in ast.iter_child_nodes(node) if _leaks(node, each)]
+            children = [child for child in ast.iter_child_nodes(node) if _leaks(node, child)]
             left += reversed(children)
 
 
 def _leaks(node: ast.AST, child: ast.AST) -> bool:
-    """Whether what a part assigns is seen outside: a comprehension's own variables are not."""
+    """Return whether assignments in a child are visible outside: a comprehension's own variables are not."""
     return not (isinstance(node, _COMPREHENSIONS) and isinstance(child, ast.comprehension))

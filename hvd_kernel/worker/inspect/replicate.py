@@ -1,9 +1,9 @@
-"""Replication of variables to a new rank from a living one, over the ring: the notebook's process holds none of it.
+"""Replication of variables from a living rank to a new one, by a collective: the notebook's process holds no copy.
 
-Process sets among them are no copies: each comes back as the set of those ranks that all ranks have just registered.
+Process sets are not copied: each is replaced by the set of the same ranks that all ranks have just registered.
 
-They travel in one piece, so that an optimizer still belongs to its model. A distributed optimizer, which belongs to its
-process, is made again there with the same arguments.
+All variables are sent as one object, so that an optimizer still belongs to its model. A distributed optimizer, which
+belongs to its process, is created again with the same arguments.
 """
 
 from __future__ import annotations
@@ -36,134 +36,140 @@ Definitions = Mapping[str, Any]
 _NONE: Definitions = {}
 _ABSENT = "is not defined there"
 _TRIAL = "cpu"  # a device's memory may have no room for a second copy
-_ARCHIVES = {b"PK": "torch"}  # how a framework's archive begins: torch.save writes a zip
-_BEFORE_ARRAYS = ("jax",)  # frameworks that are set up before they make an array: what is restored may be their first
+_ARCHIVES = {b"PK": "torch"}  # first bytes of a framework's archive: torch.save writes a zip
+_BEFORE_ARRAYS = ("jax",)  # frameworks to set up before their first array, which may be a restored one
 
 
 def replicated_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer what goes to every fresh rank: variables that cells keep, process sets, and definitions of cells."""
+    """Answer what every new rank gets: variables that cells keep, process sets, and definitions of cells."""
     sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
     return {"names": replicated.names(), "sets": sorted(sets), "definitions": definitions.standing(control)}, []
 
 
 def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Give the root's variables to the fresh ranks. All ranks do this together.
+    """Copy the root's variables to the new ranks. All ranks do this together.
 
-    The answer's ``lost`` says what a fresh rank did not get, and why. Where a value cannot be made again on one of them
-    each is tried alone to find it, and the others travel once more, again in one piece.
+    The answer's ``lost`` maps variables that a new rank did not get to the reason. If a value cannot be unpickled on
+    one of them, each is tried alone to find it, and the remaining ones are sent again as one object.
     """
     names, root = content["names"], content["root"]
-    gives, takes = control.rank == root, control.rank in content["fresh"]
+    is_root, is_fresh = control.rank == root, control.rank in content["fresh"]
     defined = {name: control.names.get(name) for name in content.get("defined", ())}
     lost: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    for is_last in (False, True):  # with all values, and without those that could not be made again
-        wanted = [name for name in names if name not in lost]
-        sent = _pack(control.names, wanted, defined) if gives else None
+    values: dict[str, Any] = {}
+    for is_last in (False, True):  # with all values, and without those that could not be unpickled
+        remaining = [name for name in names if name not in lost]
+        sent = _pack(control.names, remaining, defined) if is_root else None
         packed, absent = ops.broadcast_object(sent, root, name="hvd.restore")
         lost |= absent
-        found, why = _loaded(packed) if takes else ({}, "")
-        if is_last or not any(ops.allgather_object(bool(why), name="hvd.restore.arrived")):
+        values, failure = _loaded(packed) if is_fresh else ({}, "")
+        if is_last or not any(ops.allgather_object(bool(failure), name="hvd.restore.arrived")):
             break
-        alone = _each(control.names, [name for name in wanted if name not in lost], defined) if gives else None
-        alone = ops.broadcast_object(alone, root, name="hvd.restore.alone")
-        failed = {name: said for name, each in alone.items() if (said := _loaded(each)[1])} if takes else {}
-        for told in ops.allgather_object(failed, name="hvd.restore.failed"):
-            lost |= told
-    if not takes:
+        single = (
+            _pack_singly(control.names, [name for name in remaining if name not in lost], defined) if is_root else None
+        )
+        single = ops.broadcast_object(single, root, name="hvd.restore.alone")
+        for failures in ops.allgather_object(_failures(single) if is_fresh else {}, name="hvd.restore.failed"):
+            lost |= failures
+    if not is_fresh:
         return {"lost": {}}, []
-    if why:
-        lost = dict.fromkeys(names, why) | lost
-    control.names.update(at_home(found, control.names))
+    if failure:
+        lost = dict.fromkeys(names, failure) | lost
+    control.names.update(rebind(values, control.names))
     replicated.keep(*content["replicated"])
     return {"lost": lost}, []
 
 
 def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer which variables the user has here, and which of them cells have asked to keep."""
+    """Answer the names of the user's variables, and of those that cells keep."""
     names = users(control.names)
     return {"names": names, "replicated": [name for name in replicated.names() if name in names]}, []
 
 
 def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Answer with variables as bytes, for ranks that have not started; ``lost``: what they do not hold, and why.
+    """Answer with pickled variables, for ranks that have not started; ``lost`` maps missing ones to the reason.
 
-    They are made again here for a trial: whoever takes them over cannot ask for the others alone, as in ``restore``.
+    They are unpickled here as a test: the receiving rank cannot request the values one by one, as ``restore`` does.
     """
     names = content["names"]
     packed, lost = _pack(control.names, names)
     if _loaded(packed, _TRIAL)[1]:
-        alone = _each(control.names, [name for name in names if name not in lost])
-        lost |= {name: why for name, each in alone.items() if (why := _loaded(each, _TRIAL)[1])}
+        lost |= _failures(_pack_singly(control.names, [name for name in names if name not in lost]), _TRIAL)
         packed, _ = _pack(control.names, [name for name in names if name not in lost])
     return {"lost": lost}, [packed]
 
 
 def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
-    """Take over what another rank has packed; ``lost``: what cannot be made again here, and why."""
-    found, why = _loaded(bytes(buffers[0]))
-    control.names.update(at_home(found, control.names))
+    """Define the variables that another rank has packed; ``lost`` maps those that cannot be unpickled to the reason."""
+    values, failure = _loaded(bytes(buffers[0]))
+    control.names.update(rebind(values, control.names))
     replicated.keep(*content["replicated"])
-    return {"lost": dict.fromkeys(content["replicated"], why) if why else {}}, []
+    return {"lost": dict.fromkeys(content["replicated"], failure) if failure else {}}, []
 
 
-def at_home(found: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was loaded; cells' functions in it, which bring ``rank`` and ``device`` along, see this rank's."""
-    for function in (each for value in found.values() for each in _functions(value)):
-        brought = function.__globals__
-        if brought.get("__name__") == "__main__" and brought is not names:
-            brought.update({name: names[name] for name in NAMES if name in brought and name in names})
-    return found
+def rebind(values: dict[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return loaded values, with ``rank``, ``device`` etc. in the globals of cells' functions set to this rank's."""
+    for function in (function for value in values.values() for function in _functions(value)):
+        copied = function.__globals__
+        if copied.get("__name__") == "__main__" and copied is not names:
+            copied.update({name: names[name] for name in NAMES if name in copied and name in names})
+    return values
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
     of_class = vars(value if isinstance(value, type) else type(value)).values()
-    yield from (each for each in (value, *of_class) if isinstance(each, FunctionType))
+    yield from (member for member in (value, *of_class) if isinstance(member, FunctionType))
 
 
 def _pack(variables: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> tuple[bytes, dict[str, str]]:
-    """Return the variables as bytes, without those that cannot travel, and why they cannot.
+    """Return pickled variables without those that cannot be pickled, and the reasons for these.
 
-    Functions and classes that are ``defined`` where the bytes arrive travel as their names.
+    Functions and classes that are ``defined`` on the receiving rank are pickled by name.
     """
     lost = {name: _ABSENT for name in names if name not in variables}
     values = {name: variables[name] for name in names if name in variables}
     try:
         return _dump(values, defined), lost
-    except Exception:  # noqa: BLE001 - whichever it is, the others travel
+    except Exception:  # noqa: BLE001 - the remaining values are sent
         lost |= _culprits(values)
     return _dump({name: value for name, value in values.items() if name not in lost}, defined), lost
 
 
-def _each(variables: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> dict[str, bytes]:
-    """Return each variable on its own as bytes."""
+def _pack_singly(variables: Mapping[str, Any], names: list[str], defined: Definitions = _NONE) -> dict[str, bytes]:
+    """Return each variable pickled separately."""
     return {name: _dump({name: variables[name]}, defined) for name in names}
 
 
 def _loaded(packed: bytes, device: str | None = None) -> tuple[dict[str, Any], str]:
-    """Return what was packed, or why it cannot be made again here."""
+    """Return the unpickled variables, or the reason why they cannot be unpickled here."""
     try:
         return _load(packed, device), ""
-    except Exception as error:  # noqa: BLE001 - whatever a user's class does when it is made again
-        return {}, _said(error)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        return {}, _description(error)
+
+
+def _failures(single: Mapping[str, bytes], device: str | None = None) -> dict[str, str]:
+    """Return the variables that cannot be unpickled here, with the reasons."""
+    outcomes = {name: _loaded(packed, device)[1] for name, packed in single.items()}
+    return {name: failure for name, failure in outcomes.items() if failure}
 
 
 def _culprits(values: dict[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for name, value in values.items():
         try:
             _dump({name: value})
         except Exception as error:  # noqa: BLE001 - it is the user's object
-            found[name] = _said(error)
-    return found
+            failures[name] = _description(error)
+    return failures
 
 
-def _said(error: Exception) -> str:
+def _description(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 class _Pickler(MainPickler):
-    """Has the frameworks take apart what belongs to this process, as a distributed optimizer."""
+    """Pickler that lets the frameworks reduce objects that belong to this process, such as a distributed optimizer."""
 
     defined: Definitions = _NONE
 
@@ -171,7 +177,7 @@ class _Pickler(MainPickler):
         if isinstance(obj, type | FunctionType):
             name = obj.__qualname__
             if self.defined.get(name) is obj:
-                return name  # by reference: an instance there is one of the class that cells name
+                return name  # by reference, so that instances belong to the class that cells use
         for adapter in registry.in_use():
             reduced = adapter.reduced(obj)
             if reduced is not NotImplemented:
@@ -191,16 +197,16 @@ def _dump(values: dict[str, Any], defined: Definitions = _NONE) -> bytes:
 
 
 def _load(packed: bytes, device: str | None = None) -> dict[str, Any]:
-    """Return what was packed; its tensors on this rank's device, or on the one that is named."""
+    """Return the unpickled variables, with tensors on this rank's device or on the given one."""
     for head, package in _ARCHIVES.items():
-        if packed.startswith(head):  # the rank that has packed it uses the framework; this one may not have so far
+        if packed.startswith(head):  # the sender uses the framework; this rank may not have imported it
             adapter = registry.adapter(package)
-            there = device or devices.device(package, session.local_rank())
-            return adapter.read(io.BytesIO(packed), there)
+            target = device or devices.device(package, session.local_rank())
+            return adapter.read(io.BytesIO(packed), target)
     for package in _BEFORE_ARRAYS:
         if package.encode() in packed:
-            with suppress(ImportError):  # it is not installed here, or too old: what needs it says so
+            with suppress(ImportError):  # not installed here, or too old: unpickling reports it
                 registry.adapter(package)
-    found: dict[str, Any] = cloudpickle.loads(packed)
-    registry.settle()  # of what came with it: the next request may ask about the values before a cell runs
-    return found
+    values: dict[str, Any] = cloudpickle.loads(packed)
+    registry.settle()  # of frameworks imported by it: the next request may use the values before a cell runs
+    return values

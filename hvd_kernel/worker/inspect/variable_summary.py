@@ -1,8 +1,8 @@
-"""The user's variables on this rank: what they are, and digests by which the notebook compares ranks.
+"""Summary of the user's variables on this rank: facts, and digests by which the notebook compares ranks.
 
 Terms.
   facts     type, shape, dtype, device and, of a small plain value, the value: read without running the user's code
-  seeds     the states of the global random generators, under a name like a variable's
+  seeds     states of the global random generators, addressed like a variable
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _COUNTED = (dict, list, tuple, set, frozenset, str, bytes)
 def table(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Return a row of facts per variable, with digests of those up to ``compare`` bytes if no cell is using them.
 
-    ``names`` chooses, and may then hold chains; without it they are the user's own: no modules, functions, classes.
+    ``names`` selects variables, and may contain chains; without it these are the user's variables, but not modules,
+    functions and classes.
     """
     space, busy = dict(control.names), control.busy
     chosen = content["names"] or users(space)
@@ -52,19 +53,19 @@ def table(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> 
 
 
 def parts(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Return the leaves of some variables; null for those that are not here. Every byte is read."""
-    found: dict[str, Any] = {}
+    """Return the leaves of some variables, None for missing ones. Every byte is read."""
+    leaves: dict[str, Any] = {}
     for name in content["names"] or users(control.names):
-        there, value = _find(control, name)
-        found[name] = [_wire(leaf) for leaf in digest.leaves(value, whole=True)] if there else None
-    return {"parts": found}, []
+        exists, value = _find(control, name)
+        leaves[name] = [_wire(leaf) for leaf in digest.leaves(value, whole=True)] if exists else None
+    return {"parts": leaves}, []
 
 
 def elements(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Return elements of a numeric leaf as float64; no buffer when it is none."""
+    """Return elements of a numeric leaf as float64; no buffer if it is not numeric."""
     _, value = _find(control, content["name"])
-    found = digest.numbers(digest.at(value, content["path"]), content["start"], content["stop"])
-    return {}, [] if found is None else [found.tobytes()]
+    numbers = digest.numbers(digest.at(value, content["path"]), content["start"], content["stop"])
+    return {}, [] if numbers is None else [numbers.tobytes()]
 
 
 def users(space: Mapping[str, Any]) -> list[str]:
@@ -77,29 +78,29 @@ def users(space: Mapping[str, Any]) -> list[str]:
 
 
 def facts(value: Any) -> dict[str, str]:
-    """Describe a value in a few words."""
-    said = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
+    """Return type, shape, dtype and, of a small value, the value."""
+    row = {"type": type(value).__name__, "shape": "", "dtype": "", "value": ""}
     if type(value) in _SMALL:
-        said["value"] = digest.short(value)
+        row["value"] = digest.short(value)
     if type(value) in _COUNTED and type(value) is not str:
-        said["shape"] = plural(len(value), "item")
+        row["shape"] = plural(len(value), "item")
     else:
-        said |= registry.first("facts", value) or {}
-    return said
+        row |= registry.first("facts", value) or {}
+    return row
 
 
 def compared(value: Any, at_most: int) -> dict[str, Any]:
-    """Return the digest of a value, and how far it goes; {} when it is larger than that."""
+    """Return the digest of a value, and whether it is complete; {} if the value is larger than ``at_most`` bytes."""
     try:
         if digest.weigh(value) > at_most:
             return {}
-        found = digest.leaves(value)
+        leaves = digest.leaves(value)
     except Exception as error:  # noqa: BLE001 - a state_dict is the user's code: one that raises is not compared
         return {"digest": "", "sampled": False, "partly": False, "value": f"{type(error).__name__}: {error}"[:80]}
     return {
-        "digest": digest.together(found),
-        "sampled": any(leaf.sampled for leaf in found),
-        "partly": not all(leaf.digest and not leaf.shard for leaf in found),
+        "digest": digest.together(leaves),
+        "sampled": any(leaf.sampled for leaf in leaves),
+        "partly": not all(leaf.digest and not leaf.shard for leaf in leaves),
     }
 
 
@@ -113,7 +114,7 @@ def _find(control: Control, name: str) -> tuple[bool, Any]:
 
 
 def seeds() -> dict[str, Any]:
-    """Return the states of the global random generators of what is loaded."""
+    """Return the states of the global random generators of Python and all imported frameworks."""
     states: dict[str, Any] = {"random": random.getstate()}
     for adapter in registry.in_use():
         states |= adapter.seeds()

@@ -1,8 +1,8 @@
-r"""Output capture of this rank: everything to its log, and to the notebook what fits.
+"""Capture of this rank's output: all of it is written to the log, a limited part is sent to the notebook.
 
-sys.stdout writes straight to the log's file, to which descriptor 1 leads as well; the I/O thread reads that file, a few
-times a second while a cell runs. So text that C code, forked children or a dying rank wrote is there too, in its order,
-and a rank's memory does not grow with what it prints. Text that comes between cells is in the log only.
+sys.stdout writes directly to the log's file, as does descriptor 1; the I/O thread reads that file several times a
+second while a cell runs. So text of C code, forked children or a dying rank is included in order, and the output does
+not use memory of the rank. Text written between cells is only in the log.
 """
 
 from __future__ import annotations
@@ -40,53 +40,53 @@ class RankStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of the bytes in the log."""
+        """Encoding of the log."""
         return "utf-8"
 
     def write(self, text: str) -> int:
-        """Write to the log; the notebook hears of it soon."""
+        """Write to the log; the notebook gets the text at the next tick."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self._log.append(encoded(text))
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: what is written is in the log, and the notebook gets it a moment later."""
+        """Do nothing: written text is in the log already, and sent at the next tick."""
 
     def writable(self) -> bool:
-        """Be a stream for writing."""
+        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """Be no terminal: nobody moves a cursor here."""
+        """Return False: the log is no terminal."""
         return False
 
     def fileno(self) -> int:
-        """Return the descriptor that leads to the same log, for subprocesses and C code."""
+        """Return the descriptor that writes to the same log, for subprocesses and C code."""
         return self._descriptor
 
 
 class OutputCapture:
-    """The rank's two streams and their cells. ``_pump`` and what it calls run on the I/O thread."""
+    """Both streams of the rank, and their forwarding. ``_pump`` and its callees run on the I/O thread."""
 
     def __init__(self, rank: int, size: int, logs: Path, io_thread: Any, publish: Publish) -> None:
         limit = int(lookup.value("HVD_LOG_MAX_MB", os.environ)) << 20
         self._pid = os.getpid()
         self._thread = io_thread
         self._publish = publish
-        self._room = self._given = Room.for_ranks(size)  # of a cell, and of what runs
+        self._default_room = self._room = Room.for_ranks(size)  # of cells, and of the running block
         self._index = Index(logs, rank)
         self._logs = {name: LogFile(logs, rank, name, self._index, limit) for name in rank_log.STREAMS}
-        self._ways: dict[str, Forward] = {}  # empty between cells
+        self._forwards: dict[str, Forward] = {}  # by stream; empty between cells
         self._parent: dict[str, Any] = {}
-        self._begun = ("", -1)  # kernel and number of the cell of the index's last row
-        self._due: Callable[[], None] | None = None  # what displays have waiting for the next tick
+        self._begun = ("", -1)  # kernel and number of the cell in the index's last row
+        self._due: Callable[[], None] | None = None  # updates of displays that wait for the next tick
         self.streams = tuple(RankStream(name, log) for name, log in self._logs.items())
 
-    def take_over(self) -> None:
-        """Become sys.stdout and sys.stderr, and what descriptors 1 and 2 lead to.
+    def install(self) -> None:
+        """Replace sys.stdout, sys.stderr and descriptors 1 and 2.
 
-        And have what this thread and the I/O thread publish by, while a cell has not used up the file descriptors.
+        Also open the sockets between this thread and the I/O thread, before a cell can use up the file descriptors.
         """
         _flush_c()
         for descriptor, log in enumerate(self._logs.values(), start=1):
@@ -96,16 +96,16 @@ class OutputCapture:
 
     @contextmanager
     def during(self, parent: dict[str, Any], cell: int, kernel: str = "", room: Room | None = None) -> Iterator[None]:
-        """Send what is printed until the block ends to those who wait for ``parent``'s answer.
+        """Send the output until the block ends as output of the request ``parent``.
 
-        kernel: which counts the cells. What one cell of it runs in several parts is one piece of the log.
-        room: how much is sent; by default what a notebook has for a rank.
+        kernel: the kernel that numbers the cells. All parts of one of its cells are one section of the log.
+        room: limits of the text; by default a notebook's limits for a rank.
         """
         missing = self._missing()
         if self._begun != (kernel, cell):
             self._begun = kernel, cell
             self._index.add(cell=cell, **{name: log.size for name, log in self._logs.items()})
-        self._on_thread(lambda: self._begin(parent, room or self._room))
+        self._on_thread(lambda: self._begin(parent, room or self._default_room))
         try:
             yield
         finally:
@@ -113,8 +113,8 @@ class OutputCapture:
             self._on_thread(lambda: self._end(missing))
 
     def flush(self) -> None:
-        """Send what is new now, before something else that the notebook must see after it."""
-        if os.getpid() == self._pid and self._ways:
+        """Send new text now, before another message that must arrive after it."""
+        if os.getpid() == self._pid and self._forwards:
             self._on_thread(self._pump)
 
     def at_tick(self, act: Callable[[], None]) -> None:
@@ -122,19 +122,19 @@ class OutputCapture:
         self._due = act
 
     def send(self, kind: str, content: dict[str, Any]) -> None:
-        """Send something else to those who wait for the cell's answer."""
+        """Publish another message as output of the cell's request."""
         self._publish(kind, content, self._parent)
 
     def display_error(self, text: str) -> None:
-        """Write a traceback to this rank's stderr, whatever the user's code has put in its place."""
+        """Write a traceback to this rank's stderr, even if the user's code has replaced sys.stderr."""
         self._logs["stderr"].append(encoded(f"{text}\n"))
 
     def log(self, text: str) -> None:
-        """Write to the log of stderr alone; between cells, for while one runs the notebook gets what is there."""
+        """Write to the log of stderr only. Between cells: during a cell the text is also sent."""
         self._logs["stderr"].append(encoded(text))
 
     def restart(self) -> None:
-        """Forget what the cell has printed so far: the notebook clears its output."""
+        """Forget the cell's text so far: the notebook clears its output."""
         self._on_thread(self._from_here)
 
     def _on_thread(self, act: Callable[[], None]) -> None:
@@ -153,15 +153,15 @@ class OutputCapture:
         done.wait(_PATIENCE_S)
 
     def _begin(self, parent: dict[str, Any], room: Room) -> None:
-        self._parent, self._given = parent, room
+        self._parent, self._room = parent, room
         for log in self._logs.values():
-            log.take_unlogged()  # of the time between cells
+            log.pop_unlogged()  # of the time between cells
         self._from_here()
         self._tick(parent)
 
     def _from_here(self) -> None:
         if self._parent:
-            self._ways = {name: Forward(log.read, log.size, self._given) for name, log in self._logs.items()}
+            self._forwards = {name: Forward(log.read, log.size, self._room) for name, log in self._logs.items()}
 
     def _tick(self, parent: dict[str, Any]) -> None:
         if self._parent is parent:
@@ -169,11 +169,11 @@ class OutputCapture:
             self._thread.io_loop.call_later(_TICK_S, self._tick, parent)
 
     def _pump(self) -> None:
-        for name, way in self._ways.items():
-            for at, data in self._logs[name].take_unlogged():
-                self._send(name, way.pump(at))
+        for name, forward in self._forwards.items():
+            for at, data in self._logs[name].pop_unlogged():
+                self._send(name, forward.pump(at))
                 self._send(name, iter([{"text": data.decode(errors="replace")}]))
-            self._send(name, way.pump(self._logs[name].size))
+            self._send(name, forward.pump(self._logs[name].size))
             self._logs[name].shrink()
         due, self._due = self._due, None
         if due is not None:
@@ -181,13 +181,13 @@ class OutputCapture:
 
     def _end(self, missing_before: int) -> None:
         self._pump()
-        for name, way in self._ways.items():
-            self._send(name, way.finish(self._logs[name].size))
+        for name, forward in self._forwards.items():
+            self._send(name, forward.finish(self._logs[name].size))
         if lost := self._missing() - missing_before:
-            why = next(log.why for log in self._logs.values() if log.missing)
-            text = f"{lost:,} bytes of this cell are not in this rank's log: {why}\n"
+            reason = next(log.loss_reason for log in self._logs.values() if log.missing)
+            text = f"{lost:,} bytes of this cell are not in this rank's log: {reason}\n"
             self._send("stderr", iter([{"text": text}]))
-        self._ways, self._parent = {}, {}
+        self._forwards, self._parent = {}, {}
 
     def _send(self, name: str, pieces: Iterator[dict[str, Any]]) -> None:
         for piece in pieces:
@@ -199,7 +199,7 @@ class OutputCapture:
 
 
 def encoded(text: str) -> bytes:
-    """Return UTF-8; halves of characters that Python strings may hold become U+FFFD, matching ones are joined."""
+    """Return UTF-8 with lone surrogates, which Python strings may hold, replaced by U+FFFD, and pairs joined."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -211,7 +211,7 @@ def _nothing() -> None:
 
 
 def _flush_c() -> None:
-    """Write what the C library and Python's own first streams hold back."""
+    """Flush the buffers of the C library and of Python's original streams."""
     for name in _C_FILES:
         _libc.fflush(ctypes.c_void_p.in_dll(_libc, name))
     for stream in (sys.__stdout__, sys.__stderr__):

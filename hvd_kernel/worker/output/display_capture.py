@@ -1,6 +1,6 @@
-"""Displays of this rank, captured: a bounded number, few updates a second, widgets by their last state as text.
+"""Capture of this rank's displays: limited in number and in updates per second; widgets as text of their last state.
 
-An update replaces what the notebook stores, so only the last one matters; between two ticks earlier ones are forgotten.
+An update replaces the stored display, so only the last one matters; earlier ones between two ticks are dropped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hvd_kernel.protocol.messages import LEFT_OUT_TYPE
 
 MAX_DISPLAYS = 200
 MAX_BYTES = 32 << 20
-"""Of a cell; the notebook hears how many more there were."""
+"""Limits of a cell; the notebook gets the number of displays that were left out."""
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class RankDisplay(ZMQDisplayPublisher):
-    """Publishes through the rank's output, so that text and displays keep their order."""
+    """Display publisher that uses the rank's output, so that text and displays keep their order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         self._updates: dict[str, dict[str, Any]] = {}
-        self._widgets: dict[str, tuple[Any, dict[str, Any]]] = {}  # display_id -> widget, what was shown of it
+        self._widgets: dict[str, tuple[Any, dict[str, Any]]] = {}  # display_id -> widget, and the data shown
         self._shown = self._bytes = self._left_out = 0
 
     def publish(  # type: ignore[override]
@@ -40,7 +40,7 @@ class RankDisplay(ZMQDisplayPublisher):
         update: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Send a display, or keep an update for the next tick."""
+        """Send a display, or store an update for the next tick."""
         output = self.shell.kernel.output
         transient = dict(transient or {})
         if update:
@@ -61,7 +61,7 @@ class RankDisplay(ZMQDisplayPublisher):
         super().publish(data, metadata, transient=transient, **kwargs)  # type: ignore[no-untyped-call]
 
     def clear_output(self, wait: bool = False) -> None:
-        """Forget what the cell has shown so far."""
+        """Clear the output of the cell."""
         output = self.shell.kernel.output
         output.flush()
         self._reset()
@@ -70,7 +70,7 @@ class RankDisplay(ZMQDisplayPublisher):
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Belong to a cell until the block ends."""
+        """Capture the displays of a cell until the block ends."""
         self._reset()
         try:
             yield
@@ -78,7 +78,7 @@ class RankDisplay(ZMQDisplayPublisher):
             self._end()
 
     def _end(self) -> None:
-        """Send the last state of what is still to change, and how much was left out."""
+        """Send the last state of updated displays and widgets, and the number of displays left out."""
         for display_id, (widget, shown) in self._widgets.items():
             if (text := repr(widget)) != shown.get("text/plain"):
                 self.publish({**shown, "text/plain": text}, transient={"display_id": display_id}, update=True)
@@ -92,15 +92,15 @@ class RankDisplay(ZMQDisplayPublisher):
         self._shown = self._bytes = self._left_out = 0
 
     def _send_updates(self) -> None:
-        while self._updates:  # the main thread may put in more meanwhile
+        while self._updates:  # the main thread may add more meanwhile
             self.shell.kernel.output.send("update_display_data", self._updates.popitem()[1])
 
     def _flush_streams(self) -> None:
-        """Leave it to ``publish``, which knows when."""
+        """Do nothing: ``publish`` flushes."""
 
 
 def _widget(data: dict[str, Any]) -> Any:
-    """Return the ipywidgets object that a display shows; its model lives here, no front end can show it."""
+    """Return the ipywidgets object of a display; its model is in this process, so no front end can show it."""
     widgets = sys.modules.get("ipywidgets.widgets.widget")
     model = data.get(_VIEW, {}).get("model_id")
     return widgets._instances.get(model) if widgets is not None else None  # noqa: SLF001 - the public way is deprecated

@@ -1,12 +1,12 @@
-r"""Forwarding of output to the notebook: bounded, and decided by what was printed, not by when.
+r"""Forwarding of output to the notebook: limited, depending on the text alone and not on its timing.
 
-Pure: it reads through a function, and returns what is to be sent.
+Pure: it reads through a function, and returns the text to send.
 
 Terms.
-  head       the beginning of a cell's text, sent as it comes, until it has filled its room
-  flood      what follows a full head: of it the notebook gets a taste while the cell runs, and its tail at the end,
-             behind the exact count of lines between head and tail
-  settled    text without what a following ``\r`` overwrites: a progress bar takes no room
+  head       the beginning of a cell's text, sent immediately, until its room is full
+  flood      the text after a full head: the notebook gets samples of it while the cell runs, and its tail at the end,
+             after the exact number of lines between head and tail
+  collapsed  text without the parts that a following ``\r`` overwrites: a progress bar takes no room
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from typing import Any
 
 _CHUNK = 64 * 1024
 _COUNT = 1 << 20
-_TASTE = 8 * 1024
+_SAMPLE = 8 * 1024
 _RESENT = 16
-"""Heads that a head's overwritten text may have before it counts as a flood itself."""
+"""Size of overwritten text, in heads, from which it counts as a flood itself."""
 
 _OVERWRITTEN = re.compile(r"\r(?:[^\r\n\x1b]|\x1b\[[0-9;]*m)*(?=\r[^\n])")
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 Read = Callable[[int, int], bytes]
 Piece = dict[str, Any]
-"""Keys of a stream message: text, and live (a taste) or skipped (left out before it: rest, lines, beginning)."""
+"""Keys of a stream message: text, and live (a sample) or skipped (left out before it: rest, lines, beginning)."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """How much of a rank's stream a cell may send."""
+    """Limits of the text that a cell may send of a rank's stream."""
 
     head: int
     tail: int
 
     @classmethod
     def for_ranks(cls, n: int) -> Room:
-        """Share one notebook among its ranks: twice what a cell's stored output keeps of each."""
+        """Return the limits for n ranks of a notebook: twice what a cell's stored output keeps of each rank."""
         head = max(64 * 1024, 2 * 1024 * 1024 // max(n, 4))
         return cls(head, head // 2)
 
 
 class Forward:
-    """One cell's way through one stream's file, from ``begin`` on."""
+    """Forwarding of one cell's part of a stream's file, which starts at ``begin``."""
 
     def __init__(self, read: Read, begin: int, room: Room) -> None:
         self._read = read
         self._room = room
         self._at = begin
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._whole = self._open = self._sent = 0  # room taken: by whole lines, by the open line; and all that was sent
+        self._whole = self._open = self._sent = 0  # room used by complete lines and by the open line; all text sent
         self._flood: Gap | None = None
 
     def pump(self, end: int) -> Iterator[Piece]:
-        """Return what is new, up to ``end``."""
+        """Return the new text up to ``end``."""
         sent: list[str] = []
         while self._flood is None and self._at < end:
             stop = min(end, self._at + min(_CHUNK, self._left()))
-            sent.append(self._settle(self._decoder.decode(self._read(self._at, stop))))
+            sent.append(self._collapse(self._decoder.decode(self._read(self._at, stop))))
             self._at = stop
             if self._left() <= 0:
                 self._at -= len(self._decoder.getstate()[0])
@@ -70,9 +70,9 @@ class Forward:
             yield {"text": text}
         if self._flood is not None and self._at < end:
             self._flood.count(end - self._room.tail)
-            taste = self._read(max(self._at, end - _TASTE), end)
+            sample = self._read(max(self._at, end - _SAMPLE), end)
             self._at = end
-            yield {"text": taste.partition(b"\n")[2].decode(errors="replace"), "live": True}
+            yield {"text": sample.partition(b"\n")[2].decode(errors="replace"), "live": True}
 
     def finish(self, end: int) -> Iterator[Piece]:
         """Return the rest of the cell."""
@@ -88,20 +88,20 @@ class Forward:
     def _left(self) -> int:
         return min(self._room.head - self._whole - self._open, _RESENT * self._room.head - self._sent)
 
-    def _settle(self, text: str) -> str:
-        settled = _OVERWRITTEN.sub("", text)
-        self._sent += len(settled)
-        before, newline, after = settled.rpartition("\n")
+    def _collapse(self, text: str) -> str:
+        collapsed = _OVERWRITTEN.sub("", text)
+        self._sent += len(collapsed)
+        before, newline, after = collapsed.rpartition("\n")
         if newline:
             self._whole += (0 if before.startswith("\r") else self._open) + len(before) + 1
             self._open = len(after)
         else:
-            self._open = len(settled) + (0 if settled.startswith("\r") else self._open)
-        return settled
+            self._open = len(collapsed) + (0 if collapsed.startswith("\r") else self._open)
+        return collapsed
 
 
 class Gap:
-    """What is left out of a flood: the rest of the head's last line in characters, lines, the tail's in characters."""
+    """Part of a flood that is left out: end of the head's last line, lines, begin of the tail's first line."""
 
     def __init__(self, read: Read, begin: int) -> None:
         self.begin = begin
@@ -141,6 +141,6 @@ class Gap:
 
 
 def _after_return(before: int, line: bytes) -> int:
-    r"""Count the characters of a line that goes on in a piece of UTF-8; those before a ``\r`` do not count."""
+    r"""Return the characters of a line that continues in a piece of UTF-8; those before a ``\r`` do not count."""
     _, back, rest = line.rpartition(b"\r")
     return (0 if back else before) + len(rest.translate(None, _CONTINUATION))

@@ -1,8 +1,8 @@
-"""The rank's log: two files that always take what is written, and the index beside them.
+"""Log of a rank: two files that accept every write, their index, and excerpts for the notebook.
 
-Files rather than pipes: whoever writes to descriptor 1 or 2, be it C code that holds the interpreter's lock or a forked
-child, never waits for a reader. What does not fit on the disk is kept in memory for the notebook and noted in the index
-as soon as there is room again.
+Files instead of pipes: a writer to descriptor 1 or 2, such as C code that holds the GIL or a forked child, never waits
+for a reader. Output that does not fit on the disk is kept in memory for the notebook, and recorded in the index as soon
+as there is room again.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import ctypes
 import json
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.protocol import rank_log
 
-_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE: offsets stay what they are
+if TYPE_CHECKING:
+    from hvd_kernel.worker.shell.control import Control
+
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE: offsets do not change
 _MAX_UNLOGGED = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Index:
-    """Rows of the index; those that cannot be written now come with the next."""
+    """Index of a log; rows that cannot be written are written with the next one."""
 
     def __init__(self, logs: Path, rank: int) -> None:
         self._fd = private_file(rank_log.path(logs, rank, "index"))
@@ -39,7 +44,7 @@ class Index:
 
 
 class LogFile:
-    """One stream's file. ``append`` is for any thread, also of a forked child; the rest for one thread."""
+    """File of one stream. Any thread may call ``append``, also in a forked child; the rest is for one thread."""
 
     def __init__(self, logs: Path, rank: int, stream: str, index: Index, limit: int) -> None:
         self.stream = stream
@@ -48,22 +53,22 @@ class LogFile:
         self._index = index
         self._limit = limit
         self._first = 0
-        self._lost = 0  # bytes that the next row will name
-        self.why = ""  # the reason of the latest
+        self._lost = 0  # bytes to be reported by the next row
+        self.loss_reason = ""  # of the latest loss
         self._unlogged: list[tuple[int, bytes]] = []
         self._unlogged_bytes = 0
 
     def capture(self, descriptor: int) -> None:
-        """Let everything that is written to a descriptor of this process and its children come here."""
+        """Redirect a descriptor of this process and its children to this file."""
         os.dup2(self._fd, descriptor)
 
     @property
     def size(self) -> int:
-        """Where the next byte will stand."""
+        """Offset of the next byte."""
         return os.fstat(self._fd).st_size
 
     def append(self, data: bytes) -> None:
-        """Write; never fails, never waits for anybody."""
+        """Append bytes; never fails and never waits."""
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
@@ -72,22 +77,22 @@ class LogFile:
         else:
             if self._lost:
                 lost, self._lost = self._lost, 0
-                self._index.add(lost=self.stream, at=self.size, bytes=lost, why=self.why)
+                self._index.add(lost=self.stream, at=self.size, bytes=lost, why=self.loss_reason)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return a piece of the file, nothing where the disk does not give it."""
+        """Return a part of the file, b"" if the disk cannot read it."""
         try:
             return os.pread(self._fd, end - begin, begin)
         except OSError:
             return b""
 
-    def take_unlogged(self) -> list[tuple[int, bytes]]:
-        """Return what could not be written and where it would stand, as far as it was kept; once."""
+    def pop_unlogged(self) -> list[tuple[int, bytes]]:
+        """Return, and forget, the kept bytes that could not be written, with their offsets."""
         pieces, self._unlogged, self._unlogged_bytes = self._unlogged, [], 0
         return pieces
 
     def shrink(self) -> None:
-        """Give up the older half when the file has reached its limit; where the file system cannot, it just grows."""
+        """Drop the older half when the file has reached its limit; without support of the file system it grows."""
         size = self.size
         if size - self._first <= self._limit:
             return
@@ -96,21 +101,29 @@ class LogFile:
             self._index.add(first=self.stream, at=keep_from)
         self._first = keep_from
 
-    def _keep(self, data: bytes, why: str) -> None:
-        self.why = why
+    def _keep(self, data: bytes, reason: str) -> None:
+        self.loss_reason = reason
         self._lost += len(data)
         self.missing += len(data)
         if self._unlogged_bytes < _MAX_UNLOGGED:
-            at = self.size  # before the look at the list: in a call of the system another thread may take it
+            at = self.size  # before the list is used: another thread may pop it during the system call
             self._unlogged.append((at, data))
             self._unlogged_bytes += len(data)
 
 
 def private_file(path: Path) -> int:
-    """Open a file that only this user can read, for appending; a rank that replaces another goes on in its files."""
+    """Open a file for appending that only this user can read; a rank that replaces another appends to its files."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
-    except OSError:  # a full disk: ranks must start all the same, and every write will say what is wrong
+    except OSError:  # a full disk: the rank starts anyway, and every write fails with the reason
         return os.open("/dev/full", os.O_RDWR | os.O_CLOEXEC)
+
+
+def excerpt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return this rank's log path and an excerpt, for a notebook on another host. Only reads, so may be urgent."""
+    logs = rank_log.folder(os.environ["IPYTHONDIR"])
+    stream = content["stream"]
+    text = rank_log.excerpt(logs, control.rank, stream, content["cell"], content["lines"])
+    return {"text": text, "path": str(rank_log.path(logs, control.rank, stream))}, []

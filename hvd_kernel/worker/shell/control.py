@@ -1,9 +1,9 @@
-"""Running one cell on this rank.
+"""Execution of cells on this rank.
 
 A cell that raises aborts this rank's communication *before* its traceback is formatted, so that the peers that wait for
-this rank are released within milliseconds. In two cases a peer shall raise its own error rather than hear of this one.
-After an interrupt, peers have a moment, because they are being interrupted too. After an error that all ranks of an
-operation get (Mismatch), they are released when the notebook sees that they wait for this rank.
+this rank are released within milliseconds. In two cases peers should raise their own error instead. After an interrupt
+the abort is delayed for a moment, because the peers are being interrupted too. After an error that all ranks of an
+operation get (Mismatch), the peers are released when the notebook sees that they wait for this rank.
 """
 
 from __future__ import annotations
@@ -34,29 +34,31 @@ from hvd_kernel.worker.shell.repeated_signal import RepeatedSignal
 
 _REASON_CHARS = 300
 _NOTE_CHARS = 100
-_COHERENT_S = 1.0  # how long peers have for their own KeyboardInterrupt before this rank's aborts them
-_UNWATCHED_S = 10.0  # how long, after an error of all, where no notebook sees them wait
+_COHERENT_S = 1.0  # time for the peers' own KeyboardInterrupt before this rank's abort
+_UNWATCHED_S = 10.0  # delay of the abort after an error of all ranks, if no notebook releases the peers
 _INTERRUPTED = "KeyboardInterrupt: the cell was interrupted"
 
 
 @dataclass(frozen=True)
 class Latest:
-    """The cell that runs on this rank, or ran last."""
+    """The running cell of this rank, or the last one."""
 
     cell: int = 0
     run: int = 0
-    request: str = ""  # id of the message that asked for it: what is published of it names that
+    request: str = ""  # id of the request's message, the parent of all published messages
     ended: dict[str, Any] | None = None  # the ``hvd`` part of its reply, once it has ended
 
 
 class Control:
-    """Cells of this rank. Everything runs on the main thread but ``interrupt``."""
+    """Cells of this rank. Everything except ``interrupt`` runs on the main thread."""
 
-    prompts: RankPrompts  # of the cells' code, set by the rank's kernel
-    elastic: ElasticCell  # the same
-    on_rank: Callable[[int], None]  # told when this rank gets another number, set by the rank's kernel
-    explain: Callable[[BaseException], str]  # what is to be said beside an error of a cell, the same
-    announce: Callable[[str, str], None]  # publishes name and text of the error that ends a cell, the same
+    # Set by the rank's kernel:
+    prompts: RankPrompts
+    elastic: ElasticCell
+    on_rank: Callable[[int], None]  # called when this rank gets another number
+    explain: Callable[[BaseException], str]  # returns text to show with an error of a cell
+    announce: Callable[[str, str], None]  # publishes name and text of the error that ends a cell
+
     latest = Latest()
     loop: asyncio.AbstractEventLoop | None = None  # of the cells, from the first one on
 
@@ -64,70 +66,70 @@ class Control:
         self.rank = rank
         self._shell = shell
         self.value: Any = None  # of the latest cell's last expression
-        self.traceback: list[str] = []  # of the error that ended it, as the notebook shows it
+        self.traceback: list[str] = []  # of the error that ended the cell, as shown in the notebook
         self.shows_error = False  # the main thread formats a traceback
-        self.came = self.cell_begun = 0.0  # the first and the latest, by this host's monotonic clock
+        self.first_begun = self.cell_begun = 0.0  # start of the first and of the latest cell, by the monotonic clock
         self.origins = Origins()
         self._cell: RunCell | None = None  # the latest
         self._run_number = 0
-        self._kernel = ""  # which counts the cells
-        self._unwanted_run = 0  # the latest that an interrupt has named
-        self._tasks = 0  # of ipyparallel's clients; their numbers as runs are negative
-        self._operations = 0  # of this rank's before the task that runs
+        self._kernel = ""  # the one that numbers the cells
+        self._interrupted_run = 0  # the latest run that was interrupted
+        self._tasks = 0  # of ipyparallel's clients; their run numbers are negative
+        self._operations = 0  # of this rank before the current task
         self._signal = RepeatedSignal()  # of the latest interrupt
         self._raised_at = 0.0
-        self._interrupted = False
+        self._cancelled = False  # an interrupt has cancelled the cell's task
         self._left = False  # this rank has left the cell, and its peers are not released yet
-        self._release: Callable[[], None] | None = None  # after an error of all
+        self._release: Callable[[], None] | None = None  # after an error of all ranks
         self._running = False
-        self._inside = False  # the main thread is in the user's code, or in a task that waits there
+        self._inside = False  # the main thread runs the user's code, or a task that waits in it
         self._task: asyncio.Task[ExecutionResult] | None = None
 
     def become(self, rank: int) -> None:
-        """Be this rank from here on: the cluster has another size."""
+        """Change the number of this rank: the cluster was resized."""
         if rank != self.rank:
             self.rank = rank
             self.on_rank(rank)
 
-    async def run_cell(self, code: str, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
-        """Run the code; ``asked`` is the ``hvd`` part of the request; return that of the reply."""
-        self._begin(asked, request)
-        if asked["kernel"] != self._kernel:
-            self._kernel = asked["kernel"]
-            self._shell.compile.count_anew()
-        if asked["cell"]:
-            self._shell.execution_count = asked["cell"]
-            self._shell.history_manager.align(asked["cell"])
+    async def run_cell(self, code: str, options: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """Run the code; ``options`` is the ``hvd`` part of the request; return the ``hvd`` part of the reply."""
+        self._begin(options, request)
+        if options["kernel"] != self._kernel:
+            self._kernel = options["kernel"]
+            self._shell.compile.start_numbering()
+        if options["cell"]:
+            self._shell.execution_count = options["cell"]
+            self._shell.history_manager.align(options["cell"])
         with self._interruptible(), self._shell.cell_error.cell():
             error = await self._run(code)
-        return self._ended(None if error is None else self._failure(error))
+        return self._finish(None if error is None else self._failure(error))
 
-    def give_up(self, error: BaseException, asked: Mapping[str, Any], request: str) -> dict[str, Any]:
-        """End a cell that this rank could not begin, or whose answer it could not make; return as ``run_cell``."""
+    def give_up(self, error: BaseException, options: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """Finish a cell that this rank could not start, or whose reply it could not build; return as ``run_cell``."""
         ran = self.latest.request == request
         if not ran:
-            self._begin(asked, request)
+            self._begin(options, request)
         self.on_raise(error)
-        what = "has run the cell, but cannot say how it ended" if ran else "could not run the cell"
-        lines = [*"".join(format_exception(error)).splitlines(), f"rank {self.rank} {what}"]
-        return self._ended(self._told(error, lines))
+        problem = "has run the cell, but cannot say how it ended" if ran else "could not run the cell"
+        lines = [*"".join(format_exception(error)).splitlines(), f"rank {self.rank} {problem}"]
+        return self._finish(self._failure_with(error, lines))
 
-    def _begin(self, asked: Mapping[str, Any], request: str) -> None:
-        self._run_number = asked["run"]
-        self.latest, self.cell_begun = Latest(asked["cell"], asked["run"], request), time.monotonic()
-        self.came = self.came or self.cell_begun
-        self.value, self._raised_at, self._interrupted, self._left = None, 0.0, False, False
+    def _begin(self, options: Mapping[str, Any], request: str) -> None:
+        self._run_number = options["run"]
+        self.latest, self.cell_begun = Latest(options["cell"], options["run"], request), time.monotonic()
+        self.first_begun = self.first_begun or self.cell_begun
+        self.value, self._raised_at, self._cancelled, self._left = None, 0.0, False, False
         self._release = None
         self.traceback = []
 
-    def _ended(self, failure: Failure | None) -> dict[str, Any]:
+    def _finish(self, failure: Failure | None) -> dict[str, Any]:
         aborted = self._left or communication.aborted()
-        ended = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
-        self.latest = replace(self.latest, ended=ended)
-        return ended
+        outcome = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
+        self.latest = replace(self.latest, ended=outcome)
+        return outcome
 
     async def run_task(self, code: str, *, silent: bool) -> BaseException | None:
-        """Run the code of a client of ipyparallel's, inside ``task``; return what it raised."""
+        """Run the code of an ipyparallel client, inside ``task``; return the exception that it raised."""
         with self._shell.cell_error.cell():
             error = await self._run(code, silent=silent)
         if error is None:
@@ -137,12 +139,12 @@ class Control:
 
     @contextmanager
     def task(self) -> Iterator[None]:
-        """Run, until the block ends, what is no cell: an interrupt of a cell does not reach it, nor the other way."""
+        """Mark the block as a task: interrupts of cells do not reach it, and its interrupts reach no cell."""
         self._tasks += 1
         self._run_number = -self._tasks
         self._operations = communication.operations()
-        self._raised_at, self._interrupted, self._left, self._release = 0.0, False, False, None
-        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel's own way to hand it on
+        self._raised_at, self._cancelled, self._left, self._release = 0.0, False, False, None
+        self._shell._last_traceback = None  # noqa: SLF001 - ipykernel passes it on by this attribute
         value = self.value
         with self._interruptible():
             yield
@@ -150,7 +152,7 @@ class Control:
 
     @property
     def run_number(self) -> int:
-        """The number of the run that is under way, or was most recently; negative: a task."""
+        """Number of the current or last run; negative for a task."""
         return self._run_number
 
     @property
@@ -159,19 +161,19 @@ class Control:
         return self._running and self._run_number < 0
 
     def interrupt_task(self) -> None:
-        """Interrupt the task that runs, if one does. Control thread."""
+        """Interrupt the running task, if any. Control thread."""
         if self.in_task:
             self.interrupt(self._run_number)
 
     @contextmanager
     def users_code(self) -> Iterator[None]:
-        """Mark the user's own code, statement by statement: only there may an interrupt raise.
+        """Mark the user's code, statement by statement: an interrupt may raise only there.
 
-        IPython swallows a KeyboardInterrupt in some of its own places; one that comes there waits for the user's next.
+        Some of IPython's code swallows a KeyboardInterrupt; one that arrives there is raised in the next statement.
         """
         nested, self._inside = self._inside, True  # nested: a statement that runs a cell itself
         try:
-            if not nested and self._unwanted:
+            if not nested and self._is_interrupted:
                 raise KeyboardInterrupt
             yield
         finally:
@@ -185,23 +187,23 @@ class Control:
     @property
     def names(self) -> dict[str, Any]:
         """The user's namespace."""
-        found: dict[str, Any] = self._shell.user_ns
-        return found
+        namespace: dict[str, Any] = self._shell.user_ns
+        return namespace
 
     @property
     def coroutine(self) -> Any:
-        """The running cell as a coroutine, where it awaits; else None."""
+        """The coroutine of a running cell that awaits, else None."""
         task = self._task
         return None if task is None else task.get_coro()
 
     def cell_of(self, file: str) -> str | None:
-        """Return the cell whose code goes by this file name: ``cell 4``, ``cell 4 (earlier kernel)``."""
-        found = self._shell.compile.format_code_name(file)
-        return "cell " + found[1].removeprefix("In[").replace("]", "", 1) if found else None
+        """Return the cell whose code has this file name: ``cell 4``, ``cell 4 (earlier kernel)``."""
+        label = self._shell.compile.format_code_name(file)
+        return "cell " + label[1].removeprefix("In[").replace("]", "", 1) if label else None
 
     @property
     def has_clients(self) -> bool:
-        """True if a client of ipyparallel's has sent a task: more may arrive at any time."""
+        """True if an ipyparallel client has sent a task: more may arrive at any time."""
         return self._tasks > 0
 
     @property
@@ -210,14 +212,14 @@ class Control:
         return self._running
 
     def on_raise(self, error: BaseException) -> None:
-        """Note the time and release the peers. Called by the shell before it formats the traceback."""
+        """Record the time and release the peers. The shell calls this before it formats the traceback."""
         if self._raised_at:
             return
         self._raised_at = time.monotonic()
         if self.in_task and communication.operations() == self._operations:
-            return  # a task that nobody waits for
+            return  # a task without collectives: no rank waits for it
         name = self._seen_as(error)
-        interrupted = name == "KeyboardInterrupt" and self._unwanted
+        interrupted = name == "KeyboardInterrupt" and self._is_interrupted
         self._left = interrupted or communication.is_of_all(error)
         if interrupted:
             communication.abort(_INTERRUPTED, after_s=_COHERENT_S)
@@ -229,13 +231,13 @@ class Control:
             self.announce(name, message_of(error)[:_REASON_CHARS])
 
     def is_interrupt(self, error: BaseException) -> bool:
-        """Return whether an error is the user's interrupt of the cell, of which no traceback is shown."""
-        obeys = self._unwanted or not isinstance(error, KeyboardInterrupt)
+        """Return whether an error is the user's interrupt of the cell, which is shown without traceback."""
+        obeys = self._is_interrupted or not isinstance(error, KeyboardInterrupt)
         return obeys and not self.in_task and self._seen_as(error) == "KeyboardInterrupt"
 
     @contextmanager
     def showing_error(self) -> Iterator[None]:
-        """Mark that the main thread formats a traceback until the block ends."""
+        """Mark the main thread as formatting a traceback until the block ends."""
         self.shows_error = True
         try:
             yield
@@ -243,7 +245,7 @@ class Control:
             self.shows_error = False
 
     def release(self) -> None:
-        """Release the peers that an error of all has not ended: they caught it, or were not in the operation."""
+        """Release peers that continue after an error of all ranks: they caught it, or were not in the operation."""
         if self._release is not None:
             self._release()
 
@@ -258,15 +260,15 @@ class Control:
         self._shell.kernel.debugging.forget()
 
     def interrupt(self, run: int) -> None:
-        """Interrupt that run's cell: while it runs, or as soon as it begins, but no other. Control thread."""
-        self._unwanted_run = run
+        """Interrupt the cell of a run, now or as soon as it starts, but no other cell. Control thread."""
+        self._interrupted_run = run
         if self._runs(run):
             self._signal = RepeatedSignal()
             threading.Thread(target=self._insist, args=(self._signal, run), name="hvd-interrupt", daemon=True).start()
 
     @property
-    def _unwanted(self) -> bool:
-        return self._unwanted_run == self._run_number
+    def _is_interrupted(self) -> bool:
+        return self._interrupted_run == self._run_number
 
     def _runs(self, run: int) -> bool:
         return self._running and run == self._run_number
@@ -274,8 +276,8 @@ class Control:
     def _insist(self, interrupt: RepeatedSignal, run: int) -> None:
         """Signal until the main thread has noticed.
 
-        MXNet waits for operations in code of its own that no signal ends: where some are under way then, the ranks are
-        released from them, and the main thread notices when the wait returns.
+        MXNet waits for operations in its own code, which no signal interrupts. If operations are pending then, they are
+        aborted, and the main thread notices the signal when the wait returns.
         """
         if not interrupt.insist(partial(self._runs, run)) and communication.pending():
             communication.abort(_INTERRUPTED)
@@ -286,7 +288,7 @@ class Control:
         shell = self._shell
         try:
             transformed, broken = shell.transform_cell(code), None
-        except Exception:  # noqa: BLE001 - the shell shows it, as in any IPython
+        except Exception:  # noqa: BLE001 - the shell shows it, as any IPython does
             transformed, broken = code, sys.exc_info()
         if self._run_number > 0:
             number = self.latest.cell
@@ -297,7 +299,7 @@ class Control:
                 result = await self._run_async(code, transformed, broken, silent=silent)
             else:
                 result = shell.run_cell(code, store_history=not silent, silent=silent)
-        except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's own
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:  # between the user's code and IPython's
             self.on_raise(error)
             return error
         self.value = result.result
@@ -305,8 +307,8 @@ class Control:
 
     async def _run_async(self, code: str, transformed: str, broken: Any, *, silent: bool) -> ExecutionResult:
         shell = self._shell
-        how = {"store_history": not silent, "silent": silent}
-        running = shell.run_cell_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken, **how)
+        options = {"store_history": not silent, "silent": silent}
+        running = shell.run_cell_async(code, transformed_cell=transformed, preprocessing_exc_tuple=broken, **options)
         self._task = asyncio.ensure_future(running)
         result = None
         try:
@@ -328,7 +330,7 @@ class Control:
             if self._inside and (task is None or asyncio.current_task(loop) is task):
                 raise KeyboardInterrupt
             if self._inside and task is not None:
-                self._interrupted = True
+                self._cancelled = True
                 loop.call_soon_threadsafe(task.cancel)
 
         before = signal.signal(signal.SIGINT, on_sigint)
@@ -340,8 +342,8 @@ class Control:
             signal.signal(signal.SIGINT, before)
 
     def _seen_as(self, error: BaseException) -> str:
-        cancelled = self._interrupted and isinstance(error, asyncio.CancelledError)
-        late = communication.is_secondary(error) and _INTERRUPTED in str(error)  # a peer's interrupt came before ours
+        cancelled = self._cancelled and isinstance(error, asyncio.CancelledError)
+        late = communication.is_secondary(error) and _INTERRUPTED in str(error)  # a peer's interrupt was first
         return "KeyboardInterrupt" if cancelled or late else type(error).__name__
 
     def _failure(self, error: BaseException) -> Failure:
@@ -352,15 +354,15 @@ class Control:
         lines = self.traceback or [f"{name}: {message_of(error)}"]
         if explained := self.explain(error):
             lines = [*lines, explained]
-        return self._told(error, lines)
+        return self._failure_with(error, lines)
 
-    def _told(self, error: BaseException, lines: Sequence[str]) -> Failure:
+    def _failure_with(self, error: BaseException, lines: Sequence[str]) -> Failure:
         secondary = communication.is_secondary(error)
         return Failure(self.rank, self._seen_as(error), message_of(error), tuple(lines), self._raised_at, secondary)
 
 
 def _reason(name: str, error: BaseException) -> str:
-    """Say what the peers hear, with the error's notes: by one of them elastic.run knows that this rank has left it."""
-    says = message_of(error)
-    text = f"{name}: {says}"[:_REASON_CHARS] if says else name
+    """Return the abort reason for the peers, with the error's notes: one tells elastic.run that this rank has left."""
+    message = message_of(error)
+    text = f"{name}: {message}"[:_REASON_CHARS] if message else name
     return encoded(" ".join([text, *(note[:_NOTE_CHARS] for note in getattr(error, "__notes__", ()))])).decode()

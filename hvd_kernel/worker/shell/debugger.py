@@ -1,19 +1,19 @@
 """pdb on a rank: ``breakpoint()``, ``set_trace``, ``%debug`` and ``%pdb``, with the user's lines from the notebook.
 
-pdb reads by ``input()``, which is ours (prompt.py). What differs from pdb in a terminal: a breakpoint stops at its own
-line; a step goes from one statement of the cell to the next and not through IPython; an interrupt at the prompt ends
-the cell; ``q`` ends it too, with BdbQuit, so that the other ranks are released.
+pdb reads with our ``input()`` (prompt.py). Differences from pdb in a terminal: a breakpoint stops at its own line; a
+step continues at the next statement of the cell and not inside IPython; an interrupt at the prompt ends the cell, and
+so does ``q``, with BdbQuit, which releases the other ranks.
 
 Terms.
-  cell's frame   the frame of one statement at the top of a cell: IPython runs each as a module of its own
-  hidden         frames of IPython and of ours, which are neither stopped in nor shown
+  cell's frame   the frame of one top-level statement of a cell: IPython runs each as a separate module
+  hidden         frames of IPython and of this package, in which pdb neither stops nor shows
 """
 
 from __future__ import annotations
 
 import bdb
 import os
-import pdb  # noqa: T100 - to be one
+import pdb  # noqa: T100 - this is a debugger
 import sys
 import traceback
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class RankPdb(pdb.Pdb):
         self._shell = shell
 
     def stop_in(self, frame: FrameType) -> None:
-        """Stop at the line where the frame is now."""
+        """Stop at the current line of a frame."""
         sys.settrace(None)
         self.reset()
         self._follow(frame)
@@ -49,21 +49,21 @@ class RankPdb(pdb.Pdb):
         if self.stoplineno != -1 or self.breaks:  # anything but "continue"
             sys.settrace(self.trace_dispatch)
 
-    def go_on(self) -> None:
-        """Stop in the statement that begins, if the last one was stepped (bdb misses the return of one that awaits)."""
+    def resume(self) -> None:
+        """Stop in the next statement if the last one was stepped (bdb misses the return of one that awaits)."""
         if self.stopframe is not None and _is_cells(self.stopframe) and self.stoplineno != -1:
             self.set_step()
         sys.settrace(self.trace_dispatch)
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """Say, when the user has left, that it was so."""
+        """Replace the message of a BdbQuit: the user has left the debugger."""
         try:
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
             raise bdb.BdbQuit(_QUIT) from None
 
     def is_skipped_module(self, module_name: Any) -> bool:
-        """Tell whether frames of a module are hidden (the base class matches patterns, at every call)."""
+        """Return whether frames of a module are hidden (the base class matches patterns at every call)."""
         return str(module_name).startswith(_HIDDEN)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
@@ -72,28 +72,28 @@ class RankPdb(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def user_return(self, frame: FrameType, return_value: Any) -> None:
-        """Stop at a return, but not behind a statement of the cell: the next one follows."""
+        """Stop at a return, but not after a statement of the cell, since the next one follows."""
         if not _is_cells(frame):
             super().user_return(frame, return_value)
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """Return the frames from the cell on."""
+        """Return the frames from the cell's frame on."""
         stack, at = super().get_stack(f, t)
         first = next((i for i, (frame, _) in enumerate(stack) if _is_cells(frame)), 0)
         return stack[first:], max(0, at - first)
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
-        """Name the cell instead of the file that IPython takes its text from."""
+        """Show the cell instead of the file from which IPython takes its text."""
         text = super().format_stack_entry(frame_lineno, lprefix)
         file = self.canonic(frame_lineno[0].f_code.co_filename)
-        known = self._shell.compile.format_code_name(frame_lineno[0].f_code.co_filename)
-        return text if known is None else text.replace(file, " ".join(known), 1)
+        label = self._shell.compile.format_code_name(frame_lineno[0].f_code.co_filename)
+        return text if label is None else text.replace(file, " ".join(label), 1)
 
     def _cmdloop(self) -> None:
         self.cmdloop()  # the base class swallows KeyboardInterrupt and prompts again
 
     def _follow(self, frame: FrameType) -> None:
-        """Trace the frames of the user's code that are there already, up to the cell's."""
+        """Trace the existing frames of the user's code, up to the cell's."""
         self.botframe = frame
         while True:
             frame.f_trace = self.trace_dispatch
@@ -104,41 +104,41 @@ class RankPdb(pdb.Pdb):
 
 
 class Debugging:
-    """The rank's debugger: made at the first breakpoint of a cell, gone with the cell."""
+    """Debugger of the rank: created at the first breakpoint of a cell, dropped at the cell's end."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._pdb: RankPdb | None = None
-        self._paused = False  # between two statements of the cell that are traced
+        self._paused = False  # between two traced statements of the cell
 
     def install(self) -> None:
-        """Become what ``breakpoint()`` and the usual functions call."""
+        """Replace ``breakpoint()`` and pdb's functions."""
         sys.breakpointhook = self._on_breakpoint
         pdb.set_trace = ipdb.set_trace = self.set_trace
         pdb.post_mortem = self.post_mortem
 
     @contextmanager
     def during_cell(self, code: str) -> Iterator[None]:
-        """Let go, before, of the last cell's exception, unless this cell looks at it; and after, of the debugger.
+        """Drop the last cell's exception first, unless this cell inspects it, and the debugger afterwards.
 
-        An exception keeps the tensors alive that its frames hold.
+        An exception keeps the tensors in its frames alive.
         """
         if not code.lstrip().startswith("%debug"):
             self.forget()
         try:
             yield
         finally:
-            self.let_go()
+            self.stop_tracing()
             self._pdb, self._paused = None, False
 
-    def let_go(self) -> None:
-        """Stop tracing: what runs from here on is not the user's code."""
+    def stop_tracing(self) -> None:
+        """Stop tracing: the following code is not the user's."""
         if self._traces():
             sys.settrace(None)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Trace nothing until the block ends: what runs in it is not the user's code."""
+        """Suspend tracing until the block ends: its code is not the user's."""
         trace = sys.gettrace()
         sys.settrace(None)
         try:
@@ -147,24 +147,24 @@ class Debugging:
             sys.settrace(trace)
 
     def check_left(self) -> None:
-        """Raise where the user has left and nobody heard of it: a finalizer's exceptions go nowhere.
+        """Raise if the user has left the debugger in code whose exceptions are ignored, such as a finalizer.
 
         Raises
         ------
         bdb.BdbQuit
-            The statement that has ended was to end the cell.
+            The user has left the debugger during the last statement.
         """
         if self._pdb is not None and self._pdb.quitting:
             raise bdb.BdbQuit(_QUIT)
 
     def __enter__(self) -> None:
-        """Go on stepping: a statement of the cell begins."""
+        """Continue stepping at the start of a statement of the cell."""
         if self._paused and self._pdb is not None:
-            self._pdb.go_on()
+            self._pdb.resume()
 
     def __exit__(self, *_: object) -> None:
         self._paused = self._traces()
-        self.let_go()
+        self.stop_tracing()
 
     def set_trace(
         self, frame: FrameType | None = None, header: str | None = None, *, cond: bool = True, **_: object
@@ -174,27 +174,27 @@ class Debugging:
             self._open(frame or sys._getframe(1), header)  # noqa: SLF001 - the documented way
 
     def post_mortem(self, t: Any = None) -> None:
-        """Open the debugger where an exception was raised; by default where the last cell failed.
+        """Open the debugger where an exception was raised, by default that of the last cell.
 
         Raises
         ------
         UsageError
-            There is none.
+            There is no exception.
         """
-        found = t or sys.exc_info()[1] or getattr(sys, "last_value", None)
-        trace = found.__traceback__ if isinstance(found, BaseException) else found
+        error = t or sys.exc_info()[1] or getattr(sys, "last_value", None)
+        trace = error.__traceback__ if isinstance(error, BaseException) else error
         if trace is None:
             raise UsageError(_NOTHING)
-        looker = RankPdb(self._shell)
-        looker.reset()
-        looker.message("".join(traceback.format_exception_only(found)).rstrip() if found is not trace else "")
-        looker.interaction(None, trace)
+        debugger = RankPdb(self._shell)
+        debugger.reset()
+        debugger.message("".join(traceback.format_exception_only(error)).rstrip() if error is not trace else "")
+        debugger.interaction(None, trace)
 
     def _traces(self) -> bool:
         return self._pdb is not None and getattr(sys.gettrace(), "__self__", None) is self._pdb
 
     def forget(self) -> None:
-        """Let go of the last exception, and so of what its frames hold."""
+        """Drop the last exception, and with it the objects in its frames."""
         for name in _LAST:
             vars(sys).pop(name, None)
         self._shell.InteractiveTB.tb = None

@@ -1,7 +1,8 @@
-"""Request handlers of a rank, by name. A new one is a row here and a function in its own file.
+"""Request handlers of a rank, by name. A new handler is a row here and a function in the file of its concept.
 
-A request comes on the shell channel (between cells, on the main thread) or, if it is urgent, on the control channel (at
-once, on a thread of its own, also while a cell runs): what may be urgent touches nothing that a cell is using.
+A request arrives on the shell channel (handled between cells, on the main thread) or, if it is urgent, on the control
+channel (handled immediately on another thread, also while a cell runs). A handler of urgent requests must not use
+anything that a cell uses.
 """
 
 from __future__ import annotations
@@ -11,46 +12,48 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.core import session
 from hvd_kernel.processes.spares import warm
-from hvd_kernel.worker import devices, rendezvous
+from hvd_kernel.protocol import serialization
+from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
-from hvd_kernel.worker.inspect import definitions, memory, recent_operations, replicate, value_access, variable_summary
+from hvd_kernel.worker.inspect import definitions, digest, memory, recent_operations, replicate, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
-from hvd_kernel.worker.output import log_excerpt
-from hvd_kernel.worker.shell import latest, stack_report
+from hvd_kernel.worker.output import log_file
+from hvd_kernel.worker.shell import stack_report
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control
 
 Answer = tuple[dict[str, Any], list[Any]]
 TOGETHER = {"rendezvous", "restore"}
-"""Requests that all ranks do together: of a rank that waits in a cell, its main thread does them."""
+"""Collective requests; on a rank that waits in a cell, its main thread handles them."""
 
 Handler = Callable[["Control", Mapping[str, Any], list[Any]], Answer]
 
 
 def answer(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer | Future[Answer]:
-    """Do what a ``hvd_request`` says; return the reply's content and buffers, or who will have them."""
+    """Handle a ``hvd_request``; return the reply's content and buffers, or a future of them."""
     name = content.get("handler", "")
     handler = TABLE.get(name)
     if handler is None:
         raise ValueError(f"unknown request {name!r}: notebook and ranks run different versions of hvd_kernel")
     if name in TOGETHER and threading.current_thread() is not threading.main_thread():
-        return control.elastic.hand_over(partial(handler, control, content, buffers))
+        return control.elastic.run_in_main_thread(partial(handler, control, content, buffers))
     return handler(control, content, buffers)
 
 
 def _hello(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     if content["channel"] == "shell":
-        frontend.begin_prefetch()  # not before: other ranks of this host were still starting
+        frontend.begin_prefetch()  # only now: until then other ranks of this host are starting
     device = devices.described(control.names.get("device", "cpu"))
-    who = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
-    return who | {"channel": content["channel"]}, []
+    identity = {"pid": os.getpid(), "host": socket.gethostname(), "device": device}
+    return identity | {"channel": content["channel"]}, []
 
 
 def _interrupt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -70,23 +73,54 @@ def _write_log(control: Control, content: Mapping[str, Any], _buffers: list[Any]
 
 
 def _typed(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    return {"taken": control.prompts.take(content)}, []
+    return {"taken": control.prompts.deliver(content)}, []
 
 
 def _push(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> Answer:
-    found = value_access.receive(content, buffers)
-    control.names.update(found or {})
-    control.origins.pushed(found or ())
-    return {"unreached": found is None}, []
+    values = receive_values(content, buffers)
+    control.names.update(values or {})
+    control.origins.pushed(values or ())
+    return {"unreached": values is None}, []
 
 
 def _pull(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    found = {name: _lookup(control.names, name) for name in content["names"]}
-    return value_access.send(found, control.rank, content)
+    values = {name: _lookup(control.names, name) for name in content["names"]}
+    return send_values(values, control.rank, content)
 
 
 def _value(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    return value_access.send({content["name"]: control.value}, control.rank, content)
+    return send_values({content["name"]: control.value}, control.rank, content)
+
+
+def send_values(values: Mapping[str, Any], rank: int, content: Mapping[str, Any]) -> Answer:
+    """Answer with values, or with the size of each in bytes if together they exceed ``at_most``."""
+    at_most = content["at_most"]
+    sizes = {name: digest.weigh(value) for name, value in values.items()}
+    if at_most is not None and sum(sizes.values()) > at_most:  # before any copy
+        return {"sizes": sizes}, []
+    parts = serialization.pack(dict(values))
+    if at_most is not None and serialization.size(parts) > at_most:
+        return {"sizes": {name: serialization.size(serialization.pack(value)) for name, value in values.items()}}, []
+    with serialization.reached(content["buffers"].get(str(rank))) as descriptor:
+        wire, placed = serialization.put(parts, descriptor)
+    return {"placed": placed}, wire
+
+
+def receive_values(content: Mapping[str, Any], buffers: list[Any]) -> dict[str, Any] | None:
+    """Return the values that the notebook sends; None if its shared buffer cannot be reached from here."""
+    with serialization.reached(content["buffer"]) as descriptor:
+        if content["placed"] and descriptor is None:
+            return None
+        values: dict[str, Any] = serialization.unpack(serialization.collect(buffers, content["placed"], descriptor))
+        return values
+
+
+def _latest(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Return the latest cell, and whether communication needs a reset, for a kernel that attaches. Only reads."""
+    latest = control.latest
+    broken = communication.aborted() or bool(latest.ended and latest.ended["aborted"])
+    state = {"busy": control.busy, "broken": broken, "prompts": control.prompts.unanswered}
+    return asdict(latest) | state, []
 
 
 def _track(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -98,21 +132,21 @@ def _track(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
 
 
 def _timeline(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Begin or end rank 0's timeline, or only tell of it; in the place where the notebook is."""
+    """Start or stop rank 0's timeline, or only report it."""
     refused = ""
     try:
         if content["do"] == "start":
             session.record_timeline(content["path"], mark_cycles=content["cycles"])
         elif content["do"] == "stop":
             session.stop_timeline()
-    except (ValueError, RuntimeError) as said:  # no file, or nobody is initialised
-        refused = str(said)
-    path, goes_on = session.timeline()
-    return {"path": path, "goes_on": goes_on, "host": socket.gethostname(), "refused": refused}, []
+    except (ValueError, RuntimeError) as error:  # the file cannot be written, or the rank is not initialised
+        refused = str(error)
+    path, is_running = session.timeline()
+    return {"path": path, "goes_on": is_running, "host": socket.gethostname(), "refused": refused}, []
 
 
-def _go_on(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Have ``elastic.run`` go on, which waits: all have met."""
+def _continue(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Let a waiting ``elastic.run`` continue: all ranks have joined."""
     control.elastic.end_wait("", content["root"], tuple(content["fresh"]))
     return {}, []
 
@@ -123,7 +157,7 @@ def _give_up(control: Control, content: Mapping[str, Any], _buffers: list[Any]) 
 
 
 def _quit(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Have this rank leave the cell, in which it waits."""
+    """Make this rank leave the cell in which it waits."""
     control.elastic.quit()
     return {}, []
 
@@ -138,7 +172,7 @@ def _resize(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
 
 
 def _move_in(_control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
-    """Be where the notebook is that has taken this rank, which was started ahead."""
+    """Move this warm rank to the folder and variables of the notebook that uses it."""
     warm.move_in(content["folder"], content["variables"])
     return {}, []
 
@@ -162,11 +196,11 @@ TABLE: dict[str, Handler] = {
     "track": _track,
     "timeline": _timeline,
     "recent": recent_operations.answer,
-    "log": log_excerpt.answer,
-    "latest": latest.answer,
+    "log": log_file.excerpt,
+    "latest": _latest,
     "rendezvous_address": rendezvous.offer,
     "rendezvous": rendezvous.join,
-    "go_on": _go_on,
+    "go_on": _continue,
     "give_up": _give_up,
     "quit": _quit,
     "prepare_resize": _prepare_resize,

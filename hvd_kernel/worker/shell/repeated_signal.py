@@ -1,7 +1,7 @@
-"""SIGINT to the main thread until it has noticed: one interrupt, however many signals that takes.
+"""SIGINT to the main thread until its handler runs: one interrupt, however many signals that takes.
 
-A signal just before the main thread enters a sleep would not end the sleep, so more follow. One that is on its way when
-an earlier one is noticed is still the same interrupt: raised again, it would break into the user's ``except``.
+A signal just before the main thread enters a sleep would not end the sleep, so more follow. A signal that is pending
+when an earlier one is handled belongs to the same interrupt: raised again, it would break into the user's ``except``.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RepeatedSignal:
-    """One interrupt. ``insist`` is for a thread of its own, ``notice`` for the signal's handler."""
+    """One interrupt. A separate thread calls ``insist``, the signal handler ``notice``."""
 
     def __init__(self) -> None:
         self._noticed = threading.Event()
         self._sent = 0
-        self._came = 0
+        self._received = 0
 
-    def insist(self, wanted: Callable[[], bool]) -> bool:
-        """Signal until the main thread has noticed, or nobody wants it any more; return False if neither came."""
+    def insist(self, is_needed: Callable[[], bool]) -> bool:
+        """Signal until the main thread has noticed, or the interrupt is obsolete; return False if neither happens."""
         main = threading.main_thread().ident
         assert main is not None
         for pause in _PAUSES_S:
-            if not wanted():
+            if not is_needed():
                 return True
-            self._sent += 1  # before the signal, whose handler looks at it
+            self._sent += 1  # before the signal, whose handler reads it
             signal.pthread_kill(main, signal.SIGINT)  # that thread, so that its sleep or poll ends
             if self._noticed.wait(pause):
                 return True
-        return not wanted()
+        return not is_needed()
 
     def notice(self) -> bool:
-        """Note a signal; return whether it may raise: it is the first one, or more have come than were sent here."""
+        """Count a signal; return whether it may raise: it is the first one, or more arrived than were sent here."""
         first = not self._noticed.is_set()
         self._noticed.set()
-        self._came += 1
-        return first or self._came > self._sent
+        self._received += 1
+        return first or self._received > self._sent

@@ -1,4 +1,4 @@
-"""Stack report of this rank: where its main thread is inside the cell, and what it waits for."""
+"""Stack report of this rank: calls of its main thread inside the cell, and the operation it waits for."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def answer(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Say where this rank is. Touches nothing that the cell is using."""
+    """Return the state of this rank. Uses nothing that the cell uses."""
     return to_wire(whereabouts(control)), []
 
 
 def whereabouts(control: Control) -> Whereabouts:
-    """Look at the main thread. Any thread."""
-    pending = tuple(communication.pending()[:MAX_PENDING])  # rank 0 knows the others' too, also between its cells
+    """Return the state of the main thread. Any thread."""
+    pending = tuple(communication.pending()[:MAX_PENDING])  # on rank 0 also those of others, even between cells
     if not control.busy:
         return Whereabouts(control.rank, "idle", pending=pending)
-    if control.shows_error:  # the calls are IPython's, and of what it formats with
+    if control.shows_error:  # the calls are those of IPython's formatter
         return Whereabouts(control.rank, "traceback", pending=pending)
     calls = list(_running()) or list(_suspended(control.coroutine))
     parked = control.prompts.parked
@@ -37,14 +37,14 @@ def whereabouts(control: Control) -> Whereabouts:
 
 
 def state(waits_for: str, *, parked: bool) -> str:
-    """Return the word for what a rank does whose cell runs."""
+    """Return the state of a rank whose cell runs."""
     return "prompt" if parked else "collective" if waits_for else "compute"
 
 
 def open_pipe(rank: int) -> None:
-    """Have a signal write the main thread's stacks to a pipe, for when C code keeps Python's lock."""
+    """Write the main thread's stacks to a pipe at a signal, for times when C code keeps the GIL."""
     pipe = Path(os.environ["IPYTHONDIR"]) / STACK_PIPE.format(rank=rank)
-    pipe.unlink(missing_ok=True)  # of a rank that this one replaces
+    pipe.unlink(missing_ok=True)  # of the rank that this one replaces
     os.mkfifo(pipe, 0o600)
     call_stack.dump_stacks_at_signal(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 

@@ -1,7 +1,7 @@
-"""ipyparallel's requests on a rank: apply and execute of an ordinary Client, beside the notebook's cells.
+"""Requests of ipyparallel on a rank: apply and execute of an ordinary Client, beside the notebook's cells.
 
-A task runs between cells, on the main thread. Its output goes, whole, to the client that sent it. What it raises
-releases the peers only if it has taken part in a collective: other tasks and cells have nothing to do with it.
+A task runs between cells, on the main thread. All of its output is sent to its client. An error releases the peers only
+if the task has taken part in a collective: it does not affect other tasks and cells.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hvd_kernel.worker.output.capture import OutputCapture
 from hvd_kernel.worker.output.forward import Room
 from hvd_kernel.worker.shell.control import Control
 
-_KERNEL = "ipyparallel"  # in the log, where cells have the notebook's kernel
-_WHOLE = Room(1 << 62, 1 << 61)  # an ordinary client knows nothing of text that is left out
-_LOOKED_AT = 1 << 16  # bytes of each buffer in which a function's names are looked for
+_KERNEL = "ipyparallel"  # in the log, in place of the notebook's kernel
+_WHOLE = Room(1 << 62, 1 << 61)  # an ordinary client cannot handle text that is left out
+_SEARCHED_BYTES = 1 << 16  # of each buffer, in which names of a function are searched
 _REFUSED = (
     "rc.shutdown() would end a rank of the notebook's cluster: `%hvd stop` ends all of them, `%hvd respawn N --force` "
     "replaces one"
@@ -32,12 +32,12 @@ _REFUSED = (
 
 
 def is_task(parent: Mapping[str, Any]) -> bool:
-    """Tell whether a request is an ordinary client's: a cell of the notebook has a part of its own."""
+    """Return whether a request is an ordinary client's: a cell of the notebook has an ``hvd`` part."""
     return "hvd" not in parent.get("content", {})
 
 
 class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
-    """A kernel that serves ipyparallel's own client."""
+    """Kernel that serves ipyparallel's client."""
 
     control: Control
     output: OutputCapture
@@ -49,22 +49,22 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """Call a function."""
-        seen = (bytes(memoryview(part)[:_LOOKED_AT]).decode("latin-1") for part in parent["buffers"])
-        with self._during_task(parent, " ".join(seen)):
+        texts = (bytes(memoryview(part)[:_SEARCHED_BYTES]).decode("latin-1") for part in parent["buffers"])
+        with self._during_task(parent, " ".join(texts)):
             super().apply_request(stream, ident, parent)
 
     def do_apply(self, content: Any, bufs: Any, msg_id: str, reply_metadata: Any) -> tuple[dict[str, Any], list[Any]]:
-        """Call it where an interrupt may raise."""
+        """Call the function where an interrupt may raise."""
         try:
             with self.control.users_code(), self.shell.cell_error.call(IPythonParallelKernel.do_apply.__code__):
                 reply: tuple[dict[str, Any], list[Any]] = super().do_apply(content, bufs, msg_id, reply_metadata)
                 return reply
-        except KeyboardInterrupt as error:  # between the function and ipyparallel's own
+        except KeyboardInterrupt as error:  # between the function and ipyparallel's code
             self.control.on_raise(error)
             return self._failed(error, "apply"), []
 
     async def execute_task(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Run code; a failure does not abort what else is in the queue, which may be a cell."""
+        """Run code; a failure does not abort other requests in the queue, which may be cells."""
         parent["content"]["stop_on_error"] = False
         with self._during_task(parent, parent["content"]["code"]):
             await super().execute_request(stream, ident, parent)
@@ -80,7 +80,7 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
         return reply | ({"status": "ok"} if error is None else self._failed(error, "execute"))
 
     def clear_request(self, stream: Any, idents: Any, parent: dict[str, Any]) -> None:
-        """Clear the namespace; what every cell finds there stays."""
+        """Clear the namespace, except the names that every cell has."""
         names = {name: self.shell.user_ns[name] for name in frontend.NAMES if name in self.shell.user_ns}
         super().clear_request(stream, idents, parent)
         self.shell.user_ns.update(names)
@@ -93,9 +93,9 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
         super().abort_request(stream, ident, parent)
 
     async def signal_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Interrupt the task that runs, and no cell; or send another signal to this process."""
-        asked = parent["content"]["sig"]
-        number = getattr(signal, asked) if isinstance(asked, str) else signal.Signals(asked)
+        """Interrupt the running task, but no cell; or send another signal to this process."""
+        requested = parent["content"]["sig"]
+        number = getattr(signal, requested) if isinstance(requested, str) else signal.Signals(requested)
         if number == signal.SIGINT:
             self.control.interrupt_task()
         self.session.send(stream, "signal_reply", content={"status": "ok"}, parent=parent, ident=ident)
@@ -103,7 +103,7 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
 
     async def refuse_shutdown(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Answer that a rank ends with its cluster."""
+        """Reply that a rank ends with its cluster."""
         content = {"status": "error", "ename": "UsageError", "evalue": _REFUSED, "traceback": []}
         content["engine_info"] = self.get_engine_info(method="shutdown")
         self.session.send(stream, "shutdown_reply", content=content, parent=parent, ident=ident)
@@ -122,5 +122,5 @@ class TaskKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _failed(self, error: BaseException, method: str) -> dict[str, Any]:
         lines, self.shell._last_traceback = self.shell._last_traceback or [], None  # noqa: SLF001 - ipykernel's own way
-        what = {"ename": type(error).__name__, "evalue": str(error), "traceback": lines}
-        return {"status": "error", **what, "engine_info": self.get_engine_info(method=method)}
+        content = {"ename": type(error).__name__, "evalue": str(error), "traceback": lines}
+        return {"status": "error", **content, "engine_info": self.get_engine_info(method=method)}

@@ -191,7 +191,7 @@ def test_e5_text_rejected_by_a_full_disk_is_not_lost(tmp_path: Path) -> None:
     class Taken(LogFile):
         @property
         def size(self) -> int:
-            taken.extend(self.take_unlogged())
+            taken.extend(self.pop_unlogged())
             return super().size
 
     no_folder = tmp_path / "file"
@@ -199,7 +199,7 @@ def test_e5_text_rejected_by_a_full_disk_is_not_lost(tmp_path: Path) -> None:
     log = Taken(no_folder, 0, "stdout", Index(no_folder, 0), 1 << 20)
     for text in (b"on a full", b" disk\n"):
         log.append(text)
-    assert [*taken, *log.take_unlogged()] == [(0, b"on a full"), (0, b" disk\n")]
+    assert [*taken, *log.pop_unlogged()] == [(0, b"on a full"), (0, b" disk\n")]
 
 
 def test_progress_bars_are_one_line_in_the_end(kernel: Kernel) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_kernel.worker.standby import uncollected
+from hvd_kernel.worker.standby import without_collection
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def thawed() -> Iterator[None]:
 
 
 def test_nothing_is_collected_while_a_rank_imports_and_what_has_come_is_not_looked_at_again() -> None:
-    with uncollected():
+    with without_collection():
         assert not gc.isenabled()
         imported = [object()]
     assert gc.isenabled()
@@ -25,6 +25,6 @@ def test_nothing_is_collected_while_a_rank_imports_and_what_has_come_is_not_look
 
 
 def test_an_import_that_fails_leaves_the_collector_at_work() -> None:
-    with pytest.raises(ImportError), uncollected():
+    with pytest.raises(ImportError), without_collection():
         raise ImportError
     assert gc.isenabled()

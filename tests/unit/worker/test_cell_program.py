@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.worker.shell.cell_program import CellProgram
+from hvd_kernel.worker.shell.engine import CellProgram
 
 ENDED: dict[str, Any] = {"failure": None}
 

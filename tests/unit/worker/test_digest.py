@@ -20,7 +20,8 @@ from hvd_kernel.magics.commands.check import ComparedPart, Parts, agreed, differ
 from hvd_kernel.magics.commands.variables import variables_table
 from hvd_kernel.magics.shell.rank_names import described
 from hvd_kernel.protocol import serialization
-from hvd_kernel.worker.inspect import digest, name_lookup, value_access, variable_summary
+from hvd_kernel.worker.inspect import digest, name_lookup, variable_summary
+from hvd_kernel.worker.shell import handlers
 
 registry.settle()
 
@@ -397,7 +398,7 @@ def test_a_pull_asks_sizes_first_and_again_only_where_all_fits(here: set[int]) -
 
     def ask(ranks: list[int], content: dict, _buffers: list[Any]) -> dict:
         asked.append(content["at_most"])
-        return {rank: value_access.send({"w": held[rank]}, rank, content) for rank in ranks}
+        return {rank: handlers.send_values({"w": held[rank]}, rank, content) for rank in ranks}
 
     found = notebook.fetch([0, 1], here, 1_500_000, ask)
     assert asked == [750_000, None]

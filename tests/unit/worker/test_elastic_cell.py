@@ -45,7 +45,7 @@ def test_who_waits_says_so_does_what_it_is_given_in_its_own_thread_and_goes_on(
     def notebook() -> None:
         while not published:
             pass
-        given.append(cell.hand_over(act).result(5))
+        given.append(cell.run_in_main_thread(act).result(5))
         cell.end_wait("", 2, (1,))
 
     given: list[Any] = []
@@ -81,7 +81,7 @@ def await_first(published: list[Any]) -> None:
 
 
 def test_who_does_not_wait_is_given_nothing(cell: ElasticCell) -> None:
-    assert "does not wait" in str(cell.hand_over(lambda: ({}, [])).exception())
+    assert "does not wait" in str(cell.run_in_main_thread(lambda: ({}, [])).exception())
     cell.end_wait("nobody hears it", None, ())
 
 
@@ -108,16 +108,16 @@ def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_
     cell.announce(1.0, 2)
     with cell.during({"run": 6}), cell.entered(hear, lambda: None):
         assert heard == []
-        assert not cell.is_the_notebooks, "of the run before"
+        assert not cell.waits_for_notebook, "of the run before"
     with cell.during({"run": 7}):
-        assert cell.is_the_notebooks
+        assert cell.waits_for_notebook
         with cell.entered(hear, lambda: None):
             assert heard == [(1.0, 2)]
             assert cell.expect_change(7)
             cell.announce(2.0, 1)
             assert heard == [(1.0, 2), (2.0, 1)]
             cell.expect_change(0)
-            assert not cell.is_the_notebooks, "it has been called off"
+            assert not cell.waits_for_notebook, "it has been called off"
     assert published == [(ELASTIC_TYPE, {"rank": 3})] * 2
 
 
@@ -128,7 +128,7 @@ def test_a_change_that_comes_before_the_main_thread_goes_on_is_not_lost(
 
     def notebook() -> None:
         await_first(published)
-        cell.hand_over(lambda: (goes_on.wait(10), []) and ({}, []))
+        cell.run_in_main_thread(lambda: (goes_on.wait(10), []) and ({}, []))
         cell.end_wait("", 0, ())
         cell.expect_change(5)
         cell.announce(2.0, 1)
@@ -142,7 +142,7 @@ def test_a_change_that_comes_before_the_main_thread_goes_on_is_not_lost(
         other.start()
         cell.wait("", 0, 0)
         other.join()
-        assert cell.is_the_notebooks
+        assert cell.waits_for_notebook
         assert heard == [(2.0, 1)]
 
 
@@ -157,7 +157,7 @@ def test_who_is_to_leave_ends_the_cell_as_sys_exit_does(
             cell.wait("", 0, 0)
         other.join()
         assert ended.value.code == 0
-        assert not cell.is_the_notebooks
+        assert not cell.waits_for_notebook
 
 
 def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.
     commits = Commits()
     step = 13
     assert commits.lost(0) == 3
-    commits.note(4)
+    commits.record(4)
     assert commits.lost(4) == 0
     step = 18
     assert commits.lost(4) == 5

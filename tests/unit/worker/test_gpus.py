@@ -231,7 +231,7 @@ import json, os, sys
 from hvd_kernel.settings import gpus
 gpus.count = lambda: 4
 from hvd_kernel.worker import devices
-devices.settle()
+devices.apply_choice()
 kept_away = "torch" not in sys.modules
 named = [devices.described(f"cuda:{turn}") for turn in range(2)]
 print(json.dumps([kept_away, os.environ.get("CUDA_VISIBLE_DEVICES"), named]))
@@ -277,7 +277,7 @@ def test_a_rank_ends_in_one_line_where_a_device_is_not_there() -> None:
 
 def test_named_devices_that_torch_does_not_see_are_no_silent_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr(devices, "_named", (0, 1))
+    monkeypatch.setattr(devices, "_requested", (0, 1))
     words = r"^--gpus 0,1: torch \S+ sees 0 of these 2 devices: install a torch with CUDA that fits the driver"
     with pytest.raises(ConfigError, match=words):
         (devices.device("torch", 0)("0,,1,", "0,1"),)

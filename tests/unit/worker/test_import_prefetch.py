@@ -55,7 +55,7 @@ def begun(package: Package, rest_s: float = 0.0) -> ImportPrefetch:
 
 def stands_still(prefetch: ImportPrefetch) -> bool:
     frame = sys._current_frames().get(prefetch._thread.ident or 0)
-    while frame is not None and frame.f_code.co_name != "_stand_still":
+    while frame is not None and frame.f_code.co_name != "_pause_in_cell":
         frame = frame.f_back
     return frame is not None
 
@@ -213,7 +213,7 @@ def test_packages_that_import_each_other_are_whole_after_both_threads(
     found: list[object] = []
     cell = threading.Thread(target=lambda: found.append(importlib.import_module(f"{companion}{module}")))
     cell.start()
-    until(lambda: waits_in(cell, "_let_finish"))
+    until(lambda: waits_in(cell, "_wait_for_thread"))
     package.goes_on.set()
     prefetch._thread.join(PATIENCE_S)
     cell.join(PATIENCE_S)

@@ -341,7 +341,7 @@ def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
 
     def run() -> None:
         try:
-            answers.append(prompts.ask("? ", **{"password": False, "parent": {}, **how}))
+            answers.append(prompts.request("? ", **{"password": False, "parent": {}, **how}))
         except (EOFError, StdinNotImplementedError) as error:
             answers.append(error)
 
@@ -355,11 +355,11 @@ def test_others_learn_that_the_main_thread_waits_for_the_user_and_when_it_goes_o
 
     def publish(_kind: str, content: dict[str, Any], _parent: dict[str, Any]) -> None:
         told.append("asked")
-        assert prompts.take({"number": content["number"], "text": "yes"})
+        assert prompts.deliver({"number": content["number"], "text": "yes"})
 
     prompts = OfRank(2, publish, told.append)
     with prompts.during_cell():
-        assert prompts.ask("? ", password=False, parent={}) == "yes"
+        assert prompts.request("? ", password=False, parent={}) == "yes"
     assert told == [True, "asked", False]
 
 
@@ -376,15 +376,15 @@ def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> Non
         thread, answers = asked(prompts, parent={"cell": 1})
         assert said.acquire(timeout=PATIENCE_S)
         assert published == [(PROMPT_TYPE, Prompt(2, 1, "? "), {"cell": 1})]
-        assert not prompts.take({"number": 9, "text": "no"})
-        assert prompts.take({"number": 1, "text": "yes"})
+        assert not prompts.deliver({"number": 9, "text": "no"})
+        assert prompts.deliver({"number": 1, "text": "yes"})
         thread.join(PATIENCE_S)
         assert answers == ["yes"]
-        assert not prompts.take({"number": 1, "text": "late"})
+        assert not prompts.deliver({"number": 1, "text": "late"})
         thread, answers = asked(prompts, password=True)
         assert said.acquire(timeout=PATIENCE_S)
-        assert not prompts.take({"number": ANY, "text": "a cast"})
-        assert prompts.take({"number": 2, "eof": True})
+        assert not prompts.deliver({"number": ANY, "text": "a cast"})
+        assert prompts.deliver({"number": 2, "eof": True})
         thread.join(PATIENCE_S)
         assert isinstance(answers[0], EOFError)
         thread, answers = asked(prompts)
@@ -392,7 +392,7 @@ def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> Non
     thread.join(PATIENCE_S)
     assert isinstance(answers[0], StdinNotImplementedError), "the cell's end frees a thread that still waits"
     with pytest.raises(StdinNotImplementedError, match="no cell of this rank is running"):
-        prompts.ask("? ", password=False, parent={})
+        prompts.request("? ", password=False, parent={})
 
 
 def test_a_cell_that_ends_while_a_thread_is_about_to_ask_refuses_it_too() -> None:
@@ -409,7 +409,7 @@ def test_a_cell_that_ends_while_a_thread_is_about_to_ask_refuses_it_too() -> Non
     thread, answers = asked(prompts)
     while thread.is_alive() and not published:
         thread.join(0.01)
-    prompts.take({"number": 1, "text": "frees it"})
+    prompts.deliver({"number": 1, "text": "frees it"})
     thread.join(PATIENCE_S)
     assert published == [], "nobody would answer"
     assert isinstance(answers[0], StdinNotImplementedError)

@@ -192,8 +192,8 @@ def test_e5_a_full_disk_loses_nothing_on_the_way_and_is_noted(tmp_path: Path, mo
 
     monkeypatch.setattr(log_file.os, "write", failing)
     log.append(b"in between\n")
-    assert log.take_unlogged() == [(7, b"in between\n")]
-    assert log.take_unlogged() == []
+    assert log.pop_unlogged() == [(7, b"in between\n")]
+    assert log.pop_unlogged() == []
     assert log.missing == 11
     full = False
     log.append(b"after\n")
@@ -205,8 +205,8 @@ def test_e5_no_log_at_all(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the folder should be")
     log = files(tmp_path)
     log.append(b"text\n")
-    assert log.take_unlogged() == [(0, b"text\n")]
-    assert log.why == "No space left on device"
+    assert log.pop_unlogged() == [(0, b"text\n")]
+    assert log.loss_reason == "No space left on device"
 
 
 def test_a_log_gives_up_its_older_half_at_the_limit(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_the_last_cells_operations_are_all_there_however_late_the_question_comes
     here = SimpleNamespace(is_initialized=lambda: True, generation=lambda: 1, engine=lambda: engine)
     monkeypatch.setattr(recent_operations, "session", here)
     monkeypatch.setattr(recent_operations, "communication", SimpleNamespace(pending=list))
-    control = cast("Any", SimpleNamespace(rank=0, came=cell_begun, cell_begun=cell_begun))
+    control = cast("Any", SimpleNamespace(rank=0, first_begun=cell_begun, cell_begun=cell_begun))
 
     def names(seconds: float | None) -> list[str]:
         told, _ = recent_operations.answer(control, {"cursors": {}, "seconds": seconds, "over": True}, [])

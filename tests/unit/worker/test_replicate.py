@@ -37,19 +37,19 @@ def arrived(*wanted: str) -> dict[str, Any]:
 
 
 def test_a_function_sees_the_rank_that_it_is_on() -> None:
-    found = replicate.at_home(arrived("where"), {"rank": 1, "device": "cuda:1", "kept": "another"})
+    found = replicate.rebind(arrived("where"), {"rank": 1, "device": "cuda:1", "kept": "another"})
     assert found["where"]() == (1, "cuda:1", "its own")
 
 
 def test_so_do_the_methods_of_an_object() -> None:
-    assert replicate.at_home(arrived("model"), {"device": "cuda:1"})["model"].place() == "cuda:1"
+    assert replicate.rebind(arrived("model"), {"device": "cuda:1"})["model"].place() == "cuda:1"
 
 
 def test_a_module_that_has_such_a_name_keeps_its_own() -> None:
-    function = replicate.at_home
+    function = replicate.rebind
     function.__globals__["device"] = "of the module"
     try:
-        replicate.at_home({"function": function}, {"device": "cuda:1"})
+        replicate.rebind({"function": function}, {"device": "cuda:1"})
         assert function.__globals__["device"] == "of the module"
     finally:
         del function.__globals__["device"]

@@ -89,7 +89,7 @@ def test_a_rank_of_a_job_tells_what_it_does_until_the_end(
         told.append(sample)
         has_told.set()
 
-    with job_telemetry.Telling(tell):
+    with job_telemetry.SampleReporter(tell):
         assert has_told.wait(PATIENCE_S)
     assert {sample.rank for sample in told} == expected
     assert [sample.state == "idle" for sample in told] == [False] * (len(told) - 1) + [True]
@@ -99,7 +99,7 @@ def test_a_process_without_a_rank_tells_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(job_telemetry, "session", Met())
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
     told: list[MetricsSample] = []
-    with job_telemetry.Telling(told.append):
+    with job_telemetry.SampleReporter(told.append):
         pass
     assert told == []
 

@@ -12,7 +12,7 @@ import pytest
 
 import hvd_kernel
 from hvd_kernel.core.call_stack import calls, frames, package_of
-from hvd_kernel.worker.output.traceback_frames import folded
+from hvd_kernel.worker.shell.rank_shell import folded
 
 PACKAGES = {"cell 1": "", "cell 2": "", "model.py": "", "ours": "hvd_kernel", "torch a": "torch", "torch b": "torch"}
 WHERE = "%hvdlogs --cell 4 shows them"
