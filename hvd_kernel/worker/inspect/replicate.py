@@ -65,9 +65,8 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
         values, failure = _loaded(packed) if is_fresh else ({}, "")
         if is_last or not any(ops.allgather_object(bool(failure), name="hvd.restore.arrived")):
             break
-        single = (
-            _pack_singly(control.names, [name for name in remaining if name not in lost], defined) if is_root else None
-        )
+        suspects = [name for name in remaining if name not in lost]
+        single = _pack_singly(control.names, suspects, defined) if is_root else None
         single = ops.broadcast_object(single, root, name="hvd.restore.alone")
         for failures in ops.allgather_object(_failures(single) if is_fresh else {}, name="hvd.restore.failed"):
             lost |= failures
