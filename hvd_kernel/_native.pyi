@@ -1,10 +1,10 @@
-"""The typed face of the extension. Thin: a tensor is (pointer, shape, dtype number); errors are hvd_kernel.errors."""
+"""Types of the extension. A tensor is (pointer, shape, dtype number); errors are those of hvd_kernel.errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-# (input, shape, dtype), and with an output; on a device two more: its number, and the stream (a pointer).
+# (input, shape, dtype), or with an output; on a device also its number and the stream (a pointer).
 In: TypeAlias = tuple[int, tuple[int, ...], int] | tuple[int, tuple[int, ...], int, int, int]
 InOut: TypeAlias = tuple[int, int, tuple[int, ...], int] | tuple[int, int, tuple[int, ...], int, int, int]
 
@@ -16,18 +16,18 @@ MAX: int  # 4
 PRODUCT: int  # 5
 
 def dlpack_place(capsule: object) -> tuple[int, tuple[int, ...], int, int]:
-    """Pointer, shape, dtype and device of a DLPack capsule's tensor, which holds the memory. ValueError: it is none for the core."""
+    """Pointer, shape, dtype and device of a DLPack capsule's tensor, which owns the memory. ValueError: the core cannot use it."""
 
 def dlpack_capsule(buffer: Buffer) -> object:
-    """The core's memory as a DLPack capsule, which holds it."""
+    """The core's memory as a DLPack capsule, which keeps it alive."""
 
 @final
 class Buffer:
     """64-byte-aligned memory owned by the core; readable and writable through the buffer protocol (bytes, 1-d).
 
-    On a device it has ``__cuda_array_interface__`` instead (version 3, bytes, 1-d; no stream to wait for: the
-    outcome's event is what to wait for first) and raises BufferError. It goes back behind what every stream that has
-    waited for the event has been given by then; it may outlive the engine.
+    On a device it has ``__cuda_array_interface__`` instead (version 3, bytes, 1-d; without a stream: wait for the
+    outcome's event first) and raises BufferError. It is freed after all work that was queued until then on streams that
+    have waited for the event; it may outlive the engine.
     """
 
     @property
@@ -47,19 +47,19 @@ class Buffer:
 
 @final
 class DeviceEvent:
-    """Behind it the results of an operation on a device are there, and its inputs no longer used.
+    """Event after which the results of an operation on a device are complete, and its inputs no longer used.
 
-    Both methods raise the typed error where that will never be: the device has failed, or the engine ended before.
+    Both methods raise the typed error if that will never happen: the device has failed, or the engine has ended.
     """
 
     def stream_wait(self, stream: int) -> None:
-        """What the stream is given from now on comes behind the operation. Nobody waits here."""
+        """Make later work of the stream wait for the operation. Does not block."""
     def query(self) -> bool:
-        """True: it is over. Never blocks."""
+        """True if the operation is complete. Never blocks."""
 
 @final
 class Outcome:
-    """What an operation gave besides the memory it was told to write to."""
+    """Result of an operation, apart from the memory that the caller provided."""
 
     @property
     def buffers(self) -> list[Buffer]: ...
@@ -75,7 +75,7 @@ class Outcome:
 class TcpBootstrap:
     """Collective exchange of bytes over a port of rank 0. Callable: bytes of this rank -> bytes of all ranks.
 
-    pidfds: of ranks that are known. When one of them has ended it is not waited for: errors.RankDied.
+    pidfds: process handles by rank. If one of these processes has ended, errors.RankDied is raised without waiting.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TcpBootstrap:
         secret: str = "",
         pidfds: Mapping[int, int] = ...,
     ) -> None: ...
-    def __call__(self, mine: bytes, /) -> list[bytes]: ...
+    def __call__(self, payload: bytes, /) -> list[bytes]: ...
     def close(self) -> None: ...
 
 @final
@@ -102,11 +102,11 @@ class Engine:
     """One rank's engine. Every method may be called from any thread; waiting releases the GIL.
 
     A tensor argument is (pointer, shape, dtype): contiguous CPU memory that the caller keeps alive and does not
-    touch until the handle is done. Of a device: (..., device, stream), contiguous memory of that device which is
-    ready behind what the stream has been given so far; all tensors of a call have the same two. The caller keeps it
-    until a stream has waited for the outcome's event. An empty name becomes "<op>.noname.<handle>".
-    Enqueue raises ValueError at once for a duplicate name or a bad argument; everything the ranks find out
-    together is raised by wait(), on every rank. waits=True: the caller waits for it next, and begins in this call.
+    touch until the handle is done. On a device: (..., device, stream), contiguous memory of that device which is
+    ready after the work queued on the stream so far; all tensors of a call have the same device and stream. The caller
+    keeps it alive until a stream has waited for the outcome's event. An empty name becomes "<op>.noname.<handle>".
+    Enqueue raises ValueError immediately for a duplicate name or a bad argument; errors that the ranks detect together
+    are raised by wait(), on every rank. waits=True: the caller waits for it next, so it may start in this call.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class Engine:
     @property
     def is_homogeneous(self) -> bool: ...
     def make_current(self, current: bool = True) -> None:
-        """Let plugins that use the core's C table find this engine, until another one is made current; or no longer.
+        """Make this engine the one that plugins find in the core's C table, or with False no longer.
 
-        It lives as long as it is current.
+        The current engine is kept alive.
         """
     def transport_to(self, peer: int) -> str: ...
     def allreduce(
@@ -180,74 +180,74 @@ class Engine:
     def add_process_set(self, ranks: Sequence[int]) -> int:
         """Collective over all ranks. Outcome.number: the id."""
     def remove_process_set(self, process_set: int) -> int:
-        """Collective over all ranks. Outcome.number: 1 when there was such a set, else 0."""
+        """Collective over all ranks. Outcome.number: 1 if the set existed, else 0."""
     def process_set_ranks(self, process_set: int) -> list[int]:
-        """Empty: there is no set of this id."""
+        """Member ranks; empty if there is no set with this id."""
     def allocate_shared(self, nbytes: int, device: int = -1) -> int:
         """Collective over all ranks: memory that the ranks of a host reduce in place, without a copy.
 
-        Outcome.number: the region. On a device: Outcome.buffers has this rank's part, valid as long as somebody
-        holds it. The handle fails on every rank where one has no shared memory.
+        Outcome.number: the region. On a device: Outcome.buffers has this rank's part, valid while it is referenced.
+        If a rank has no shared memory, the handle fails on every rank.
         """
     def release_shared(self, region: int) -> int:
-        """Collective. Nobody may use the region any more, here or on another rank."""
+        """Collective. No rank may use the region any more."""
     def shared_memory(self, region: int) -> memoryview:
         """This rank's part: writable bytes; valid until it is released or the engine shuts down."""
     def start_timeline(self, path: str, mark_cycles: bool = False, goes_on: bool = False) -> None:
-        """goes_on: behind what the file has already, with a mark that the ranks have met again."""
+        """goes_on: append to the file, after a mark for the reset."""
     def stop_timeline(self) -> None: ...
     def device_trouble(self, device: int) -> str:
-        """Why tensors on that device are never taken here; "": they are. The first call loads the plugin.
+        """Reason why tensors on that device cannot be used here, "" if they can. The first call loads the plugin.
 
-        Where no device's are, a call with one is a ValueError, and does not count.
+        If no device can be used, a call with one is a ValueError, and starts no operation.
         """
     def poll(self, handle: int) -> bool:
-        """True when wait() would not block, and what is on a device is done there. ValueError for a handle never given out or already waited for."""
+        """True if wait() would not block, and work on a device is complete. ValueError for a handle that does not exist or was already waited for."""
     def wait(self, handle: int, timeout_s: float = -1.0) -> Outcome | None:
-        """Block until done; None where there is nothing to tell. Looks at Python's signals, so Ctrl-C works.
+        """Block until done; None if there is no result. Handles Python's signals, so Ctrl-C works.
 
-        An operation on a device is done when it has been given to the device; Outcome.event tells the rest.
+        An operation on a device is done when it has been queued on the device; Outcome.event marks its completion.
 
         Raises the operation's error; errors.HvdTimeout after timeout_s (the handle stays valid then).
         """
     def abort(self, message: str) -> None:
-        """Release every rank from whatever it waits in: each raises errors.RankFailed naming this rank."""
+        """Release every rank from any operation in which it waits: each raises errors.RankFailed naming this rank."""
     def park(self, parked: bool) -> None:
-        """Say that this rank waits for the user at a prompt, or no longer: whoever waits for it meanwhile is not stalled."""
+        """Announce whether this rank waits for the user at a prompt: ranks that wait for it then are not stalled."""
 
     def blocked(
         self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str], run: int = 0, place: str = ""
     ) -> None:
         """Report that this rank requests nothing else before the operations that it waits for have ended.
 
-        Ranks that wait for each other so get Mismatch, all of them, with the operations and places of all. Without
-        waits: the rank has ended the notebook's cell ``run``, and requests nothing until ``resumed``.
+        All ranks that wait for each other get Mismatch, with the operations and places of all. Without waits: the rank
+        has ended the notebook's cell ``run``, and requests nothing until ``resumed``.
 
-        at: time.monotonic() of before ``pending`` was called, which gave waits: (process set, name) of all operations
-        that this rank has requested. Where that has changed since, the report is dropped. may_ask: last parts of names
-        that the rank may request meanwhile, "b" of "a/b". place: line at which it waits, as in "cell 3:2".
+        at: time.monotonic() before the call of ``pending`` that returned waits: (process set, name) of all operations
+        that this rank has requested. If they have changed since, the report is dropped. may_ask: last parts of names
+        that the rank may still request, "b" of "a/b". place: line at which it waits, as in "cell 3:2".
         """
     def resumed(self) -> None:
         """Withdraw the report that this rank has ended a cell."""
     def aborted(self) -> str | None:
-        """The sentence of the abort that ended this engine, or None while it works."""
+        """Message of the abort that ended this engine, or None while it works."""
     def pending(self) -> list[dict[str, object]]:
-        """What waits here: {"name", "op", "seconds", "process_set", "missing"}; missing (ranks not yet here) on rank 0, else []."""
+        """Pending operations: {"name", "op", "seconds", "process_set", "missing"}; missing (ranks that have not requested it) on rank 0, else []."""
     def counters(self) -> dict[str, int]:
         """Monotonic since init: "ops", "bytes", "cycles".
 
-        "busy_ns": executing, on the host or a device; "wait_ns": meanwhile user threads, or streams of a device, stood still.
+        "busy_ns": executing, on the host or a device; "wait_ns": the part of it in which user threads, or streams, waited.
         """
     def trace(self, cursor: int) -> tuple[int, list[tuple[int, int, str, str, int, int]]]:
         """Records since cursor: (start_ns, duration_ns, phase, name, bytes, detail); and the cursor for the next call."""
     def shutdown(self) -> None:
-        """Leave. Pending operations here and on peers that need this rank end with an error. Idempotent."""
+        """Shut down. Pending operations here, and on peers that need this rank, end with an error. Idempotent."""
 
 def write_c_stack_at(signal: int, descriptor: int) -> None:
-    """At the signal, have the thread that takes it write its C stack, and "end of stack" below, without Python's lock."""
+    """Write the C stack of the thread that handles the signal, followed by "end of stack", without the GIL."""
 
 def core_table() -> int:
-    """Where the core's C table lies (native/c_api/hvd_core.h), for plugins and ctypes: an address."""
+    """Address of the core's C table (native/c_api/hvd_core.h), for plugins and ctypes."""
 
 __version__: str
 
@@ -260,7 +260,7 @@ def fast_allreduce(
     owner: Callable[[], Engine],
     /,
 ) -> tuple[Callable[..., Any], ...] | None:
-    """See FastCalls in hvd_kernel.core.handles; None: an exchange of a version that is not known."""
+    """See FastCalls in hvd_kernel.core.handles; None if the version of the exchange is unknown."""
 
 def fast_synchronize(live: dict[int, Any], handle: int, entry: tuple[Engine, Any, Any], /) -> Any:
-    """Wait for what one of fast_allreduce's functions has begun; the output. ``live`` forgets the handle."""
+    """Wait for an operation of one of fast_allreduce's functions, and return its output. Removes the handle from ``live``."""

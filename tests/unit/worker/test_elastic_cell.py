@@ -179,6 +179,6 @@ def test_steps_that_ranks_have_undone_by_themselves_are_told_once(
     first = ElasticCell(lambda: 0, lambda kind, content: published.append((kind, content)))
     for each in (cell, first):
         with each.during({}):
-            each.tell_undone(0)
-            each.tell_undone(3)
+            each.report_undone(0)
+            each.report_undone(3)
     assert published == [(UNDONE_TYPE, {"steps": 3})]
