@@ -1,4 +1,4 @@
-"""Log of a rank: two files that accept every write, their index, and excerpts for the notebook.
+"""Log of a rank: two files that accept every write, and their index.
 
 Files instead of pipes: a writer to descriptor 1 or 2, such as C code that holds the GIL or a forked child, never waits
 for a reader. Output that does not fit on the disk is kept in memory for the notebook, and recorded in the index as soon
@@ -11,14 +11,9 @@ import ctypes
 import json
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.protocol import rank_log
-
-if TYPE_CHECKING:
-    from hvd_kernel.worker.shell.control import Control
 
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE: offsets do not change
 _MAX_UNLOGGED = 1 << 20
@@ -119,11 +114,3 @@ def private_file(path: Path) -> int:
         return os.open(path, flags, 0o600)
     except OSError:  # a full disk: the rank starts anyway, and every write fails with the reason
         return os.open("/dev/full", os.O_RDWR | os.O_CLOEXEC)
-
-
-def excerpt(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return this rank's log path and an excerpt, for a notebook on another host. Only reads, so may be urgent."""
-    logs = rank_log.folder(os.environ["IPYTHONDIR"])
-    stream = content["stream"]
-    text = rank_log.excerpt(logs, control.rank, stream, content["cell"], content["lines"])
-    return {"text": text, "path": str(rank_log.path(logs, control.rank, stream))}, []

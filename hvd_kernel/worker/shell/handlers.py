@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel import tracking
 from hvd_kernel.core import session
 from hvd_kernel.processes.spares import warm
-from hvd_kernel.protocol import serialization
+from hvd_kernel.protocol import rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import definitions, digest, memory, recent_operations, replicate, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
-from hvd_kernel.worker.output import log_file
 from hvd_kernel.worker.shell import stack_report
 
 if TYPE_CHECKING:
@@ -115,6 +114,14 @@ def receive_values(content: Mapping[str, Any], buffers: list[Any]) -> dict[str, 
         return values
 
 
+def _log(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
+    """Return this rank's log path and an excerpt, for a notebook on another host. Only reads files."""
+    logs = rank_log.folder(os.environ["IPYTHONDIR"])
+    stream = content["stream"]
+    text = rank_log.excerpt(logs, control.rank, stream, content["cell"], content["lines"])
+    return {"text": text, "path": str(rank_log.path(logs, control.rank, stream))}, []
+
+
 def _latest(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Return the latest cell, and whether communication needs a reset, for a kernel that attaches. Only reads."""
     latest = control.latest
@@ -196,7 +203,7 @@ TABLE: dict[str, Handler] = {
     "track": _track,
     "timeline": _timeline,
     "recent": recent_operations.answer,
-    "log": log_file.excerpt,
+    "log": _log,
     "latest": _latest,
     "rendezvous_address": rendezvous.offer,
     "rendezvous": rendezvous.join,
