@@ -39,7 +39,7 @@ void Controller::submit(Request request, std::int64_t now_ns) {
   record_submission(request.kind);
   if (request.kind == Kind::kLeave) return role_->leave(rank);
   if (request.kind == Kind::kPark) return role_->park(std::move(request), {rank}, now_ns);
-  if (request.kind == Kind::kBlocked) return submit_blocked(std::move(request), now_ns);
+  if (request.kind == Kind::kBlocked) return submit_blocked(request, now_ns);
   if (state_.has_joined() && request.set == 0) {
     held_.push_back(std::move(request));
     return;
@@ -61,10 +61,17 @@ void Controller::submit(Request request, std::int64_t now_ns) {
   state_.put_on_agenda(std::move(response));
 }
 
-void Controller::submit_blocked(Request request, std::int64_t now_ns) {
-  const Result<Blocked> report = blocked_of(request);
-  if (!report || !is_current(report.value(), state_.table(), state_.own())) return;
-  std::ignore = role_->blocked(std::move(request), {state_.tree().rank()}, now_ns);
+void Controller::submit_blocked(const Request& request, std::int64_t now_ns) {
+  Result<Blocked> report = blocked_of(request);
+  if (!report) return;
+  RankSet joined;
+  if (state_.has_joined()) joined.add(state_.own());
+  for (auto& [set, name] : report.value().waits) {
+    if (set == 0 && state_.has_joined() && name == state_.join_name()) name = kJoinName;
+  }
+  const Entry join = join_of(*state_.sets().find(0), joined, 0);
+  if (!is_current(report.value(), state_.table(), join, state_.own())) return;
+  std::ignore = role_->blocked(request_of(report.value()), {state_.tree().rank()}, now_ns);
 }
 
 void Controller::submit_to_set(const ProcessSet& set, Request request, std::int64_t now_ns) {

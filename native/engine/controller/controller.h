@@ -68,7 +68,7 @@ class Controller {
   std::vector<int> ranks_of(int set) const;
 
  private:
-  void submit_blocked(Request request, std::int64_t now_ns);
+  void submit_blocked(const Request& request, std::int64_t now_ns);
   void submit_to_set(const ProcessSet& set, Request request, std::int64_t now_ns);
   void record_ready(const RankSet& who, const Entry& entry, std::int64_t now_ns);
 

@@ -101,6 +101,7 @@ void Coordinator::join(int rank, std::int64_t now_ns) {
     message.only = {rank};
     return issue(message);
   }
+  if (state_.joined().empty()) joined_since_ns_ = now_ns;
   state_.add_joined(rank);
   last_joined_ = rank;
   for (const Name& name : waiting_names()) {
@@ -156,8 +157,8 @@ Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std:
   if (!report) return report.status();
   if (options_.stall_warning_ns <= 0) return Status::ok();
   for (const int rank : ranks) {
-    fail_all(deadlocks_.report(rank, report.value(), std::as_const(state_).table(), state_.joined(),
-                               now_ns));
+    const Entry join = join_of(*state_.sets().find(0), state_.joined(), joined_since_ns_);
+    fail_all(deadlocks_.report(rank, report.value(), std::as_const(state_).table(), join, now_ns));
   }
   return Status::ok();
 }
@@ -165,8 +166,13 @@ Status Coordinator::blocked(Request request, const std::vector<int>& ranks, std:
 void Coordinator::fail_all(const std::vector<std::pair<const Entry*, Status>>& proven) {
   std::vector<std::pair<Name, Status>> failures;  // failing one entry may erase another
   failures.reserve(proven.size());
-  for (const auto& [entry, status] : proven)
-    failures.emplace_back(Name{entry->set->id, *entry->name}, status);
+  for (const auto& [entry, status] : proven) {
+    if (entry->kind == Kind::kJoin) {
+      fail(*entry, status, entry->requested);
+    } else {
+      failures.emplace_back(Name{entry->set->id, *entry->name}, status);
+    }
+  }
   for (const auto& [name, status] : failures) {
     const Entry* entry = state_.table().find(name.set, name.name);
     if (entry != nullptr) fail(*entry, status, entry->requested);

@@ -76,6 +76,7 @@ class Coordinator final : public Role {
   std::unique_ptr<Tuner> tuner_;  // nullptr: autotuning is off
   RankSet left_;
   int last_joined_ = -1;
+  std::int64_t joined_since_ns_ = 0;
   std::int64_t regions_ = 0;  // allocated so far
   std::int64_t step_bytes_ = 0;
   bool warned_of_capacity_ = false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/controller/mismatch.h"
+#include "engine/controller/rank_state.h"
 
 namespace hvd {
 namespace {
@@ -42,8 +43,9 @@ NamesInSets names_of(const std::vector<const Entry*>& entries) {
   return sorted(std::move(names));
 }
 
-std::vector<const Entry*> requested_by(const MessageTable& table, int number) {
+std::vector<const Entry*> requested_by(const MessageTable& table, const Entry& join, int number) {
   std::vector<const Entry*> all;
+  if (join.requested.has(number)) all.push_back(&join);
   for (const Entry* entry : table.waiting()) {
     if (entry->requested.has(number)) all.push_back(entry);
   }
@@ -112,9 +114,20 @@ Result<Blocked> blocked_of(const Request& request) {
   return blocked;
 }
 
-bool is_current(const Blocked& blocked, const MessageTable& table, int own) {
+Entry join_of(const ProcessSet& all_ranks, const RankSet& joined, std::int64_t since_ns) {
+  static const std::string kName = kJoinName;
+  Entry join;
+  join.set = &all_ranks;
+  join.name = &kName;
+  join.kind = Kind::kJoin;
+  join.requested = joined;
+  join.since_ns = since_ns;
+  return join;
+}
+
+bool is_current(const Blocked& blocked, const MessageTable& table, const Entry& join, int own) {
   if (blocked.resumed) return true;
-  const std::vector<const Entry*> requests = requested_by(table, own);
+  const std::vector<const Entry*> requests = requested_by(table, join, own);
   return sorted(blocked.waits) == names_of(requests) &&
          std::all_of(requests.begin(), requests.end(),
                      [&](const Entry* entry) { return entry->since_ns <= blocked.at_ns; });
@@ -159,10 +172,11 @@ bool Deadlocks::may_proceed(const Requests& requests, const RankSet& stuck,
 }
 
 // By rank, for the reports that are still current; drops the others.
-std::map<int, Deadlocks::Requests> Deadlocks::current_requests(const MessageTable& table) {
+std::map<int, Deadlocks::Requests> Deadlocks::current_requests(const MessageTable& table,
+                                                               const Entry& join) {
   std::map<int, Requests> all;
   for (auto report = reports_.begin(); report != reports_.end();) {
-    std::vector<const Entry*> requests = requested_by(table, report->first);
+    std::vector<const Entry*> requests = requested_by(table, join, report->first);
     if (is_current(report->second, requests)) {
       all[report->first] = std::move(requests);
       ++report;
@@ -178,7 +192,7 @@ std::map<int, Deadlocks::Requests> Deadlocks::current_requests(const MessageTabl
 // reporting rank is checked first: usually it waits for a rank that is merely late.
 std::vector<std::pair<const Entry*, Status>> Deadlocks::report(int rank, Blocked blocked,
                                                                const MessageTable& table,
-                                                               const RankSet& joined,
+                                                               const Entry& join,
                                                                std::int64_t now_ns) {
   if (blocked.resumed) {
     reports_.erase(rank);
@@ -187,8 +201,9 @@ std::vector<std::pair<const Entry*, Status>> Deadlocks::report(int rank, Blocked
   }
   reports_[rank] = {std::move(blocked), now_ns};
   reporting_.add(rank);
-  if (may_proceed(requested_by(table, rank), reporting_, joined)) return {};
-  const std::map<int, Requests> requests = current_requests(table);
+  const RankSet& joined = join.requested;
+  if (may_proceed(requested_by(table, join, rank), reporting_, joined)) return {};
+  const std::map<int, Requests> requests = current_requests(table, join);
   RankSet stuck = reporting_;
   for (bool changed = true; std::exchange(changed, false);) {
     for (const int member : stuck.numbers()) {
@@ -201,6 +216,7 @@ std::vector<std::pair<const Entry*, Status>> Deadlocks::report(int rank, Blocked
   for (const Entry* entry : table.waiting()) {
     if (entry->requested.meets(stuck)) all.push_back(entry);
   }
+  if (joined.meets(stuck)) all.push_back(&join);
   std::vector<std::pair<const Entry*, Status>> failed;
   failed.reserve(all.size());
   for (const Entry* entry : all) failed.emplace_back(entry, describe(*entry, all));

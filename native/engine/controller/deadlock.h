@@ -5,7 +5,8 @@
 // is checked twice: by the rank itself, which sends the report after its requests, and by rank 0
 // for every decision. A rank that has reached the end of a notebook's cell reports that it waits
 // for nothing. That holds until the rank reports that it works again, and only for ranks of the
-// same cell.
+// same cell. A rank that has joined also waits for the join, which is in no table: an entry of its
+// own stands for it.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +37,21 @@ struct Blocked {
 Request request_of(const Blocked& blocked);
 Result<Blocked> blocked_of(const Request& request);
 
+// The join of all ranks, which `joined` wait for; the first of them has since `since_ns`.
+Entry join_of(const ProcessSet& all_ranks, const RankSet& joined, std::int64_t since_ns);
+
 // On the reporting rank: no operation was answered or requested since the report was made.
-bool is_current(const Blocked& blocked, const MessageTable& table, int own);
+bool is_current(const Blocked& blocked, const MessageTable& table, const Entry& join, int own);
 
 // Rank 0.
 class Deadlocks {
  public:
-  // Accept the report of a rank. Return the operations of the table that can never complete, each
-  // with the error for the ranks that wait for it: all operations and places, and the remedy.
+  // Accept the report of a rank. Return the operations, of the table or the join, that can never
+  // complete, each with the error for the ranks that wait for it: all operations and places, and
+  // the remedy.
   std::vector<std::pair<const Entry*, Status>> report(int rank, Blocked blocked,
-                                                      const MessageTable& table,
-                                                      const RankSet& joined, std::int64_t now_ns);
+                                                      const MessageTable& table, const Entry& join,
+                                                      std::int64_t now_ns);
 
  private:
   struct Report {
@@ -62,7 +67,7 @@ class Deadlocks {
   std::string places_of(const Entry& entry) const;
   Status describe(const Entry& entry, const std::vector<const Entry*>& all) const;
   bool may_proceed(const Requests& requests, const RankSet& stuck, const RankSet& joined) const;
-  std::map<int, Requests> current_requests(const MessageTable& table);
+  std::map<int, Requests> current_requests(const MessageTable& table, const Entry& join);
 
   std::map<int, Report> reports_;
   RankSet reporting_;  // keys of reports_

@@ -48,6 +48,7 @@ class RankState {
   // This rank has joined, with this name for the operation.
   void join_as(std::string name) { join_name_ = std::move(name); }
   bool has_joined() const { return !join_name_.empty(); }
+  const std::string& join_name() const { return join_name_; }
 
   // The first rank that left, which may be why other ranks left; negative: none has.
   int first_left() const { return first_left_; }

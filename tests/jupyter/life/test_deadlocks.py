@@ -54,6 +54,38 @@ else:
     assert_next_cell_works(session)
 
 
+@pytest.mark.cluster(2)
+def test_c4_a_join_that_a_rank_has_ended_without_fails(session: Session) -> None:
+    cell = "import torch\nkept = f'kept {rank}'\nif rank == 0:\n    hvd.join()"
+    outcome = execute(session, cell, cell=3)
+    assert {rank: failure.ename for rank, failure in outcome.failures.items()} == {0: "Mismatch"}
+    text = outcome.failures[0].evalue
+    assert "rank 0 for JOIN join at cell 3:4; rank 1 has ended the cell. " in text
+    assert REMEDY in text
+    assert_next_cell_works(session)
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster(2)
+def test_c4_a_deadlock_in_elastic_run_is_tried_twice(session: Session) -> None:
+    cell = """import torch
+kept, tries = f'kept {rank}', []
+@hvd.elastic.run
+def train(state):
+    tries.append(state.tries)
+    if rank == 0:
+        hvd.allreduce(torch.ones(2), name='only')
+train(hvd.elastic.ObjectState(tries=0))"""
+    outcome = execute(session, cell, cell=4)
+    assert set(outcome.failures) == {0, 1}
+    names = {failure.ename for failure in outcome.failures.values()}
+    assert "Mismatch" in names <= {"Mismatch", "RankFailed"}, "a rank's own, or another rank's that was first"
+    for failure in outcome.failures.values():
+        assert "rank 0 for ALLREDUCE allreduce.only at cell 4:7" in failure.evalue
+    assert_next_cell_works(session)
+    assert execute(session, "tries").results() == dict.fromkeys(range(2), "[0, 0]")
+
+
 ARRIVES_LATER = {
     "a thread": "import threading\nthreading.Thread(target=late, daemon=True).start()",
     "a computation": "late()",

@@ -246,6 +246,83 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("deadlock: C4 a join without ranks that have ended the cell fails, in a tree as well") {
+  for (const int fanout : {2, 64}) {
+    World world(4, tree_of(fanout));
+    world.submit(0, about(Kind::kJoin, "join.of.0"));
+    world.submit(3, about(Kind::kJoin, "join.of.3"));
+    world.deliver_all();
+    report(world, 3, {{0, "join.of.3"}}, {}, 7, "cell 3:2");
+    report(world, 0, {{0, "join.of.0"}}, {}, 7, "cell 3:2");
+    check_no_error(world);
+    end_cell(world, 1, 7);  // that rank 2 computes does not help
+    for (const int rank : {0, 3}) {
+      const Response told = only_response(world, rank);
+      CHECK(told.names == std::vector<std::string>{"join.of." + std::to_string(rank)});
+      CHECK(told.status.code == Code::kMismatch);
+      CHECK(told.status.rank == 1);
+      CHECK(told.status.message.find(
+                "ranks 0, 3 for JOIN join at cell 3:2; rank 1 has ended the cell.") !=
+            std::string::npos);
+    }
+    resume(world, 1);
+    works_on(world, "a");
+    for (int rank = 0; rank < 4; ++rank) world.submit(rank, about(Kind::kJoin, "join.again"));
+    world.deliver_all();
+    for (int rank = 0; rank < 4; ++rank) CHECK(only_response(world, rank).status.is_ok());
+  }
+}
+
+TEST_CASE("deadlock: a rank that waits for a join takes part in what the others request") {
+  World world(3);
+  world.submit(0, about(Kind::kJoin, "join"));
+  world.submit(1, sum_of("a"));
+  world.deliver_all();
+  report(world, 0, {{0, "join"}}, {}, 7);
+  report(world, 1, {{0, "a"}}, {}, 7);
+  check_no_error(world);  // rank 2 computes
+  world.submit(2, sum_of("a"));
+  world.deliver_all();
+  for (const int rank : {1, 2}) CHECK(only_response(world, rank).status.is_ok());
+  CHECK(only_response(world, 0).names == std::vector<std::string>{"a"});
+  world.submit(1, about(Kind::kJoin, "join"));
+  world.submit(2, about(Kind::kJoin, "join"));
+  world.deliver_all();
+  for (int rank = 0; rank < 3; ++rank) CHECK(only_response(world, rank).status.is_ok());
+}
+
+TEST_CASE("deadlock: a join and an operation that wait for one ended rank fail together") {
+  World world(3);
+  world.submit(0, about(Kind::kJoin, "join"));
+  world.submit(1, sum_of("a"));
+  world.deliver_all();
+  report(world, 0, {{0, "join"}}, {}, 7);
+  report(world, 1, {{0, "a"}}, {}, 7);
+  end_cell(world, 2, 7);
+  for (const int rank : {0, 1}) {
+    const Response told = only_response(world, rank);
+    CHECK(told.status.code == Code::kMismatch);
+    CHECK(told.status.message.find("rank 1 for ALLREDUCE a; rank 0 for JOIN join; rank 2 has "
+                                   "ended the cell.") != std::string::npos);
+  }
+}
+
+TEST_CASE("deadlock: a report of a join does not hold for the next join") {
+  World world(2);
+  world.now = kSecond;
+  world.submit(0, about(Kind::kJoin, "join"));
+  world.deliver_all();
+  report(world, 0, {{0, "join"}}, {}, 7);
+  world.submit(1, about(Kind::kJoin, "join"));
+  world.deliver_all();
+  for (int rank = 0; rank < 2; ++rank) CHECK(only_response(world, rank).status.is_ok());
+  world.now += kSecond;
+  world.submit(0, about(Kind::kJoin, "join"));
+  world.deliver_all();
+  end_cell(world, 1, 7);
+  check_no_error(world);
+}
+
 TEST_CASE("deadlock: a rank that requests after the end of its cell has not ended") {
   World world(3);
   end_cell(world, 1, 7);
