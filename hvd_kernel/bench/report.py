@@ -9,6 +9,8 @@ from statistics import median
 from typing import Any
 from xml.sax.saxutils import escape
 
+from hvd_kernel.formatting.binary_size import binary_size
+
 OURS = "hvd_kernel"
 LIMIT = "memory copy"
 
@@ -89,7 +91,6 @@ _WIDTH, _HEIGHT = 860, 320  # the same width as the panel's pictures (widgets/pi
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 168, 36, 40
 _COLOURS = ("#4c7bd9", "#e0803a", "#2f9e78", "#c9508c", "#8a6ad4", "#a98a1d")
 _INK, _SOFT, _GRID = "#1d2129", "#6b7280", "#eceef1"
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 def picture(results: Sequence[Result], np: int) -> str:
@@ -111,7 +112,7 @@ def picture(results: Sequence[Result], np: int) -> str:
         position = y(10.0**power)
         parts.append(f'<path d="M{_LEFT} {position:.1f}H{_WIDTH - _RIGHT}" stroke="{_GRID}"/>')
         parts.append(_text(_LEFT - 8, position + 4, f"{10.0**power:g}", _SOFT, anchor="end"))
-    parts += [_text(x(nbytes), _HEIGHT - 16, size(nbytes), _SOFT, anchor="middle") for nbytes in sizes]
+    parts += [_text(x(nbytes), _HEIGHT - 16, binary_size(nbytes), _SOFT, anchor="middle") for nbytes in sizes]
     for i, name in enumerate(dict.fromkeys(result.contender for result in results)):
         rows = [result for result in results if result.contender == name and result.busbw > 0]
         points = [(x(row.nbytes), y(row.busbw / 1e9)) for row in rows]
@@ -131,12 +132,6 @@ def picture(results: Sequence[Result], np: int) -> str:
         f' style="max-width:{_WIDTH}px;height:auto"><rect width="{_WIDTH}" height="{_HEIGHT}" rx="8" fill="#fff"/>'
         f"{''.join(parts)}</svg>"
     )
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes in the largest unit below it: ``64 KiB``."""
-    scale, unit = next((scale, unit) for scale, unit in _UNITS if nbytes >= scale)
-    return f"{nbytes / scale:.4g} {unit}"
 
 
 def _text(x: float, y: float, content: str, fill: str = _INK, *, anchor: str = "start", weight: int = 400) -> str:

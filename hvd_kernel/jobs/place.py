@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.jobs.readers.hostfile import spelled
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
 from hvd_kernel.processes.resources.limits import Limits
-from hvd_kernel.processes.resources.memory import spoken
 
 HERE = "localhost"
 
@@ -105,5 +105,7 @@ def _crowded(parts: Sequence[Resources], machine: Machine) -> list[str]:
     if math.ceil(cores) > machine.cores:
         warnings.append(f"the ranks request {cores:g} cores, this machine has {machine.cores}: they take turns")
     if memory > machine.memory:
-        warnings.append(f"the ranks request {spoken(memory)} of memory, this machine has {spoken(machine.memory)}")
+        warnings.append(
+            f"the ranks request {binary_size(memory)} of memory, this machine has {binary_size(machine.memory)}"
+        )
     return warnings

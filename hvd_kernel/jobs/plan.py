@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.jobs.spec import Bounds, JobSpec
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.resources.memory import spoken
 
 _HEAD = ("rank", "where", "cpus", "memory", "gpus", "command")
 
@@ -81,7 +81,7 @@ def as_text(job_plan: JobPlan) -> str:
     for _, group in groupby(job_plan.tasks, key=lambda t: (t.where, t.cpu, t.memory_bytes, t.gpus, t.command)):
         first, *_, last = same if len(same := list(group)) > 1 else same * 2
         ranks = str(first.rank) if first.rank == last.rank else f"{first.rank}-{last.rank}"
-        memory = _bounds(first.memory_bytes, spoken)
+        memory = _bounds(first.memory_bytes, binary_size)
         gpus = "-" if first.gpus is None else str(first.gpus)
         rows.append((ranks, first.where, _bounds(first.cpu, "{:g}".format), memory, gpus, first.command or "-"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

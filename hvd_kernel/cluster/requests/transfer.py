@@ -13,15 +13,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.protocol import serialization
 from hvd_kernel.settings import lookup
 
 Answers = dict[int, tuple[Mapping[str, Any], list[Any]]]
 Ask = Callable[[Sequence[int], dict[str, Any], Sequence[Any]], Answers]
 """Asks ranks, with content and buffers."""
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1024
 
 
 def limit(*, force: bool) -> int | None:
@@ -122,19 +120,10 @@ def _packed(values: dict[str, Any]) -> list[Any]:
         raise
 
 
-def size(count: float) -> str:
-    """Write a number of bytes for people."""
-    for unit in _UNITS:
-        if count < _STEP or unit == _UNITS[-1]:
-            break
-        count /= _STEP
-    return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
-
-
 def _too_much(doing: str, sizes: Mapping[str, int], at_most: int) -> UsageError:
-    each = ", ".join(f"`{name}` {size(count)}" for name, count in sizes.items())
+    each = ", ".join(f"`{name}` {binary_size(count)}" for name, count in sizes.items())
     remedy = {"pushing": "push to one rank (--ranks 0), ", "pulling": "pull from one rank (--ranks 0), "}.get(doing, "")
     return UsageError(
-        f"{doing} {each} would move more than {size(at_most)}: {remedy}take a slice, or lift the limit by --force or "
-        "HVD_MAX_MOVE"
+        f"{doing} {each} would move more than {binary_size(at_most)}: {remedy}take a slice, or lift the limit by "
+        "--force or HVD_MAX_MOVE"
     )

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.processes.resources import cgroup
-from hvd_kernel.processes.resources.memory import Children, spoken, used
+from hvd_kernel.processes.resources.memory import Children, used
 
 LOOK_S = 0.1
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -112,7 +113,7 @@ class Confinement:
 
 def killed_for(now: int, limit: int) -> str:
     """Return the sentence for a rank that has passed its memory limit."""
-    return f"killed for memory: {spoken(now)} of its limit of {spoken(limit)}"
+    return f"killed for memory: {binary_size(now)} of its limit of {binary_size(limit)}"
 
 
 def _group(number: int, limits: Limits) -> Path | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _FIELD = re.compile(r"^(RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
-_UNITS = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 Children = Callable[[int], list[int]]
 
@@ -38,11 +37,3 @@ def _held(pid: int, proc: Path) -> tuple[int, int]:
     except OSError:  # it has ended
         return 0, 0
     return int(found.get("RssAnon", 0)) * 1024, int(found.get("RssShmem", 0)) * 1024
-
-
-def spoken(number: float) -> str:
-    """Return bytes as people say them: ``spoken(1.02 * 2**30) == "1.02 GiB"``."""
-    for factor, unit in _UNITS:
-        if number >= factor:
-            return f"{number / factor:.2f}".rstrip("0").rstrip(".") + f" {unit}"
-    return f"{number:.0f} B"

@@ -268,7 +268,7 @@ def test_size_guard_refuses_before_a_transfer_with_remedy(kernel: Kernel) -> Non
     )  # 4 MiB, 16 on four ranks
     refused = kernel.run("%hvdpush big", allow_error=True)
     assert refused.error == (
-        "UsageError: pushing `big` 16.0 MiB would move more than 10.0 MiB: push to one rank (--ranks 0), take a slice, "
+        "UsageError: pushing `big` 16 MiB would move more than 10 MiB: push to one rank (--ranks 0), take a slice, "
         "or lift the limit by --force or HVD_MAX_MOVE"
     )
     assert kernel.run("%%hvdrun\n'big' in globals()").shown == ["[0-3] False"]
@@ -278,7 +278,7 @@ def test_size_guard_refuses_before_a_transfer_with_remedy(kernel: Kernel) -> Non
     kernel.run("del big")
     refused = kernel.run("%hvdpull big x", allow_error=True)
     assert refused.error == (
-        "UsageError: pulling `big` 16.0 MiB, `x` 0 B would move more than 10.0 MiB: pull from one rank (--ranks 0), "
+        "UsageError: pulling `big` 16 MiB, `x` 0 B would move more than 10 MiB: pull from one rank (--ranks 0), "
         "take a slice, or lift the limit by --force or HVD_MAX_MOVE"
     )
     assert kernel.run("'big' in globals()").shown == ["False"]
@@ -287,7 +287,7 @@ def test_size_guard_refuses_before_a_transfer_with_remedy(kernel: Kernel) -> Non
     kernel.run("%%hvdrun --pull big --force\n1")
     assert kernel.run("[*big.keys()], big[2].nbytes").shown == ["([0, 1, 2, 3], 4194304)"]
     refused = kernel.run("%%hvdrun -o res\nbig", allow_error=True)
-    assert "pulling `the last expression` 16.0 MiB would move more than 10.0 MiB" in refused.error
+    assert "pulling `the last expression` 16 MiB would move more than 10 MiB" in refused.error
     kernel.run("%%hvdrun -o res --force\nbig")
     assert kernel.run("[res[r].nbytes for r in range(4)]").shown == ["[4194304, 4194304, 4194304, 4194304]"]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hvdtest.hvdrun import lines_of
 
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.processes.resources import cgroup
 from hvd_kernel.processes.resources.limits import Confinement, Limits, cores_of, killed_for, threads
-from hvd_kernel.processes.resources.memory import spoken, used
+from hvd_kernel.processes.resources.memory import used
 
 GIB = 2**30
 TREE = {1: [2, 3], 2: [4], 3: [], 4: []}
@@ -49,7 +50,7 @@ def test_memory_is_private_pages_of_all_and_shared_ones_once(tmp_path: Path) -> 
 
 
 def test_bytes_are_said_as_people_say_them() -> None:
-    told = [spoken(number) for number in (0, 512, 2**20, 1.02 * GIB, 256 * GIB, 3 * 2**40)]
+    told = [binary_size(number) for number in (0, 512, 2**20, 1.02 * GIB, 256 * GIB, 3 * 2**40)]
     assert told == ["0 B", "512 B", "1 MiB", "1.02 GiB", "256 GiB", "3 TiB"]
     assert killed_for(int(1.02 * GIB), GIB) == "killed for memory: 1.02 GiB of its limit of 1 GiB"
 

@@ -11,7 +11,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from hvd_kernel.bench.report import LIMIT, Result, picture, size
+from hvd_kernel.bench.report import LIMIT, Result, picture
+from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
 from hvd_kernel.magics.commands import inspection
 from hvd_kernel.processes.resources import bandwidth
@@ -104,7 +105,7 @@ def test_the_picture_has_a_line_for_each_contender_and_no_script() -> None:
     texts = [element.text for element in root.findall(".//svg:text", space)]
     assert {"<b>", "4 KiB", "1 MiB", "0.01", "10"} <= {*texts}
     assert not root.findall(".//svg:script", space)
-    assert [size(n) for n in (1, 4096, 3 << 19, 5 << 30)] == ["1 B", "4 KiB", "1.5 MiB", "5 GiB"]
+    assert [binary_size(n) for n in (1, 4096, 3 << 19, 5 << 30)] == ["1 B", "4 KiB", "1.5 MiB", "5 GiB"]
 
 
 def test_one_rank_alone_and_one_size_have_a_picture() -> None:
