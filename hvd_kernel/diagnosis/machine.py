@@ -104,7 +104,7 @@ def _extension() -> CheckResult:
 
 def _frameworks() -> CheckResult:
     """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
-    there = [each for each in installed.every() if each.version and each.title != "NumPy"]
+    there = [each for each in installed.all_states() if each.version and each.title != "NumPy"]
     found = "; ".join(f"{each.title} {each.version} ({each.summary})" for each in there)
     good = any(each.works for each in there)
     return CheckResult("frameworks", good, found or "none: hvd is for NumPy's arrays", install_command("torch"))
@@ -116,7 +116,7 @@ def _gpus() -> CheckResult:
         return CheckResult(
             "GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell"
         )
-    if (torch := installed.one("torch").version).endswith("+cpu"):
+    if (torch := installed.by_package("torch").version).endswith("+cpu"):
         fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
         return CheckResult("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
     staged = "torch stages their tensors through host memory"

@@ -1,1 +1,1 @@
-"""Framework adapters: one class per framework, through which the rest of the package uses torch and the others."""
+"""Framework adapters: one class per framework, through which the rest of the package uses it."""

@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
-class Way:
+class Feature:
     """A feature of a framework, which some installations lack."""
 
     title: str
@@ -32,7 +32,7 @@ class Framework:
     distributions: tuple[str, ...]
     floor: str = "0"
     plugin: str = ""  # a compiled library of this package that it needs in addition to the core
-    ways: tuple[Way, ...] = ()  # features
+    features: tuple[Feature, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Installed:
     version: str  # "": it is not installed
     works: bool
     summary: str  # the features that work and those that do not, or why the framework does not work
-    ways: tuple[tuple[str, str], ...] = ()  # features, with the reason if they do not work, or ""
+    features: tuple[tuple[str, str], ...] = ()  # titles, with the reason if they do not work, or ""
 
 
 _BACKENDS = (("TensorFlow", "tensorflow"), ("torch", "torch"), ("JAX", "jax"))  # of Keras 3; of Keras 2 the first
@@ -56,8 +56,8 @@ FRAMEWORKS = (
         "2.13",
         "libhvd_tf.so",
         (
-            Way("eager, tf.function and sessions"),
-            Way(
+            Feature("eager, tf.function and sessions"),
+            Feature(
                 "tensors of a GPU by way of the host",
                 without=("tensorflow-cpu",),
                 remedy="pip install 'tensorflow[and-cuda]'",
@@ -69,9 +69,9 @@ FRAMEWORKS = (
         "torch",
         ("torch",),
         "2.4",
-        ways=(
-            Way("tensors of the CPU"),
-            Way("tensors of GPUs", without=("+cpu",), remedy="pip install --force-reinstall torch"),
+        features=(
+            Feature("tensors of the CPU"),
+            Feature("tensors of GPUs", without=("+cpu",), remedy="pip install --force-reinstall torch"),
         ),
     ),
     Framework(
@@ -81,36 +81,36 @@ FRAMEWORKS = (
         "1.9.1",
         "libhvd_mxnet.so",
         (
-            Way("in MXNet's engine"),
-            Way("arrays of a GPU by way of the host", without=("mxnet",), remedy="pip install mxnet-cu112"),
+            Feature("in MXNet's engine"),
+            Feature("arrays of a GPU by way of the host", without=("mxnet",), remedy="pip install mxnet-cu112"),
         ),
     ),
-    Framework("NumPy", "numpy", ("numpy",), "1.24", ways=(Way("arrays, and what NumPy reads as one"),)),
+    Framework("NumPy", "numpy", ("numpy",), "1.24", features=(Feature("arrays, and what NumPy reads as one"),)),
     Framework(
         "JAX",
         "jax",
         ("jax",),
         "0.4.38",
         "libhvd_jax.so",
-        (Way("in jit and outside of it"),),
+        (Feature("in jit and outside of it"),),
     ),
     Framework(
         "Keras",
         "keras",
         ("keras",),
         "2.13",
-        ways=tuple(Way(f"on {title}", package) for title, package in _BACKENDS),
+        features=tuple(Feature(f"on {title}", package) for title, package in _BACKENDS),
     ),
 )
 """The three frameworks of Horovod, then others."""
 
 
-def every() -> list[Installed]:
+def all_states() -> list[Installed]:
     """Return the state of each of ``FRAMEWORKS``."""
-    return [look(framework) for framework in FRAMEWORKS]
+    return [state_of(framework) for framework in FRAMEWORKS]
 
 
-def one(package: str) -> Installed:
+def by_package(package: str) -> Installed:
     """Return the state of the framework with a package name.
 
     Raises
@@ -118,25 +118,27 @@ def one(package: str) -> Installed:
     StopIteration
         The package is not in ``FRAMEWORKS``.
     """
-    return look(next(framework for framework in FRAMEWORKS if framework.package == package))
+    return state_of(next(framework for framework in FRAMEWORKS if framework.package == package))
 
 
-def look(framework: Framework) -> Installed:
+def state_of(framework: Framework) -> Installed:
     """Return the state of a framework, from its distribution's metadata and the files of this package.
 
-    Example: ``look(FRAMEWORKS[1]).ways`` is ``(("tensors of the CPU", ""), ("tensors of GPUs", "not in 2.13.0+cpu: pip
-    install --force-reinstall torch"))``.
+    Example: ``state_of(FRAMEWORKS[1]).features`` is ``(("tensors of the CPU", ""), ("tensors of GPUs", "not in
+    2.13.0+cpu: pip install --force-reinstall torch"))``.
     """
     distribution, installed = next(_versions(framework), ("", ""))
     if not installed:
         return Installed(framework.title, "", works=False, summary="not installed")
     reason = _unusable(framework, installed)
-    ways = tuple((way.title, reason or _lacks(way, distribution, installed)) for way in framework.ways)
-    working = [title for title, lacks in ways if not lacks]
-    if framework.ways and not working:
-        reason = reason or "; ".join(f"{title}: {lacks}" for title, lacks in ways)
-    lacking = [f"not {title} ({lacks})" for title, lacks in ways if lacks]
-    return Installed(framework.title, installed, not reason, reason or "; ".join(working + lacking), ways)
+    features = tuple(
+        (feature.title, reason or _lacks(feature, distribution, installed)) for feature in framework.features
+    )
+    working = [title for title, lacks in features if not lacks]
+    if framework.features and not working:
+        reason = reason or "; ".join(f"{title}: {lacks}" for title, lacks in features)
+    lacking = [f"not {title} ({lacks})" for title, lacks in features if lacks]
+    return Installed(framework.title, installed, not reason, reason or "; ".join(working + lacking), features)
 
 
 def _versions(framework: Framework) -> Iterator[tuple[str, str]]:
@@ -147,13 +149,14 @@ def _versions(framework: Framework) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _lacks(way: Way, distribution: str, installed: str) -> str:
+def _lacks(feature: Feature, distribution: str, installed: str) -> str:
     """Return why a feature does not work with an installed version, or an empty string."""
-    if way.needs:
-        other = one(way.needs)
-        return "" if other.version else f"{other.title} is not installed: pip install {way.needs}"
+    if feature.needs:
+        other = by_package(feature.needs)
+        return "" if other.version else f"{other.title} is not installed: pip install {feature.needs}"
     names = (distribution, f"+{installed.rpartition('+')[2]}")
-    return f"not in {distribution} {installed}: {way.remedy}" if any(name in way.without for name in names) else ""
+    is_missing = any(name in feature.without for name in names)
+    return f"not in {distribution} {installed}: {feature.remedy}" if is_missing else ""
 
 
 def _unusable(framework: Framework, installed: str) -> str:

@@ -1,7 +1,7 @@
 """The registry of framework adapters, which are imported only when their framework is in use.
 
 A rank that trains with TensorFlow never imports torch. Only the thread that runs the user's code imports adapters, with
-``settle``: with imports in two threads, these could wait for each other's import locks.
+``import_adapters``: with imports in two threads, these could wait for each other's import locks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def adapter(package: str) -> FrameworkAdapter:
     return instance
 
 
-def settle() -> None:
+def import_adapters() -> None:
     """Import the adapters of the frameworks that have been imported since the last call."""
     for package, name in _MODULES.items():
         if (

@@ -1,7 +1,7 @@
 """Hook on the steps of all torch optimizers: torch/training/step_digests.py, loaded at the first step, counts them.
 
-So a cell that trains with a plain optimizer, and never mentions ``hvd``, is watched by the guard against training apart
-from its first step on, and a rank that only imports torch loads nothing for it.
+With it the guard against training apart watches a cell that trains with a plain optimizer and never mentions ``hvd``,
+and a rank that only imports torch loads nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOG = logging.getLogger("hvd_kernel")
 
 @cache
 def attach(torch: ModuleType) -> None:
-    """Have steps counted from now on; once per process. torch iterates over its hooks, so the hook stays."""
+    """Register the hook, once per process. torch iterates over its hooks, so the hook is never removed."""
     hooks = importlib.import_module(f"{torch.__name__}.optim.optimizer")
     hooks.register_optimizer_step_post_hook(_on_step)
 

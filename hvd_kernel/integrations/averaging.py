@@ -1,9 +1,8 @@
-"""Gradients of a library's optimizers, averaged as soon as a backward pass is over: before the library looks at them.
+"""Gradients of a library's optimizers, averaged as soon as a backward pass is over: before the library reads them.
 
 Terms.
-  made      a DistributedOptimizer
-  held back gradients of a backward pass whose sum is not asked for yet: batches are accumulated
-  reduced   optimizers whose gradients are the ranks' average since their last step
+  held back gradients of a backward pass that are not reduced yet, because the library accumulates batches
+  reduced   optimizers whose gradients are the average of all ranks since their last step
 """
 
 from __future__ import annotations
@@ -17,27 +16,26 @@ import torch
 
 import hvd_kernel.torch as hvd
 
-_NEVER = sys.maxsize  # backward passes per step: no gradient travels by itself
-Found = Callable[[], Iterable[Any]]
+_NEVER = sys.maxsize  # backward passes per step: no gradient is reduced automatically
 
 
 def share(model: torch.nn.Module) -> None:
-    """Give every rank rank 0's parameters and buffers."""
+    """Broadcast the parameters and buffers of a model from rank 0."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     hvd.broadcast_parameters({name: tensor.detach() for name, tensor in tensors.items()}, root_rank=0)
 
 
-def share_state(made: Any) -> None:
-    """Give every rank rank 0's state of an optimizer, where it can be sent.
+def share_state(optimizer: Any) -> None:
+    """Broadcast the state of a DistributedOptimizer from rank 0, except for LBFGS.
 
-    That of LBFGS cannot; it is new, or of a checkpoint that every rank has read.
+    The state of LBFGS cannot be sent; it is new, or every rank has read it from the same checkpoint.
     """
-    if not isinstance(made, torch.optim.LBFGS):
-        hvd.broadcast_optimizer_state(made, root_rank=0)
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 
 def distributed(plain: torch.optim.Optimizer, model: torch.nn.Module, label: str, options: dict[str, Any]) -> Any:
-    """Return the optimizer, made distributed; parameters that are not the model's get names from the label."""
+    """Wrap an optimizer as a DistributedOptimizer; name parameters that the model lacks after the label."""
     names = {param: name for name, param in model.named_parameters()}
     params = [param for group in plain.param_groups for param in group["params"]]
     named = [(names.get(param, f"{label}.{i}"), param) for i, param in enumerate(params)]
@@ -45,16 +43,16 @@ def distributed(plain: torch.optim.Optimizer, model: torch.nn.Module, label: str
 
 
 class Averaging:
-    """Which optimizers' gradients are averaged already. ``found`` gives the optimizers there are."""
+    """Averages the gradients of the DistributedOptimizers that ``optimizers`` returns, once per step."""
 
-    def __init__(self, found: Found) -> None:
-        self._found = found
+    def __init__(self, optimizers: Callable[[], Iterable[Any]]) -> None:
+        self._optimizers = optimizers
         self._reduced: set[Any] = set()
         self._held_back = False
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Sum gradients on this rank alone: batches are accumulated, and their sum travels once."""
+        """Accumulate gradients on this rank; their sum is reduced once, afterwards."""
         self._hold_back(passes=_NEVER)
         try:
             yield
@@ -63,30 +61,30 @@ class Averaging:
 
     def _hold_back(self, passes: int) -> None:
         self._held_back = passes == _NEVER
-        for made in self._found():
-            made.set_backward_passes_per_step(passes)
+        for optimizer in self._optimizers():
+            optimizer.set_backward_passes_per_step(passes)
 
     def after_backward(self) -> None:
-        """Average what the backward pass has computed."""
+        """Average the gradients that the backward pass has computed."""
         if not self._held_back:
-            for made in self._found():
-                if made.has_gradients:
-                    self._reduce(made)
+            for optimizer in self._optimizers():
+                if optimizer.has_gradients:
+                    self._reduce(optimizer)
 
-    def before_step(self, made: Any) -> None:
-        """Average now, where no backward pass of this rank has reached the optimizer: the other ranks wait for it."""
-        if made not in self._reduced:
-            self._reduce(made)
-        self._reduced.discard(made)
+    def before_step(self, optimizer: Any) -> None:
+        """Average now if no backward pass of this rank reached the optimizer: the other ranks wait for this rank."""
+        if optimizer not in self._reduced:
+            self._reduce(optimizer)
+        self._reduced.discard(optimizer)
 
-    def _reduce(self, made: Any) -> None:
-        made.synchronize()
-        self._reduced.add(made)
+    def _reduce(self, optimizer: Any) -> None:
+        optimizer.synchronize()
+        self._reduced.add(optimizer)
 
     @staticmethod
-    def stepping(made: Any) -> AbstractContextManager[None]:
-        """Have ``step`` take gradients as they are; Adasum's step is what travels, and cannot be kept from it."""
-        if made.op == hvd.Adasum and hvd.size() > 1:
+    def stepping(optimizer: Any) -> AbstractContextManager[None]:
+        """Return a context in which ``step`` does not reduce again; with Adasum it does, as it reduces the step."""
+        if optimizer.op == hvd.Adasum and hvd.size() > 1:
             return nullcontext()
-        skipping: AbstractContextManager[None] = made.skip_synchronize()
+        skipping: AbstractContextManager[None] = optimizer.skip_synchronize()
         return skipping

@@ -1,4 +1,4 @@
-"""Lightning's strategy for those who import ``pytorch_lightning``: its classes are not those of ``lightning``."""
+"""Lightning's strategy for programs that import ``pytorch_lightning``, whose classes are not those of ``lightning``."""
 
 from __future__ import annotations
 

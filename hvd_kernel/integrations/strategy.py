@@ -1,8 +1,7 @@
 """Strategy of a Lightning Trainer: training on ranks that exist already; for either of Lightning's packages.
 
-Terms.
-  plain  the optimizer that a LightningModule configures
-  made   the DistributedOptimizer in its place
+Term.
+  plain  the optimizer that a LightningModule configures; a DistributedOptimizer replaces it
 """
 # ruff: noqa: D102 - Lightning's interface, documented there
 
@@ -29,7 +28,7 @@ _OPS = {
     "max": hvd.Max,
     "product": hvd.Product,
 }
-if TYPE_CHECKING:  # the base class is that of the library which is asked for: see strategy_of
+if TYPE_CHECKING:  # the base class belongs to the requested package: see strategy_of
     from typing import Any as _Unknown
 else:
     _Unknown = object
@@ -42,7 +41,7 @@ class RankEnvironment(_Unknown):  # type: ignore[misc]
 
     @property
     def main_address(self) -> str:
-        """Refuse: it is asked for by strategies that use torch.distributed."""
+        """Raise an error: only strategies that use torch.distributed read this."""
         raise RuntimeError("There is no torch.distributed among these ranks: use Trainer(strategy=HorovodStrategy()).")
 
     main_port = main_address
@@ -64,21 +63,21 @@ class RankEnvironment(_Unknown):  # type: ignore[misc]
         return int(hvd.cross_rank())
 
     def set_world_size(self, size: int) -> None:
-        """Keep ours: Lightning counts devices."""
+        """Ignore the size that Lightning computes from its devices."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Keep ours."""
+        """Ignore the rank that Lightning computes."""
 
 
 class Strategy(_Unknown):  # type: ignore[misc]
-    """Every rank has the whole model and its part of each batch; gradients are averaged.
+    """Data parallel training: every rank has the whole model and its part of each batch; gradients are averaged.
 
     Parameters
     ----------
     accelerator, checkpoint_io, precision_plugin
         As of Lightning's own strategies.
     optimizer_options
-        What else ``hvd.DistributedOptimizer`` takes: compression, op, groups, gradients_in_buckets ...
+        Further options of ``hvd.DistributedOptimizer``: compression, op, groups, gradients_in_buckets ...
     """
 
     strategy_name = "horovod"
@@ -101,11 +100,11 @@ class Strategy(_Unknown):  # type: ignore[misc]
         self._options = optimizer_options
         self._averaging = Averaging(lambda: self.optimizers)
 
-    # Who we are.
+    # Ranks and devices.
 
     @property
     def root_device(self) -> torch.device:
-        """Each rank has the next of the devices that ``Trainer(devices=...)`` names; its own GPU where that is one."""
+        """The device at the local rank in ``Trainer(devices=...)``; without one, the GPU of that number or the first."""
         devices: list[torch.device] = self.parallel_devices or [torch.device("cpu")]
         if self.local_rank < len(devices):
             return devices[self.local_rank]
@@ -118,9 +117,9 @@ class Strategy(_Unknown):  # type: ignore[misc]
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def set_world_ranks(self) -> None:
-        """Have Lightning's ``rank_zero_only`` know rank 0."""
-        for each in self._rank_zero:
-            each.rank = self.global_rank
+        """Set the rank that Lightning's ``rank_zero_only`` compares with 0."""
+        for rank_zero_only in self._rank_zero:
+            rank_zero_only.rank = self.global_rank
 
     # The model and its optimizers.
 
@@ -128,7 +127,7 @@ class Strategy(_Unknown):  # type: ignore[misc]
         self.model.to(self.root_device)
 
     def setup(self, trainer: Any) -> None:
-        """Give all ranks rank 0's model and optimizers that average."""
+        """Broadcast rank 0's model, and make the optimizers distributed."""
         if trainer.state.fn == FITTING and self._layer_sync is not None:
             self.model = hvd.convert_sync_batchnorm(self.model)
         super().setup(trainer)
@@ -139,7 +138,7 @@ class Strategy(_Unknown):  # type: ignore[misc]
         return model
 
     def setup_optimizers(self, trainer: Any) -> None:
-        """Make the optimizers distributed that the LightningModule configures."""
+        """Wrap the optimizers that the LightningModule configures as DistributedOptimizers."""
         super().setup_optimizers(trainer)
         self.optimizers = [
             distributed(plain, self.lightning_module, f"optimizer.{number}", self._options)
@@ -147,18 +146,18 @@ class Strategy(_Unknown):  # type: ignore[misc]
         ]
 
     def on_train_start(self) -> None:
-        """Give all ranks rank 0's state of the optimizers, be it new or a checkpoint's."""
-        for made in self.optimizers:
-            share_state(made)
+        """Broadcast rank 0's state of the optimizers, whether it is new or comes from a checkpoint."""
+        for optimizer in self.optimizers:
+            share_state(optimizer)
 
     # A step.
 
     def block_backward_sync(self) -> AbstractContextManager[None]:
-        """Sum gradients on this rank alone: batches are accumulated, and their sum travels once."""
+        """Accumulate gradients on this rank; their sum is reduced once, afterwards."""
         return self._averaging.held_back()
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute gradients and average them: hooks and clipping see what the optimizer will."""
+        """Compute gradients and average them, so that hooks and clipping see the gradients of the step."""
         module, precision = self.lightning_module, self.precision_plugin
         closure_loss = precision.pre_backward(closure_loss, module)
         precision.backward(closure_loss, module, optimizer, *args, **kwargs)
@@ -167,12 +166,12 @@ class Strategy(_Unknown):  # type: ignore[misc]
         return result
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Take a step with averaged gradients; without any on this rank (no backward pass), with the others'."""
+        """Apply averaged gradients; a rank without a backward pass contributes zeros."""
 
         def averaged() -> Any:
             loss = closure()
             self._averaging.before_step(optimizer)
-            if isinstance(optimizer, torch.optim.LBFGS):  # the loss decides on its next move: for all alike
+            if isinstance(optimizer, torch.optim.LBFGS):  # the loss decides on its next move: the same on all ranks
                 return self.reduce(loss)
             return loss
 
@@ -182,7 +181,7 @@ class Strategy(_Unknown):  # type: ignore[misc]
     # Collectives.
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Return the reduction over all ranks; whole numbers have a mean with a fraction. No tensor: as it is."""
+        """Return the reduction over all ranks, of integers as floats for a mean; return other values unchanged."""
         if not isinstance(tensor, Tensor):
             return tensor
         op = _op(reduce_op)
@@ -198,17 +197,17 @@ class Strategy(_Unknown):  # type: ignore[misc]
         return hvd.broadcast_object(obj, root_rank=src)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Return the ranks' tensors, which have one shape, as rows of one."""
+        """Return the tensors of all ranks, which have the same shape, stacked as rows."""
         with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
             return hvd.allgather(tensor.unsqueeze(0), process_set=_members(group))
 
 
-def _op(name: Any) -> int:
-    """Return the operation that Lightning names, by a word or by torch.distributed's ReduceOp."""
-    word = name if isinstance(name, str) else str(name).rsplit(".", maxsplit=1)[-1]
-    if word.lower() not in _OPS:
-        raise ValueError(f"reduce_op={name!r} is not available: use one of {', '.join(_OPS)}.")
-    return _OPS[word.lower()]
+def _op(reduce_op: Any) -> int:
+    """Return the operation of a name of Lightning's, or of a ReduceOp of torch.distributed."""
+    name = reduce_op if isinstance(reduce_op, str) else str(reduce_op).rsplit(".", maxsplit=1)[-1]
+    if name.lower() not in _OPS:
+        raise ValueError(f"reduce_op={reduce_op!r} is not available: use one of {', '.join(_OPS)}.")
+    return _OPS[name.lower()]
 
 
 def _members(group: Any) -> hvd.ProcessSet:
@@ -220,7 +219,7 @@ def _members(group: Any) -> hvd.ProcessSet:
 
 
 def _gathered(tensor: Tensor, group: Any = None) -> list[Tensor]:
-    """Return every rank's tensor, whose shapes may differ: what torchmetrics calls dist_sync_fn."""
+    """Return the tensors of all ranks, whose shapes may differ; the ``dist_sync_fn`` of torchmetrics."""
     members = _members(group)
     flat = hvd.allgather(tensor.detach().reshape(-1), process_set=members)
     shapes = hvd.allgather_object(tuple(tensor.shape), process_set=members)
@@ -229,13 +228,13 @@ def _gathered(tensor: Tensor, group: Any = None) -> list[Tensor]:
 
 
 def _share_metrics(module: torch.nn.Module) -> None:
-    """Have the module's torchmetrics gather over these ranks, unless they have a way of their own."""
+    """Set the module's torchmetrics to gather over these ranks, unless they have a ``dist_sync_fn`` already."""
     torchmetrics = sys.modules.get("torchmetrics")
     if torchmetrics is None:
         return
-    for each in module.modules():
-        if isinstance(each, torchmetrics.Metric) and each.dist_sync_fn is None:
-            each.dist_sync_fn, each.distributed_available_fn = _gathered, _several_ranks
+    for metric in module.modules():
+        if isinstance(metric, torchmetrics.Metric) and metric.dist_sync_fn is None:
+            metric.dist_sync_fn, metric.distributed_available_fn = _gathered, _several_ranks
 
 
 def _several_ranks() -> bool:
@@ -243,14 +242,17 @@ def _several_ranks() -> bool:
 
 
 def strategy_of(package: str, fabric: str, module: str) -> type[Any]:
-    """Return the strategy for one of Lightning's packages, registered there as "horovod", for a module to have."""
+    """Create the strategy class for one of Lightning's packages, and register it there as "horovod".
+
+    ``module`` is the name of the module that exports the class.
+    """
     extra = "lightning"
     strategies = needed(f"{package}.strategies", extra)
     plugins = needed(f"{fabric}.plugins", extra)
-    zero = [needed(f"{each}.utilities.rank_zero", extra).rank_zero_only for each in (package, fabric)]
+    zero = [needed(f"{name}.utilities.rank_zero", extra).rank_zero_only for name in (package, fabric)]
     environment = type("HorovodEnvironment", (RankEnvironment, plugins.ClusterEnvironment), {})
     names = {"_environment": environment, "_rank_zero": zero, "__doc__": Strategy.__doc__, "__module__": module}
-    made = type("HorovodStrategy", (Strategy, strategies.ParallelStrategy), names)
+    strategy = type("HorovodStrategy", (Strategy, strategies.ParallelStrategy), names)
     about = "hvd_kernel: the ranks of hvdrun, a cell, mpirun or srun"
-    strategies.StrategyRegistry.register(Strategy.strategy_name, made, description=about, override=True)
-    return made
+    strategies.StrategyRegistry.register(Strategy.strategy_name, strategy, description=about, override=True)
+    return strategy

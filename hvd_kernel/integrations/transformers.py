@@ -1,8 +1,8 @@
 """Hugging Face's Trainer on our ranks: ``HorovodTrainer``, or ``HorovodMixin`` before another Trainer class.
 
-Accelerate, on which the Trainer stands, gets the number of ranks and its own number among them, so that it gives each
-rank its batches, and that it is not distributed by its own means: what travels goes through an accelerator of ours.
-Accelerate keeps this in variables of the process; they have our values only while a method of our Trainer runs.
+The Trainer uses accelerate. It receives the size and this rank, so that each rank gets its own batches, but is
+configured as not distributed: collectives go through ``HorovodAccelerator``. Accelerate keeps this state in variables
+of the process; they have our values only while a method of our Trainer runs.
 
 Terms.
   filler  rows that accelerate adds to the last batches, so that all ranks have as many batches of the same size
@@ -31,16 +31,16 @@ from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E4
 import hvd_kernel.torch as hvd  # noqa: E402
 from hvd_kernel.integrations.averaging import Averaging, distributed, share, share_state  # noqa: E402
 
-if TYPE_CHECKING:  # the base class is the Trainer that the mixin stands before
+if TYPE_CHECKING:  # the next class in the MRO is the Trainer's
     from typing import Any as _Unknown
 else:
     _Unknown = object
 
 
 class ProcessState:
-    """What accelerate keeps for the whole process, of one Trainer: its classes have these values within ``current()``.
+    """One Trainer's values of the state that accelerate keeps per process; they are in effect within ``current()``.
 
-    Objects that accelerate makes meanwhile keep them afterwards: an instance of its classes is their dict.
+    Objects that accelerate creates meanwhile keep these values: the ``__dict__`` of an instance is the shared dict.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ProcessState:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Let accelerate work with these values; then it has those from before again, also after an error."""
+        """Put these values into effect; restore the previous ones afterwards, also after an error."""
         before = {kind: kind._shared_state for kind in self._values}  # noqa: SLF001 - accelerate has no public way
         self._use(self._values)
         try:
@@ -62,7 +62,7 @@ class ProcessState:
             kind._shared_state = state  # noqa: SLF001
 
     def set_rank(self, args: Any) -> None:
-        """Set in TrainingArguments, and in accelerate's state, which rank of how many this is."""
+        """Set rank, size and device in TrainingArguments and in accelerate's state."""
         hvd.init()
         cpu = bool(args.use_cpu) or not torch.cuda.is_available()
         device = torch.device("cpu") if cpu else torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
@@ -88,7 +88,7 @@ class ProcessState:
 class HorovodAcceleratorState(AcceleratorState):  # type: ignore[misc]
     """State of an accelerator that knows its rank also outside of ``ProcessState.current``.
 
-    AcceleratorState's own properties read the process's PartialState, which others may have then.
+    Properties of AcceleratorState read the process's PartialState, which may belong to another Trainer then.
     """
 
     use_distributed = PartialState.use_distributed
@@ -102,19 +102,19 @@ class HorovodAcceleratorState(AcceleratorState):  # type: ignore[misc]
 
 
 @contextmanager
-def first(mine: bool) -> Iterator[None]:
-    """Let the ranks for which ``mine`` is true do something before the others."""
-    if not mine:
+def first(is_first: bool) -> Iterator[None]:
+    """Run a block on the ranks with ``is_first`` before it runs on all other ranks."""
+    if not is_first:
         hvd.barrier()
     try:
         yield
     finally:
-        if mine:
+        if is_first:
             hvd.barrier()
 
 
 class HorovodTrainingArguments(TrainingArguments):  # type: ignore[misc]
-    """TrainingArguments that know the ranks before there is a Trainer; under mpirun and torchrun no others do."""
+    """TrainingArguments that know rank and size before a Trainer exists; needed under mpirun and torchrun."""
 
     def __post_init__(self) -> None:
         state = ProcessState()
@@ -127,7 +127,7 @@ class HorovodTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
 
 class HorovodAccelerator(Accelerator):  # type: ignore[misc]
-    """Accelerate's Accelerator, whose collectives are ours. A Trainer's own becomes one: see ``HorovodMixin``."""
+    """Accelerator with Horovod's collectives. ``HorovodMixin`` changes a Trainer's accelerator into this class."""
 
     averaging: Averaging
     process_state: ProcessState
@@ -152,19 +152,19 @@ class HorovodAccelerator(Accelerator):  # type: ignore[misc]
         return self.averaging.held_back()
 
     def gather(self, tensor: Any) -> Any:
-        """Return the rows of all ranks; a number becomes a row."""
+        """Return the rows of all ranks; a scalar becomes a row."""
         return recursively_apply(_rows, tensor, error_on_other_type=True) if hvd.size() > 1 else tensor
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Return the rows, or the objects, of all ranks without those that only fill up the last batch."""
-        if hvd.size() == 1 or not (use_gather_object or _has_others(input_data)):
+        """Return the rows, or the objects, of all ranks without the filler of the last batch."""
+        if hvd.size() == 1 or not (use_gather_object or _has_objects(input_data)):
             return super().gather_for_metrics(input_data)
-        every = [each for part in hvd.allgather_object(input_data) for each in part]
+        objects = [element for part in hvd.allgather_object(input_data) for element in part]
         state = self.gradient_state
-        return every[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else every
+        return objects[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else objects
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Make tensors as long as the longest rank's in one dimension."""
+        """Pad tensors in one dimension to the length of the longest rank's."""
         fill = partial(_padded, dim=dim, value=pad_index, first=pad_first)
         return recursively_apply(fill, tensor, error_on_other_type=True)
 
@@ -172,7 +172,7 @@ class HorovodAccelerator(Accelerator):  # type: ignore[misc]
         ops = {"sum": hvd.Sum, "mean": hvd.Average}
         if reduction not in ops:
             raise ValueError(f"reduction={reduction!r} is not available: use sum or mean.")
-        return recursively_apply(lambda one: hvd.allreduce(one, op=ops[reduction]) * scale, tensor)
+        return recursively_apply(lambda leaf: hvd.allreduce(leaf, op=ops[reduction]) * scale, tensor)
 
     def wait_for_everyone(self) -> None:
         hvd.barrier()
@@ -198,7 +198,7 @@ class _Averaged(AcceleratedOptimizer):  # type: ignore[misc]
 
 
 class HorovodCallback(TrainerCallback):  # type: ignore[misc]
-    """At the start of training all ranks get rank 0's model and optimizer, be they new or a checkpoint's."""
+    """Broadcasts rank 0's model and optimizer at the start of training, whether new or from a checkpoint."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         share(kwargs["model"])
@@ -207,7 +207,7 @@ class HorovodCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _in_our_state(name: str) -> Callable[..., Any]:
-    """Make a method of the mixin that runs its Trainer's method while accelerate's state is this Trainer's."""
+    """Return a method of the mixin that runs the Trainer's method while accelerate's state is this Trainer's."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with self._process_state.current():
@@ -218,12 +218,12 @@ def _in_our_state(name: str) -> Callable[..., Any]:
 
 
 class HorovodMixin(_Unknown):  # type: ignore[misc]
-    """Before a Trainer's class: ``class Mine(HorovodMixin, Seq2SeqTrainer)``. Every rank makes one, and trains.
+    """Mixin before a Trainer's class: ``class Mine(HorovodMixin, Seq2SeqTrainer)``. Every rank creates one, and trains.
 
     Parameters
     ----------
     distributed_options
-        What else ``hvd.DistributedOptimizer`` takes: compression, op, groups ...
+        Further options of ``hvd.DistributedOptimizer``: compression, op, groups ...
     """
 
     def __init__(self, *args: Any, distributed_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -239,7 +239,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
     get_test_dataloader = _in_our_state("get_test_dataloader")
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Let accelerate make its accelerator, knowing the ranks, and have it use our collectives."""
+        """Create accelerate's accelerator with rank and size set, and change it into a HorovodAccelerator."""
         if self.args.distributed_state.distributed_type != DistributedType.NO:
             raise ValueError(
                 "These TrainingArguments have set up torch.distributed, by variables of a launcher: "
@@ -247,18 +247,21 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
             )
         self._process_state.set_rank(self.args)
         if self.args.data_seed is None:
-            self.args.data_seed = self.args.seed  # the ranks deal out one and the same order
+            self.args.data_seed = self.args.seed  # the ranks share out one shuffled order
         with self._process_state.current():
             super().create_accelerator_and_postprocess()
         self.accelerator.__class__ = HorovodAccelerator
         self.accelerator.process_state = self._process_state
         self.accelerator.state.__class__ = HorovodAcceleratorState
-        self.accelerator.averaging = Averaging(lambda: [each.optimizer for each in self.accelerator._optimizers])  # noqa: SLF001
+        self.accelerator.averaging = Averaging(self._distributed_optimizers)
         gather, objects = self.accelerator.gather_for_metrics, self.args.eval_use_gather_object
         self.gather_function = partial(gather, use_gather_object=objects)
 
+    def _distributed_optimizers(self) -> list[Any]:
+        return [wrapper.optimizer for wrapper in self.accelerator._optimizers]  # noqa: SLF001
+
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the optimizer distributed, once."""
+        """Wrap the optimizer as a DistributedOptimizer, once."""
         plain = super().create_optimizer(*args, **kwargs)
         if not hasattr(plain, "backward_passes_per_step") and not isinstance(plain, AcceleratedOptimizer):
             self.optimizer = distributed(plain, self.model, "optimizer", self._distributed_options)
@@ -270,7 +273,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predict without filler, which would count in the loss of the batch; predictions of it are dropped later."""
+        """Predict without filler, which would count in the batch's loss; its predictions are dropped later."""
         gradients = self.accelerator.gradient_state
         size = find_batch_size(inputs)
         if gradients.end_of_dataloader and gradients.remainder > 0 and size:
@@ -280,7 +283,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save on rank 0; in the course of training the others go on when it is written."""
+        """Save on rank 0; during training the other ranks wait until it is written."""
         with self._process_state.current():
             super().save_model(output_dir, _internal_call)
         if _internal_call:
@@ -288,7 +291,7 @@ class HorovodMixin(_Unknown):  # type: ignore[misc]
 
 
 class HorovodTrainer(HorovodMixin, Trainer):  # type: ignore[misc]
-    """Trainer on our ranks."""
+    """Hugging Face's Trainer on Horovod's ranks."""
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -307,8 +310,8 @@ def _first_rows(data: Any, rows: int, size: int) -> Any:
     return data[:rows] if has_rows and len(data) == size else data
 
 
-def _has_others(data: Any) -> bool:
-    """Tell whether there is something besides tensors in it."""
+def _has_objects(data: Any) -> bool:
+    """Return whether a structure contains anything besides tensors."""
     try:
         recursively_apply(lambda tensor: tensor, data, error_on_other_type=True)
     except TypeError:

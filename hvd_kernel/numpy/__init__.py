@@ -1,13 +1,13 @@
 """Horovod's API for NumPy's arrays, which needs no framework: ``import hvd_kernel.numpy as hvd``.
 
-It takes whatever has ``__dlpack__``, ``__array_interface__`` or ``__cuda_array_interface__`` (CuPy, PyArrow, Numba,
-Paddle), lists and numbers, and gives the same kind back. Memory of the host is read as it lies. What would lose its
-mask, labels or units (``MaskedArray``, pandas, sparse matrices) is refused with the remedy, and read-only memory is
-never written.
+Operands are objects with ``__dlpack__``, ``__array_interface__`` or ``__cuda_array_interface__`` (CuPy, PyArrow, Numba,
+Paddle), lists and numbers; results are of the same kind. Host memory is read without a copy. Arrays that would lose
+their mask, labels or units (``MaskedArray``, pandas, sparse matrices) are refused with the remedy, and read-only memory
+is never written.
 
-Names that are not called: ``Average``, ``Sum``, ``Adasum``, ``Min``, ``Max`` and ``Product`` are what ``op=`` takes,
-Horovod's numbers 0 to 5; ``global_process_set`` is all ranks, the default of every ``process_set=``; ``elastic`` is a
-module, for training that outlives a failure; ``__version__`` is the version of hvd_kernel, a str.
+Names that are not functions: ``Average``, ``Sum``, ``Adasum``, ``Min``, ``Max`` and ``Product`` are the values of
+``op=``, Horovod's numbers 0 to 5; ``global_process_set`` is all ranks, the default of every ``process_set=``;
+``elastic`` is a module, for training that survives a failure; ``__version__`` is the version of hvd_kernel, a str.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from hvd_kernel.frameworks.adapter import Elements, FrameworkAdapter
 
 
 class NumpyAdapter(FrameworkAdapter):
-    """Arrays and scalars; what is a subclass of an array has elements of its own meaning, and is not compared."""
+    """Adapter for arrays and scalars; subclasses give their elements another meaning, and are not compared."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return the shape and the type."""
+        """Return shape and dtype."""
         if not isinstance(value, np.ndarray | np.generic):
             return None
         return {"shape": str(value.shape), "dtype": str(value.dtype)}
@@ -33,11 +33,11 @@ class NumpyAdapter(FrameworkAdapter):
         return value.get_state(legacy=False) if isinstance(value, np.random.RandomState) else value
 
     def nbytes(self, value: Any) -> int | None:
-        """Return an array's size."""
+        """Return the size of an array in bytes."""
         return int(value.nbytes) if isinstance(value, np.ndarray) else None
 
     def written(self) -> Iterable[type]:
-        """Return the class of types."""
+        """Return NumPy's dtype class."""
         return (np.dtype,)
 
     def seeds(self) -> Mapping[str, Any]:
@@ -46,7 +46,7 @@ class NumpyAdapter(FrameworkAdapter):
 
 
 def elements_of(array: np.ndarray[Any, Any], kind: str = "array") -> Elements:
-    """Return an array's elements; types that NumPy has from ml_dtypes alone, as bfloat16, are read as float64."""
+    """Return the elements of an array; types of ml_dtypes, such as bfloat16, are read as float64."""
     flat = np.ascontiguousarray(array).reshape(-1)
     foreign = flat.dtype.kind == "V" and "float" in flat.dtype.name
     itemsize = max(1, flat.dtype.itemsize)

@@ -1,7 +1,7 @@
-"""Array interchange: what has ``__dlpack__`` or ``__array_interface__`` as a NumPy array of its memory, and back.
+"""Array interchange: objects with ``__dlpack__`` or ``__array_interface__`` to NumPy arrays of their memory, and back.
 
 Terms.
-  kind  the library that an array is of: CuPy, PyArrow, torch, JAX. A result is of its operand's kind
+  kind  the library of an array: CuPy, PyArrow, torch, JAX. A result has the kind of its operand
   view  a NumPy array of the same memory
 """
 
@@ -16,18 +16,18 @@ import numpy as np
 
 from hvd_kernel.core.tensor import Array
 
-_HOST = {1, 3, 11}  # DLPack's devices whose memory the host reads: its own, and what CUDA or ROCm has pinned
+_HOST = {1, 3, 11}  # DLPack's devices with host memory: CPU, and memory pinned by CUDA or ROCm
 _MAKERS = ("from_dlpack", "asarray", "array", "to_device")
 
 
 def view(value: Any) -> Array:
-    """Return a value's elements: of an array its own memory, where the host can read it; of a list or number a new one.
+    """Return a value as a NumPy array: a view of an array in host memory, a new array of a list or number.
 
     Raises
     ------
     ValueError
-        It is on a device, and its library does not copy it to the host; or it has more than elements, which would be
-        lost: a mask, labels, units.
+        The value is on a device, and its library does not copy it to the host; or it has a mask, labels or units, which
+        would be lost.
     """
     if type(value) is np.ndarray:
         return value
@@ -35,7 +35,7 @@ def view(value: Any) -> Array:
     if hasattr(value, "__array_interface__"):  # NumPy's own subclasses too
         return np.asarray(value)
     if hasattr(value, "__dlpack__") and _is_on_host(value):
-        with suppress(BufferError, TypeError, ValueError, RuntimeError):  # types that DLPack has not, as bfloat16
+        with suppress(BufferError, TypeError, ValueError, RuntimeError):  # types that DLPack lacks, such as bfloat16
             return np.from_dlpack(value)
         return np.asarray(value)
     if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
@@ -49,39 +49,39 @@ def writable(value: Any, doing: str) -> Array:
     Raises
     ------
     ValueError
-        It cannot: a list, an array of JAX's or PyArrow's, or one on a device.
+        The value cannot be overwritten: a list, an array of JAX or PyArrow, or an array on a device.
     """
     refuse_losses(value)
-    found = view(value) if _is_array(value) and _is_on_host(value) else None
-    if found is not None and not found.flags.writeable and hasattr(value, "__array__"):
-        again = np.asarray(value)  # an older DLPack does not say that one may write
-        found = again if again.ctypes.data == found.ctypes.data else found
-    if found is None or not found.flags.writeable:
-        kind = f"a {_name(value)}" if found is None else f"this {_name(value)} is read-only and"
+    array = view(value) if _is_array(value) and _is_on_host(value) else None
+    if array is not None and not array.flags.writeable and hasattr(value, "__array__"):
+        converted = np.asarray(value)  # older versions of DLPack have no flag for writable memory
+        array = converted if converted.ctypes.data == array.ctypes.data else array
+    if array is None or not array.flags.writeable:
+        kind = f"a {_name(value)}" if array is None else f"this {_name(value)} is read-only and"
         raise ValueError(
             f"{doing} overwrites an array, and {kind} cannot be overwritten from here: use the form that returns a new "
             "one"
         )
-    return found
+    return array
 
 
 def refuse_losses(value: Any) -> None:
-    """Refuse what has more than elements.
+    """Refuse arrays that have more than elements, such as a mask or labels.
 
     Raises
     ------
     ValueError
-        The message names the type, what would be lost, and what to send instead.
+        The message names the type, the part that would be lost, and the value to send instead.
     """
     if type(value) in _PLAIN:
         return
-    for is_one, loss in _LOSSES:
-        if is_one(value):
+    for has_loss, loss in _LOSSES:
+        if has_loss(value):
             raise ValueError(f"A {_name(value)} cannot be sent as an array: {loss}.")
 
 
 def back(result: Array, like: Any) -> Any:
-    """Return a result as the operand's kind, of the same memory where that can take it over."""
+    """Return a result as the operand's kind, of the same memory if that library supports it."""
     if type(like) is np.ndarray or not _is_array(like):
         return result
     if isinstance(like, np.ndarray):
@@ -102,11 +102,11 @@ def _is_on_host(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Array:
-    """Return a device's array, copied to the host by its own library: CuPy's get(), Numba's copy_to_host()."""
+    """Return an array of a device, copied to the host by its library: CuPy's get(), Numba's copy_to_host()."""
     for name in ("get", "copy_to_host"):
         if (copy := getattr(value, name, None)) is not None:
             return np.asarray(copy())
-    with suppress(Exception):  # a library that is not of DLPack's newest version raises whatever it likes
+    with suppress(Exception):  # libraries without DLPack's newest version raise various errors
         return np.from_dlpack(value, device="cpu", copy=True)
     raise ValueError(f"a {_name(value)} on a device cannot be read from here: copy it to the host first")
 
@@ -139,7 +139,7 @@ def _has_nulls(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    """Tell whether a subclass of NumPy's array gives new arrays something of the old one, as units."""
+    """Return whether a subclass of NumPy's array passes state, such as units, on to new arrays."""
     finalize: Any = getattr(type(value), "__array_finalize__", None)
     return isinstance(value, np.ndarray) and finalize is not np.ndarray.__array_finalize__
 

@@ -1,10 +1,10 @@
-"""Arrays of a CUDA device: to the core where they lie, by DLPack, and its results back as arrays of their library.
+"""Arrays of a CUDA device: passed to the core without a copy, by DLPack, and results back as arrays of their library.
 
-The host waits for nothing: a library orders its work before the default stream, as DLPack's consumers ask, the core
-begins behind that, and whoever takes a result says by which stream it goes on.
+The host never waits: a library orders its work before the default stream, as DLPack's consumer requests, the core
+starts after that, and the consumer of a result names the stream that continues after the operation.
 
 Terms.
-  lent   memory behind an operation, for whoever takes it by DLPack
+  lent   memory that is ready when an operation completes; its consumer reads it by DLPack
   place  see tensor; with the device and the stream, here always the default one
 """
 
@@ -25,7 +25,7 @@ from hvd_kernel.core.tensor import SCATTERED, Array, Average, Place, check_reduc
 
 CUDA = 2  # DLPack's number
 DEFAULT_STREAM = 1  # DLPack's number of it; the core's is 0
-_ORDERED = -1  # DLPack: the consumer has seen to the order
+_ORDERED = -1  # DLPack: the consumer orders its own work
 _IMMUTABLE = {"jax", "jaxlib"}
 
 
@@ -40,7 +40,7 @@ class DeviceOperand(NamedTuple):
 
 
 class Lent:
-    """An array's memory, or the core's, behind an operation."""
+    """Memory of an array, or of the core, that is ready when an operation completes."""
 
     def __init__(self, device: int, event: Any, capsule: Callable[[], Any]) -> None:
         self._device, self._event, self._capsule = device, event, capsule
@@ -49,26 +49,26 @@ class Lent:
         return CUDA, self._device
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """Return the capsule; the stream goes on behind the operation."""
+        """Return the capsule; the stream continues after the operation."""
         if stream != _ORDERED:
             self._event.stream_wait(0 if stream in {None, DEFAULT_STREAM} else stream)
         return self._capsule()
 
 
-def is_taken(array: Any) -> bool:
-    """Tell whether the core works on this array's memory where it is: not on what its library holds to be constant."""
-    if type(array) is np.ndarray:  # on the host, and what is asked for most often
+def is_supported(array: Any) -> bool:
+    """Return whether the core works on the array's device memory; not if its library treats arrays as constant."""
+    if type(array) is np.ndarray:  # on the host: the most frequent case
         return False
-    where = getattr(array, "__dlpack_device__", None)
-    if where is None or _module(array) in _IMMUTABLE or not session.is_initialized():
+    device_of = getattr(array, "__dlpack_device__", None)
+    if device_of is None or _module(array) in _IMMUTABLE or not session.is_initialized():
         return False
-    kind, number = where()
+    kind, number = device_of()
     return int(kind) == CUDA and not device_trouble(int(number))
 
 
-def are_taken(arrays: Sequence[Any]) -> bool:
-    """Tell so of all of a group; of none: it has no arrays."""
-    return len(arrays) > 0 and all(is_taken(array) for array in arrays)
+def are_supported(arrays: Sequence[Any]) -> bool:
+    """Return whether the core works on the device memory of all arrays; False for an empty group."""
+    return len(arrays) > 0 and all(is_supported(array) for array in arrays)
 
 
 def allreduce(  # noqa: PLR0917 - as the host's
@@ -79,7 +79,7 @@ def allreduce(  # noqa: PLR0917 - as the host's
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     scales = prescale_factor, postscale_factor
     return reduced([array], wire_name("allreduce", name), op, scales, process_set)[0]
 
@@ -92,7 +92,7 @@ def grouped_allreduce(  # noqa: PLR0917 - as the host's
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     scales = prescale_factor, postscale_factor
     return reduced(arrays, wire_name("grouped_allreduce", name), op, scales, process_set)
 
@@ -100,44 +100,44 @@ def grouped_allreduce(  # noqa: PLR0917 - as the host's
 def reduced(
     arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet, *, over: bool = False
 ) -> list[Any]:
-    """Return the sums; ``over``: they are written over the arrays."""
+    """Return the reduced arrays; with ``over`` they overwrite the operands."""
     group = set_id(process_set, "Allreduce")
     arrays = arrays if over else _contiguous(arrays)
     inputs = [operand(array) for array in arrays]
-    for each in inputs:
-        check_reducible(each.dtype, op)
+    for source in inputs:
+        check_reducible(source.dtype, op)
     results = arrays if over else [library(array).empty_like(array) for array in arrays]
     outputs = inputs if over else [operand(result) for result in results]
-    finish = _behind(results, inputs, outputs)
+    finish = _completing(results, inputs, outputs)
     handle = handles.allreduce_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
     return done
 
 
 def broadcast(array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     (array,) = _contiguous([array])
     return sent(array, library(array).empty_like(array), root_rank, wire_name("broadcast", name), process_set)
 
 
 def sent(array: Any, result: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
-    """Return the result, over which the root's array is written."""
+    """Broadcast the root's array into ``result``, and return it."""
     group = set_id(process_set, "Broadcast")
     inputs, outputs = [operand(array)], [operand(result)]
-    finish = _behind([result], inputs, outputs)
+    finish = _completing([result], inputs, outputs)
     handle = handles.broadcast_places(name, _in_out(inputs, outputs), root_rank, finish, group, waits=True)
     return handles.synchronize(handle)[0]
 
 
 def allgather(array: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     return _gathered([array], wire_name("allgather", name), process_set)[0]
 
 
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     return _gathered(arrays, wire_name("grouped_allgather", name), process_set)
 
 
@@ -148,7 +148,7 @@ def _gathered(arrays: Sequence[Any], name: str, process_set: ProcessSet) -> list
     def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
         return [of_core(buffer, outcome.event, like) for buffer, like in zip(outcome.buffers, arrays, strict=True)]
 
-    handle = handles.allgather_places(name, [place(each) for each in inputs], finish, group, waits=True)
+    handle = handles.allgather_places(name, [place(source) for source in inputs], finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
     return done
 
@@ -159,7 +159,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Any, Array]:
-    """As on the host; how many rows came is told on the host."""
+    """Do as ``core.ops.alltoall``, on an array of a device; the received row counts are a NumPy array."""
     group = set_id(process_set, "Alltoall")
     (source,) = map(operand, _contiguous([array]))
     rows = None if splits is None else [int(count) for count in splits]
@@ -180,10 +180,8 @@ def reducescatter(  # noqa: PLR0917 - as the host's
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """As on the host."""
-    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[
-        0
-    ]
+    """Do as the function of this name in core/ops, on arrays of a device."""
+    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
 
 
 def grouped_reducescatter(  # noqa: PLR0917 - as the host's
@@ -194,7 +192,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - as the host's
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """As on the host."""
+    """Do as the function of this name in core/ops, on arrays of a device."""
     scales = prescale_factor, postscale_factor
     return _scattered(arrays, wire_name("grouped_reducescatter", name), op, scales, process_set)
 
@@ -203,19 +201,19 @@ def _scattered(arrays: Sequence[Any], name: str, op: int, scales: Scales, proces
     group = set_id(process_set, "Reducescatter")
     arrays = _contiguous(arrays)
     inputs = [operand(array) for array in arrays]
-    for each in inputs if op in SCATTERED else ():
-        check_reducible(each.dtype, op)
-    rows = [share_of(each.shape, process_set)[0] for each in inputs]
+    for source in inputs if op in SCATTERED else ():
+        check_reducible(source.dtype, op)
+    rows = [share_of(source.shape, process_set)[0] for source in inputs]
     results = [library(array).empty_like(array[:count]) for array, count in zip(arrays, rows, strict=True)]
     outputs = [operand(result) for result in results]
-    finish = _behind(results, inputs, outputs)
+    finish = _completing(results, inputs, outputs)
     handle = handles.reducescatter_places(name, _in_out(inputs, outputs), op, scales, finish, group, waits=True)
     done: list[Any] = handles.synchronize(handle)
     return done
 
 
 def _contiguous(arrays: Sequence[Any]) -> Sequence[Any]:
-    """Return copies of those that are not, where their library has a name for that; the core refuses the others."""
+    """Return contiguous copies where the library has ``ascontiguousarray``; the core refuses other strides."""
     return [_plain(array) if getattr(array, "shape", ()) else array for array in arrays]
 
 
@@ -225,16 +223,16 @@ def _plain(array: Any) -> Any:
 
 
 def operand(array: Any) -> DeviceOperand:
-    """Return an array's memory, which is written before what the default stream does from here on."""
+    """Return an array's memory; its library's work on it is ordered before the default stream."""
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
     capsule = array.__dlpack__(stream=DEFAULT_STREAM)
     return DeviceOperand(*_native.dlpack_place(capsule), capsule)
 
 
-def place(each: DeviceOperand) -> Place:
-    """Return what the core is told of it: address, shape, type, device, and the default stream."""
-    return each.pointer, each.shape, each.dtype, each.device, 0
+def place(source: DeviceOperand) -> Place:
+    """Return an operand for the core: address, shape, type, device, and the default stream."""
+    return source.pointer, source.shape, source.dtype, source.device, 0
 
 
 def _in_out(inputs: Sequence[DeviceOperand], outputs: Sequence[DeviceOperand]) -> list[handles.InOut]:
@@ -244,10 +242,10 @@ def _in_out(inputs: Sequence[DeviceOperand], outputs: Sequence[DeviceOperand]) -
     ]
 
 
-def _behind(
+def _completing(
     results: Sequence[Any], inputs: Sequence[DeviceOperand], outputs: Sequence[DeviceOperand]
 ) -> handles.Finish:
-    """Let the stream on which each result's library works go on behind the operation."""
+    """Return a finish function that makes the stream of each result's library continue after the operation."""
 
     def finish(outcome: Any, _held: Any = inputs) -> list[Any]:
         for result, output in zip(results, outputs, strict=True):
@@ -259,14 +257,14 @@ def _behind(
 
 
 def of_core(buffer: Any, event: Any, like: Any) -> Any:
-    """Return the core's memory as an array of the library that another array is of, behind an operation."""
+    """Return memory of the core as an array of the library of ``like``, ready when the operation completes."""
     from hvd_kernel import _native  # noqa: PLC0415 - only a rank loads the extension
 
     return library(like).from_dlpack(Lent(buffer.device, event, lambda: _native.dlpack_capsule(buffer)))
 
 
 def library(array: Any) -> Any:
-    """Return the module that an array is of: its ``empty_like`` and ``from_dlpack``."""
+    """Return the module of an array's library, with ``empty_like`` and ``from_dlpack``."""
     space = getattr(array, "__array_namespace__", None)
     return space() if space is not None else sys.modules[_module(array)]
 

@@ -1,4 +1,4 @@
-"""Collectives on whatever is an array: the core's, which take NumPy's, with every other kind in and out."""
+"""Collectives on any kind of array: the core's, which accept NumPy arrays, with conversion of operands and results."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.core import call_stack, handles
+from hvd_kernel.core import handles
 from hvd_kernel.core import ops as core
 from hvd_kernel.core.handles import FastCalls
 from hvd_kernel.core.ops import Average, some, wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
+from hvd_kernel.core import call_stack
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.arrays import back, view, writable
 
 _OUT = """out
-    Where the result goes, and what is returned: an array of its shape and dtype. None: a new one of the operand's
-    kind, which may be whatever has ``__dlpack__`` or ``__array_interface__``; a list or number gives NumPy's.
+    The array to write the result to and to return, of the result's shape and dtype. None: a new array of the operand's
+    kind, which is any object with ``__dlpack__`` or ``__array_interface__``; for a list or number a NumPy array.
 
 """
 _AFTER_PARAMETERS = re.compile(r"^(?:Returns|Raises)\n-", re.MULTILINE)
 
 
 def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a collective of one array that takes every kind of it, and ``out``."""
-    there: Callable[..., Any] = getattr(on_device, verb.__name__)
+    """Return a collective on one array of any kind, with a parameter ``out``."""
+    of_device: Callable[..., Any] = getattr(on_device, verb.__name__)
 
     @functools.wraps(verb)
     def collective(array: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if out is None and on_device.is_taken(array):
-            return there(array, *args, **kwargs)
+        if out is None and on_device.is_supported(array):
+            return of_device(array, *args, **kwargs)
         target = None if out is None else writable(out, f"{verb.__name__}(out=...)")
         result = verb(view(array), *args, **kwargs)
         return back(result, array) if target is None else _written(result, target, out, verb.__name__)
@@ -58,25 +59,25 @@ def _with_out_described(doc: str | None) -> str | None:
 
 
 def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:
-    there: Callable[..., list[Any]] = getattr(on_device, verb.__name__)
+    of_device: Callable[..., list[Any]] = getattr(on_device, verb.__name__)
 
     @functools.wraps(verb)
     def collective(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        if on_device.are_taken(arrays):
-            return there(arrays, *args, **kwargs)
-        results = verb([view(each) for each in arrays], *args, **kwargs)
+        if on_device.are_supported(arrays):
+            return of_device(arrays, *args, **kwargs)
+        results = verb([view(array) for array in arrays], *args, **kwargs)
         return [back(result, array) for result, array in zip(results, arrays, strict=True)]
 
     return collective
 
 
 def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
-    there: Callable[..., tuple[Any, Array]] = getattr(on_device, verb.__name__)
+    of_device: Callable[..., tuple[Any, Array]] = getattr(on_device, verb.__name__)
 
     @functools.wraps(verb)
     def collective(array: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
-        if on_device.is_taken(array):
-            return there(array, *args, **kwargs)
+        if on_device.is_supported(array):
+            return of_device(array, *args, **kwargs)
         rows, counts = verb(view(array), *args, **kwargs)
         return back(rows, array), counts
 
@@ -88,7 +89,7 @@ call_stack.register_core_caller(__name__)
 
 
 def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Return allreduce, with the usual case in one function of the core."""
+    """Return allreduce with a fast path: one call of the core for a NumPy array and all ranks."""
 
     @functools.wraps(verb)
     def allreduce(  # noqa: PLR0917 - as allreduce
@@ -102,8 +103,8 @@ def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
         out: Any = None,
     ) -> Any:
         if out is None and process_set is global_process_set and type(array) is np.ndarray:
-            how = (None, name, op, prescale_factor, postscale_factor, process_set)
-            result = _fast.allreduce(array, np.empty_like, *how)
+            options = (None, name, op, prescale_factor, postscale_factor, process_set)
+            result = _fast.allreduce(array, np.empty_like, *options)
             if result is not None:
                 return result
         return verb(array, name, op, prescale_factor, postscale_factor, process_set, out=out)
@@ -112,7 +113,7 @@ def _quick(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quick_group(verb: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return grouped_allreduce, with the usual case in one function of the core."""
+    """Return grouped_allreduce with a fast path: one call of the core for NumPy arrays."""
 
     @functools.wraps(verb)
     def grouped_allreduce(  # noqa: PLR0917 - as grouped_allreduce
@@ -123,9 +124,9 @@ def _quick_group(verb: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
     ) -> list[Any]:
-        how = (name, op, prescale_factor, postscale_factor, process_set)
-        results = _fast.grouped(arrays, np.empty_like, None, *how)
-        return verb(arrays, *how) if results is None else list(results)
+        options = (name, op, prescale_factor, postscale_factor, process_set)
+        results = _fast.grouped(arrays, np.empty_like, None, *options)
+        return verb(arrays, *options) if results is None else list(results)
 
     return grouped_allreduce
 
@@ -148,13 +149,12 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrite an array by the average, sum ... of every rank's; return it. Parameters and errors as in ``allreduce``.
+    """Overwrite an array with the reduction over all ranks; return it. Parameters and errors as in ``allreduce``.
 
     Parameters
     ----------
     array
-        One that can be overwritten: NumPy's, torch's, what has ``__array_interface__``. Of contiguous memory nothing is
-        copied.
+        A writable array: of NumPy, torch, or with ``__array_interface__``. Contiguous memory is not copied.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
         return done
     scales = prescale_factor, postscale_factor
     wire = core.wire_name("allreduce", name)
-    if on_device.is_taken(array):
+    if on_device.is_supported(array):
         on_device.reduced([array], wire, op, scales, process_set, over=True)
     else:
         _reduce([array], wire, op, scales, process_set, "allreduce_")
@@ -184,7 +184,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrite arrays, together or not at all, and return them. Parameters and errors as in ``grouped_allreduce``.
+    """Overwrite arrays, all of them or none, and return them. Parameters and errors as in ``grouped_allreduce``.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
     some(arrays, "grouped_allreduce_")
     scales = prescale_factor, postscale_factor
     wire = wire_name("grouped_allreduce", name)
-    if on_device.are_taken(arrays):
+    if on_device.are_supported(arrays):
         on_device.reduced(arrays, wire, op, scales, process_set, over=True)
     else:
         _reduce(arrays, wire, op, scales, process_set, "grouped_allreduce_")
@@ -208,7 +208,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
 def broadcast_(
     array: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Overwrite an array by the root's, and return it. Parameters and errors as in ``broadcast``.
+    """Overwrite an array with the root's, and return it. Parameters and errors as in ``broadcast``.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def broadcast_(
     >>> hvd.broadcast_(array, root_rank=0)
     array([0, 7])
     """
-    if on_device.is_taken(array):
+    if on_device.is_supported(array):
         return on_device.sent(array, array, root_rank, wire_name("broadcast", name), process_set)
     group = set_id(process_set, "Broadcast")
     target, memory = _target(array, "broadcast_")
@@ -237,7 +237,7 @@ def broadcast_(
     return array
 
 
-def _reduce(  # noqa: PLR0917 - what its callers tell
+def _reduce(  # noqa: PLR0917 - the arguments of its callers
     arrays: Sequence[Any], name: str, op: int, scales: handles.Scales, process_set: ProcessSet, doing: str
 ) -> None:
     group = set_id(process_set, "Allreduce")
@@ -256,7 +256,7 @@ def _reduce(  # noqa: PLR0917 - what its callers tell
 
 
 def _target(array: Any, doing: str) -> tuple[Array, Array]:
-    """Return what is overwritten, and contiguous memory for the core: the same where it is contiguous."""
+    """Return the array to overwrite, and contiguous memory for the core: the array itself if it is contiguous."""
     target = writable(array, doing)
     return target, target if target.flags.c_contiguous else np.ascontiguousarray(target)
 

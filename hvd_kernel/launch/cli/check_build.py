@@ -25,7 +25,7 @@ def report() -> str:
     """Return the page."""
     core, why = _core()
     mpi, nccl = libraries.mpi(), has_plugin() and libraries.nccl() > 0
-    frameworks = installed.every()
+    frameworks = installed.all_states()
     groups: tuple[tuple[str, Rows], ...] = (
         ("Available Frameworks", [(each.title, each.works) for each in frameworks]),
         ("Available Controllers", [("MPI", mpi), ("Gloo", core)]),
@@ -55,7 +55,11 @@ def _lines(frameworks: Sequence[installed.Installed]) -> list[str]:
     for each in frameworks:
         if each.version:
             lines.append(f"{each.title} {each.version}" + ("" if each.works else f" does not work: {each.summary}"))
-            lines += [f"    [{' ' if why else 'X'}] {way}{why and f': {why}'}" for way, why in each.ways if each.works]
+            lines += [
+                f"    [{' ' if why else 'X'}] {feature}{why and f': {why}'}"
+                for feature, why in each.features
+                if each.works
+            ]
     return lines
 
 

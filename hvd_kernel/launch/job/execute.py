@@ -103,7 +103,7 @@ def _check_installed(requires: tuple[str, ...]) -> None:
 
 def _frameworks() -> str:
     """Return the frameworks that are installed, with their versions."""
-    looked = ((each.package, installed.look(each).version) for each in installed.FRAMEWORKS)
+    looked = ((each.package, installed.state_of(each).version) for each in installed.FRAMEWORKS)
     return ", ".join(f"{package} {version}" for package, version in looked if version)
 
 

@@ -129,7 +129,7 @@ def during_cell(names: dict[str, Any], code: str) -> Iterator[None]:
 def _load_adapters() -> None:
     """Load the adapters of imported frameworks. A cell runs, and gets a reply, even if one fails."""
     try:
-        registry.settle()
+        registry.import_adapters()
     except Exception:  # noqa: BLE001 - any module may pose as the framework; without a reply the notebook would wait
         _LOG.exception("no adapter of a framework that is imported")
 

@@ -72,7 +72,7 @@ def explanation(control: Control, error: BaseException) -> str:
     if not _is_refusal(error):
         return ""
     with suppress(Exception):  # memory is short: these allocations may fail too
-        registry.settle()  # of frameworks that this cell has imported
+        registry.import_adapters()  # of frameworks that this cell has imported
         (kinds, _), names = _kinds(), _variables(control)
         parts = [f"{kind} {size_of(kinds[kind])}" for kind in kinds if kind not in {"resident", "tensors"}]
         inside = f" ({', '.join(parts)})" if parts else ""

@@ -207,5 +207,5 @@ def _load(packed: bytes, device: str | None = None) -> dict[str, Any]:
             with suppress(ImportError):  # not installed here, or too old: unpickling reports it
                 registry.adapter(package)
     values: dict[str, Any] = cloudpickle.loads(packed)
-    registry.settle()  # of frameworks imported by it: the next request may use the values before a cell runs
+    registry.import_adapters()  # of frameworks imported by it: the next request may use the values before a cell runs
     return values

@@ -303,7 +303,7 @@ def known() -> dict[str, Any]:
     from hvd_kernel.worker.inspect import digest, replicate, variable_summary
 
     hvd.init()
-    registry.settle()
+    registry.import_adapters()
     params = {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}
     values = {
         "params": params,
@@ -325,7 +325,7 @@ def known() -> dict[str, Any]:
         "facts": [variable_summary.facts(values[name])["dtype"] for name in ("array", "half")],
         "frontend": names._frontend().api,
         "device": registry.adapter("jax").device(0, []).platform,
-        "installed": [installed.one("jax").version == jax.__version__, installed.one("jax").works],
+        "installed": [installed.by_package("jax").version == jax.__version__, installed.by_package("jax").works],
     }
 
 

@@ -20,7 +20,7 @@ def copies() -> dict[str, Any]:
     from hvd_kernel.worker.inspect import digest, replicate
 
     hvd, k = s.hvd(), s.keras()
-    registry.settle()
+    registry.import_adapters()
     how = s.how()
     x, y = s.data()
     px, py = (s.part(hvd.rank(), hvd.size(), each) for each in (x, y))
@@ -80,7 +80,7 @@ def weighed() -> list[int]:
     from hvd_kernel.frameworks import registry
 
     hvd, k = s.hvd(), s.keras()
-    registry.settle()
+    registry.import_adapters()
 
     def kinds() -> Counter[str]:
         gc.collect()

@@ -20,7 +20,7 @@ def digests() -> dict[str, Any]:
     from hvd_kernel.worker.inspect import digest, replicate, variable_summary
 
     hvd.init()
-    registry.settle()
+    registry.import_adapters()
     net = mx.gluon.nn.Dense(1, in_units=2, use_bias=False)
     net.initialize(mx.init.Constant(hvd.rank() + 1.0))
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
@@ -46,7 +46,7 @@ def digests() -> dict[str, Any]:
         "again": again["net"].weight.data().asnumpy().tolist(),
         "frontend": names._frontend().api,
         "device": str(registry.adapter("mxnet").device(0, [])),
-        "installed": [installed.one("mxnet").version, installed.one("mxnet").works],
+        "installed": [installed.by_package("mxnet").version, installed.by_package("mxnet").works],
     }
 
 
@@ -74,7 +74,7 @@ def weighed() -> list[Any]:
     from hvd_kernel.frameworks import registry
 
     hvd.init()
-    registry.settle()
+    registry.import_adapters()
     gc.collect()
     adapter = registry.adapter("mxnet")
     before = adapter.alive_bytes()

@@ -22,7 +22,7 @@ def known() -> dict[str, Any]:
     from hvd_kernel.worker.inspect import digest, replicate, variable_summary
 
     hvd.init()
-    registry.settle()
+    registry.import_adapters()
     module = tf.Module()
     module.weight, module.bias = tf.Variable([1.0, 2.0]), tf.Variable(3.0, trainable=False)
     values = {
@@ -49,7 +49,10 @@ def known() -> dict[str, Any]:
         "facts": [variable_summary.facts(values[name])["dtype"] for name in ("tensor", "half", "variable")],
         "frontend": names._frontend().api,
         "device": str(registry.adapter("tensorflow").device(0, [])),
-        "installed": [installed.one("tensorflow").version == tf.__version__, installed.one("tensorflow").works],
+        "installed": [
+            installed.by_package("tensorflow").version == tf.__version__,
+            installed.by_package("tensorflow").works,
+        ],
         "torch": "torch" in sys.modules,
     }
 
@@ -79,7 +82,7 @@ def weighed() -> int:
 
     from hvd_kernel.frameworks import registry
 
-    registry.settle()
+    registry.import_adapters()
     gc.collect()
     before = registry.adapter("tensorflow").alive_bytes()["tensors"]
     kept = tf.Variable(tf.zeros(1000)), tf.ones(500)

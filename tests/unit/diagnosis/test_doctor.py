@@ -52,7 +52,7 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         installed.Installed("PyTorch", "", works=False, summary=""),
         installed.Installed("NumPy", "2", True, ""),
     ]
-    monkeypatch.setattr(machine.installed, "every", lambda: only_numpy)
+    monkeypatch.setattr(machine.installed, "all_states", lambda: only_numpy)
     found = machine._frameworks()
     assert (found.good, found.found) == (False, "none: hvd is for NumPy's arrays")
     assert found.fix == install_command("torch")
@@ -63,7 +63,7 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
         installed.Installed("PyTorch", "2.13.0", works=True, summary="all"),
         installed.Installed("MXNet", "1.9.1", works=False, summary="libhvd_mxnet.so was not built"),
     ]
-    monkeypatch.setattr(machine.installed, "every", lambda: there)
+    monkeypatch.setattr(machine.installed, "all_states", lambda: there)
     found = machine._frameworks()
     assert (found.good, found.found) == (True, "PyTorch 2.13.0 (all); MXNet 1.9.1 (libhvd_mxnet.so was not built)")
 

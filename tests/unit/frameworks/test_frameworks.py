@@ -12,14 +12,14 @@ from packaging.requirements import Requirement
 
 from hvd_kernel.frameworks import installed, registry
 from hvd_kernel.frameworks.frontends import FRONTENDS, NUMPY
-from hvd_kernel.frameworks.installed import FRAMEWORKS, Framework, Installed, Way, look
+from hvd_kernel.frameworks.installed import FRAMEWORKS, Feature, Framework, Installed, state_of
 
-WAYS = (
-    Way("all of it"),
-    Way("GPUs", without=("some-cpu", "+cpu"), remedy="pip install some"),
-    Way("on torch", "torch"),
+FEATURES = (
+    Feature("all of it"),
+    Feature("GPUs", without=("some-cpu", "+cpu"), remedy="pip install some"),
+    Feature("on torch", "torch"),
 )
-SOME = Framework("Some", "numpy", ("some", "some-cpu"), "2.13", ways=WAYS[:1])
+SOME = Framework("Some", "numpy", ("some", "some-cpu"), "2.13", features=FEATURES[:1])
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_what_is_not_there_has_no_version(versions: dict[str, str]) -> None:
-    assert look(SOME) == Installed("Some", "", works=False, summary="not installed")
+    assert state_of(SOME) == Installed("Some", "", works=False, summary="not installed")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_is_not_there_has_no_version(versions: dict[str, str]) -> None:
 )
 def test_a_version_below_the_floor_does_not_work(versions: dict[str, str], version: str, words: str) -> None:
     versions["some-cpu"] = version
-    assert look(SOME) == Installed("Some", version, not words, words or "all of it", (("all of it", words),))
+    assert state_of(SOME) == Installed("Some", version, not words, words or "all of it", (("all of it", words),))
 
 
 @pytest.mark.parametrize(
@@ -67,28 +67,28 @@ def test_each_way_works_or_says_why_not(
     versions: dict[str, str], there: dict[str, str], lacking: dict[str, str]
 ) -> None:
     versions.update(there)
-    found = look(Framework("Some", "numpy", ("some", "some-cpu"), ways=WAYS))
-    assert found.ways == tuple((way.title, lacking.get(way.title, "")) for way in WAYS)
-    working = [way.title for way in WAYS if way.title not in lacking]
+    found = state_of(Framework("Some", "numpy", ("some", "some-cpu"), features=FEATURES))
+    assert found.features == tuple((feature.title, lacking.get(feature.title, "")) for feature in FEATURES)
+    working = [feature.title for feature in FEATURES if feature.title not in lacking]
     assert found.works
     assert found.summary == "; ".join([*working, *(f"not {title} ({why})" for title, why in lacking.items())])
 
 
 def test_one_whose_every_way_lacks_something_does_not_work(versions: dict[str, str]) -> None:
     versions["some"] = "3"
-    found = look(Framework("Some", "numpy", ("some",), ways=WAYS[2:]))
+    found = state_of(Framework("Some", "numpy", ("some",), features=FEATURES[2:]))
     assert (found.works, found.summary) == (False, "on torch: PyTorch is not installed: pip install torch")
 
 
 def test_a_framework_without_its_compiled_part_says_which_one(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     lacking = Framework("Some", "numpy", ("some",), plugin="libhvd_none.so")
-    assert look(lacking) == Installed("Some", "3", works=False, summary="libhvd_none.so was not built")
+    assert state_of(lacking) == Installed("Some", "3", works=False, summary="libhvd_none.so was not built")
 
 
 def test_one_without_an_api_of_ours_says_so(versions: dict[str, str]) -> None:
     versions["some"] = "3"
-    assert look(Framework("Some", "no_api", ("some",))).summary == "hvd_kernel has no API for it"
+    assert state_of(Framework("Some", "no_api", ("some",))).summary == "hvd_kernel has no API for it"
 
 
 def test_every_adapter_is_of_a_framework_in_the_list() -> None:
@@ -108,7 +108,7 @@ def test_the_table_of_frontends_names_modules_that_are_there() -> None:
 
 def test_the_adapter_of_a_framework_that_is_not_imported_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._MODULES, "hvdtest.no_framework", "hvdtest.no_adapter")
-    registry.settle()
+    registry.import_adapters()
     assert "hvdtest.no_adapter" not in sys.modules
     assert all(type(each).__module__.endswith(".adapter") for each in registry.in_use())
 

@@ -23,7 +23,7 @@ from hvd_kernel.protocol import serialization
 from hvd_kernel.worker.inspect import digest, name_lookup, variable_summary
 from hvd_kernel.worker.shell import handlers
 
-registry.settle()
+registry.import_adapters()
 
 
 class Point(NamedTuple):

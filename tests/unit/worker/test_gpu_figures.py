@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    registry.settle()
+    registry.import_adapters()
     gpu_figures._meter_of.cache_clear()
     yield
     gpu_figures._meter_of.cache_clear()
