@@ -15,13 +15,43 @@
 
 from __future__ import annotations
 
-import hvd_kernel.jax.installed  # isort: split # the others need what it looks for
+import importlib
+import importlib.util
+
+from packaging.version import Version
+
 from hvd_kernel import __version__
 from hvd_kernel.core import basics
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from hvd_kernel.formatting.install_command import install_command
+from hvd_kernel.frameworks import installed
+
+
+def _check_jax() -> None:
+    """Import JAX before the modules below do.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        JAX is not installed.
+    ImportError
+        The installed version is too old.
+    """
+    pip = install_command("jax")
+    spec = importlib.util.find_spec("jax")
+    if spec is None or spec.origin is None:  # an empty folder named jax has a spec without an origin
+        raise ModuleNotFoundError(f"hvd_kernel.jax needs JAX, which is not installed in this Python: {pip}", name="jax")
+    version = importlib.import_module("jax").__version__
+    floor = next(framework.floor for framework in installed.FRAMEWORKS if framework.package == "jax")
+    if Version(version) < Version(floor):
+        raise ImportError(f"hvd_kernel.jax needs JAX {floor} or newer, and {version} is installed: {pip}")
+
+
+_check_jax()
+
 from hvd_kernel.jax import elastic
 from hvd_kernel.jax.compression import Compression
 from hvd_kernel.jax.functions import allgather_object, broadcast_object, broadcast_parameters, grad, value_and_grad

@@ -1,4 +1,4 @@
-"""JAX's adapter: arrays, keys of random numbers, and trees of them, for everything that has not heard of JAX."""
+"""JAX's adapter: arrays, random keys, and trees of them, for code that does not import JAX."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hvd_kernel.numpy.adapter import elements_of
 
 
 class JaxAdapter(FrameworkAdapter):
-    """JAX's; what stands for an array while a program is traced has no elements."""
+    """Adapter for JAX; tracers, which represent arrays while a program is traced, have no elements."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return the shape, and the type with the device where that is not the CPU."""
+        """Return the shape, and the dtype with the devices other than the CPU."""
         if not isinstance(value, jax.Array):
             return None
         devices = [] if isinstance(value, jax.core.Tracer) else list(value.devices())
-        others = sorted(str(each) for each in devices if each.platform != "cpu")
+        others = sorted(str(device) for device in devices if device.platform != "cpu")
         return {"shape": str(tuple(value.shape)), "dtype": " ".join([str(value.dtype), *others])}
 
     def elements(self, value: Any) -> Elements | None:
-        """Return the elements of an array; of a key those that it is made of."""
+        """Return the elements of an array, or of the data of a random key."""
         if not _has_elements(value):
             return None
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -34,25 +34,25 @@ class JaxAdapter(FrameworkAdapter):
         return elements_of(np.asarray(value), "tensor")
 
     def nbytes(self, value: Any) -> int | None:
-        """Return an array's size."""
+        """Return the size of an array in bytes."""
         return int(value.nbytes) if _has_elements(value) else None
 
     unseen = "JAX keeps no gradients and knows no parameters: those that have a name are among the variables"
 
     def alive_bytes(self) -> Mapping[str, int]:
-        """Return the size of all arrays that are alive, and of those in states of optax."""
-        states = [each for each in gc.get_objects() if _is_of_optax(type(each))]
-        held = {id(leaf): int(leaf.nbytes) for leaf in jax.tree.leaves(states) if _has_elements(leaf)}
-        alive = sum(int(each.nbytes) for each in jax.live_arrays() if not each.is_deleted())
-        return {"tensors": alive, "optimizer state": sum(held.values())}
+        """Return the size of all live arrays, and of those in states of optax."""
+        states = [candidate for candidate in gc.get_objects() if _is_of_optax(type(candidate))]
+        sizes = {id(leaf): int(leaf.nbytes) for leaf in jax.tree.leaves(states) if _has_elements(leaf)}
+        alive = sum(int(array.nbytes) for array in jax.live_arrays() if not array.is_deleted())
+        return {"tensors": alive, "optimizer state": sum(sizes.values())}
 
     def written(self) -> Iterable[type]:
-        """Return the class of devices."""
+        """Return JAX's device class."""
         return (jax.Device,)
 
     def device(self, local_rank: int, named: Sequence[int]) -> Any:
-        """Return this rank's turn among the GPUs that JAX sees, else the CPU: for ``jax.default_device``."""
-        gpus = [each for each in jax.local_devices() if each.platform == "gpu"]
+        """Return this rank's value for ``jax.default_device``: a GPU by local rank, or the CPU without GPUs."""
+        gpus = [device for device in jax.local_devices() if device.platform == "gpu"]
         if len(gpus) < len(named):
             names = ",".join(map(str, named))
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Compression of JAX arrays: what travels in an allreduce has fewer bits."""
+"""Compression of JAX arrays: allreduce sends fewer bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 
 class FP16Compressor(CastCompressor):
-    """As float16: up to 65504, 11 bits."""
+    """Sends arrays as float16: up to 65504, 11 bits of precision."""
 
     wire: Any = jnp.float16
 
@@ -23,18 +23,18 @@ class FP16Compressor(CastCompressor):
 
     @staticmethod
     def is_floating(tensor: Any, /) -> bool:
-        """Tell whether the array's elements are floating point."""
+        """Return whether the array's elements are floating point."""
         return bool(jnp.issubdtype(tensor.dtype, jnp.floating))
 
 
 class BF16Compressor(FP16Compressor):
-    """As bfloat16: float32's range, 8 bits."""
+    """Sends arrays as bfloat16: float32's range, 8 bits of precision."""
 
     wire: Any = jnp.bfloat16
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """Values of ``compression=``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,4 +1,4 @@
-"""One rank's parameters or objects, given to all; gradients of all ranks."""
+"""Broadcast of parameters and objects, and gradients that are reduced over all ranks."""
 # ruff: noqa: PLR0917 - as Horovod's other frontends
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hvd_kernel.jax.optimizer import reduce_gradients
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's parameters: a tree of arrays, of the same form, shapes and types on all ranks.
+    """Return the root's parameters: a tree of arrays, of the same structure, shapes and types on all ranks.
 
     Raises
     ------
@@ -35,26 +35,26 @@ def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSe
     """
     leaves, form = jax.tree.flatten(params)
     forms = _host.allgather_object(str(form), "broadcast_parameters.form", process_set)
-    for place, each in enumerate(forms):
-        if each != forms[0]:
+    for place, other in enumerate(forms):
+        if other != forms[0]:
             members = process_set.ranks or range(len(forms))
             raise ValueError(
                 f"broadcast_parameters: the trees of ranks {members[0]} and {members[place]} have different forms: "
-                f"{forms[0][:200]} and {each[:200]}. Build the same model on every rank."
+                f"{forms[0][:200]} and {other[:200]}. Build the same model on every rank."
             )
-    given = grouped_broadcast(leaves, root_rank, "broadcast_parameters", process_set)
-    return jax.tree.unflatten(form, given)
+    received = grouped_broadcast(leaves, root_rank, "broadcast_parameters", process_set)
+    return jax.tree.unflatten(form, received)
 
 
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank; what the others pass as ``obj`` is ignored."""
+    """Return the root's object on every rank; ``obj`` of other ranks is ignored."""
     return _host.broadcast_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return every rank's object, in rank order; their types may differ."""
+    """Return the objects of all ranks, in rank order; their types may differ."""
     return _host.allgather_object(obj, name, process_set)
 
 
@@ -69,14 +69,14 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return ``jax.value_and_grad(fun)`` whose gradients are reduced over all ranks; the value is this rank's.
 
-    The panel's samples/s are the rows of the first array among the arguments that are not differentiated.
+    The panel's samples/s count the rows of the first array among the arguments that are not differentiated.
 
     Parameters
     ----------
     argnums, has_aux
         As of ``jax.value_and_grad``.
     op, compression, groups
-        As of ``DistributedGradientTransformation``, which is not needed beside it.
+        As of ``DistributedGradientTransformation``, which is not needed in addition.
 
     Example
     -------
@@ -99,8 +99,8 @@ def value_and_grad(
 
 
 def _rows(*trees: Any) -> int:
-    """Return how many rows the first array of some trees has; 0 where there is none."""
-    shapes = (np.shape(each) for each in jax.tree.leaves(trees))
+    """Return the number of rows of the first array in trees; 0 if they contain no array."""
+    shapes = (np.shape(leaf) for leaf in jax.tree.leaves(trees))
     return next((shape[0] for shape in shapes if shape), 0)
 
 
@@ -118,7 +118,7 @@ def grad(
 
     @wraps(fun)
     def gradients(*args: Any, **kwargs: Any) -> Any:
-        value, found = function(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
+        value, derivatives = function(*args, **kwargs)
+        return (derivatives, value[1]) if has_aux else derivatives
 
     return gradients

@@ -1,11 +1,11 @@
 """Names of operations in compiled programs: equal on all ranks, and different for each call in a program.
 
-A call without a name gets one by its place in the source: function, line, and a digest of the functions that are being
-traced around it. What comes to stand under one name twice in a trace is numbered. So a name says nothing of what else
-a rank has traced before, and ranks that trace again, or later, still meet.
+A call without a name gets a name from its position in the source: function, line, and a digest of the functions that
+are being traced around it. Calls of the same name in a trace are numbered. So a name does not depend on what else a
+rank has traced before, and the operations of ranks that trace again, or later, still match.
 
 Terms.
-  trace  JAX runs a function once to see what it does; an inner function that is jitted by itself has one of its own
+  trace  JAX runs a function once to record its operations; an inner jitted function has a trace of its own
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ _IS_PLAIN = getattr(importlib.import_module("jax._src.core"), "trace_state_clean
 
 
 def of_call(name: str | None) -> str:
-    """Return the name of a call of the user's; "": outside of a trace, where calls are numbered."""
+    """Return the name of a call of the user; "" outside of a trace, where calls are numbered."""
     trace = _trace()
     if trace is None:
         return name or ""
-    return _Taken.of(trace).unique(name or _place())
+    return _TraceNames.of(trace).unique(name or _position())
 
 
-def made_of(name: str, how: str) -> str:
-    """Return the name of an operation that JAX makes of another one: ``made_of("loss", "t")``, its transpose."""
+def derived(name: str, suffix: str) -> str:
+    """Return the name of an operation that JAX derives from another: ``derived("loss", "t")`` for its transpose."""
     trace = _trace()
     if not name or trace is None:
         return ""
-    taken = _Taken.of(trace)
-    unique = taken.unique(f"{name}.{how}")
-    taken.made.add(unique)
+    names = _TraceNames.of(trace)
+    unique = names.unique(f"{name}.{suffix}")
+    names.derived.add(unique)
     return unique
 
 
-def again(name: str) -> str:
-    """Return the name of an operation that JAX traces again: its own, unless another one has been made of that name."""
+def retraced(name: str) -> str:
+    """Return the name of an operation that JAX traces again: the same, numbered if it equals a derived name."""
     trace = _trace()
     if not name or trace is None:
         return ""
-    taken = _Taken.of(trace)
-    return taken.unique(name) if name in taken.made else name
+    names = _TraceNames.of(trace)
+    return names.unique(name) if name in names.derived else name
 
 
 def is_traced() -> bool:
-    """Tell whether a program is being traced."""
+    """Return whether a program is being traced."""
     return not is_plain() and _trace() is not None
 
 
 def is_plain() -> bool:
-    """Tell, in a fraction of a microsecond, that JAX neither traces nor transforms anything; False: it may."""
+    """Return True if JAX neither traces nor transforms anything, False if it may; takes less than a microsecond."""
     return bool(_IS_PLAIN())
 
 
-class _Taken:
-    """The names in a trace."""
+class _TraceNames:
+    """The names of the operations in a trace."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.made: set[str] = set()
+        self.derived: set[str] = set()
 
     @staticmethod
-    def of(trace: Any) -> _Taken:
-        return _taken.setdefault(trace, _Taken())
+    def of(trace: Any) -> _TraceNames:
+        return _names.setdefault(trace, _TraceNames())
 
     def unique(self, name: str) -> str:
         number = self.counts[name]
@@ -79,7 +79,7 @@ class _Taken:
         return f"{name}~{number}" if number else name
 
 
-_taken: WeakKeyDictionary[Any, _Taken] = WeakKeyDictionary()
+_names: WeakKeyDictionary[Any, _TraceNames] = WeakKeyDictionary()
 
 
 def _trace() -> Any:
@@ -87,16 +87,16 @@ def _trace() -> Any:
     for frame in _outwards():
         code = frame.f_code
         if code.co_filename.endswith(_TRACING) and code.co_name.startswith("trace_to_"):
-            found = next((each for each in frame.f_locals.values() if type(each).__name__ == "DynamicJaxprTrace"), None)
-            if found is not None:
-                return found
+            for value in frame.f_locals.values():
+                if type(value).__name__ == "DynamicJaxprTrace":
+                    return value
     return None
 
 
-def _place() -> str:
-    """Return the place of a call in what is being traced: JAX keeps that for wherever it is used again.
+def _position() -> str:
+    """Return the position of a call in the traced function; JAX reuses the trace, and with it this name.
 
-    Example: ``"loss_fn:12.8d3f01aa"``; "jit" where an operation is itself what is traced.
+    Example: ``"loss_fn:12.8d3f01aa"``; "jit" if the operation itself is traced, as in ``jax.jit(hvd.allreduce)``.
     """
     users: list[tuple[str, int]] = []
     for frame in _outwards():
@@ -111,7 +111,7 @@ def _place() -> str:
 
 
 def _is_of(frame: FrameType, package: str) -> bool:
-    """Tell by its module, which functions keep when they are pickled: their file they do not."""
+    """Return whether a frame belongs to a package, by its module: pickled functions keep that, but not their file."""
     module = str(frame.f_globals.get("__name__"))
     return module == package or module.startswith(f"{package}.")
 

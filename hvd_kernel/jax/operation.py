@@ -1,4 +1,4 @@
-"""A collective as JAX's programs and the core know it: its kind, its name, and how it is carried out."""
+"""Parameters of a collective: its kind, name and options, as attributes of a JAX primitive and of the plugin."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ ELEMENTWISE = (ALLREDUCE, BROADCAST)
 
 
 class OperationParams(NamedTuple):
-    """What is the same for all operands of an operation: the parameters of its primitive."""
+    """Parameters of an operation's primitive, the same for all operands."""
 
     kind: int
-    name: str  # "": by the number of the call
+    name: str  # "": named by the number of the call
     set: int = 0
     op: int = Average
     root: int = 0
-    size: int = 0  # of the set when it was traced, where a shape depends on it
-    only: int = -1  # a rank: the others' results are zero
+    size: int = 0  # of the set when the operation was traced, if a shape depends on it
+    only: int = -1  # the only rank whose result is not zero; -1: all ranks
     prescale: float = 1.0
     postscale: float = 1.0
     grouped: bool = False
-    step: bool = False  # it reduces the last of a step's gradients
-    samples: int = 0  # of the step, where it is known
+    step: bool = False  # reduces the last gradients of a step
+    samples: int = 0  # of the step, if known
 
     @property
     def wire_name(self) -> str:
-        """Its name as ranks meet by it: Horovod's."""
+        """Horovod's name of the operation, by which ranks match it."""
         return f"{'grouped_' if self.grouped else ''}{KINDS[self.kind]}.{self.name}" if self.name else ""
 
     @property
     def is_linear(self) -> bool:
-        """Whether a sum of operands gives the sum of results."""
+        """Whether the operation is linear: a sum of operands gives the sum of results."""
         return self.kind not in {ALLREDUCE, REDUCESCATTER} or self.op in {Average, Sum}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Itself, for ``Primitive.bind``."""
+        """Keyword arguments for ``Primitive.bind``."""
         return self._asdict()
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Itself, for the plugin: native/jax/read.cc."""
+        """Attributes for the plugin: native/jax/read.cc."""
         numbers = {"kind": self.kind, "set": self.set, "op": self.op, "root": self.root}
         numbers |= {"size": self.size, "only": self.only, "step": int(self.step), "samples": self.samples}
         scales = {"prescale": np.float64(self.prescale), "postscale": np.float64(self.postscale)}
         return {"name": self.wire_name} | {name: np.int32(number) for name, number in numbers.items()} | scales
 
     def but(self, **changes: Any) -> Self:
-        """Return one that differs."""
+        """Return a copy with changed parameters."""
         return self._replace(**changes)

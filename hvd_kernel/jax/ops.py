@@ -1,4 +1,4 @@
-"""Collectives on JAX arrays: inside ``jit`` operations of the program, outside calls that go to the core past XLA.
+"""Collectives on JAX arrays: operations of the program inside ``jit``, direct calls of the core outside.
 
 All ranks compile the same programs and run them in the same order. In a program shapes are fixed: ranks have equal
 numbers of rows. A failure inside a program raises one of JAX's errors, see ``translated``; outside, a
@@ -23,7 +23,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible, not_moved
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import library, names
+from hvd_kernel.jax import library, names, outside
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -34,9 +34,7 @@ from hvd_kernel.jax.operation import (
     REDUCESCATTER,
     OperationParams,
 )
-from hvd_kernel.jax.outside import collectives
-from hvd_kernel.jax.primitive import bind
-from hvd_kernel.jax.rules import register
+from hvd_kernel.jax.primitive import bind, register_rules
 
 __all__ = [
     "Adasum",
@@ -58,7 +56,7 @@ __all__ = [
     "reducescatter",
 ]
 
-register()
+register_rules()
 
 _KEYS_ARE_MOVED = "random keys are moved and never reduced, so use broadcast, allgather or alltoall"
 
@@ -77,19 +75,19 @@ def allreduce(
     Parameters
     ----------
     x
-        An array, or a number; of one shape and type on all ranks.
+        An array or a number, of the same shape and type on all ranks.
     name
-        By which ranks match operations. Without it: in a program, by the call's place in the source; outside, by how
-        many calls each rank has made.
+        Name by which ranks match operations. None: in a program, the call's position in the source; outside, the number
+        of the call on each rank.
     prescale_factor, postscale_factor
-        What each rank's values, and the result, are multiplied by.
+        Factors of each rank's values, and of the result.
 
     Raises
     ------
     ValueError
-        On this rank alone: the type has no such reduction.
+        On this rank alone: the type does not support the reduction.
     HorovodInternalError
-        Outside of a program: ranks do not fit together (``Mismatch``), or one of them is gone.
+        Outside of a program: the calls of the ranks differ (``Mismatch``), or a rank has died.
 
     Example
     -------
@@ -110,49 +108,49 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return a tree of the reductions of a tree's arrays, of several types if need be, reduced together or not at all.
+    """Reduce the arrays of a tree, all of them or none, and return a tree of the results; types may differ.
 
     Parameters
     ----------
     tree
-        A pytree: a list, a dict, what ``jax.grad`` returns. Other parameters and errors are those of ``allreduce``.
+        A pytree: a list, a dict, gradients of ``jax.grad``. Other parameters and errors are those of ``allreduce``.
     """
     scales = prescale_factor, postscale_factor
     return _over(tree, lambda leaves: _reduced(leaves, op, name, compression, scales, process_set, grouped=True))
 
 
 def allgather(x: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return every rank's rows, one after the other. Outside of a program their number may differ. Differentiable."""
+    """Return the rows of all ranks, concatenated. Outside of a program their number may differ. Differentiable."""
     return _gathered([_array(x)], name, process_set, grouped=False)[0]
 
 
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Gather the rows of a tree's arrays, together or not at all. Differentiable."""
+    """Gather the rows of a tree's arrays, all of them or none. Differentiable."""
     return _over(tree, lambda leaves: _gathered(leaves, name, process_set, grouped=True))
 
 
 def broadcast(x: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Return the root's array on every rank; ``root_rank`` is a global rank also in a process set. Differentiable."""
-    return _given([_array(x)], root_rank, name, process_set, grouped=False)[0]
+    return _broadcast([_array(x)], root_rank, name, process_set, grouped=False)[0]
 
 
 def grouped_broadcast(
     tree: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's arrays in a tree, all together. Differentiable."""
-    return _over(tree, lambda leaves: _given(leaves, root_rank, name, process_set, grouped=True))
+    """Broadcast the arrays of a tree from the root, all of them or none. Differentiable."""
+    return _over(tree, lambda leaves: _broadcast(leaves, root_rank, name, process_set, grouped=True))
 
 
 def alltoall(x: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Send ``splits[r]`` rows to rank r, or equal shares; return what came.
+    """Send ``splits[r]`` rows to rank r, or equal shares; return the received rows.
 
-    With ``splits`` the result is a pair: what came, and how many rows (int32) came from each rank; outside of programs
-    alone. With equal shares it is differentiable.
+    With ``splits``, which are possible outside of programs only, return a pair: the received rows, and the number of
+    rows (int32) from each rank. With equal shares it is differentiable.
 
     Raises
     ------
     ValueError
-        Rows do not divide, or there are splits in a program.
+        The rows cannot be divided equally, or splits are used in a program.
     """
     array = _array(x)
     if splits is not None:
@@ -165,7 +163,7 @@ def alltoall(x: Any, splits: Any = None, name: str | None = None, process_set: P
         rows, counts = _host.alltoall(np.asarray(data), np.asarray(splits), name, process_set)
         return _with_keys(jax.device_put(rows), array), jax.device_put(counts)
     number, size = set_id(process_set, "Alltoall"), _size(process_set)
-    _rows_divide(array, size, "alltoall")
+    _check_shares(array, size, "alltoall")
     return _run(OperationParams(ALLTOALL, "", number, size=size), [array], name)[0]
 
 
@@ -179,7 +177,7 @@ def reducescatter(
 ) -> Any:
     """Reduce, and return this rank's share of the rows. Differentiable.
 
-    Outside of a program the first ranks get one row more where the rows do not divide; in one they must divide.
+    If the rows cannot be divided equally, the first ranks get one row more; in a program this is an error.
     """
     return _scattered([_array(x)], op, name, (prescale_factor, postscale_factor), process_set, grouped=False)[0]
 
@@ -192,16 +190,16 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduce a tree's arrays, together or not at all, and return this rank's rows of each. Differentiable."""
+    """Reduce a tree's arrays, all of them or none, and return this rank's rows of each. Differentiable."""
     scales = prescale_factor, postscale_factor
     return _over(tree, lambda leaves: _scattered(leaves, op, name, scales, process_set, grouped=True))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has come here.
+    """Wait until every rank of the set has called this function.
 
-    In a program it happens once in every run, at no certain place among operations that do not depend on each other;
-    it cannot be in what is differentiated or under ``checkpoint``.
+    In a program the barrier runs once in every run, in no defined order with operations that do not depend on each
+    other; it cannot be differentiated or used under ``checkpoint``.
     """
     number = set_id(process_set, "Barrier")
     if not names.is_traced():
@@ -223,7 +221,7 @@ def reduce_leaves(
     ends_step: bool,
     samples: int = 0,
 ) -> list[Any]:
-    """Reduce some of a step's gradients together; ``ends_step``: they are its last, of so many samples."""
+    """Reduce some of a step's gradients as a group; with ``ends_step`` the last ones, of a step of ``samples``."""
     step = samples if ends_step else None
     return _reduced(leaves, op, name, NoneCompressor, scales, process_set, grouped=True, ended_step=step)
 
@@ -239,7 +237,7 @@ def _reduced(
     grouped: bool,
     ended_step: int | None = None,
 ) -> list[Any]:
-    pairs = [compression.compress(each) for each in arrays]
+    pairs = [compression.compress(array) for array in arrays]
     for small, _ in pairs:
         check_reducible(_dtype(small), op)
     number = set_id(process_set, "Allreduce")
@@ -248,17 +246,17 @@ def _reduced(
         step=ended_step is not None, samples=ended_step or 0,
     )  # fmt: skip
     results = _run(operation, [small for small, _ in pairs], name)
-    return [compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)]
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
 def _gathered(arrays: Sequence[Any], name: str | None, process_set: ProcessSet, *, grouped: bool) -> list[Any]:
     number = set_id(process_set, "Allgather")
-    for each in arrays:
-        _has_rows(each, "allgather")
+    for array in arrays:
+        _check_rows(array, "allgather")
     return _run(OperationParams(ALLGATHER, "", number, size=_size(process_set), grouped=grouped), arrays, name)
 
 
-def _given(
+def _broadcast(
     arrays: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet, *, grouped: bool
 ) -> list[Any]:
     number = set_id(process_set, "Broadcast")
@@ -281,12 +279,12 @@ def _scattered(
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
     number, size = set_id(process_set, "Reducescatter"), _size(process_set)
-    for each in arrays:
-        check_reducible(_dtype(each), op)
-        if _in_program([each]):
-            _rows_divide(each, size, "reducescatter")
+    for array in arrays:
+        check_reducible(_dtype(array), op)
+        if _in_program([array]):
+            _check_shares(array, size, "reducescatter")
         else:
-            _has_rows(each, "reducescatter")
+            _check_rows(array, "reducescatter")
     operation = OperationParams(
         REDUCESCATTER, "", number, op, size=size, prescale=scales[0], postscale=scales[1], grouped=grouped
     )
@@ -298,7 +296,7 @@ def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) ->
     for array in sent:
         _dtype(array)
     if names.is_plain() and not _in_program(sent):
-        results = collectives.run(operation.but(name=name) if name else operation, sent)
+        results = outside.run(operation.but(name=name) if name else operation, sent)
     else:
         results = bind(operation.but(name=names.of_call(name)), sent)
     return [_with_keys(result, array) for result, array in zip(results, arrays, strict=True)]
@@ -309,18 +307,18 @@ def _has_keys(array: Any) -> bool:
 
 
 def _without_keys(array: Any) -> Any:
-    """Return the data of random keys (``jax.random.key``), and other arrays themselves."""
+    """Return the data of random keys (``jax.random.key``), and other arrays unchanged."""
     return jax.random.key_data(array) if _has_keys(array) else array
 
 
 def _with_keys(result: Any, array: Any) -> Any:
-    """Return a result as random keys of the operand's kind where that had keys."""
+    """Return a result as random keys of the operand's kind if the operand has keys."""
     return jax.random.wrap_key_data(result, impl=jax.random.key_impl(array)) if _has_keys(array) else result
 
 
 def _over(tree: Any, function: Any) -> Any:
     leaves, form = jax.tree.flatten(tree)
-    return jax.tree.unflatten(form, function([_array(each) for each in leaves])) if leaves else tree
+    return jax.tree.unflatten(form, function([_array(leaf) for leaf in leaves])) if leaves else tree
 
 
 def _array(x: Any) -> Any:
@@ -349,23 +347,23 @@ def _number_of(dtype: Any) -> int:
 
 
 def _in_program(arrays: Sequence[Any]) -> bool:
-    return any(isinstance(each, jax.core.Tracer) for each in arrays)
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def _size(process_set: ProcessSet) -> int:
     size = process_set.size()
     if size is None:
-        return handles.current_engine().size  # says that there is none
+        return handles.current_engine().size  # raises an error if Horovod is not initialized
     return size
 
 
-def _has_rows(array: Any, doing: str) -> None:
+def _check_rows(array: Any, doing: str) -> None:
     if not array.shape:
         raise ValueError(f"{doing} needs an array of at least one dimension; use x[None]")
 
 
-def _rows_divide(array: Any, size: int, doing: str) -> None:
-    _has_rows(array, doing)
+def _check_shares(array: Any, size: int, doing: str) -> None:
+    _check_rows(array, doing)
     if array.shape[0] % size:
         raise ValueError(
             f"{doing} of {array.shape[0]} rows among {size} ranks: in a program, and without splits, rows must divide"

@@ -1,8 +1,8 @@
-"""Gradients averaged over all ranks before optax's update; buckets of them.
+"""Gradients that are averaged over all ranks, in buckets, before optax's update.
 
-Terms.
-  bucket  gradients that travel as one operation. The last layers' come first, as the backward pass makes them: they
-          travel while it goes on
+Term.
+  bucket  gradients that are reduced as one operation. Those of the last layers come first, in the order of the backward
+          pass: they are reduced while it continues
 """
 # ruff: noqa: PLR0917 - as Horovod's other frontends
 
@@ -40,18 +40,18 @@ def reduce_gradients(
     name: str | None = None,
     samples: int = 0,
 ) -> Any:
-    """Return a tree of gradients, reduced over all ranks; it counts as a step of the training.
+    """Reduce a tree of gradients over all ranks, and count a training step.
 
     Parameters
     ----------
     groups
-        So many operations for all of them, or the places of those in each; None: as many as buckets of 4 MB.
+        The number of operations, or the indices of the leaves in each; None: buckets of 4 MB.
     gradient_predivide_factor
-        What gradients are divided by before they are added up; the average stays the average.
+        Divisor of the gradients before the sum; the result is still the average.
     name
-        The operations' names begin with it; None: they have those of calls without a name.
+        Prefix of the operations' names; None: the names of calls without a name.
     samples
-        How many went into these gradients on this rank, for the panel's samples/s; 0: nobody knows.
+        The number of samples of these gradients on this rank, for the panel's samples/s; 0: unknown.
     """
     leaves, form = jax.tree.flatten(gradients)
     if not leaves:
@@ -59,26 +59,26 @@ def reduce_gradients(
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ConfigError("gradient_predivide_factor needs op=Average.")
     scales = 1.0 / gradient_predivide_factor, gradient_predivide_factor
-    small, contexts = zip(*(compression.compress(each) for each in leaves), strict=True)
+    small, contexts = zip(*(compression.compress(leaf) for leaf in leaves), strict=True)
     reduced = list(small)
-    every = list(_buckets(leaves, groups)) if groups is None or isinstance(groups, int) else groups
-    for number, bucket in enumerate(every):
+    buckets = list(_buckets(leaves, groups)) if groups is None or isinstance(groups, int) else groups
+    for number, bucket in enumerate(buckets):
         results = reduce_leaves(
             [small[place] for place in bucket],
             op,
             name and f"{name}.group_{number}",
             scales,
             process_set,
-            ends_step=number == len(every) - 1,
+            ends_step=number == len(buckets) - 1,
             samples=samples,
         )
         for place, result in zip(bucket, results, strict=True):
             reduced[place] = result
     if not names.is_traced():
         metrics.step(samples)
-    elif len(every) > 1:
+    elif len(buckets) > 1:
         reduced = together(reduced)
-    whole = [compression.decompress(each, context) for each, context in zip(reduced, contexts, strict=True)]
+    whole = [compression.decompress(result, context) for result, context in zip(reduced, contexts, strict=True)]
     return jax.tree.unflatten(form, whole)
 
 
@@ -91,7 +91,7 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return an optax optimizer whose updates are made of the gradients of all ranks.
+    """Return an optax optimizer whose updates use the reduced gradients of all ranks.
 
     Parameters
     ----------
@@ -100,16 +100,16 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
     op
         Average, Sum or Adasum.
     compression
-        Of the gradients on the wire: ``Compression.fp16``.
+        Compression of the gradients that are sent: ``Compression.fp16``.
     groups
-        Gradients are reduced in so many operations; None: in buckets of 4 MB, those of the last layers first.
+        The number of operations in which gradients are reduced; None: buckets of 4 MB, those of the last layers first.
     every_k
-        Average the gradients of so many steps on this rank before they are reduced and used.
+        The number of steps whose gradients are averaged on this rank before they are reduced and applied.
     gradient_predivide_factor
-        What gradients are divided by before they are added up; the average stays the average.
+        Divisor of the gradients before the sum; the result is still the average.
 
-    Each update counts as a step. It sees no batch: the panel has samples/s where ``update`` is told how many samples
-    this rank's gradients are of, ``samples=len(batch)``, a number that is known when the program is traced.
+    Each update counts as a step. An update does not see the batch: for samples/s on the panel pass the number of this
+    rank's samples to ``update``, as in ``samples=len(batch)``; it must be known when the program is traced.
 
     Raises
     ------
@@ -145,22 +145,22 @@ def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's othe
         )
         return inner.update(reduced, state, params, **extra)
 
-    made = optax.GradientTransformationExtraArgs(inner.init, update)
-    return made if every_k == 1 else _every(made, every_k, optax)
+    reducing = optax.GradientTransformationExtraArgs(inner.init, update)
+    return reducing if every_k == 1 else _accumulating(reducing, every_k, optax)
 
 
 class Accumulated(NamedTuple):
-    """State of an optimizer that updates every so many steps."""
+    """State of an optimizer that updates every ``every_k`` steps."""
 
     count: Any
     sums: Any
     inner: Any
 
 
-def _every(optimizer: Any, every_k: int, optax: Any) -> Any:
-    """Add up gradients, and let the optimizer have their mean every ``every_k`` steps; the other updates are zero.
+def _accumulating(optimizer: Any, every_k: int, optax: Any) -> Any:
+    """Sum gradients, and pass their mean to the optimizer every ``every_k`` steps; other updates are zero.
 
-    ``optax.MultiSteps`` computes the update in each step, and throws it away.
+    ``optax.MultiSteps`` would compute the update in each step, and discard it.
     """
 
     def init(params: Any) -> Accumulated:
@@ -170,7 +170,7 @@ def _every(optimizer: Any, every_k: int, optax: Any) -> Any:
         sums = jax.tree.map(jnp.add, state.sums, gradients)
 
         def last() -> Any:
-            mean = jax.tree.map(lambda each: each / every_k, sums)
+            mean = jax.tree.map(lambda total: total / every_k, sums)
             updates, inner = optimizer.update(mean, state.inner, params, **extra)
             return updates, Accumulated(jnp.zeros_like(state.count), jax.tree.map(jnp.zeros_like, sums), inner)
 
@@ -193,13 +193,11 @@ def _optax() -> Any:
 
 
 def _buckets(leaves: Sequence[Any], groups: int | None) -> Iterator[list[int]]:
-    """Yield places of leaves, from the last to the first."""
+    """Yield the indices of the leaves in each bucket, from the last leaf to the first."""
     backwards = list(range(len(leaves)))[::-1]
     if groups is not None:
-        wanted = max(1, min(groups, len(leaves)))
-        yield from (
-            backwards[begin:end] for begin, end in pairwise(len(leaves) * n // wanted for n in range(wanted + 1))
-        )
+        count = max(1, min(groups, len(leaves)))
+        yield from (backwards[begin:end] for begin, end in pairwise(len(leaves) * n // count for n in range(count + 1)))
         return
     bucket: list[int] = []
     room = BUCKET_BYTES

@@ -5,7 +5,7 @@ bit, and no tolerance hides anything.
 
 Terms.
   both   what each rank has, (ranks, rows, columns)
-  back   of each rank the gradient of its operand, by the gradients of the results: Horovod's rules (hvd_kernel/jax/rules.py)
+  back   of each rank the gradient of its operand, by the gradients of the results: Horovod's rules (hvd_kernel/jax/primitive.py)
 """
 
 from __future__ import annotations

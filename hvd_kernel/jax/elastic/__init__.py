@@ -1,11 +1,11 @@
-"""``hvd.elastic``: training that outlives a failure, with JAX's parameters as its state.
+"""``hvd.elastic``: training that survives a failure, with JAX's parameters as its state.
 
 ::
 
     state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0, batch=0)
 
     @hvd.elastic.run
-    def train(state): ...                    # calls state.commit() now and then; a failure goes back to there
+    def train(state): ...                    # calls state.commit() regularly; a failure restores the last commit
 
     train(state)
 """

@@ -16,9 +16,11 @@ from hvd_kernel.elastic import ObjectState
 
 
 class JaxState(ObjectState):
-    """The state of a training with JAX: ``JaxState(params=params, opt_state=opt_state, epoch=0)``.
+    """State of a training with JAX: ``JaxState(params=params, opt_state=opt_state, epoch=0)``.
 
-    Every keyword becomes an attribute: a tree of arrays, or anything that can be copied.
+    Every keyword becomes an attribute: a tree of arrays, or any value that can be copied.
+
+    Arrays are saved as NumPy arrays of the host: a donated array is invalid after the step that it was donated to.
 
     Example
     -------
@@ -32,53 +34,47 @@ class JaxState(ObjectState):
         super().__init__()
         for name, value in kwargs.items():
             setattr(self, name, value)
-        self._saved_state = {name: _kept(value) for name, value in kwargs.items()}
+        self._saved_state = {name: _saved(value) for name, value in kwargs.items()}
 
     def save(self) -> None:
-        """Keep the values as they are now."""
-        self._saved_state = {name: _kept(value) for name, value in self._now().items()}
+        """Save the current values."""
+        self._saved_state = {name: _saved(value) for name, value in self._now().items()}
 
     def restore(self) -> None:
-        """Go back to what was kept."""
-        self._set_values({name: _given(value) for name, value in self._saved_state.items()})
+        """Restore the saved values."""
+        self._set_values({name: _restored(value) for name, value in self._saved_state.items()})
 
     def sync(self) -> None:
-        """Take the values of rank ``root``, and keep them. Collective."""
+        """Receive the values of rank ``root``, and save them. Collective."""
         if not self._saved_state:
             return
-        leaves, form = jax.tree.flatten({name: _kept(value) for name, value in self._now().items()})
-        is_array = [isinstance(each, _Array) for each in leaves]
-        plain = [None if array else each for each, array in zip(leaves, is_array, strict=True)]
-        plain, form, is_array, shapes = self._from_root(
-            (
-                plain,
-                form,
-                is_array,
-                [(each.value.shape, each.value.dtype) for each in leaves if isinstance(each, _Array)],
-            )
-        )
-        mine = [each.value for each in leaves if isinstance(each, _Array)]
-        if [(each.shape, each.dtype) for each in mine] != shapes:
-            mine = [np.zeros(shape, dtype) for shape, dtype in shapes]
-        arrays = iter([ops.broadcast(each, self.root, f"elastic.array.{number}") for number, each in enumerate(mine)])
-        synced = [_Array(next(arrays)) if array else each for each, array in zip(plain, is_array, strict=True)]
+        leaves, form = jax.tree.flatten({name: _saved(value) for name, value in self._now().items()})
+        is_array = [isinstance(leaf, _Array) for leaf in leaves]
+        plain = [None if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
+        local = [leaf.value for leaf in leaves if isinstance(leaf, _Array)]
+        shapes = [(array.shape, array.dtype) for array in local]
+        plain, form, is_array, root_shapes = self._from_root((plain, form, is_array, shapes))
+        if shapes != root_shapes:
+            local = [np.zeros(shape, dtype) for shape, dtype in root_shapes]
+        arrays = iter([ops.broadcast(array, self.root, f"elastic.array.{i}") for i, array in enumerate(local)])
+        synced = [_Array(next(arrays)) if array else value for value, array in zip(plain, is_array, strict=True)]
         self._saved_state = dict(jax.tree.unflatten(form, synced))
         self.restore()
 
     def keep_step(self) -> None:
-        """Keep the values, beside those of the last commit."""
-        self._step_state = {name: _kept(value) for name, value in self._now().items()}
+        """Save the values of a step, in addition to those of the last commit."""
+        self._step_state = {name: _saved(value) for name, value in self._now().items()}
 
     def undo_step(self) -> None:
-        """Go back to what the last step has kept."""
-        self._set_values({name: _given(value) for name, value in self._step_state.items()})
+        """Restore the values of the last step."""
+        self._set_values({name: _restored(value) for name, value in self._step_state.items()})
 
     def reset(self) -> None:
-        """Have JAX compile again what knows how many ranks there were."""
+        """Clear JAX's compiled programs, which depend on the number of ranks."""
         jax.clear_caches()
 
     def load_snapshot(self, snapshot: Any, number: int) -> None:
-        """Take values that were stored, under the names that are tracked here; others stay as they are."""
+        """Load stored values of the names that are tracked here; other names keep their values."""
         stored = snapshot.own["values"]
         self._saved_state |= {name: stored[name] for name in self._saved_state if name in stored}
         self.restore()
@@ -86,19 +82,19 @@ class JaxState(ObjectState):
 
 
 class _Array:
-    """A JAX array on the host; a leaf of a tree."""
+    """Copy of a JAX array on the host, as a leaf of a tree."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-def _kept(tree: Any) -> Any:
+def _saved(tree: Any) -> Any:
     return jax.tree.map(
-        lambda each: _Array(np.array(each)) if isinstance(each, jax.Array) else copy.deepcopy(each), tree
+        lambda leaf: _Array(np.array(leaf)) if isinstance(leaf, jax.Array) else copy.deepcopy(leaf), tree
     )
 
 
-def _given(tree: Any) -> Any:
+def _restored(tree: Any) -> Any:
     return jax.tree.map(
-        lambda each: jax.device_put(each.value) if isinstance(each, _Array) else copy.deepcopy(each), tree
+        lambda leaf: jax.device_put(leaf.value) if isinstance(leaf, _Array) else copy.deepcopy(leaf), tree
     )

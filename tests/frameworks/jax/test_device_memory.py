@@ -26,8 +26,7 @@ def collectives() -> dict[str, Any]:
     import hvd_kernel.jax as hvd
     from hvd_kernel.jax import operation as kinds
     from hvd_kernel.jax.operation import OperationParams
-    from hvd_kernel.jax.outside.collectives import carried_out
-    from hvd_kernel.jax.outside.device_memory import DeviceMemory
+    from hvd_kernel.jax.outside import DeviceMemory, run_in
 
     xp.install()
     hvd.init()
@@ -35,7 +34,7 @@ def collectives() -> dict[str, Any]:
 
     def done(kind: int, *values: Any, **how: Any) -> list[Any]:
         arrays = [xp.array(np.array(value, np.float32)) for value in values]
-        results = carried_out(OperationParams(kind, f"of_{kind}_{how}", **how), arrays, where)
+        results = run_in(OperationParams(kind, f"of_{kind}_{how}", **how), arrays, where)
         assert {type(each) for each in results} == {xp.Array}
         assert not {each.address for each in results} & {each.address for each in arrays}
         assert [each.on_host().tolist() for each in arrays] == [np.array(value, float).tolist() for value in values]
@@ -108,9 +107,9 @@ def taken() -> list[bool]:
     import jax.numpy as jnp
     import numpy as np
 
-    from hvd_kernel.jax.outside import device_memory
+    from hvd_kernel.jax import outside
 
-    return [device_memory.are_taken(values) for values in ([jnp.ones(2)], [np.ones(2)], [1.0])]
+    return [outside.are_supported(values) for values in ([jnp.ones(2)], [np.ones(2)], [1.0])]
 
 
 def test_arrays_on_the_host_stay_there() -> None:
