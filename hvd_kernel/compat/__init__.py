@@ -48,7 +48,7 @@ class MxnetFinder(MetaPathFinder):
         """Return None, so that the other finders find the module."""
         del path, target  # of Python's interface
         if fullname == "mxnet":
-            importlib.import_module("hvd_kernel.frameworks.numpy_names").put_back()
+            importlib.import_module("hvd_kernel.frameworks.numpy_names").restore()
         return None
 
 

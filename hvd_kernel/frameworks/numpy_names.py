@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 
-GONE = {"bool": bool, "complex": complex, "float": float, "int": int, "object": object, "str": str}
+REMOVED = {"bool": bool, "complex": complex, "float": float, "int": int, "object": object, "str": str}
 
 
-def put_back() -> None:
+def restore() -> None:
     """Restore ``numpy.bool`` and similar names as Python's types. NumPy 2 is left unchanged: MXNet needs more there."""
     numpy = importlib.import_module("numpy")
     if numpy.__version__.startswith("1."):
-        for name, cls in GONE.items():
+        for name, cls in REMOVED.items():
             vars(numpy).setdefault(name, cls)

@@ -1,4 +1,4 @@
-"""Compression of NDArrays: what travels in an allreduce has fewer bits."""
+"""Compression of NDArrays: allreduce sends fewer bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broadcast of one rank's parameters or objects to all. Horovod's signatures."""
+"""Broadcast of parameters and objects. Horovod's signatures."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
-    """Overwrite parameters by the root's: ``net.collect_params()``, or the dicts of ``Module.get_params()``.
+    """Overwrite parameters with the root's: ``net.collect_params()``, or the dicts of ``Module.get_params()``.
 
-    One that has no shape yet is overwritten when it gets it, with the first forward pass.
+    A parameter without a shape is overwritten when it gets one, in the first forward pass.
 
     Parameters
     ----------
     params
-        A dict or ParameterDict; all ranks have the same names in it, of the same shapes and types.
+        A dict or ParameterDict, with the same names, shapes and types on all ranks.
     prefix
-        Of the operations' names: two sets of parameters that are broadcast at a time need two.
+        Prefix of the operations' names; needed if two sets of parameters are broadcast at the same time.
 
     Raises
     ------
     ValueError
-        It is something else.
+        ``params`` has another type.
     HorovodInternalError
-        At the next wait for a parameter: the ranks' do not fit together.
+        At the next wait for a parameter: the parameters of the ranks differ in shape or type.
 
     Example
     -------
@@ -57,11 +57,11 @@ def _broadcast(parameter: Parameter, root_rank: int, name: str) -> None:
 
 
 def _broadcast_later(parameter: Parameter, root_rank: int, name: str) -> None:
-    """Do it once, when the parameter is initialized."""
+    """Broadcast a parameter once, when it is initialized."""
 
     def initialize(*args: Any, **kwargs: Any) -> None:
-        vars(parameter).pop("_init_impl", None)  # its class's is found again
-        parameter._init_impl(*args, **kwargs)  # noqa: SLF001 - where MXNet gives a parameter its memory
+        vars(parameter).pop("_init_impl", None)  # uncovers the method of the class
+        parameter._init_impl(*args, **kwargs)  # noqa: SLF001 - allocates the parameter
         if session.is_initialized():
             _broadcast(parameter, root_rank, name)
 
@@ -71,7 +71,7 @@ def _broadcast_later(parameter: Parameter, root_rank: int, name: str) -> None:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank; what the others pass as ``obj`` is ignored.
+    """Return the root's object on every rank; ``obj`` of other ranks is ignored.
 
     Ranks must agree on ``name``.
     """
@@ -79,5 +79,5 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return every rank's object, in rank order. Ranks must agree on ``name``; their objects may be of any types."""
+    """Return the objects of all ranks, in rank order. Ranks must agree on ``name``; types of objects may differ."""
     return ops.allgather_object(obj, name, process_set)

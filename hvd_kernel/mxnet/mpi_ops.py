@@ -1,16 +1,17 @@
 """Collectives on NDArrays, under Horovod's file name.
 
-``allreduce``, ``broadcast``, ``reducescatter`` and what is made of them return at once: MXNet carries them out when
-their tensors are ready, and whoever reads a result waits for it, as with MXNet's own operations. They may begin in
-another order on each rank. ``allgather`` and ``alltoall``, whose results have a shape that only the ranks together
-know, return when they have ended.
+``allreduce``, ``broadcast``, ``reducescatter`` and their variants return immediately: MXNet runs them when their
+tensors are ready, and reading a result waits for it, as with MXNet's own operations. They may start in a different
+order on each rank. ``allgather`` and ``alltoall``, whose result shapes depend on all ranks, return when they are
+complete.
 
-``priority``: among operations that are ready, MXNet begins those of a higher one first.
+``priority``: among operations that are ready, MXNet starts those of a higher priority first.
 """
 # ruff: noqa: PLR0917, ARG001 - Horovod's signatures
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -43,11 +44,10 @@ from hvd_kernel.core.process_sets import (
     remove_process_set,
     set_id,
 )
-from hvd_kernel.core.tensor import SCATTERED, reduction_of
+from hvd_kernel.core.tensor import DTYPES, SCATTERED, Place, check_reducible, from_buffer, not_moved, reduction_of
 from hvd_kernel.errors import HorovodInternalError, NotInitialized
 from hvd_kernel.frameworks.arguments import raised_as
 from hvd_kernel.mxnet import library
-from hvd_kernel.mxnet import tensors as _tensors
 from hvd_kernel.mxnet.library import MxnetArgumentError
 
 __all__ = [
@@ -78,10 +78,11 @@ __all__ = [
     "shutdown",
 ]
 
-library.plugin()  # at the import: what is missing is told there
+library.plugin()  # at import time, so that the import reports what is missing
 
 _ALLREDUCE, _BROADCAST, _REDUCESCATTER = 0, 2, 6  # native/c_api/hvd_core.h
-_unnamed = 0, itertools.count()  # of which generation of the engine
+_COPIED = {"int8"}  # types whose memory MXNet copies instead of taking it over
+_unnamed = 0, itertools.count()  # generation of the engine, numbers of its calls without a name
 _reduction = partial(reduction_of, warns=False)  # as in Horovod: here ``average`` is not deprecated
 
 
@@ -101,18 +102,18 @@ def allreduce(
     Parameters
     ----------
     tensor
-        An NDArray, of one shape and type on all ranks.
+        An NDArray, of the same shape and type on all ranks.
     average
-        Horovod's older way to say ``op``: True, Average; False, Sum.
+        Horovod's older form of ``op``: True is Average, False is Sum.
     prescale_factor, postscale_factor
-        What each rank's values, and the result, are multiplied by.
+        Factors of each rank's values, and of the result.
 
     Raises
     ------
     MxnetArgumentError
-        At once: what this rank alone does wrong. A ValueError and an MXNetError.
+        Immediately: an argument is invalid on this rank. A ValueError and an MXNetError.
     HorovodInternalError
-        At the next wait for the result: ranks do not fit together (``Mismatch``), or one of them is gone.
+        At the next wait for the result: the calls of the ranks differ (``Mismatch``), or a rank has died.
 
     Example
     -------
@@ -152,7 +153,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Return the reductions of several tensors, of several types if need be, reduced together or not at all."""
+    """Reduce several tensors, all of them or none, and return the results; types may differ."""
     scales = (prescale_factor, postscale_factor)
     return _reduced(tensors, _reduction(op, average), "grouped_allreduce", name, priority, scales, process_set)
 
@@ -178,7 +179,7 @@ def grouped_allreduce_(
 def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return every rank's rows, one after the other; the number of rows may differ."""
+    """Return the rows of all ranks, concatenated; the number of rows may differ."""
     return _gathered([tensor], _name("allgather", name), process_set)[0]
 
 
@@ -186,7 +187,7 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Gather the rows of several tensors, together or not at all."""
+    """Gather the rows of several tensors, all of them or none."""
     some(tensors, "grouped_allgather")
     return _gathered(tensors, _name("grouped_allgather", name), process_set)
 
@@ -200,10 +201,10 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return the root's tensor on every rank; ``root_rank`` is a global rank also in a process set."""
-    _tensors.checked([tensor])
-    output = _tensors.like(tensor)
-    _push(_BROADCAST, [_tensors.on_host(tensor)], [output], _name("broadcast", name), priority, process_set, root_rank)
-    return _tensors.back([output], [tensor])[0]
+    _check_tensors([tensor])
+    output = _empty_like(tensor)
+    _push(_BROADCAST, [_on_host(tensor)], [output], _name("broadcast", name), priority, process_set, root_rank)
+    return _to_devices([output], [tensor])[0]
 
 
 @raised_as(MxnetArgumentError)
@@ -214,9 +215,9 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrite the tensor by the root's, and return it."""
-    _tensors.checked([tensor])
-    host = _tensors.on_host(tensor)
+    """Overwrite the tensor with the root's, and return it."""
+    _check_tensors([tensor])
+    host = _on_host(tensor)
     _push(_BROADCAST, [host], [host], _name("broadcast", name), priority, process_set, root_rank)
     _copy_back([host], [tensor])
     return tensor
@@ -230,20 +231,20 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send ``splits[r]`` rows to rank r, or equal shares; return what came.
+    """Send ``splits[r]`` rows to rank r, or equal shares; return the received rows.
 
-    With ``splits``, an NDArray of int32 or any sequence of integers, the result is a pair: what came, and how many rows
-    (int32) came from each rank.
+    With ``splits``, an NDArray of int32 or any sequence of integers, return a pair: the received rows, and the number
+    of rows (int32) from each rank.
     """
-    _tensors.checked([tensor])
+    _check_tensors([tensor])
     group = set_id(process_set, "Alltoall")
     rows = None if splits is None else _row_counts(splits)
-    host = _tensors.on_host(tensor)
+    host = _on_host(tensor)
 
     def finish(outcome: Any, _held: Any = host) -> tuple[Any, list[int]]:
-        return _tensors.from_core(outcome.buffers[0], tensor), list(outcome.sizes)
+        return _from_core(outcome.buffers[0], tensor), list(outcome.sizes)
 
-    handle = handles.alltoall_place(_name("alltoall", name), _tensors.place_of(host), rows, finish, group, waits=True)
+    handle = handles.alltoall_place(_name("alltoall", name), _place_of(host), rows, finish, group, waits=True)
     output, received = ops.synchronize(handle)
     return output if splits is None else (output, mx.nd.array(received, dtype="int32", ctx=tensor.context))
 
@@ -258,7 +259,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide."""
+    """Reduce, and return this rank's share of the rows; the first ranks get one more if they do not divide equally."""
     scales = (prescale_factor, postscale_factor)
     return _scattered([tensor], op, _name("reducescatter", name), priority, scales, process_set)[0]
 
@@ -273,7 +274,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several tensors, together or not at all, and return this rank's rows of each."""
+    """Reduce several tensors, all of them or none, and return this rank's rows of each."""
     some(tensors, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
     return _scattered(tensors, op, _name("grouped_reducescatter", name), priority, scales, process_set)
@@ -281,7 +282,7 @@ def grouped_reducescatter(
 
 @raised_as(MxnetArgumentError)
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has come here and this one's operations before it have ended."""
+    """Wait until this rank's operations are complete and every rank of the set has called this function."""
     mx.nd.waitall()
     ops.barrier(process_set)
 
@@ -294,16 +295,16 @@ def join() -> int:
     int
         The rank that joined last, the same everywhere.
     """
-    mx.nd.waitall()  # what was called before it belongs before it
+    mx.nd.waitall()  # earlier operations precede the join
     return ops.join()
 
 
 def shutdown() -> None:  # type: ignore[no-redef] # instead of the core's
-    """Leave the other ranks when this rank's operations have ended, well or not."""
+    """Disconnect from the other ranks after this rank's operations have completed or failed."""
     if session.is_initialized():
         try:
             mx.nd.waitall()
-        except mx.MXNetError as error:  # whoever waits for that operation's result has heard it
+        except mx.MXNetError as error:  # also raised where the operation's result is read
             warnings.warn(f"shutdown: an operation had failed: {error}", stacklevel=2)
     session.shutdown()
 
@@ -317,13 +318,13 @@ def _reduced(
     scales: handles.Scales,
     process_set: ProcessSet,
 ) -> list[Any]:
-    _tensors.checked(tensors, op)
+    _check_tensors(tensors, op)
     if not tensors:
         return []
-    outputs = [_tensors.like(tensor) for tensor in tensors]
-    hosts = [_tensors.on_host(tensor) for tensor in tensors]
+    outputs = [_empty_like(tensor) for tensor in tensors]
+    hosts = [_on_host(tensor) for tensor in tensors]
     _push(_ALLREDUCE, hosts, outputs, _name(kind, name), priority, process_set, op=op, scales=scales)
-    return _tensors.back(outputs, tensors)
+    return _to_devices(outputs, tensors)
 
 
 def _reduce(
@@ -335,23 +336,23 @@ def _reduce(
     scales: handles.Scales,
     process_set: ProcessSet,
 ) -> None:
-    _tensors.checked(tensors, op)
+    _check_tensors(tensors, op)
     if not tensors:
         return
-    hosts = [_tensors.on_host(tensor) for tensor in tensors]
+    hosts = [_on_host(tensor) for tensor in tensors]
     _push(_ALLREDUCE, hosts, hosts, _name(kind, name), priority, process_set, op=op, scales=scales)
     _copy_back(hosts, tensors)
 
 
 def _gathered(tensors: Sequence[Any], name: str, process_set: ProcessSet) -> list[Any]:
-    _tensors.checked(tensors)
+    _check_tensors(tensors)
     group = set_id(process_set, "Allgather")
-    hosts = [_tensors.on_host(tensor) for tensor in tensors]
+    hosts = [_on_host(tensor) for tensor in tensors]
 
     def finish(outcome: Any, _held: Any = hosts) -> list[Any]:
-        return [_tensors.from_core(one, tensor) for one, tensor in zip(outcome.buffers, tensors, strict=True)]
+        return [_from_core(buffer, tensor) for buffer, tensor in zip(outcome.buffers, tensors, strict=True)]
 
-    places = [_tensors.place_of(host) for host in hosts]
+    places = [_place_of(host) for host in hosts]
     result: list[Any] = ops.synchronize(handles.allgather_places(name, places, finish, group, waits=True))
     return result
 
@@ -361,11 +362,11 @@ def _scattered(
 ) -> list[Any]:
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
-    _tensors.checked(tensors, op)
-    outputs = [_tensors.like(tensor, share_of(tensor.shape, process_set)) for tensor in tensors]
-    hosts = [_tensors.on_host(tensor) for tensor in tensors]
+    _check_tensors(tensors, op)
+    outputs = [_empty_like(tensor, share_of(tensor.shape, process_set)) for tensor in tensors]
+    hosts = [_on_host(tensor) for tensor in tensors]
     _push(_REDUCESCATTER, hosts, outputs, name, priority, process_set, op=op, scales=scales)
-    return _tensors.back(outputs, tensors)
+    return _to_devices(outputs, tensors)
 
 
 def _push(
@@ -379,7 +380,7 @@ def _push(
     op: int = Sum,
     scales: handles.Scales = (1.0, 1.0),
 ) -> None:
-    group = set_id(process_set, _DOING[kind])
+    group = set_id(process_set, _TITLES[kind])
     engine = _engine()
     if kind == _BROADCAST and root_rank not in (engine.process_set_ranks(group) if group else range(engine.size)):
         raise ValueError(f"broadcast received invalid root rank {root_rank} for provided process set")
@@ -406,7 +407,7 @@ def _engine() -> Any:
         raise HorovodInternalError(str(error)) from None
 
 
-_DOING = {_ALLREDUCE: "Allreduce", _BROADCAST: "Broadcast", _REDUCESCATTER: "Reducescatter"}
+_TITLES = {_ALLREDUCE: "Allreduce", _BROADCAST: "Broadcast", _REDUCESCATTER: "Reducescatter"}
 
 
 def _copy_back(hosts: Sequence[Any], tensors: Sequence[Any]) -> None:
@@ -416,8 +417,8 @@ def _copy_back(hosts: Sequence[Any], tensors: Sequence[Any]) -> None:
 
 
 def _name(kind: str, name: str | None) -> str:
-    """Return the operation's name; without one, it is the number of this call: MXNet hands over in another order."""
-    global _unnamed  # noqa: PLW0603 - of the process, as the engine
+    """Return the operation's name; by default the number of this call, as MXNet starts operations in any order."""
+    global _unnamed  # noqa: PLW0603 - one per process, like the engine
     if name:
         return f"{kind}.{name}"
     if _unnamed[0] != session.generation():
@@ -428,6 +429,73 @@ def _name(kind: str, name: str | None) -> str:
 def _row_counts(splits: Any) -> list[int]:
     if not isinstance(splits, mx.nd.NDArray):
         return row_counts(splits)
-    if np.dtype(splits.dtype) != np.int32:  # as in Horovod; an NDArray is of float32 unless its type is named
+    if np.dtype(splits.dtype) != np.int32:  # as in Horovod; NDArrays are float32 by default
         raise ValueError(SPLITS_ARE_INT32.format(dtype=np.dtype(splits.dtype).name))
     return row_counts(splits.asnumpy())
+
+
+# NDArrays as operands and results of the core. Arrays on a GPU are copied to the host and back.
+
+
+def _check_tensors(tensors: Sequence[Any], op: int | None = None) -> None:
+    """Refuse tensors that cannot be sent, or cannot be reduced by ``op``.
+
+    Raises
+    ------
+    TypeError
+        A tensor is not an NDArray.
+    ValueError
+        A tensor is sparse, or the core has no such reduction for its type.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, mx.nd.NDArray):
+            raise TypeError(f"hvd_kernel.mxnet takes NDArrays, not {type(tensor).__name__}: use mx.nd.array(...)")
+        if tensor.stype != "default":
+            raise ValueError(f"Tensors of storage type {tensor.stype} are not supported: use tostype('default').")
+        number = DTYPES.get(_dtype_name(tensor))
+        if number is None:
+            raise ValueError(not_moved(_dtype_name(tensor), "use astype(...)"))
+        if op is not None:
+            check_reducible(number, op)
+
+
+def _empty_like(tensor: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Return memory on the host for a result of the tensor's kind."""
+    with mx.util.np_shape(True):  # 0 rows mean none, not an unknown number
+        module = mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
+        return module.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype, ctx=mx.cpu())
+
+
+def _on_host(tensor: Any) -> Any:
+    """Return the tensor, or a copy of a tensor on a GPU, which MXNet makes asynchronously."""
+    return tensor.as_in_context(mx.cpu()) if tensor.context.device_type == "gpu" else tensor
+
+
+def _to_devices(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    """Return results on the devices of the operands."""
+    return [result.as_in_context(tensor.context) for result, tensor in zip(results, tensors, strict=True)]
+
+
+def _place_of(tensor: Any) -> Place:
+    """Return address, shape and type of a tensor on the host, after waiting for its elements."""
+    tensor.wait_to_read()
+    pointer = ctypes.c_void_p()
+    # MXNet orders elements row by row for this; oneDNN may have ordered them differently.
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(tensor.handle, ctypes.byref(pointer)))  # noqa: SLF001 - its C API
+    return pointer.value or 0, tuple(tensor.shape), DTYPES[_dtype_name(tensor)]
+
+
+def _from_core(buffer: Any, tensor: Any) -> Any:
+    """Return memory of the core as an array of the tensor's kind and device; without a copy on the host."""
+    array = from_buffer(buffer, np.dtype(tensor.dtype))
+    with mx.util.np_shape(True):
+        if _dtype_name(tensor) in _COPIED:
+            result = mx.nd.array(array, dtype=tensor.dtype, ctx=mx.cpu())
+        else:
+            result = mx.nd.from_numpy(array, zero_copy=True)
+        result = result.as_np_ndarray() if isinstance(tensor, mx.np.ndarray) else result
+    return result.as_in_context(tensor.context)
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(np.dtype(tensor.dtype).name)

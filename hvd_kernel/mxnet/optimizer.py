@@ -1,4 +1,4 @@
-"""Optimizer that averages gradients over all ranks before it updates, around any of MXNet's."""
+"""Optimizer that averages gradients over all ranks before it updates; wraps any optimizer of MXNet."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _OWN = ("_optimizer", "_gradient_predivide_factor", "_num_groups", "_process_set
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Wraps an optimizer for ``mx.mod.Module`` and loops of one's own; with gluon use ``DistributedTrainer``.
+    """Wraps an optimizer for ``mx.mod.Module`` and custom loops; with gluon use ``DistributedTrainer``.
 
-    What it is asked and told, the learning rate for one, is the wrapped optimizer's.
+    Attributes, such as the learning rate, are those of the wrapped optimizer.
 
     Parameters
     ----------
     optimizer
         Any ``mx.optimizer.Optimizer``.
     gradient_predivide_factor
-        What gradients are divided by before they are added up; the average stays the average.
+        Divisor of the gradients before the sum; the result is still the average.
     num_groups
-        Gradients that come together are reduced in so many groups, each together or not at all; 0: one by one.
+        Number of groups in which the gradients of an update are reduced, each as a whole or not at all; 0: one by one.
 
     Example
     -------
@@ -49,11 +49,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     ) -> None:
         with raised_as(MxnetArgumentError):
             check(process_set)
-        own = zip(_OWN, (optimizer, gradient_predivide_factor, num_groups, process_set), strict=True)
-        self.__dict__.update(own)  # its own constructor would give it all that the wrapped one has
+        attributes = zip(_OWN, (optimizer, gradient_predivide_factor, num_groups, process_set), strict=True)
+        self.__dict__.update(attributes)  # Optimizer.__init__ would set the wrapped optimizer's attributes here
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN or name.startswith("__"):  # before it has them: while it is copied
+        if name in _OWN or name.startswith("__"):  # not set yet: the object is being copied
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -68,37 +68,37 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     @property
     def wrapped(self) -> Any:
-        """The optimizer that updates."""
+        """The wrapped optimizer."""
         return self._optimizer
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Return what the wrapped optimizer remembers of a weight."""
+        """Return the wrapped optimizer's state of a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Return what the wrapped optimizer remembers of a weight of float16."""
+        """Return the wrapped optimizer's state of a float16 weight."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average the gradient, or gradients, over the ranks, in place; then update."""
+        """Average the gradient, or gradients, over all ranks, in place; then update."""
         self._reduce(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Do so with weights of float16."""
+        """Average the gradients of float16 weights, in place; then update."""
         self._reduce(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the wrapped optimizer's."""
+        """Set the learning rate of the wrapped optimizer."""
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
-        """Set the wrapped optimizer's."""
+        """Set the learning rate multipliers of the wrapped optimizer."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
-        """Set the wrapped optimizer's."""
+        """Set the weight decay multipliers of the wrapped optimizer."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
     def _reduce(self, index: Any, grad: Any) -> None:
@@ -110,7 +110,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 @raised_as(MxnetArgumentError)
-def reduce_in_groups(  # noqa: PLR0917 - what a trainer tells it too
+def reduce_in_groups(  # noqa: PLR0917 - the arguments of DistributedTrainer too
     grads: Sequence[Any],
     indices: Sequence[Any],
     prefix: str,
@@ -118,9 +118,10 @@ def reduce_in_groups(  # noqa: PLR0917 - what a trainer tells it too
     predivide: float,
     process_set: ProcessSet,
 ) -> None:
-    """Average gradients in place over the ranks of a set; ranks outside of it keep theirs.
+    """Average gradients in place over the ranks of a process set; other ranks keep their gradients.
 
-    Their names are the numbers of their weights. Those of the first layers go first: they are wanted first.
+    Operations are named after the numbers of the weights. Those of the first layers have priority: the next forward
+    pass needs them first.
     """
     check(process_set)
     if process_set.size() == 1 or not process_set.included():
@@ -139,9 +140,9 @@ def reduce_in_groups(  # noqa: PLR0917 - what a trainer tells it too
 
 
 def _parts(count: int, groups: int) -> list[range]:
-    """Divide places into groups of nearly equal length; 0 groups: each by itself."""
-    wanted = min(groups, count) if groups > 0 else count
-    ends = [count * number // wanted for number in range(wanted + 1)] if wanted else [0]
+    """Divide ``count`` indices into groups of nearly equal length; with 0 groups, one index in each."""
+    parts = min(groups, count) if groups > 0 else count
+    ends = [count * number // parts for number in range(parts + 1)] if parts else [0]
     return [range(begin, end) for begin, end in pairwise(ends)]
 
 

@@ -18,7 +18,7 @@ step_counts.attach_loaded("mxnet.gluon.trainer")
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """Trains as ``gluon.Trainer`` does, with gradients that are the average of all ranks'.
+    """A ``gluon.Trainer`` that averages gradients over all ranks.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class DistributedTrainer(mx.gluon.Trainer):
     optimizer
         A name, or an ``mx.optimizer.Optimizer``.
     compression
-        Of the gradients on the wire: ``Compression.fp16``.
+        Compression of the gradients that are sent: ``Compression.fp16``.
     gradient_predivide_factor
-        What gradients are divided by before they are added up; the average stays the average.
+        Divisor of the gradients before the sum; the result is still the average.
     prefix
-        Of the operations' names: two trainers whose steps are under way at a time need two.
+        Prefix of the operations' names; needed if steps of two trainers overlap.
     num_groups
-        Gradients are reduced in so many groups, each together or not at all; 0: one by one.
+        Number of groups in which gradients are reduced, each as a whole or not at all; 0: one by one.
 
     Raises
     ------
@@ -49,7 +49,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         with autograd.record():
             loss = loss_fn(net(data), label)
         loss.backward()
-        trainer.step(batch_size)   # of this rank's batch
+        trainer.step(batch_size)   # the size of this rank's batch
     """
 
     reduces_gradients = True  # for core/step_counts.py, which follows plain trainers
@@ -110,7 +110,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def _check_params(self) -> None:
         for param in self._params:
-            if param._grad_stype != "default":  # noqa: SLF001 - MXNet has no public way to ask
+            if param._grad_stype != "default":  # noqa: SLF001 - MXNet has no public name for it
                 raise ValueError(
                     f"DistributedTrainer: the gradient of {param.name} has storage type {param._grad_stype}, "  # noqa: SLF001
                     "which is not supported: make its layer with sparse_grad=False."
