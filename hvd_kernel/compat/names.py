@@ -48,7 +48,7 @@ _ATTRIBUTES = {  # Horovod's module -> our module -> names of attributes that it
     "horovod.tensorflow": {
         _UTIL: "gpu_available",
         "hvd_kernel.tensorflow.util": "_cache _executing_eagerly _make_subgraph",
-        "hvd_kernel.tensorflow.training.helpers": "LocalGradientAggregationHelper",
+        "hvd_kernel.tensorflow.gradient_aggregation": "LocalGradientAggregationHelper",
     },
     "horovod.tensorflow.mpi_ops": {
         _UTIL: "check_installed_version get_average_backwards_compatibility_fun get_ext_suffix gpu_available "

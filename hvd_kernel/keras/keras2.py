@@ -11,7 +11,7 @@ from hvd_kernel.core.tensor import Sum
 from hvd_kernel.keras.backends.reduction import BackendReduction
 from hvd_kernel.keras.flavour import inner, keras
 from hvd_kernel.keras.wrapping import WrappedOptimizer, WrappingState, check_plain, subclassed
-from hvd_kernel.tensorflow.training.aggregation import Aggregation
+from hvd_kernel.tensorflow.gradient_aggregation import Aggregation
 
 _SCALERS = tuple(kind for kind in keras.mixed_precision.LossScaleOptimizer.__mro__ if "LossScale" in kind.__name__)
 

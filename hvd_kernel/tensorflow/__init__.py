@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from importlib import import_module
 from typing import Any
 
-import hvd_kernel.tensorflow.installed  # isort: split # the others need what it looks for
 from hvd_kernel import __version__
 from hvd_kernel.core import basics, build_info, step_counts
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
@@ -22,15 +22,49 @@ from hvd_kernel.core.benchmark import bench
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.metrics import log, log_artifact, log_model, outputs_path
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from hvd_kernel.formatting.install_command import install_command
+
+_OLDEST = (2, 13)
+
+
+def _check_tensorflow() -> None:
+    """Import TensorFlow before the modules below do.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        TensorFlow is not installed.
+    ImportError
+        The installed version is too old.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise ModuleNotFoundError(
+            "hvd_kernel.tensorflow needs TensorFlow, which is not installed in this Python: "
+            f"{install_command('tensorflow')}",
+            name="tensorflow",
+        )
+    version = str(import_module("tensorflow").__version__)
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ImportError(
+            f"hvd_kernel.tensorflow needs TensorFlow {oldest} or newer, and this Python has {version}, "
+            "whose operations cannot wait for other ranks without blocking a thread: "
+            f"{install_command('tensorflow', '--upgrade')}"
+        )
+
+
+_check_tensorflow()
+
 from hvd_kernel.tensorflow import elastic
 from hvd_kernel.tensorflow.compression import Compression
 from hvd_kernel.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
+    broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
 )
-from hvd_kernel.tensorflow.hooks import BroadcastGlobalVariablesHook, broadcast_global_variables
 from hvd_kernel.tensorflow.mpi_ops import (
     allgather,
     alltoall,
@@ -47,9 +81,9 @@ from hvd_kernel.tensorflow.mpi_ops import (
     rank_op,
     size_op,
 )
+from hvd_kernel.tensorflow.optimizer import DistributedOptimizer
 from hvd_kernel.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
-from hvd_kernel.tensorflow.training.optimizer import DistributedOptimizer
-from hvd_kernel.tensorflow.training.tape import DistributedGradientTape, PartialDistributedGradientTape
+from hvd_kernel.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 step_counts.attach_loaded("keras", "tf_keras")
 

@@ -1,4 +1,4 @@
-"""TensorFlow's adapter: tensors, variables, modules and generators, for everything that has not heard of TensorFlow."""
+"""TensorFlow's adapter: tensors, variables, modules and generators, for code that does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from hvd_kernel.numpy.adapter import elements_of
 
 
 class TensorflowAdapter(FrameworkAdapter):
-    """TensorFlow's; a tensor of a graph has no elements yet."""
+    """Adapter for TensorFlow; symbolic tensors of a graph have no elements."""
 
     def facts(self, value: Any) -> Mapping[str, str] | None:
-        """Return the shape, and the type with the device where that is not the CPU."""
+        """Return the shape, and the dtype with a device other than the CPU."""
         if not isinstance(value, tf.Tensor | tf.Variable):
             return None
-        where = tf.DeviceSpec.from_string(value.device or "")
-        device = "" if where.device_type in {None, "CPU"} else f" {where.device_type}:{where.device_index}"
+        spec = tf.DeviceSpec.from_string(value.device or "")
+        device = "" if spec.device_type in {None, "CPU"} else f" {spec.device_type}:{spec.device_index}"
         return {"shape": str(value.shape), "dtype": f"{value.dtype.name}{device}"}
 
     def elements(self, value: Any) -> Elements | None:
-        """Return the elements of an eager tensor or a variable that are numbers."""
+        """Return the elements of an eager tensor or a variable; None if they are not numbers."""
         return elements_of(np.asarray(value.numpy()), "tensor") if _has_numbers(value) else None
 
     def state(self, value: Any) -> Any:
-        """Return a module's variables by their order, the state of a random generator."""
+        """Return a module's variables in order, or the state of a random generator."""
         if isinstance(value, tf.random.Generator):
             return value.state
         return list(value.variables) if isinstance(value, tf.Module) and not isinstance(value, tf.Variable) else value
 
     def nbytes(self, value: Any) -> int | None:
-        """Return the size of a tensor or variable that has one."""
+        """Return the size in bytes of an eager tensor or a variable with numbers."""
         return int(value.dtype.size * value.shape.num_elements()) if _has_numbers(value) else None
 
     unseen = "TensorFlow keeps no gradients, and what runs in a graph has memory that nobody can list"
 
     def alive_bytes(self) -> Mapping[str, int]:
         """Return the size of all variables and eager tensors that Python knows."""
-        found = [each for each in gc.get_objects() if issubclass(type(each), tf.Tensor | tf.Variable)]
-        return {"tensors": sum(self.nbytes(each) or 0 for each in found)}
+        tensors = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), tf.Tensor | tf.Variable)]
+        return {"tensors": sum(self.nbytes(tensor) or 0 for tensor in tensors)}
 
     def written(self) -> Iterable[type]:
-        """Return the classes of types and shapes."""
+        """Return TensorFlow's classes of dtypes and shapes."""
         return tf.DType, tf.TensorShape
 
     def reduced(self, value: Any) -> Any:
-        """Have NumPy's bfloat16 be that of the TensorFlow there: up to 2.13 it is a class of no module."""
+        """Pickle NumPy's bfloat16 as the receiving TensorFlow's; up to 2.13 its class belongs to no module."""
         return (_bfloat16, ()) if value is tf.bfloat16.as_numpy_dtype else NotImplemented
 
     def device(self, local_rank: int, named: Sequence[int]) -> str:
-        """Return this rank's turn among the GPUs that TensorFlow sees, else the CPU: a name for ``tf.device``."""
-        there = len(tf.config.list_physical_devices("GPU"))
-        if there < len(named):
+        """Return this rank's device for ``tf.device``: a GPU by local rank, or the CPU without GPUs."""
+        count = len(tf.config.list_physical_devices("GPU"))
+        if count < len(named):
             names = ",".join(map(str, named))
             raise ConfigError(
-                f"--gpus {names}: TensorFlow {tf.__version__} sees {there} of these {len(named)} devices: install one "
+                f"--gpus {names}: TensorFlow {tf.__version__} sees {count} of these {len(named)} devices: install one "
                 "with CUDA (pip install 'tensorflow[and-cuda]'), or leave --gpus out."
             )
-        return f"/GPU:{local_rank % there}" if there else "/CPU:0"
+        return f"/GPU:{local_rank % count}" if count else "/CPU:0"
 
 
 def _bfloat16() -> Any:

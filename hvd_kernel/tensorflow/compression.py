@@ -1,4 +1,4 @@
-"""Compression of TensorFlow's tensors: what travels in an allreduce has fewer bits."""
+"""Compression of TensorFlow's tensors: allreduce sends fewer bits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 
 class FP16Compressor(CastCompressor):
-    """Floating point travels as float16 (up to 65504, 11 bits); integers as they are."""
+    """Sends floating point tensors as float16 (up to 65504, 11 bits of precision), integers unchanged."""
 
     wire = tf.float16
     cast = staticmethod(tf.cast)
 
     @staticmethod
     def is_floating(tensor: Any, /) -> bool:
-        """Tell whether the tensor's elements are floating point."""
+        """Return whether the tensor's elements are floating point."""
         return bool(tensor.dtype.is_floating)
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Return a copy of the type that travels, and the type to restore; of a variable or array too."""
+        """Return a copy in the type to be sent, and the original type; also of a variable or array."""
         return super().compress(tf.convert_to_tensor(tensor))
 
 
 class BF16Compressor(FP16Compressor):
-    """Floating point travels as bfloat16 (float32's range, 8 bits: no overflow); integers as they are."""
+    """Sends floating point tensors as bfloat16 (float32's range, 8 bits of precision), integers unchanged."""
 
     wire = tf.bfloat16
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """Values of ``compression=``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

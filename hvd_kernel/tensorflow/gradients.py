@@ -1,12 +1,12 @@
 """Gradients of the collectives, as Horovod defines them.
 
-allreduce      the gradients reduced the same way
-allgather      the average of the gradients, of which each rank keeps its own rows
-broadcast      the average of the gradients on the root, zero elsewhere
-alltoall       every row's gradient sent back to where the row came from
-reducescatter  the gradients of all shares, times the number of ranks where the operation is a sum
+allreduce      the gradients, reduced in the same way
+allgather      the average of the gradients; each rank keeps its own rows
+broadcast      the average of the gradients on the root, zero on other ranks
+alltoall       the gradient of every row, sent back to the rank of the row
+reducescatter  the gradients of all shares, times the number of ranks if the operation is a sum
 
-Each is made of these operations again, so a gradient has a gradient.
+Each gradient consists of these operations again, so a gradient has a gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONE = None  # the gradient of a ticket
 
 
 def register() -> None:
-    """Tell TensorFlow. The second time in a process (a module that was loaded again) it stays with the first."""
+    """Register the gradients with TensorFlow; if the module is loaded again, the first registration stays."""
     for op, function in _OF.items():
         try:
             tf.RegisterGradient(f"Hvd{op}")(function)
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def _same(op: Any) -> dict[str, Any]:
-    """Return how the operation was asked for."""
+    """Return the attributes of an operation that its gradient shares."""
     return {name: op.get_attr(name) for name in ("process_set_id", "ignore_name_scope")}
 
 
@@ -41,8 +41,8 @@ def _reduction(op: Any) -> dict[str, Any]:
 
 
 def _averages(op: Any, grads: list[Any]) -> list[Any]:
-    how = {"reduce_op": Average, "prescale_bits": bits(1.0), "postscale_bits": bits(1.0)}
-    return list(call("GroupedAllreduce", grads, None, **how, **_same(op)))
+    reduction = {"reduce_op": Average, "prescale_bits": bits(1.0), "postscale_bits": bits(1.0)}
+    return list(call("GroupedAllreduce", grads, None, **reduction, **_same(op)))
 
 
 def _allreduce(op: Any, grad: Any) -> list[Any]:
@@ -54,23 +54,23 @@ def _grouped_allreduce(op: Any, *grads: Any) -> list[Any]:
 
 
 def _allgather(op: Any, *grads: Any) -> list[Any]:
-    """Average, and keep this rank's rows: those of the ranks before it come first."""
+    """Average the gradients, and keep this rank's rows, which follow those of lower ranks."""
     tensors = list(op.inputs)[: len(grads)]
-    everyone = call("Allgather", tf.stack([[tf.shape(each)[0] for each in tensors]]), None, **_same(op))
+    counts = call("Allgather", tf.stack([[tf.shape(tensor)[0] for tensor in tensors]]), None, **_same(op))
     rank = library.ops().hvd_rank(process_set_id=op.get_attr("process_set_id"))
-    begins = tf.reduce_sum(everyone[:rank], axis=0)
-    own = everyone[rank]
+    begins = tf.reduce_sum(counts[:rank], axis=0)
+    local = counts[rank]
     means = _averages(op, list(grads))
-    return [*(mean[begins[i] : begins[i] + own[i]] for i, mean in enumerate(means)), _NONE]
+    return [*(mean[begins[i] : begins[i] + local[i]] for i, mean in enumerate(means)), _NONE]
 
 
 def _broadcast(op: Any, *grads: Any) -> list[Any]:
-    here = tf.equal(library.ops().hvd_rank(), tf.cast(op.get_attr("root_rank"), tf.int32))
-    return [*(tf.where(here, mean, tf.zeros_like(mean)) for mean in _averages(op, list(grads))), _NONE]
+    is_root = tf.equal(library.ops().hvd_rank(), tf.cast(op.get_attr("root_rank"), tf.int32))
+    return [*(tf.where(is_root, mean, tf.zeros_like(mean)) for mean in _averages(op, list(grads))), _NONE]
 
 
 def _alltoall(op: Any, grad: Any, _received: Any) -> list[Any]:
-    """Send back; rows that were not sent have none."""
+    """Send the gradients of rows back; rows that were not sent have zeros."""
     tensor, received = op.inputs[0], op.outputs[1]
     back, _ = call("Alltoall", (grad, received), None, **_same(op))
     kept = tf.shape(tensor)[0] - tf.shape(back)[0]
@@ -79,9 +79,9 @@ def _alltoall(op: Any, grad: Any, _received: Any) -> list[Any]:
 
 
 def _reducescatter(op: Any, *grads: Any) -> list[Any]:
-    how = _reduction(op)
-    scale = tf.constant(factor(how["prescale_bits"]) * factor(how["postscale_bits"]), tf.float64)
-    if how["reduce_op"] == Sum:
+    reduction = _reduction(op)
+    scale = tf.constant(factor(reduction["prescale_bits"]) * factor(reduction["postscale_bits"]), tf.float64)
+    if reduction["reduce_op"] == Sum:
         scale *= tf.cast(library.ops().hvd_size(process_set_id=op.get_attr("process_set_id")), tf.float64)
     scaled = [grad * tf.cast(scale, grad.dtype) for grad in grads]
     return [*call("GroupedAllgather", scaled, None, **_same(op)), _NONE]

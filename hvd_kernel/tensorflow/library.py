@@ -1,9 +1,9 @@
-"""TensorFlow plugin ``libhvd_tf.so``: loaded once, told where the core is; and what its errors mean.
+"""TensorFlow plugin ``libhvd_tf.so``, loaded once with the core's address; and translation of its errors.
 
-A call with an argument that cannot be used raises a ``TensorflowArgumentError``, which is a ValueError and
-TensorFlow's InvalidArgumentError. An operation that fails raises one of ``tf.errors``, whose text ends with the class
-that the same failure has elsewhere in this package and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``.
-``translated`` gives that error.
+A call with an invalid argument raises a ``TensorflowArgumentError``, which is a ValueError and TensorFlow's
+InvalidArgumentError. An operation that fails raises one of ``tf.errors``, whose text ends with the name of this
+package's error class and the rank that failed: ``[hvd_kernel.errors.RankDied, rank 2]``. ``translated`` returns that
+error.
 
 The plugin is built without TensorFlow and works with 2.13 and newer; ``native/tf`` has its sources.
 """
@@ -30,17 +30,17 @@ _COUNTERS = ("calls", "forwarded", "given", "returned", "steps", "samples")
 
 
 class TensorflowArgumentError(tf.errors.InvalidArgumentError, ValueError):
-    """An argument that this rank alone cannot use: Horovod's class, and the ValueError of our other frontends."""
+    """Invalid argument on this rank alone: Horovod's class, and the ValueError of the other frontends."""
 
 
 def argument_error(message: str) -> TensorflowArgumentError:
-    """Return the error for an argument of a call; it belongs to no operation of a graph."""
+    """Return the error for an argument of a call, without an operation of a graph."""
     return TensorflowArgumentError(None, None, message)
 
 
 @tf.autograph.experimental.do_not_convert
 def set_id(process_set: ProcessSet, doing: str) -> int:
-    """Return the id of a set that this rank may do something in.
+    """Return the id of a process set that this rank may use.
 
     Raises
     ------
@@ -53,23 +53,23 @@ def set_id(process_set: ProcessSet, doing: str) -> int:
 
 @tf.autograph.experimental.do_not_convert
 def check(process_set: ProcessSet) -> None:
-    """Refuse a set that is not registered, with a TensorflowArgumentError."""
+    """Raise a TensorflowArgumentError for a process set that is not registered."""
     with raised_as(argument_error):
         process_sets.check(process_set)
 
 
 @functools.cache
 def ops() -> Any:
-    """Return the functions that TensorFlow has made of our operations: ``ops().hvd_allreduce(...)``.
+    """Return the module of functions that TensorFlow generates for our operations: ``ops().hvd_allreduce(...)``.
 
     Raises
     ------
     ImportError
-        The plugin, or TensorFlow's side of it, cannot be used; the message says why.
+        The plugin cannot be loaded, or does not work with this TensorFlow; the message has the reason.
     """
     plugin = path_of("libhvd_tf.so")
     try:
-        made = tf.load_op_library(str(plugin))
+        module = tf.load_op_library(str(plugin))
     except (tf.errors.OpError, OSError) as error:
         raise ImportError(f"{plugin} cannot be loaded, so there are no operations for TensorFlow: {error}") from None
     library = _plugin()
@@ -78,31 +78,31 @@ def ops() -> Any:
         raise ImportError(f"{plugin} cannot be used with TensorFlow {tf.__version__}: {trouble}")
     library.hvd_tf_set_core(core_table())
     metrics.count_by(functools.partial(_trained, library))
-    return made
+    return module
 
 
 def counters() -> dict[str, int]:
-    """Return what the plugin has counted.
+    """Return the plugin's counters.
 
     Returns
     -------
     dict
-        ``calls``: operations; ``forwarded``: inputs whose memory became the result's; ``given``: results that
-        TensorFlow has taken over from the core as they were; ``returned``: those of them that it has given back;
-        ``steps``: reductions of all gradients of a step, by tapes and optimizers, wherever they ran; ``samples``: what
-        ``count_samples`` was given.
+        ``calls``: operations; ``forwarded``: inputs whose memory became the result's; ``given``: results whose memory
+        TensorFlow took over from the core; ``returned``: those of them that it has released; ``steps``: reductions of
+        all gradients of a step, by tapes and optimizers, in graphs and in eager mode; ``samples``: the sum of the
+        arguments of ``count_samples``.
     """
     ops()
-    return _counted(_plugin())
+    return _counters_of(_plugin())
 
 
-def calls_under_way() -> bool:
-    """Tell whether an operation has begun and not ended."""
+def has_calls_in_progress() -> bool:
+    """Return whether an operation is in progress."""
     return bool(_plugin().hvd_tf_under_way())
 
 
 def begun() -> list[str]:
-    """Return the names of the nodes that have begun in the runs of graphs in which operations are under way."""
+    """Return the names of the nodes that have started, in runs of graphs with operations in progress."""
     function = _plugin().hvd_tf_begun
     function.argtypes, function.restype = (ctypes.c_char_p, ctypes.c_int64), ctypes.c_int64
     text, size = ctypes.create_string_buffer(0), function(None, 0)
@@ -113,12 +113,12 @@ def begun() -> list[str]:
 
 
 def translated(error: BaseException) -> BaseException:
-    """Return what an error of TensorFlow's means in this package; the error itself where it is none of ours.
+    """Return this package's error for an error of TensorFlow; the error itself if this package did not raise it.
 
     Returns
     -------
     BaseException
-        A ``HorovodInternalError``, or the class derived from it that fits, with the rank whose fault it is.
+        A ``HorovodInternalError`` or a class derived from it, with the rank that failed.
 
     Example
     -------
@@ -129,22 +129,22 @@ def translated(error: BaseException) -> BaseException:
         except tf.errors.OpError as error:
             raise translated(error) from error
     """
-    found = _OURS.search(str(error)) if isinstance(error, tf.errors.OpError) else None
-    kind = getattr(errors, found["name"], None) if found else None
-    if found is None or kind is None:
+    match = _OURS.search(str(error)) if isinstance(error, tf.errors.OpError) else None
+    kind = getattr(errors, match["name"], None) if match else None
+    if match is None or kind is None:
         return error
-    ours: BaseException = kind(found["text"], int(found["rank"] or -1))
+    ours: BaseException = kind(match["text"], int(match["rank"] or -1))
     return ours
 
 
-def _counted(library: ctypes.CDLL) -> dict[str, int]:
+def _counters_of(library: ctypes.CDLL) -> dict[str, int]:
     numbers = (ctypes.c_int64 * len(_COUNTERS))()
     library.hvd_tf_counters(numbers)
     return dict(zip(_COUNTERS, numbers, strict=True))
 
 
 def _trained(library: ctypes.CDLL) -> tuple[int, int]:
-    numbers = _counted(library)  # not counters(): telemetry may ask before ops() has returned
+    numbers = _counters_of(library)  # not counters(): telemetry may call this before ops() has returned
     return numbers["steps"], numbers["samples"]
 
 

@@ -1,11 +1,11 @@
 """Collectives on TensorFlow tensors, under Horovod's file name: each works in eager mode, tf.function and v1 graphs.
 
-They take tensors, variables and whatever becomes a tensor, of the types that the core knows (also bfloat16, bool and
-complex ones). Nothing waits inside a graph: operations that do not depend on each other are under way together.
+Operands are tensors, variables and values that TensorFlow converts to tensors, of the core's types (also bfloat16, bool
+and complex types). Nothing blocks inside a graph: operations that do not depend on each other overlap.
 
-A failure raises ``tf.errors.FailedPreconditionError`` where ranks do not fit together (on every rank; the next
-operation works), ``InvalidArgumentError`` for what this rank alone does wrong, ``AbortedError`` after a rank's death or
-an end, ``UnknownError`` else.
+Errors are ``tf.errors.FailedPreconditionError`` if the calls of the ranks differ (on every rank; the next operation
+works), ``InvalidArgumentError`` for an invalid argument on this rank alone, ``AbortedError`` after the death of a rank
+or a shutdown, and ``UnknownError`` otherwise.
 """
 # ruff: noqa: PLR0917 - Horovod's signatures
 
@@ -48,7 +48,7 @@ __all__ = [
     "size_op",
 ]
 
-library.ops()  # at the import: a saved graph with our operations can be loaded from here on
+library.ops()  # at import time: saved graphs with our operations can be loaded afterwards
 gradients.register()
 
 
@@ -64,9 +64,9 @@ def _allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the sum, average ... of every rank's tensor, whose shape and type are equal on all ranks."""
-    how = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Allreduce")
-    return call("Allreduce", tf.convert_to_tensor(tensor), name, **how)
+    """Return the reduction (sum, average ...) over all ranks of a tensor, whose shape and type must be equal."""
+    attributes = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Allreduce")
+    return call("Allreduce", tf.convert_to_tensor(tensor), name, **attributes)
 
 
 def _grouped_allreduce(
@@ -78,10 +78,10 @@ def _grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce several tensors, of several types if need be, together or not at all."""
+    """Reduce several tensors, all of them or none; types may differ."""
     some(tensors, "grouped_allreduce")
-    how = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Allreduce")
-    return list(call("GroupedAllreduce", _converted(tensors), name, **how))
+    attributes = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Allreduce")
+    return list(call("GroupedAllreduce", _converted(tensors), name, **attributes))
 
 
 def allgather(
@@ -90,7 +90,7 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return every rank's rows, one after the other; the number of rows may differ. Differentiable.
+    """Return the rows of all ranks, concatenated; the number of rows may differ. Differentiable.
 
     Example
     -------
@@ -98,8 +98,8 @@ def allgather(
 
         hvd.allgather(tf.fill([hvd.rank() + 1, 2], hvd.rank()))   # 2 ranks: shape [3, 2]
     """
-    how = _place(ignore_name_scope, process_set, "Allgather")
-    return call("Allgather", tf.convert_to_tensor(tensor), name, **how)
+    attributes = _common(ignore_name_scope, process_set, "Allgather")
+    return call("Allgather", tf.convert_to_tensor(tensor), name, **attributes)
 
 
 def grouped_allgather(
@@ -108,10 +108,10 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Gather the rows of several tensors, together or not at all. Differentiable."""
+    """Gather the rows of several tensors, all of them or none. Differentiable."""
     some(tensors, "grouped_allgather")
-    how = _place(ignore_name_scope, process_set, "Allgather")
-    return list(call("GroupedAllgather", _converted(tensors), name, **how))
+    attributes = _common(ignore_name_scope, process_set, "Allgather")
+    return list(call("GroupedAllgather", _converted(tensors), name, **attributes))
 
 
 def broadcast(
@@ -122,8 +122,8 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return the root's tensor on every rank; ``root_rank`` is a global rank also in a process set. Differentiable."""
-    how = _place(ignore_name_scope, process_set, "Broadcast")
-    return call("Broadcast", tf.convert_to_tensor(tensor), name, root_rank=root_rank, **how)
+    attributes = _common(ignore_name_scope, process_set, "Broadcast")
+    return call("Broadcast", tf.convert_to_tensor(tensor), name, root_rank=root_rank, **attributes)
 
 
 def broadcast_(
@@ -132,16 +132,16 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrite variables by the root's, all together.
+    """Overwrite variables with the root's, all of them or none.
 
     Returns
     -------
     list
-        What ``assign`` returns for each: in a v1 graph, tensors whose evaluation does it.
+        The result of ``assign`` for each variable: in a v1 graph, a tensor whose evaluation overwrites it.
     """
     some(variables, "broadcast_")
-    how = _place(ignore_name_scope=False, process_set=process_set, doing="Broadcast")
-    values = call("GroupedBroadcast", _converted(variables), name, root_rank=root_rank, **how)
+    attributes = _common(ignore_name_scope=False, process_set=process_set, doing="Broadcast")
+    values = call("GroupedBroadcast", _converted(variables), name, root_rank=root_rank, **attributes)
     return [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
 
 
@@ -152,13 +152,13 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send ``splits[r]`` rows to rank r, or equal shares; return what came. Differentiable.
+    """Send ``splits[r]`` rows to rank r, or equal shares; return the received rows. Differentiable.
 
-    With ``splits`` the result is a pair: what came, and how many rows (int32) came from each rank.
+    With ``splits``, return a pair: the received rows, and the number of rows (int32) from each rank.
     """
-    how = _place(ignore_name_scope, process_set, "Alltoall")
+    attributes = _common(ignore_name_scope, process_set, "Alltoall")
     rows = tf.zeros([0], tf.int32) if splits is None else _row_counts(splits)
-    output, received = call("Alltoall", (tf.convert_to_tensor(tensor), rows), name, **how)
+    output, received = call("Alltoall", (tf.convert_to_tensor(tensor), rows), name, **attributes)
     return output if splits is None else (output, received)
 
 
@@ -171,9 +171,9 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduce, and return this rank's share of the rows; the first ranks get one more where they do not divide."""
-    how = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Reducescatter")
-    return call("Reducescatter", tf.convert_to_tensor(tensor), name, **how)
+    """Reduce, and return this rank's share of the rows; the first ranks get one more if they do not divide equally."""
+    attributes = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Reducescatter")
+    return call("Reducescatter", tf.convert_to_tensor(tensor), name, **attributes)
 
 
 def _grouped_reducescatter(
@@ -185,10 +185,10 @@ def _grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several tensors, together or not at all, and return this rank's rows of each."""
+    """Reduce several tensors, all of them or none, and return this rank's rows of each."""
     some(tensors, "grouped_reducescatter")
-    how = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Reducescatter")
-    return list(call("GroupedReducescatter", _converted(tensors), name, **how))
+    attributes = _reduction(op, prescale_factor, postscale_factor, ignore_name_scope, process_set, "Reducescatter")
+    return list(call("GroupedReducescatter", _converted(tensors), name, **attributes))
 
 
 def join() -> Any:
@@ -205,27 +205,27 @@ def join() -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
-    """Wait until every rank of the set has come here; in a graph, return the operation that does it."""
-    done = library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
+    """Wait until every rank of the set has called this function; in a graph, return the operation that waits."""
+    barrier_op = library.ops().hvd_barrier(process_set_id=set_id(process_set, "Barrier"), name=name)
     order()
-    return done
+    return barrier_op
 
 
 def count_samples(number: Any) -> Any:
     """Count samples of the training, for the panel's samples/s: once in each step, with the size of this rank's batch.
 
-    Steps are counted without it. Which dimension of which tensor of a loop of one's own is the batch nobody can know;
-    ``fit`` of Keras needs no such line.
+    Steps are counted automatically. In a custom loop the batch dimension is unknown, so that samples need this call;
+    ``fit`` of Keras does not need it.
 
     Parameters
     ----------
     number
-        An integer, or a tensor of one: in a graph it is counted whenever that runs.
+        An integer, or a scalar tensor: in a graph it is counted in every run.
 
     Raises
     ------
     tf.errors.InvalidArgumentError
-        It is no scalar.
+        ``number`` is not a scalar.
 
     Example
     -------
@@ -239,7 +239,7 @@ def count_samples(number: Any) -> Any:
     return library.ops().hvd_samples(tf.cast(number, tf.int64))
 
 
-# Asked when they run: a graph that was traced before a new init() is right after it.
+# Evaluated in every run, so that a graph that was traced before another init() returns the new values.
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -248,7 +248,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
 
 
 def rank_op(name: str | None = None) -> Any:
-    """Return this process's rank, int32."""
+    """Return the rank of this process, int32."""
     return library.ops().hvd_rank(name=name)
 
 
@@ -263,7 +263,7 @@ def local_rank_op(name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Return 1 where this process is a member of the set, else 0, int32."""
+    """Return 1 if this process is a member of the process set, else 0, int32."""
     return library.ops().hvd_process_set_included(process_set_id=process_set_id, name=name)
 
 
@@ -278,7 +278,7 @@ def _row_counts(splits: Any) -> Any:
     return tf.cast(rows, tf.int32)
 
 
-def _place(ignore_name_scope: bool, process_set: ProcessSet, doing: str) -> dict[str, Any]:
+def _common(ignore_name_scope: bool, process_set: ProcessSet, doing: str) -> dict[str, Any]:
     return {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set, doing)}
 
 
@@ -287,4 +287,4 @@ def _reduction(
 ) -> dict[str, Any]:
     check_op(op)
     scales = {"prescale_bits": bits(prescale), "postscale_bits": bits(postscale)}
-    return {"reduce_op": op, **scales, **_place(ignore_name_scope, process_set, doing)}
+    return {"reduce_op": op, **scales, **_common(ignore_name_scope, process_set, doing)}

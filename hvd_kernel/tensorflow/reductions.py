@@ -1,9 +1,9 @@
-"""Reductions of tensors and IndexedSlices over all ranks: Horovod's functions, above the operations of ``mpi_ops``.
+"""Reductions of tensors and IndexedSlices over all ranks: Horovod's functions, built on the operations of ``mpi_ops``.
 
 Terms.
   dense   a tensor; reduced by one operation
-  slices  tf.IndexedSlices: rows of a large tensor, and where they belong. Every rank gets the rows of all, which add up
-          where two have the same place
+  slices  tf.IndexedSlices: rows of a large tensor, and their indices. Every rank gets the rows of all ranks; rows of
+          the same index add up
 """
 # ruff: noqa: PLR0917 - Horovod's signatures
 
@@ -50,18 +50,18 @@ def allreduce(
     Parameters
     ----------
     tensor
-        A tensor, a variable, or tf.IndexedSlices; of dense ones the shape and type must be the same on all ranks.
+        A tensor, a variable, or tf.IndexedSlices; shape and type of a dense tensor must be the same on all ranks.
     device_dense, device_sparse
-        Where the operation is placed; "": where TensorFlow likes.
+        Device of the operation; "": TensorFlow's choice.
     prescale_factor, postscale_factor
-        What each rank's values, and the result, are multiplied by.
+        Factors of each rank's values, and of the result.
 
     Raises
     ------
     NotImplementedError
-        IndexedSlices with another operation than Average and Sum, or with a factor.
+        IndexedSlices with an operation other than Average and Sum, or with a factor.
     tf.errors.FailedPreconditionError
-        The ranks' tensors do not fit together: on every rank.
+        On every rank: the tensors of the ranks differ in shape or type.
 
     Example
     -------
@@ -101,19 +101,18 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Return the reductions of several tensors, reduced together or not at all. Differentiable.
+    """Reduce several tensors, all of them or none, and return the results. Differentiable.
 
-    They may be of several types. IndexedSlices among them are reduced one by one. Parameters and errors are those of
-    ``allreduce``.
+    Types may differ. IndexedSlices are reduced one by one. Parameters and errors are those of ``allreduce``.
     """
     chosen = handle_average_backwards_compatibility(op, average)
     results: list[Any] = list(tensors)
-    for place, each in enumerate(tensors):
-        if isinstance(each, tf.IndexedSlices):
+    for place, tensor in enumerate(tensors):
+        if isinstance(tensor, tf.IndexedSlices):
             _check_slices(chosen, prescale_factor, postscale_factor)
             with _placed(device_sparse):
-                results[place] = _slices(each, chosen, name and f"{name}.{place}", process_set, ignore_name_scope)
-    dense = [place for place, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
+                results[place] = _slices(tensor, chosen, name and f"{name}.{place}", process_set, ignore_name_scope)
+    dense = [place for place, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     pairs = [compression.compress(tensors[place]) for place in dense]
     with _placed(device_dense):
         reduced = dense and _grouped_allreduce(
@@ -125,8 +124,8 @@ def grouped_allreduce(
             ignore_name_scope=ignore_name_scope,
             process_set=process_set,
         )
-        for place, each, (_, ctx) in zip(dense, reduced, pairs, strict=True):
-            results[place] = compression.decompress(each, ctx)
+        for place, result, (_, ctx) in zip(dense, reduced, pairs, strict=True):
+            results[place] = compression.decompress(result, ctx)
     return results
 
 
@@ -143,7 +142,7 @@ def reducescatter(
 ) -> Any:
     """Reduce, and return this rank's share of the rows. Differentiable.
 
-    The first ranks get one row more where the rows do not divide.
+    The first ranks get one row more if the rows do not divide equally.
     """
     with _placed(device_dense):
         small, ctx = compression.compress(tensor)
@@ -168,7 +167,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reduce several tensors, together or not at all; return this rank's rows of each. Differentiable."""
+    """Reduce several tensors, all of them or none; return this rank's rows of each. Differentiable."""
     if not tensors:
         return []
     with _placed(device_dense):
@@ -180,7 +179,7 @@ def grouped_reducescatter(
             postscale_factor=postscale_factor,
             process_set=process_set,
         )
-        return [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, pairs, strict=True)]
+        return [compression.decompress(result, ctx) for result, (_, ctx) in zip(reduced, pairs, strict=True)]
 
 
 def divided(gradient: Any, by: Any) -> Any:
@@ -197,8 +196,8 @@ def _slices(slices: Any, op: int, name: str | None, process_set: ProcessSet, ign
     indices = allgather(
         slices.indices, name=name and f"{name}.indices", ignore_name_scope=ignore_name_scope, process_set=process_set
     )
-    everyone = tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
-    return divided(everyone, size_op(set_id(process_set, "Allreduce"))) if op == Average else everyone
+    gathered = tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+    return divided(gathered, size_op(set_id(process_set, "Allreduce"))) if op == Average else gathered
 
 
 def _check_slices(op: int, prescale: float, postscale: float) -> None:

@@ -1,4 +1,4 @@
-"""Small helpers under Horovod's names, for programs that import ``horovod.tensorflow.util``; nothing of ours does."""
+"""Small helpers under Horovod's names, for programs that import ``horovod.tensorflow.util``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 def _executing_eagerly() -> bool:
-    """Tell whether operations run at once."""
+    """Return whether eager mode is on."""
     return bool(tf.executing_eagerly())
 
 
@@ -20,28 +20,28 @@ def _make_subgraph(f: Callable[..., Any]) -> Any:
 
 
 def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember what a function returned for the same arguments, in eager mode and in graphs apart."""
-    known: dict[Any, Any] = {}
+    """Cache a function's results by arguments, separately for eager mode and graphs."""
+    results: dict[Any, Any] = {}
 
-    def remembered(*args: Any) -> Any:
+    def cached(*args: Any) -> Any:
         key = (args, _executing_eagerly())
-        if key not in known:
-            known[key] = f(*args)
-        return known[key]
+        if key not in results:
+            results[key] = f(*args)
+        return results[key]
 
-    return remembered
+    return cached
 
 
 def _normalize_name(name: str) -> str:
-    """Return a name with nothing but letters, digits and underscores."""
+    """Replace all characters of a name except letters, digits and underscores by underscores."""
     return re.sub("[^a-zA-Z0-9_]", "_", name)
 
 
 def vars_to_refs(vars: Any) -> tuple[Any, ...]:  # noqa: A002 - Horovod's name
-    """Return variables, or lists of them, as tuples of what can be hashed."""
-    return tuple(vars_to_refs(each) if isinstance(each, list) else each.ref() for each in vars)
+    """Return variables, or lists of them, as tuples of hashable references."""
+    return tuple(vars_to_refs(entry) if isinstance(entry, list) else entry.ref() for entry in vars)
 
 
 def refs_to_vars(refs: Iterable[Any]) -> list[Any]:
     """Undo ``vars_to_refs``."""
-    return [refs_to_vars(each) if isinstance(each, tuple) else each.deref() for each in refs]
+    return [refs_to_vars(entry) if isinstance(entry, tuple) else entry.deref() for entry in refs]

@@ -7,9 +7,9 @@ from typing import Any
 
 from hvd_kernel.keras.backends.reduction import BackendReduction, OptimizerSettings
 from hvd_kernel.tensorflow.compression import Compression
+from hvd_kernel.tensorflow.gradient_reduction import Reduction as InGraph
+from hvd_kernel.tensorflow.gradient_reduction import ReductionPlan, checked_groups
 from hvd_kernel.tensorflow.library import argument_error
-from hvd_kernel.tensorflow.training.plan import ReductionPlan, checked_groups
-from hvd_kernel.tensorflow.training.reduction import Reduction as InGraph
 
 __all__ = ["Compression", "TensorflowReduction", "argument_error"]
 

@@ -1,4 +1,4 @@
-"""Horovod's API for TensorFlow's Keras: ``import hvd_kernel.tensorflow.keras as hvd``. That of ``hvd_kernel.keras``."""
+"""Horovod's API for TensorFlow's Keras: ``import hvd_kernel.tensorflow.keras as hvd``; as ``hvd_kernel.keras``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elastic training of ``hvd_kernel.keras``, under the name that scripts for TensorFlow's Keras have."""
+"""Elastic training of ``hvd_kernel.keras``, under the name that scripts for TensorFlow's Keras import."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def counted() -> list[Any]:
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
-    from hvd_kernel.tensorflow.graph_operations import operations
+    from hvd_kernel.tensorflow.blocked import operations
 
     hvd.init()
     one = tf.constant(1.0)

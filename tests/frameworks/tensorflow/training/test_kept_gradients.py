@@ -135,7 +135,7 @@ def passes_of_two() -> dict[str, Any]:
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd
-    from hvd_kernel.tensorflow.training.aggregation import PASSES_DIFFER, Aggregation
+    from hvd_kernel.tensorflow.gradient_aggregation import PASSES_DIFFER, Aggregation
 
     hvd.init()
     a, b = tf.Variable(0.0), tf.Variable(0.0)

@@ -1,4 +1,4 @@
-"""``DistributedGradientTape``: a tape whose gradients are the average of all ranks'."""
+"""``DistributedGradientTape``: a tape whose gradients are averaged over all ranks."""
 # ruff: noqa: N802, PLR0917 - Horovod's names and signatures
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import tensorflow as tf
 
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.tensorflow.compression import Compression, Compressor
+from hvd_kernel.tensorflow.gradient_reduction import Reduction, ReductionPlan, check_predivide, checked_groups
 from hvd_kernel.tensorflow.mpi_ops import Average
-from hvd_kernel.tensorflow.training.plan import ReductionPlan, check_predivide, checked_groups
-from hvd_kernel.tensorflow.training.reduction import Reduction
 
 
 class _Reducing:
-    """What is put before the class of a tape."""
+    """Mixin before the class of a tape."""
 
     _reduction: Reduction
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradient of this source to this rank: it is not reduced."""
+        """Exclude the gradient of this source from the reduction."""
         self._reduction.register_local(source)
 
     @tf.autograph.experimental.do_not_convert  # it would not find super()
@@ -35,13 +34,13 @@ class _Reducing:
     ) -> Any:
         """Return the gradients of ``target``, reduced over all ranks, in the structure of ``sources``.
 
-        One that is None on all ranks is None here. ``use_generic_names``: reduce under names that do not tell which
-        tape it is.
+        A gradient that is None on all ranks stays None. ``use_generic_names``: names of operations do not contain the
+        name of the tape.
 
         Raises
         ------
         tf.errors.InvalidArgumentError
-            One is None on some ranks only: on every rank, by the variable's name.
+            On every rank: a gradient is None on some ranks only; the message names the variable.
         """
         grads = super().gradient(  # type: ignore[misc] # the tape's
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
@@ -63,25 +62,25 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a tape like ``gradtape``, with what that has recorded, whose ``gradient`` reduces over all ranks.
+    """Return a tape with the recording of ``gradtape``, whose ``gradient`` reduces over all ranks.
 
     Parameters
     ----------
     gradtape
-        A tf.GradientTape or of a class derived from it, before or after its ``with`` block.
+        A tf.GradientTape or an instance of a derived class, before or after its ``with`` block.
     sparse_as_dense
-        Reduce IndexedSlices as the dense tensors that they stand for.
+        Reduce IndexedSlices as dense tensors.
     gradient_predivide_factor
-        Divide by this before the sum and by the rest of the number of ranks after it, against overflow; with Average.
+        Part of the division by the number of ranks that is applied before the sum, against overflow; with Average only.
     groups
-        A number of groups, or a list of lists of variables, whose gradients are reduced together or not at all.
+        A number of groups, or a list of lists of variables; each group is reduced as a whole or not at all.
     scale_local_gradients
         Divide the gradients of local sources by the number of ranks.
 
     Raises
     ------
     ValueError
-        The parameters do not fit together.
+        The parameters contradict each other.
 
     Example
     -------
@@ -105,11 +104,11 @@ def DistributedGradientTape(
         process_set=process_set,
     )
     kind = type(gradtape)
-    made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
+    tape: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
     reduction = Reduction(plan, scale_local=scale_local_gradients)
-    # Not recording: within its block the tape that was given is the one that ends it.
-    vars(made).update(vars(gradtape), _recording=False, _reduction=reduction)
-    return made
+    # Not recording: within its ``with`` block gradtape ends the recording.
+    vars(tape).update(vars(gradtape), _recording=False, _reduction=reduction)
+    return tape
 
 
 def PartialDistributedGradientTape(
@@ -131,12 +130,12 @@ def PartialDistributedGradientTape(
     Parameters
     ----------
     local_layers
-        A Keras layer or several, each built already. For the others see ``DistributedGradientTape``.
+        A built Keras layer, or several. For other parameters see ``DistributedGradientTape``.
 
     Raises
     ------
     ValueError
-        One of them is not a Keras layer.
+        ``local_layers`` contains a value that is not a Keras layer.
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -157,8 +156,11 @@ def PartialDistributedGradientTape(
     return tape
 
 
-def _layers(given: Any) -> list[Any]:
-    layers = list(given) if isinstance(given, Iterable) else [] if given is None else [given]
+def _layers(local_layers: Any) -> list[Any]:
+    if isinstance(local_layers, Iterable):
+        layers = list(local_layers)
+    else:
+        layers = [] if local_layers is None else [local_layers]
     if not all(hasattr(layer, "trainable_weights") for layer in layers):
         raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
     return layers

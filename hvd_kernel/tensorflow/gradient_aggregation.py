@@ -1,13 +1,16 @@
-"""Local gradient aggregation: gradients of several backward passes are summed here, and reduced once for all of them.
+"""Local gradient aggregation: the gradients of several backward passes are summed on this rank, and reduced once.
 
-Works in eager mode, in functions and in graphs of TensorFlow 1, whose local variables its sums are.
+It works in eager mode, in functions and in graphs of TensorFlow 1, where the sums are local variables.
+``LocalGradientAggregationHelper`` and its eager form, Horovod's classes of this concept, are for programs that use them
+directly.
 
 Terms.
   pass    one call of ``compute_gradients``
-  period  the passes between two reductions: ``passes`` of them
-  sum     of one source's gradients in this period
-  key     of a sum: its source, and how often that is listed before; the order of the sources may change
+  period  the ``passes`` passes between two reductions
+  sum     the sum of a source's gradients in a period
+  key     identifies a sum: its source, and how often that is listed before; the order of the sources may change
 """
+# ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
 
@@ -17,8 +20,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_kernel.tensorflow.training.plan import key_of
+from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.tensorflow.gradient_reduction import key_of
+from hvd_kernel.tensorflow.library import set_id
+from hvd_kernel.tensorflow.mpi_ops import size_op
+from hvd_kernel.tensorflow.reductions import divided
 
+Divisor = Callable[[], Any] | None  # of the gradients of local variables
 Reduce = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 Key = tuple[int, int]
 
@@ -29,21 +37,21 @@ PASSES_DIFFER = (
 
 
 class Period:
-    """Counts the passes of a period, from 1 up to ``passes``, which all have the same sources."""
+    """Counts the passes of a period, from 1 to ``passes``, all with the same sources."""
 
     def __init__(self, passes: int) -> None:
         if passes < 1:
             raise ValueError("backward_passes_per_step must be > 0")
         self.passes = passes
         self.counter: Any = None
-        self._current: Any = None  # the number of the list of sources that this period has
+        self._current: Any = None  # the number of this period's list of sources
         self._numbers: dict[frozenset[Key], int] = {}
-        self._held: list[Any] = []  # sources, so that their keys stay their own
+        self._held: list[Any] = []  # sources, kept alive so that their keys stay unique
 
     def begin(self, sources: Sequence[Any], start: Callable[[], Any]) -> Any:
-        """Return an operation that does what ``start`` adds in the first pass of a period.
+        """Return an operation that runs ``start()`` in the first pass of a period.
 
-        In the others it fails with InvalidArgumentError where the sources are not those of the first.
+        In later passes it raises InvalidArgumentError if the sources differ from those of the first pass.
         """
         self.make_variables()
         keys = frozenset(keys_of(sources))
@@ -62,25 +70,25 @@ class Period:
         return tf.cond(tf.equal(self.counter.read_value(), 0), first, later)
 
     def is_over(self) -> Any:
-        """Return whether the pass was the last one."""
+        """Return whether the pass was the last of the period."""
         return tf.equal(self.counter.read_value(), self.passes)
 
     def make_variables(self) -> None:
-        """Make the counter: nothing that a checkpoint has."""
+        """Create the counter, which is not part of checkpoints."""
         if self.counter is None:
             self.counter = variable([], tf.int32, "aggregation_counter")
             self._current = variable([], tf.int32, "aggregation_sources")
 
 
 class Aggregation:
-    """Sums gradients, and lets an optimizer apply them at the end of a period only.
+    """Sums gradients over a period; an optimizer applies them at its end only.
 
     Parameters
     ----------
     passes
-        How many passes a period has, from 1.
+        The number of passes of a period, at least 1.
     reduce
-        Given gradients and their sources, returns the reduced ones.
+        Function of gradients and their sources that returns the reduced gradients.
     average
         Divide the sums by ``passes``.
 
@@ -105,15 +113,15 @@ class Aggregation:
     def compute_gradients(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
         """Add the gradients to the sums; return the reduced sums at the end of a period, else the gradients.
 
-        A gradient that is None in some passes of a period counts as zeros in those; one that has always been None
-        stays None.
+        A gradient that is None in some passes of a period counts as zeros there; one that has always been None stays
+        None.
 
         Raises
         ------
         ValueError
-            A gradient is IndexedSlices, and those are not taken as dense.
+            A gradient is IndexedSlices, and ``sparse_as_dense`` is not set.
         tf.errors.InvalidArgumentError
-            The sources are not those of the other passes of this period.
+            The sources differ from those of the other passes of this period.
         """
         dense = [self._dense(grad) for grad in grads]
         keys = keys_of(sources)
@@ -140,7 +148,7 @@ class Aggregation:
     def apply_gradients(
         self, apply: Callable[[], Any], optimizer: Any, grads_and_vars: Sequence[Any], global_step: Any = None
     ) -> Any:
-        """Call ``apply`` at the end of a period; else only count the step, where something counts steps."""
+        """Call ``apply`` at the end of a period; otherwise only increment the step counters, if there are any."""
 
         def applied() -> Any:
             return tf.group(apply())
@@ -176,7 +184,7 @@ class Aggregation:
 
 
 def keys_of(sources: Sequence[Any]) -> list[Key]:
-    """Return the keys of sources, each of which may be listed more than once."""
+    """Return the keys of sources, which may be listed more than once."""
     seen: Counter[int] = Counter()
     keys = []
     for source in map(key_of, sources):
@@ -186,7 +194,7 @@ def keys_of(sources: Sequence[Any]) -> list[Key]:
 
 
 def variable(shape: Any, dtype: Any, name: str) -> Any:
-    """Return a variable of zeros that no checkpoint and no optimizer knows of; in a graph it is a local one."""
+    """Return a variable of zeros that is not part of checkpoints or optimizers; in a graph a local variable."""
     with tf.init_scope():
         return tf.compat.v1.Variable(
             lambda: tf.zeros(shape, dtype),
@@ -199,9 +207,108 @@ def variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 def _cleared(sums: Sequence[Any]) -> Any:
-    return tf.group(*[each.assign(tf.zeros_like(each)) for each in sums])
+    return tf.group(*[total.assign(tf.zeros_like(total)) for total in sums])
 
 
 def operations(results: Sequence[Any]) -> list[Any]:
-    """Return what others can depend on: in eager mode some operations give nothing, and have been done."""
-    return [each.values if isinstance(each, tf.IndexedSlices) else each for each in results if each is not None]
+    """Return the operations that others can depend on; in eager mode some have run already and are None."""
+    return [
+        result.values if isinstance(result, tf.IndexedSlices) else result for result in results if result is not None
+    ]
+
+
+# Horovod's classes.
+
+
+class _Helper:
+    """Base of both forms; ``allreduce_func`` gets the gradients and variables that are not local."""
+
+    def __init__(
+        self, passes: int, allreduce_func: Reduce, sparse_as_dense: bool, average: bool, divisor: Divisor
+    ) -> None:
+        self._allreduce = allreduce_func
+        self._divisor = divisor
+        self._local: dict[int, Any] = {}
+        self._aggregation = Aggregation(passes, self._reduce, sparse_as_dense=sparse_as_dense, average=average)
+
+    @property
+    def counter(self) -> Any:
+        """The variable that counts the passes of this period."""
+        return self._aggregation.counter
+
+    def register_local_var(self, var: Any) -> None:
+        """Exclude the gradient of this variable from the reduction."""
+        self._local[key_of(var)] = var
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:  # noqa: A002 - Horovod's name
+        """Add the gradients; return the reduced sums at the end of a period, else the gradients."""
+        return self._aggregation.compute_gradients(grads, vars)
+
+    def apply_gradients(
+        self,
+        apply_grads_closure: Callable[[], Any],
+        optimizer: Any,
+        grads_and_vars: Sequence[Any],
+        global_step: Any = None,
+        name: str | None = None,  # noqa: ARG002 - Horovod's
+    ) -> Any:
+        """Call the closure at the end of a period; otherwise only increment the step counters."""
+        return self._aggregation.apply_gradients(apply_grads_closure, optimizer, list(grads_and_vars), global_step)
+
+    def _reduce(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        result = list(grads)
+        shared = [place for place, source in enumerate(sources) if key_of(source) not in self._local]
+        reduced = self._allreduce([grads[place] for place in shared], [sources[place] for place in shared])
+        for place, grad in zip(shared, reduced, strict=True):
+            result[place] = grad
+        for place, grad in enumerate(grads):
+            if self._divisor is not None and place not in shared and grad is not None:
+                result[place] = divided(grad, self._divisor())
+        return result
+
+
+class LocalGradientAggregationHelper(_Helper):
+    """Sums gradients of several passes, of an optimizer in a graph."""
+
+    _OPTIMIZER_TYPE_KERAS = "optimizer_type_keras"
+    _OPTIMIZER_TYPE_LEGACY = "optimizer_type_legacy"
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Reduce,
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        rank: int,  # noqa: ARG002 - Horovod's, for names of variables
+        optimizer_type: str,  # noqa: ARG002 - Horovod's
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        name: str = "",  # noqa: ARG002 - Horovod's, for names of variables
+    ) -> None:
+        super().__init__(
+            backward_passes_per_step,
+            allreduce_func,
+            sparse_as_dense,
+            average_aggregated_gradients,
+            (lambda: size_op(set_id(process_set, "Allreduce"))) if scale_local_gradients else None,
+        )
+
+
+class LocalGradientAggregationHelperEager(_Helper):
+    """Sums gradients of several passes, of an optimizer in eager mode."""
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Reduce,
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        local_gradients_scaling_factor: float = 1.0,
+    ) -> None:
+        super().__init__(
+            backward_passes_per_step,
+            allreduce_func,
+            sparse_as_dense,
+            average_aggregated_gradients,
+            lambda: local_gradients_scaling_factor,
+        )
