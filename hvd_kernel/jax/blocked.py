@@ -14,8 +14,7 @@ import threading
 import time
 from typing import Any
 
-from hvd_kernel.core import handles, session
-from hvd_kernel.core import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks, handles, session
 from hvd_kernel.errors import NotInitialized
 
 POLL_S = 0.15

@@ -181,7 +181,8 @@ def reducescatter(  # noqa: PLR0917 - as the host's
     postscale_factor: float = 1.0,
 ) -> Any:
     """Do as the function of this name in core/ops, on arrays of a device."""
-    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[0]
+    scales = prescale_factor, postscale_factor
+    return _scattered([array], wire_name("reducescatter", name), op, scales, process_set)[0]
 
 
 def grouped_reducescatter(  # noqa: PLR0917 - as the host's

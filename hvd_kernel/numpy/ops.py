@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.core import handles
+from hvd_kernel.core import call_stack, handles
 from hvd_kernel.core import ops as core
 from hvd_kernel.core.handles import FastCalls
 from hvd_kernel.core.ops import Average, some, wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core import call_stack
 from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
 from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.arrays import back, view, writable

@@ -27,8 +27,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hvd_kernel.core import session
-from hvd_kernel.core import call_stack, deadlocks
+from hvd_kernel.core import call_stack, deadlocks, session
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.tensorflow import library
 
