@@ -1,4 +1,4 @@
-"""``hvd.elastic`` for Keras: a model and its optimizer that outlive a failure, and callbacks that commit them."""
+"""``hvd.elastic`` for Keras: a state with a model and its optimizer that survives a failure, and callbacks for it."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ __all__ = [
 
 _Callback: Any = keras.callbacks.Callback
 Logs = MutableMapping[str, Any] | None
-# The operations of a graph or a program raise errors of the framework's, which its loop knows.
+# Operations of a graph or a program raise errors of the framework, which its loop handles.
 _LOOPS = {"tensorflow": "hvd_kernel.tensorflow.elastic", "jax": "hvd_kernel.jax.elastic", "torch": "hvd_kernel.elastic"}
 run = importlib.import_module(_LOOPS[BACKEND]).run
 
 
 class KerasState(VariablesState):
-    """The state of a training with a Keras model: ``KerasState(model, optimizer, epoch=0, batch=0)``.
+    """State of a training with a Keras model: ``KerasState(model, optimizer, epoch=0, batch=0)``.
 
     Every keyword becomes an attribute.
 
     Parameters
     ----------
     model
-        Built: it has its variables.
+        A built model, which has its variables.
     optimizer
-        None: the one that the model is compiled with. Its variables are made now.
+        None: the optimizer that the model is compiled with. Its variables are created now.
     backend
-        Horovod's, of Keras in a graph of TensorFlow 1; not used.
+        Not used: Horovod's parameter for Keras in a graph of TensorFlow 1.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class KerasState(VariablesState):
         return [*self.model.variables, *variables_of(self.optimizer)]
 
     def _values(self) -> list[Any]:
-        return [np.array(array_of(each)) for each in self._tracked()]
+        return [np.array(array_of(variable)) for variable in self._tracked()]
 
     def _zeros(self, variable: Any) -> Any:
         return np.zeros(variable.shape, array_of(variable).dtype)
@@ -98,26 +98,26 @@ class CommitStateCallback(_Callback):
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Count anew: a failure may have come between two commits."""
+        """Reset the count, as a failure may have occurred between two commits."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Commit, if it is time."""
+        """Commit after ``batches_per_commit`` batches."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Commit."""
+        """Commit at the end of the epoch."""
         self.state.commit()
 
 
 class UpdateBatchStateCallback(_Callback):
-    """Keeps ``state.batch`` at the number of batches of this epoch that are done.
+    """Sets ``state.batch`` to the number of completed batches of the epoch.
 
-    After a failure the first epoch has only the rest of its batches, where Keras takes its number of steps from
-    ``params`` (Keras 2); with Keras 3 give ``fit`` the data from ``state.batch`` on.
+    After a failure the first epoch has only its remaining batches if Keras reads the number of steps from ``params``
+    (Keras 2); with Keras 3 pass ``fit`` the data starting at ``state.batch``.
     """
 
     def __init__(self, state: Any) -> None:
@@ -126,22 +126,22 @@ class UpdateBatchStateCallback(_Callback):
         self.steps_per_epoch: int | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Leave out what was done before the failure."""
+        """Skip the batches that were completed before the failure."""
         if self.params and self.params.get("steps"):
             self.steps_per_epoch = self.steps_per_epoch or self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Count."""
+        """Count the batch."""
         self.state.batch = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Begin again."""
+        """Reset the count."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(_Callback):
-    """Keeps ``state.epoch`` at the number of epochs that are done, also where ``fit`` is called again."""
+    """Sets ``state.epoch`` to the number of completed epochs, also over several calls of ``fit``."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -149,9 +149,9 @@ class UpdateEpochStateCallback(_Callback):
         self.initial_epoch = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Begin where the state is."""
+        """Start at the epoch of the state."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Count."""
+        """Count the epoch."""
         self.state.epoch = self.initial_epoch + epoch + 1

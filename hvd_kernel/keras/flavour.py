@@ -1,6 +1,6 @@
 """Keras's flavour: Keras 3 on any backend, or Keras 2 of TensorFlow up to 2.15 or as tf-keras; its variables as arrays.
 
-tf-keras is meant where TF_USE_LEGACY_KERAS says so, as TensorFlow has it.
+tf-keras is used if TF_USE_LEGACY_KERAS is set, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from hvd_kernel.core import step_counts
 from hvd_kernel.formatting.install_command import install_command
 
-_EXTENSION_TYPES = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # NumPy takes them for raw bytes
+_EXTENSION_TYPES = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # raw bytes for NumPy
 _PIP = install_command("keras")
 
 
-def _chosen() -> ModuleType:
+def _import_keras() -> ModuleType:
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in {"1", "true"}
     name = "tf_keras" if legacy and importlib.util.find_spec("tf_keras") else "keras"
     if importlib.util.find_spec(name) is None:
@@ -31,7 +31,7 @@ def _chosen() -> ModuleType:
     return importlib.import_module(name)
 
 
-keras: Any = _chosen()
+keras: Any = _import_keras()
 step_counts.attach(keras)
 IS_3 = not str(keras.__version__).startswith("2.")
 BACKEND: str = keras.backend.backend() if IS_3 else "tensorflow"
@@ -47,7 +47,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def eager_array_of(value: Any) -> np.ndarray[Any, Any]:
-    """Return a value as the array of the tensor that Keras makes of it: Python's numbers get 32 bits if they fit."""
+    """Return a value as an array of the type of Keras's tensor: Python numbers get 32 bits if they fit."""
     array = array_of(value)
     if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
         return array
@@ -59,7 +59,7 @@ def eager_array_of(value: Any) -> np.ndarray[Any, Any]:
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:
     """Return an array as a tensor of the backend.
 
-    It stays an array in a graph of TensorFlow 1, whose tensors have no values, and where JAX has no such type.
+    Return the array in a graph of TensorFlow 1, whose tensors have no values, and if JAX lacks its type.
     """
     if IS_3:
         if BACKEND == "jax" and _narrowed_by_jax(array.dtype):
@@ -74,14 +74,14 @@ def _narrowed_by_jax(dtype: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether a value is a tensor or variable of the backend."""
+    """Return whether a value is a tensor or variable of the backend."""
     if IS_3:
         return bool(keras.ops.is_tensor(value)) or isinstance(value, keras.Variable)
     return hasattr(value, "numpy")
 
 
 def numbers_of(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return a number, or an array or tensor of numbers, as an array of float64 or complex128; None: it is neither."""
+    """Return a number, array or tensor of numbers as an array of float64 or complex128; None for other values."""
     if not (is_tensor(value) or isinstance(value, int | float | np.generic | np.ndarray)):
         return None
     array = array_of(value)
@@ -91,39 +91,39 @@ def numbers_of(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables: a property, or a method of older ones."""
+    """Return an optimizer's variables: a property, or a method in older versions."""
     variables = getattr(optimizer, "variables", [])
     return list(variables() if callable(variables) else variables)
 
 
 def weights_of(model: Any) -> list[Any]:
-    """Return what ranks must agree on: a model's weights, without its metrics and random generators."""
+    """Return the variables that must be equal on all ranks: a model's weights, without metrics and generators."""
     return list(model.weights)
 
 
 def path_of(variable: Any) -> str:
-    """Return what an error calls a variable."""
+    """Return the name of a variable in errors."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
 
 
 def assign(variables: Iterable[Any], values: Iterable[Any]) -> None:
-    """Give variables their values."""
+    """Assign values to variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
 def inner(optimizer: Any) -> Any:
-    """Return the optimizer that moves the weights: the one within a LossScaleOptimizer."""
+    """Return the optimizer that updates the weights: the inner one of a LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def rate_of(optimizer: Any) -> float:
-    """Return the learning rate of now.
+    """Return the current learning rate.
 
     Raises
     ------
     TypeError
-        It follows a schedule of its own.
+        The learning rate follows a schedule.
     """
     rate = getattr(inner(optimizer), "_learning_rate", None)
     if callable(rate):

@@ -1,4 +1,4 @@
-"""Collectives on numbers, arrays and tensors, which return tensors; one rank's variables for all."""
+"""Collectives on numbers, arrays and tensors, which return tensors; broadcast of variables."""
 # ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: Any = None,  # noqa: ARG001 - Horovod's: a value is small
+    compression: Any = None,  # noqa: ARG001 - Horovod's parameter; values are small
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return the average (or ``op=Sum``, Min, Max, Product) of a number, an array or a tensor as a tensor.
@@ -33,17 +33,17 @@ def allreduce(
     Parameters
     ----------
     value
-        Of one shape and type on all ranks. Python's numbers become float32 and int32, as in ``tf.constant``.
+        A value of the same shape and type on all ranks. Python numbers become float32 and int32, as in ``tf.constant``.
 
     Returns
     -------
     Any
-        A tensor of Keras's backend; a NumPy array in a graph of TensorFlow 1, and on JAX one of a type with 64 bits.
+        A tensor of Keras's backend; a NumPy array in a graph of TensorFlow 1, and on JAX for types of 64 bits.
 
     Raises
     ------
     ValueError
-        Both ``average`` and ``op`` are given, or the process set does not exist. On TensorFlow it is an
+        Both ``average`` and ``op`` are set, or the process set does not exist. On TensorFlow the error is an
         InvalidArgumentError too.
 
     Example
@@ -52,19 +52,19 @@ def allreduce(
 
         hvd.allreduce(loss, name="loss").numpy()     # 2 ranks with 1.0 and 3.0: 2.0
     """
-    chosen = reduction_of(op, average, warns=False)  # Horovod's own does not here
+    chosen = reduction_of(op, average, warns=False)  # Horovod does not warn here either
     return tensor_of(ops.allreduce(eager_array_of(value), name, chosen, prescale_factor, postscale_factor, process_set))
 
 
 @raised_as(argument_error)
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return all ranks' rows, one after the other, as a tensor."""
+    """Return the rows of all ranks, concatenated, as a tensor."""
     return tensor_of(ops.allgather(eager_array_of(value), name, process_set))
 
 
 @raised_as(argument_error)
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's value as a tensor. Shapes and types are the same on all ranks."""
+    """Return the root's value as a tensor. Shapes and types must be the same on all ranks."""
     return tensor_of(ops.broadcast(eager_array_of(value), root_rank, name, process_set))
 
 
@@ -77,26 +77,26 @@ def reducescatter(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str = "broadcast_variables") -> None:
-    """Overwrite variables by the root's. Collective.
+    """Overwrite variables with the root's. Collective.
 
     Raises
     ------
     ValueError
-        The ranks' variables do not fit together: on every rank, with the first that differs.
+        On every rank: the variables of the ranks differ; the message names the first difference.
     """
-    check_alike(variables, name)
+    _check_equal(variables, name)
     arrays = map(array_of, variables)
     assign(variables, [ops.broadcast(array, root_rank, f"{name}.{n}") for n, array in enumerate(arrays)])
     training_steps.begin_exchange()
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Raise: Keras has no list of all variables outside of a graph of TensorFlow 1.
+    """Raise an error, as Keras has no list of all variables outside of a graph of TensorFlow 1.
 
     Raises
     ------
     RuntimeError
-        Always, with the remedy.
+        Always; the message has the remedy.
     """
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution. Please use "
@@ -105,21 +105,25 @@ def broadcast_global_variables(root_rank: int) -> None:
     )
 
 
-def check_alike(variables: Sequence[Any], name: str) -> None:
-    """Refuse, on every rank, variables that differ in number, shape or type. Collective.
+def _check_equal(variables: Sequence[Any], name: str) -> None:
+    """Raise an error on every rank if the ranks' variables differ in number, shape or type. Collective.
 
     Raises
     ------
     ValueError
-        They differ.
+        The variables differ.
     """
-    mine = [(tuple(map(int, each.shape)), str(array_of(each).dtype), path_of(each)) for each in variables]
-    first, *others = ops.allgather_object(mine, name=f"{name}.forms")
-    for rank, theirs in enumerate(others, 1):
-        if [form[:2] for form in theirs] == [form[:2] for form in first]:
+    forms = [
+        (tuple(map(int, variable.shape)), str(array_of(variable).dtype), path_of(variable)) for variable in variables
+    ]
+    first, *others = ops.allgather_object(forms, name=f"{name}.forms")
+    for rank, other in enumerate(others, 1):
+        if [form[:2] for form in other] == [form[:2] for form in first]:
             continue
-        pairs = zip(first, theirs, strict=False)
-        what = next(
+        pairs = zip(first, other, strict=False)
+        difference = next(
             (f"{a[2]} is {a[:2]}, and {b[2]} is {b[:2]}" for a, b in pairs if a[:2] != b[:2]), "some are missing"
         )
-        raise ValueError(f"Rank 0 has {len(first)} variables and rank {rank} has {len(theirs)}: {what}. {_REBUILD}")
+        raise ValueError(
+            f"Rank 0 has {len(first)} variables and rank {rank} has {len(other)}: {difference}. {_REBUILD}"
+        )

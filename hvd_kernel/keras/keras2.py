@@ -1,4 +1,4 @@
-"""Keras 2's optimizers: older ones, newer ones and LossScaleOptimizers all end in ``apply_gradients``."""
+"""Optimizers of Keras 2, legacy and current ones and LossScaleOptimizers: all of them step by ``apply_gradients``."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ REDUCED_TWICE = (
 
 
 class Reducing2(WrappedOptimizer):
-    """An optimizer of Keras 2."""
+    """Mixin for an optimizer of Keras 2 that reduces gradients."""
 
     @property
     def _agg_helper(self) -> Aggregation | None:
-        """Horovod's name of what sums the gradients of several passes; None: every pass is a step."""
+        """Horovod's name of the aggregation of several passes; None if every pass is a step."""
         aggregation: Aggregation | None = self.wrapping.aggregation
         return aggregation
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        """Return pairs of a gradient, reduced over all ranks, and its variable, as Horovod's optimizer does.
+        """Return pairs of a reduced gradient and its variable, as Horovod's optimizer does.
 
         ``apply_gradients`` does not reduce them again.
         """
         parent: Any = super()
-        if hasattr(parent, "_compute_gradients"):  # an older one
+        if hasattr(parent, "_compute_gradients"):  # a legacy optimizer
             pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)  # noqa: SLF001
         else:
             pairs = parent.compute_gradients(loss, var_list, tape)
@@ -47,7 +47,7 @@ class Reducing2(WrappedOptimizer):
         return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        """Reduce the gradients, and do what the optimizer does with them."""
+        """Reduce the gradients, and apply them."""
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         apply = super().apply_gradients  # type: ignore[misc]
@@ -67,7 +67,7 @@ class Reducing2(WrappedOptimizer):
         return aggregation.compute_gradients(grads, variables)
 
     def _are_reduced(self, grads: list[Any]) -> bool:
-        """Tell whether gradients are those of ``_compute_gradients``: others are reduced, which keeps an average."""
+        """Return whether gradients come from ``_compute_gradients``; reducing others again keeps an average."""
         computed, self.wrapping.computed = self.wrapping.computed, []
         if not computed:
             return False
@@ -80,34 +80,34 @@ class Reducing2(WrappedOptimizer):
 
 
 class _Uncounted:
-    """In place of an optimizer whose iterations are those of updates."""
+    """Stand-in for an optimizer whose iterations count updates, not passes."""
 
 
 def wrapped(optimizer: Any, reduction: BackendReduction, passes: int, *, average: bool) -> Any:
-    """Return an optimizer that reduces.
+    """Return a wrapped optimizer.
 
     Raises
     ------
     ValueError
-        It is wrapped already, or gradients of several passes are to be summed in front of a LossScaleOptimizer.
+        The optimizer is wrapped already, or is a LossScaleOptimizer and gradients of several passes are summed.
     """
     check_plain(optimizer)
     scales = isinstance(optimizer, _SCALERS)
     if not scales and keras.mixed_precision.global_policy().name == "mixed_float16":
-        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)  # else compile() puts one around ours
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)  # else compile() wraps the result in one
         scales = True
     if scales and passes > 1:
         raise ValueError("backward_passes_per_step > 1 does not work with a LossScaleOptimizer of Keras 2.")
-    ours = WrappingState(reduction, type(optimizer))
+    state = WrappingState(reduction, type(optimizer))
     if passes > 1:
         sparse_as_dense = reduction.settings.sparse_as_dense
-        ours.aggregation = Aggregation(passes, reduction, sparse_as_dense=sparse_as_dense, average=average)
-    return subclassed(optimizer, Reducing2, ours)
+        state.aggregation = Aggregation(passes, reduction, sparse_as_dense=sparse_as_dense, average=average)
+    return subclassed(optimizer, Reducing2, state)
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
-    """Make the optimizer's variables now: it cannot within a branch."""
-    if hasattr(optimizer, "_create_all_weights"):  # an older one
+    """Create the optimizer's variables, which cannot be created within a branch."""
+    if hasattr(optimizer, "_create_all_weights"):  # a legacy optimizer
         optimizer._create_all_weights(variables)  # noqa: SLF001 - there is no public name
     elif not getattr(inner(optimizer), "_built", False):
         optimizer.build(variables)

@@ -1,9 +1,9 @@
-"""Keras 3's optimizers: the training step of every backend ends in ``apply``, and that reduces first.
+"""Optimizers of Keras 3: the training step of every backend calls ``apply``, which reduces the gradients first.
 
 Terms.
-  scaler  a LossScaleOptimizer. It skips a step with an inf or nan, by a branch in which only some ranks may be: so the
-          reduction comes before that, and all ranks find the same
-  passes  backward passes whose gradients are summed here before one reduction
+  scaler  a LossScaleOptimizer. It skips a step with inf or nan, by a branch that only some ranks might take; gradients
+          are reduced before the branch, so that all ranks take the same
+  passes  backward passes whose gradients are summed on this rank before one reduction
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _Scaler: Any = keras.mixed_precision.LossScaleOptimizer
 
 
 class Reducing(WrappedOptimizer):
-    """An optimizer of Keras 3, in which every backend's training step ends."""
+    """Mixin for an optimizer of Keras 3 that reduces gradients."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce the gradients, and do what the optimizer does with them."""
+        """Reduce the gradients, and apply them."""
         this: Any = self
-        given = list(grads)
-        if given and not this.gradient_accumulation_steps:
-            given = self.wrapping.reduction(given, _sources(this, trainable_variables))
-        return super().apply(given, trainable_variables)  # type: ignore[misc]
+        gradients = list(grads)
+        if gradients and not this.gradient_accumulation_steps:
+            gradients = self.wrapping.reduction(gradients, _sources(this, trainable_variables))
+        return super().apply(gradients, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
         self.wrapping.sources = list(trainable_variables)
         return super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Any) -> Any:
-        """Reduce here what Keras has accumulated: the first thing that it does with it."""
+        """Reduce the accumulated gradients: this is Keras's first use of them."""
         this: Any = self
         if this.gradient_accumulation_steps:
             reduced = self.wrapping.reduction(list(grads), self.wrapping.sources)
@@ -43,35 +43,35 @@ class Reducing(WrappedOptimizer):
 
 
 class Scaling(WrappedOptimizer):
-    """A LossScaleOptimizer of Keras 3."""
+    """Mixin for a LossScaleOptimizer of Keras 3."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce the gradients before it looks for infs."""
+        """Reduce the gradients before the check for inf and nan."""
         reduced = self.wrapping.reduction(list(grads), _sources(self, trainable_variables))
         return super().apply(reduced, trainable_variables)  # type: ignore[misc]
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Reduce the gradients before it looks for infs."""
+        """Reduce the gradients before the check for inf and nan."""
         reduced = self.wrapping.reduction(list(grads), _sources(self, None))
         return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 
 def wrapped(optimizer: Any, reduction: BackendReduction, passes: int, *, average: bool) -> Any:
-    """Return an optimizer that reduces.
+    """Return a wrapped optimizer.
 
     Raises
     ------
     ValueError
-        It is wrapped already, or has been built for another number of passes.
+        The optimizer is wrapped already, or has been built for another number of passes.
     """
     check_plain(optimizer)
     if not isinstance(optimizer, _Scaler) and keras.mixed_precision.dtype_policy().name == "mixed_float16":
-        optimizer = _Scaler(optimizer)  # else compile() puts one around ours
-    ours = WrappingState(reduction, type(optimizer))
+        optimizer = _Scaler(optimizer)  # else compile() wraps the result in one
+    state = WrappingState(reduction, type(optimizer))
     if passes > 1:
         _accumulate(inner(optimizer), passes)
-        ours.factor = 1.0 if average else float(passes)
-    return subclassed(optimizer, Scaling if isinstance(optimizer, _Scaler) else Reducing, ours)
+        state.factor = 1.0 if average else float(passes)
+    return subclassed(optimizer, Scaling if isinstance(optimizer, _Scaler) else Reducing, state)
 
 
 def _accumulate(optimizer: Any, passes: int) -> None:
@@ -85,5 +85,6 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     optimizer.gradient_accumulation_steps = passes
 
 
-def _sources(optimizer: Any, given: Any) -> Sequence[Any]:
-    return list(optimizer._trainable_variables if given is None else given)  # noqa: SLF001 - Keras 3 has no public name
+def _sources(optimizer: Any, variables: Any) -> Sequence[Any]:
+    trainable = optimizer._trainable_variables if variables is None else variables  # noqa: SLF001 - no public name
+    return list(trainable)

@@ -12,7 +12,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.keras import backends
 from hvd_kernel.keras.backends.reduction import OptimizerSettings
 from hvd_kernel.keras.flavour import IS_3, keras
-from hvd_kernel.keras.samples import attend_fit
+from hvd_kernel.keras.samples import instrument_fit
 
 Compression = backends.Compression
 
@@ -33,34 +33,34 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return an optimizer that does what the given one does, with gradients reduced over all ranks.
+    """Wrap an optimizer so that gradients are reduced over all ranks before they are applied.
 
-    It has the given one's state, also a built one's, and is saved as an optimizer of the given one's class.
+    The result shares the state of ``optimizer``, built or not, and is saved as an optimizer of its class.
 
     Parameters
     ----------
     optimizer
-        Of Keras. With the policy mixed_float16 what is returned is a LossScaleOptimizer around it.
+        An optimizer of Keras. With the policy mixed_float16 the result is a LossScaleOptimizer around it.
     compression
-        ``Compression.fp16``: smaller numbers on the wire.
+        ``Compression.fp16``: send smaller numbers.
     gradient_predivide_factor
-        Divide by this before the sum, and by the rest of the number of ranks after it.
+        Part of the division by the number of ranks that is applied before the sum.
     op
         Average or Sum.
     backward_passes_per_step
-        Sum the gradients of so many batches before they are reduced and applied. An optimizer that has
-        ``gradient_accumulation_steps`` is reduced as rarely without this.
+        Number of batches whose gradients are summed before they are reduced and applied. With an optimizer that has
+        ``gradient_accumulation_steps`` this is not needed.
     average_aggregated_gradients
-        Divide those sums by the number of batches.
+        Divide the sums of several batches by the number of batches.
     groups
-        A number of groups, or a list of lists of variables, whose gradients are reduced together or not at all.
+        A number of groups, or a list of lists of variables; each group is reduced as a whole or not at all.
 
     Raises
     ------
     ValueError
-        The parameters do not fit together, or it is wrapped already.
+        The parameters contradict each other, or the optimizer is wrapped already.
     TypeError
-        It is not an optimizer of the Keras in use.
+        ``optimizer`` is not an optimizer of the Keras in use.
 
     Example
     -------
@@ -88,22 +88,22 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
-    attend_fit()
+    instrument_fit()
     return wrapped(optimizer, settings, backward_passes_per_step, average=average_aggregated_gradients)
 
 
 def wrapped(optimizer: Any, settings: OptimizerSettings, passes: int, *, average: bool) -> Any:
-    """Return a ``DistributedOptimizer`` whose settings have been checked.
+    """Return a ``DistributedOptimizer`` with checked settings.
 
     Raises
     ------
     ValueError
-        It is wrapped already, or has been built for another number of passes.
+        The optimizer is wrapped already, or has been built for another number of passes.
     """
-    how = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
-    made = how.wrapped(optimizer, backends.reduction(settings), passes, average=average)
-    made.wrapping.again = settings, passes, average
-    return made
+    flavour = importlib.import_module("hvd_kernel.keras.keras3" if IS_3 else "hvd_kernel.keras.keras2")
+    distributed = flavour.wrapped(optimizer, backends.reduction(settings), passes, average=average)
+    distributed.wrapping.arguments = settings, passes, average
+    return distributed
 
 
 def PartialDistributedOptimizer(
@@ -122,25 +122,25 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return a ``DistributedOptimizer`` that leaves some layers' variables to each rank.
+    """Return a ``DistributedOptimizer`` that does not reduce the gradients of some layers.
 
     Parameters
     ----------
     local_layers
-        A built layer or several, whose gradients are not reduced.
+        A built layer, or several, whose gradients are not reduced.
     scale_local_gradients
-        Divide those by the number of ranks, so that they weigh as much as averaged ones.
+        Divide these gradients by the number of ranks, so that they have the weight of averaged ones.
 
     Raises
     ------
     ValueError
-        One of them is not a layer.
+        ``local_layers`` contains a value that is not a layer.
     """
-    layers = local_layers if isinstance(local_layers, list | tuple | set) else [local_layers]
-    layers = [each for each in layers if each is not None]
-    if not all(isinstance(each, keras.layers.Layer) for each in layers):
+    listed = local_layers if isinstance(local_layers, list | tuple | set) else [local_layers]
+    layers = [layer for layer in listed if layer is not None]
+    if not all(isinstance(layer, keras.layers.Layer) for layer in layers):
         raise ValueError("All local layers must be of keras.layers.Layer type.")
-    made = DistributedOptimizer(
+    distributed = DistributedOptimizer(
         optimizer,
         name=name,
         device_dense=device_dense,
@@ -157,8 +157,8 @@ def PartialDistributedOptimizer(
     )
     for layer in layers:
         for variable in layer.trainable_weights:
-            made.register_local_var(variable)
-    return made
+            distributed.register_local_var(variable)
+    return distributed
 
 
 def _kinds() -> tuple[type, ...]:
@@ -168,7 +168,7 @@ def _kinds() -> tuple[type, ...]:
 
 def _groups(num_groups: int, groups: Any) -> Any:
     if num_groups:
-        said = "Parameter `num_groups` has been replaced by `groups` and will be removed in v0.23.0."
-        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        message = "Parameter `num_groups` has been replaced by `groups` and will be removed in v0.23.0."
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
         return num_groups if groups is None else groups
     return groups

@@ -1,11 +1,11 @@
-"""``fit`` of Keras, without the user's code: told in time what cannot work, and counted for the panel's samples/s.
+"""Instrumentation of ``keras.Model.fit``: checks of the model before training, and samples for the panel's samples/s.
 
-Keras weighs the mean loss of an epoch by the sizes of the batches. The sum of those weights is read here when somebody
-asks, so a step costs nothing. ``keras.Model.fit`` gets one callback more where the optimizer is a DistributedOptimizer.
+Keras weights the mean loss of an epoch by the sizes of the batches. The sum of these weights is read on request, so a
+step costs nothing. If the optimizer is a DistributedOptimizer, ``fit`` gets an additional callback.
 
 Terms.
-  loss   Keras's metric with the mean loss of an epoch; a training step of the user's own may do without
-  meter  counts in one ``fit``; the thread that trains writes, the panel's reads, under one lock
+  loss   Keras's metric with the mean loss of an epoch; a custom training step may lack it
+  meter  counter of one ``fit``; the training thread writes, the panel's thread reads, under one lock
 """
 
 from __future__ import annotations
@@ -18,133 +18,132 @@ import time
 from typing import Any
 
 from hvd_kernel.core import metrics
-from hvd_kernel.keras.checks import ready
 from hvd_kernel.keras.flavour import BACKEND, IS_3, array_of, keras
-from hvd_kernel.keras.wrapping import WrappedOptimizer
+from hvd_kernel.keras.wrapping import WrappedOptimizer, check_model
 
 _Callback: Any = keras.callbacks.Callback
 _PERIOD_S = 0.2  # of the panel
-_changing = threading.RLock()
+_lock = threading.RLock()
 
 
 class FitSampleMeter(_Callback):
-    """Counts the samples of one ``fit``: Keras begins the loss anew in every epoch, and in every validation."""
+    """Counts the samples of one ``fit``: Keras resets the loss in every epoch, and in every validation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trains: Any = None  # the model, within an epoch
-        self._before = 0  # of the epochs that have ended
+        self._before = 0  # samples of completed epochs
 
-    def taken(self) -> int:
-        """Return the samples so far. Any thread."""
-        return self._before + _counted(self.trains)
+    def samples(self) -> int:
+        """Return the number of samples so far. May be called from any thread."""
+        return self._before + _samples_in_loss(self.trains)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Read from now on."""
+        """Start to read the loss."""
         self.trains = self.model
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Read no more: the validation has its own."""
+        """Stop reading the loss, which the validation resets."""
         self.end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Read no more."""
+        """Stop reading the loss."""
         self.end()
 
     def end(self) -> None:
-        """Keep what has been read, and read no more."""
-        with _changing:
-            self._before, self.trains = self.taken(), None
+        """Add the samples of the epoch, and stop reading the loss."""
+        with _lock:
+            self._before, self.trains = self.samples(), None
 
 
-class _OfJax(FitSampleMeter):
-    """While JAX trains no variable has its value, until somebody asks for the model: on the thread that trains."""
+class _JaxFitSampleMeter(FitSampleMeter):
+    """Reads the loss on the training thread: with JAX, variables have no values until Keras synchronizes the model."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._read_at, self._begun = 0.0, 0
+        self._read_at, self._in_epoch = 0.0, 0
 
-    def taken(self) -> int:
-        """Return the samples up to the last look. Any thread."""
-        return self._before + self._begun
+    def samples(self) -> int:
+        """Return the number of samples at the last reading. May be called from any thread."""
+        return self._before + self._in_epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras's interface
-        """Look, as often as the panel does."""
+        """Read the loss, in the panel's period."""
         if time.monotonic() - self._read_at >= _PERIOD_S:
-            self._look()
+            self._read()
 
     def end(self) -> None:
-        """Keep what has been read, and read no more."""
-        self._look()
-        with _changing:
-            self._before, self._begun, self.trains = self.taken(), 0, None
+        """Add the samples of the epoch, and stop reading the loss."""
+        self._read()
+        with _lock:
+            self._before, self._in_epoch, self.trains = self.samples(), 0, None
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         if self.trains is not None:
             self._read_at = time.monotonic()
-            self._begun = _counted(self.model)
+            self._in_epoch = _samples_in_loss(self.model)
 
 
 _meters: list[FitSampleMeter] = []
-_ended = 0
+_ended = 0  # samples of completed calls of fit
 
 
 @functools.cache
-def attend_fit() -> None:
-    """Have every ``fit`` of a model with an optimizer of ours checked and counted from now on."""
+def instrument_fit() -> None:
+    """Check and count every ``fit`` of a model with a DistributedOptimizer; once per process."""
     if BACKEND == "jax":
-        importlib.import_module("hvd_kernel.keras.backends.jax_step").keep_values(_is_ours)
+        importlib.import_module("hvd_kernel.keras.backends.on_jax").restore_failed_steps(_is_distributed)
     fit = keras.Model.fit
     parameters = inspect.signature(fit)
 
     @functools.wraps(fit)
     def counting(*args: Any, **kwargs: Any) -> Any:
-        given = parameters.bind(*args, **kwargs)
-        model = given.args[0]
-        ready(model)
-        if not _is_ours(model):
+        call = parameters.bind(*args, **kwargs)
+        model = call.args[0]
+        check_model(model)
+        if not _is_distributed(model):
             return fit(*args, **kwargs)
-        meter = _OfJax() if BACKEND == "jax" else FitSampleMeter()
-        given.arguments["callbacks"] = _with(meter, model, given.arguments.get("callbacks"))
+        meter = _JaxFitSampleMeter() if BACKEND == "jax" else FitSampleMeter()
+        call.arguments["callbacks"] = _with_meter(meter, model, call.arguments.get("callbacks"))
         _meters.append(meter)
         try:
-            return fit(*given.args, **given.kwargs)
+            return fit(*call.args, **call.kwargs)
         finally:
             _end(meter)
 
     keras.Model.fit = counting
-    metrics.count_by(_taken)
+    metrics.count_by(_steps_and_samples)
 
 
-def _is_ours(model: Any) -> bool:
+def _is_distributed(model: Any) -> bool:
     return isinstance(getattr(model, "optimizer", None), WrappedOptimizer)
 
 
-def _with(meter: FitSampleMeter, model: Any, callbacks: Any) -> Any:
-    """Return the callbacks, the meter first: others may begin a validation at the end of an epoch."""
+def _with_meter(meter: FitSampleMeter, model: Any, callbacks: Any) -> Any:
+    """Return the callbacks after the meter: a callback may start a validation at the end of an epoch."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         meter.set_model(model)
         callbacks.callbacks.insert(0, meter)
         return callbacks
-    several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    return [meter, *(each for each in several if each is not None)]
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return [meter, *(callback for callback in listed if callback is not None)]
 
 
 def _end(meter: FitSampleMeter) -> None:
     global _ended  # noqa: PLW0603 - a counter of the process
-    with _changing:
-        meter.end()  # a training that has failed within an epoch
-        _ended += meter.taken()
+    with _lock:
+        meter.end()  # if the training has failed within an epoch
+        _ended += meter.samples()
         _meters.remove(meter)
 
 
-def _taken() -> tuple[int, int]:
-    with _changing:
-        return 0, _ended + sum(meter.taken() for meter in _meters)
+def _steps_and_samples() -> tuple[int, int]:
+    with _lock:
+        return 0, _ended + sum(meter.samples() for meter in _meters)
 
 
-def _counted(model: Any) -> int:
-    """Return the samples in the loss of Keras's own training step; Keras 2 has it from the first step on."""
+def _samples_in_loss(model: Any) -> int:
+    """Return the samples in the loss of Keras's own training step; in Keras 2 the loss exists after the first step."""
     loss = getattr(model, "_loss_tracker", None)
     if not IS_3:
         of_outputs = getattr(getattr(model, "compiled_loss", None), "metrics", None)

@@ -1,4 +1,4 @@
-"""Models that come back with their optimizer wrapped, and its state: ``load_model``, and copies for fresh ranks.
+"""Loading and copying models with a DistributedOptimizer: ``load_model``, and pickling for new ranks.
 
 Keras saves and pickles an optimizer as one of its plain class: a rank with such a copy would train alone.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from hvd_kernel.keras.flavour import keras
 from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer, wrapped
-from hvd_kernel.keras.samples import attend_fit
+from hvd_kernel.keras.samples import instrument_fit
 from hvd_kernel.keras.wrapping import WrappedOptimizer
 
 
@@ -19,21 +19,21 @@ def load_model(
     custom_optimizers: Iterable[type] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     compression: Any = Compression.none,
-    legacy_opts: bool = False,  # noqa: ARG001 - Horovod's: what was saved says which optimizer it is
+    legacy_opts: bool = False,  # noqa: ARG001 - Horovod's parameter; the file contains the optimizer's class
 ) -> Any:
     """Load a model that ``model.save`` has written; its optimizer is a ``DistributedOptimizer`` with the saved state.
 
     Parameters
     ----------
     custom_optimizers
-        Classes of optimizers that Keras does not know.
+        Classes of optimizers that are not part of Keras.
     custom_objects
-        Names and what they stand for, as in ``keras.models.load_model``.
+        Custom objects by name, as in ``keras.models.load_model``.
 
     Raises
     ------
     ValueError
-        Keras cannot load it.
+        Keras cannot load the file.
 
     Example
     -------
@@ -41,20 +41,20 @@ def load_model(
 
         model = hvd.load_model("digits.keras")
     """
-    known = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=known)
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model
 
 
 def copied(value: Any) -> Any:
-    """Return how pickle is to make a model, or an optimizer of ours, again elsewhere; NotImplemented: it is neither.
+    """Return how pickle rebuilds a distributed model or optimizer in another process; NotImplemented for other values.
 
     Raises
     ------
     TypeError
-        An optimizer by itself that has been built belongs to its model's variables, which are others elsewhere.
+        The value is a built optimizer without its model, whose variables it refers to.
     """
     if isinstance(value, WrappedOptimizer | keras.optimizers.Optimizer):
         if getattr(value, "built", getattr(value, "_built", False)):
@@ -63,37 +63,37 @@ def copied(value: Any) -> Any:
     if not isinstance(value, keras.Model) or not isinstance(getattr(value, "optimizer", None), WrappedOptimizer):
         return NotImplemented
     make, parts, *more = value.__reduce__()
-    if more:  # of Keras 2, and not built: it travels as any object does
+    if more:  # a model of Keras 2 that is not built, which is pickled as any object
         return NotImplemented
     local = value.optimizer.wrapping.reduction.local
     places = [place for place, variable in enumerate(value.trainable_variables) if id(variable) in local]
-    return _model_again, (make, parts, _how(value.optimizer), places)
+    return _rebuild_model, (make, parts, _arguments(value.optimizer), places)
 
 
 def _optimizer(optimizer: Any) -> Any:
-    return _optimizer_again, (optimizer.wrapping.given, optimizer.get_config(), _how(optimizer))
+    return _rebuild_optimizer, (optimizer.wrapping.plain_class, optimizer.get_config(), _arguments(optimizer))
 
 
-def _how(optimizer: Any) -> Any:
-    settings, passes, average = optimizer.wrapping.again
+def _arguments(optimizer: Any) -> Any:
+    settings, passes, average = optimizer.wrapping.arguments
     if isinstance(settings.groups, list):
         raise TypeError("a DistributedOptimizer with groups of variables has to be made anew: compile the model again")
     return settings, passes, average
 
 
-def _model_again(make: Any, parts: Any, how: Any, local: list[int]) -> Any:
+def _rebuild_model(make: Any, parts: Any, arguments: Any, local: list[int]) -> Any:
     model = make(*parts)
-    model.optimizer = _wrapped_again(model.optimizer, how)
+    model.optimizer = _wrap_again(model.optimizer, arguments)
     for place in local:
         model.optimizer.register_local_var(model.trainable_variables[place])
     return model
 
 
-def _optimizer_again(kind: Any, config: Any, how: Any) -> Any:
-    return _wrapped_again(kind.from_config(config), how)
+def _rebuild_optimizer(kind: Any, config: Any, arguments: Any) -> Any:
+    return _wrap_again(kind.from_config(config), arguments)
 
 
-def _wrapped_again(plain: Any, how: Any) -> Any:
-    settings, passes, average = how
-    attend_fit()
+def _wrap_again(plain: Any, arguments: Any) -> Any:
+    settings, passes, average = arguments
+    instrument_fit()
     return wrapped(plain, settings, passes, average=average)

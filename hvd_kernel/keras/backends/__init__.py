@@ -1,4 +1,4 @@
-"""Backend of Keras that is in use, chosen once: its reduction of gradients, and its ``Compression``."""
+"""Keras's backend, selected once: its reduction of gradients, its ``Compression`` and its class of argument errors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _module() -> Any:
 
 Compression: Any = _module().Compression
 argument_error: Callable[[str], ValueError] = getattr(_module(), "argument_error", ValueError)
-"""Makes the error for an argument of a call, which is the backend's own class too where it has one."""
+"""Creates the error for an invalid argument: a ValueError, and an error of the backend if it has a class for this."""
 
 
 def reduction(settings: OptimizerSettings) -> BackendReduction:
-    """Return what reduces gradients of this backend."""
-    made: BackendReduction = getattr(_module(), _MODULES[BACKEND][1])(settings)
-    return made
+    """Return the reduction of gradients for this backend."""
+    backend_reduction: BackendReduction = getattr(_module(), _MODULES[BACKEND][1])(settings)
+    return backend_reduction

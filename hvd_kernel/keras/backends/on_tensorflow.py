@@ -33,11 +33,11 @@ class TensorflowReduction(BackendReduction):
         self._in_graph = InGraph(plan, scale_local=settings.scale_local)
 
     def register_local(self, source: Any) -> None:
-        """Leave the gradient of this variable to this rank."""
+        """Exclude the gradient of this variable from the reduction."""
         super().register_local(source)
         self._in_graph.register_local(source)
 
     def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        """Return the gradients, reduced."""
+        """Return the reduced gradients."""
         reduced: list[Any] = self._in_graph(grads, sources)
         return reduced

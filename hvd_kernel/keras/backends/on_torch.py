@@ -1,38 +1,38 @@
-"""Torch backend of Keras 3: gradients are torch's tensors, and are reduced where they are."""
+"""Torch backend of Keras 3: gradients are torch tensors, and are reduced on their device."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hvd_kernel.keras.backends.reduction import Together
+from hvd_kernel.keras.backends.reduction import EagerReduction
 from hvd_kernel.torch.compression import Compression
 from hvd_kernel.torch.mpi_ops import grouped_allreduce
 
 __all__ = ["Compression", "TorchReduction"]
 
 
-class TorchReduction(Together):
-    """Reduces torch's tensors, of the CPU or a GPU."""
+class TorchReduction(EagerReduction):
+    """Reduces torch tensors on the CPU or a GPU."""
 
-    def _ready(self, grad: Any) -> Any:
+    def _to_reducible(self, grad: Any) -> Any:
         return grad
 
-    def _back(self, grad: Any) -> Any:
+    def _to_tensor(self, grad: Any) -> Any:
         return grad
 
     def _zeros(self, source: Any) -> Any:
         return source.value.new_zeros(tuple(source.shape))
 
-    def _mask(self, present: list[bool], beside: Any) -> Any:
-        return beside.new_tensor([float(each) for each in present])
+    def _mask(self, present: list[bool], like: Any) -> Any:
+        return like.new_tensor([float(is_present) for is_present in present])
 
     def _grouped(self, tensors: list[Any], name: str) -> list[Any]:
-        how = self.settings
+        settings = self.settings
         return grouped_allreduce(
             tensors,
             name=name,
-            op=how.op,
-            prescale_factor=1.0 / how.predivide,
-            postscale_factor=how.predivide,
-            process_set=how.process_set,
+            op=settings.op,
+            prescale_factor=1.0 / settings.predivide,
+            postscale_factor=settings.predivide,
+            process_set=settings.process_set,
         )

@@ -1,9 +1,10 @@
-"""Gradients of one step, reduced over all ranks: what every backend has in common.
+"""Reduction of the gradients of a step over all ranks: the base of the backends' reductions.
 
 Terms.
   source  the variable that a gradient belongs to
-  local   a source that each rank has for itself: its gradient stays here
-  mask    which gradients a rank has; travels with them, so that one that is None here only is taken as zeros
+  local   a source of this rank alone: its gradient is not reduced
+  mask    1 for gradients that a rank has, 0 for others; reduced with them, so that a gradient that is None on some
+          ranks only counts as zeros there
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hvd_kernel.core.process_sets import ProcessSet, check
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """What an optimizer was wrapped with."""
+    """Options of a DistributedOptimizer."""
 
     name: str
     device_dense: str
@@ -34,12 +35,12 @@ class OptimizerSettings:
     scale_local: bool
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together.
+        """Check the options.
 
         Raises
         ------
         ValueError
-            The parameters do not fit together.
+            The options contradict each other.
         """
         if self.op not in {Average, Sum}:
             raise ValueError("op currently only supports Average and Sum with Keras")
@@ -52,26 +53,26 @@ class OptimizerSettings:
 
 
 class BackendReduction(ABC):
-    """Reduces the gradients of a step; None where no rank has one stays None."""
+    """Reduces the gradients of a step; a gradient that is None on all ranks stays None."""
 
     def __init__(self, settings: OptimizerSettings) -> None:
         self.settings = settings
         self.local: dict[int, Any] = {}
 
     def register_local(self, source: Any) -> None:
-        """Leave the gradient of this variable to this rank."""
-        self.local[id(source)] = source  # held, so that its id stays its own
+        """Exclude the gradient of this variable from the reduction."""
+        self.local[id(source)] = source  # kept alive, so that its id stays unique
 
     @abstractmethod
     def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        """Return the gradients, reduced."""
+        """Return the reduced gradients."""
 
 
-class Together(BackendReduction):
-    """Reduces gradients that have all been computed: of backends that run step by step."""
+class EagerReduction(BackendReduction):
+    """Reduces gradients after all have been computed; for backends that run eagerly."""
 
     def __call__(self, grads: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-        """Return the gradients, reduced."""
+        """Return the reduced gradients."""
         settings, result = self.settings, list(grads)
         check(settings.process_set)
         if not settings.process_set.included():
@@ -79,12 +80,13 @@ class Together(BackendReduction):
         metrics.step()
         shared = [place for place, source in enumerate(sources) if id(source) not in self.local]
         if shared:
-            given = [
-                self._zeros(sources[place]) if grads[place] is None else self._ready(grads[place]) for place in shared
+            local = [
+                self._zeros(sources[place]) if grads[place] is None else self._to_reducible(grads[place])
+                for place in shared
             ]
-            mask = self._mask([grads[place] is not None for place in shared], given[0])
+            mask = self._mask([grads[place] is not None for place in shared], local[0])
             groups = self._groups([sources[place] for place in shared])
-            for place, grad in zip(shared, self._reduced(given, mask, groups), strict=True):
+            for place, grad in zip(shared, self._reduced(local, mask, groups), strict=True):
                 result[place] = grad
         for place in range(len(result)) if settings.scale_local else ():
             if place not in shared and result[place] is not None:
@@ -92,19 +94,19 @@ class Together(BackendReduction):
         return result
 
     def _groups(self, sources: Sequence[Any]) -> list[list[int]]:
-        """Return the positions that are reduced together; each position once."""
-        groups, everything = self.settings.groups, list(range(len(sources)))
+        """Return the indices of the sources of each group; each index once."""
+        groups, places = self.settings.groups, list(range(len(sources)))
         if groups is None:
-            return [everything]
+            return [places]
         if isinstance(groups, int):
-            return [part for part in (everything[number::groups] for number in range(groups)) if part]
+            return [part for part in (places[number::groups] for number in range(groups)) if part]
         place_of = {id(source): place for place, source in enumerate(sources)}
-        listed = [[place_of[id(each)] for each in group if id(each) in place_of] for group in groups]
-        alone = [[place] for place in everything if not any(place in group for group in listed)]
+        listed = [[place_of[id(source)] for source in group if id(source) in place_of] for group in groups]
+        alone = [[place] for place in places if not any(place in group for group in listed)]
         return [group for group in [*listed, *alone] if group]
 
     def _reduced(self, grads: list[Any], mask: Any, groups: list[list[int]]) -> list[Any]:
-        """Return the reduced gradients; None where the sum of the masks is 0. The mask goes with the first group."""
+        """Return the reduced gradients, None if the sum of the masks is 0. The mask is part of the first group."""
         settings, result = self.settings, [None] * len(grads)
         counts: Any = ()
         for number, group in enumerate(groups):
@@ -115,24 +117,24 @@ class Together(BackendReduction):
                 counts = reduced[-1]
             for place, small, (_, ctx) in zip(group, reduced, pairs, strict=False):
                 result[place] = settings.compression.decompress(small, ctx)
-        return [self._back(grad) if float(count) else None for grad, count in zip(result, counts, strict=True)]
+        return [self._to_tensor(grad) if float(count) else None for grad, count in zip(result, counts, strict=True)]
 
     @abstractmethod
-    def _ready(self, grad: Any) -> Any:
-        """Return a gradient as what is reduced."""
+    def _to_reducible(self, grad: Any) -> Any:
+        """Return a gradient as an operand of the reduction."""
 
     @abstractmethod
-    def _back(self, grad: Any) -> Any:
-        """Return what was reduced as the backend's tensor."""
+    def _to_tensor(self, grad: Any) -> Any:
+        """Return a result of the reduction as a tensor of the backend."""
 
     @abstractmethod
     def _zeros(self, source: Any) -> Any:
         """Return a gradient of zeros."""
 
     @abstractmethod
-    def _mask(self, present: list[bool], beside: Any) -> Any:
-        """Return 1.0 where there is a gradient, and 0.0 where not; on the device of the tensor ``beside``."""
+    def _mask(self, present: list[bool], like: Any) -> Any:
+        """Return 1.0 for gradients that exist, 0.0 for others, on the device of the tensor ``like``."""
 
     @abstractmethod
     def _grouped(self, tensors: list[Any], name: str) -> list[Any]:
-        """Reduce these tensors together."""
+        """Reduce tensors as a group."""

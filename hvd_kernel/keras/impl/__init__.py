@@ -1,6 +1,6 @@
-"""``horovod._keras``: what Horovod's frontends of Keras are made of, for programs and libraries that import it.
+"""``horovod._keras``: the functions behind Horovod's frontends of Keras, for programs and libraries that import it.
 
-Everything has the parameter that Horovod's has first, the module or backend of Keras: ours is the one that is imported.
+As in Horovod, the first parameter is the module or backend of Keras; it is ignored, as there is one Keras per process.
 """
 # ruff: noqa: ARG001, PLR0917 - Horovod's signatures
 
@@ -28,18 +28,18 @@ __all__ = [
 
 
 def get_keras_optimizer_base_type(k: Any) -> type:
-    """Return the class of which every optimizer is."""
+    """Return the base class of optimizers."""
     base: type = k.optimizers.Optimizer
     return base
 
 
 def check_keras_optimizer_type(k: Any, optimizer: Any) -> None:
-    """Refuse what is not an optimizer.
+    """Check that a value is an optimizer.
 
     Raises
     ------
     ValueError
-        It is none.
+        The value is not an optimizer.
     """
     if not isinstance(optimizer, get_keras_optimizer_base_type(k)):
         raise ValueError(  # noqa: TRY004 - Horovod's
@@ -63,7 +63,7 @@ def create_distributed_optimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return the optimizer, with gradients reduced over all ranks: ``DistributedOptimizer``."""
+    """Return a ``DistributedOptimizer``."""
     return DistributedOptimizer(
         optimizer,
         name=name,
@@ -102,7 +102,7 @@ def allreduce(
 
 
 def allgather(backend: Any, value: Any, name: str | None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return all ranks' rows as a tensor."""
+    """Return the rows of all ranks as a tensor."""
     return functions.allgather(value, name, process_set)
 
 

@@ -1,5 +1,5 @@
-"""``horovod._keras.callbacks``: the callbacks under Horovod's names of their implementations, ``backend`` first."""
-# ruff: noqa: ARG002 - the backend is the one that Keras uses
+"""``horovod._keras.callbacks``: callbacks under Horovod's names of their implementations, with ``backend`` first."""
+# ruff: noqa: ARG002 - the backend is Keras's
 
 from __future__ import annotations
 

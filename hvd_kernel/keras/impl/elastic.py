@@ -1,5 +1,5 @@
 """``horovod._keras.elastic``: elastic callbacks under Horovod's names of their implementations, ``backend`` first."""
-# ruff: noqa: ARG002 - the backend is the one that Keras uses
+# ruff: noqa: ARG002 - the backend is Keras's
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def copies() -> dict[str, Any]:
     same = [digest.together(digest.leaves(each)) for each in (model, copy)]
     steps.append(fit(copy if hvd.rank() else model))
     alone.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    settings, *others = again["unused"].wrapping.again
+    settings, *others = again["unused"].wrapping.arguments
     _, refused = replicate._pack({"optimizer": model.optimizer}, ["optimizer"])
     return {
         "lost": lost,

@@ -129,7 +129,7 @@ def test_a_training_goes_on_that_one_rank_has_loaded(keras_ranks: RankPool, tmp_
 
 
 def check_warmup() -> list[float]:
-    from hvd_kernel.keras.schedules import warmup_of
+    from hvd_kernel.keras.callbacks import warmup_of
 
     multiplier = warmup_of(lambda: 4, 5, lambda: 10)
     return [0.4 * multiplier(epoch + batch / 10) for epoch in range(5) for batch in range(10)]

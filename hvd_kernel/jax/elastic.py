@@ -1,6 +1,13 @@
-"""Elastic state of JAX: trees of arrays, and plain Python values beside them.
+"""``hvd.elastic``: training that survives a failure, with JAX's parameters as its state.
 
-Arrays are kept as NumPy arrays of the host: a donated array is gone after the step that it was given to.
+::
+
+    state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0, batch=0)
+
+    @hvd.elastic.run
+    def train(state): ...                    # calls state.commit() regularly; a failure restores the last commit
+
+    train(state)
 """
 
 from __future__ import annotations
@@ -12,7 +19,35 @@ import jax
 import numpy as np
 
 from hvd_kernel.core import ops
-from hvd_kernel.elastic import ObjectState
+from hvd_kernel.elastic import (
+    Checkpoint,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    HostUpdateResult,
+    ObjectState,
+    State,
+    StepGuard,
+    notification_manager,
+    run_fn,
+)
+from hvd_kernel.elastic.run import translating
+from hvd_kernel.jax import library
+
+__all__ = [
+    "Checkpoint",
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "JaxState",
+    "ObjectState",
+    "State",
+    "StepGuard",
+    "notification_manager",
+    "run",
+    "run_fn",
+]
+
+run = translating(library.RAISED, library.translated)
 
 
 class JaxState(ObjectState):
