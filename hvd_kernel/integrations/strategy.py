@@ -104,7 +104,7 @@ class Strategy(_Unknown):  # type: ignore[misc]
 
     @property
     def root_device(self) -> torch.device:
-        """The device at the local rank in ``Trainer(devices=...)``; if there is none, the GPU of that number."""
+        """The device at the local rank in ``Trainer(devices=...)``, or the GPU of that number."""
         devices: list[torch.device] = self.parallel_devices or [torch.device("cpu")]
         if self.local_rank < len(devices):
             return devices[self.local_rank]
