@@ -1,4 +1,4 @@
-"""Hook on the steps of all torch optimizers: torch/training/step_digests.py, loaded at the first step, counts them.
+"""Hook on the steps of all torch optimizers: torch/step_digests.py, loaded at the first step, counts them.
 
 With it the guard against training apart watches a cell that trains with a plain optimizer and never mentions ``hvd``,
 and a rank that only imports torch loads nothing.
@@ -30,7 +30,7 @@ def _on_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 @cache
 def _counter() -> Callable[[Any], None]:
     try:
-        on_step: Callable[[Any], None] = importlib.import_module("hvd_kernel.torch.training.step_digests").on_step
+        on_step: Callable[[Any], None] = importlib.import_module("hvd_kernel.torch.step_digests").on_step
     except ImportError as error:  # torch is too old for our API, and training goes on
         _LOG.debug("optimizer steps are not watched: %s", error)
         return lambda _: None

@@ -1,7 +1,7 @@
 """The collectives that return a handle, with Horovod's signatures.
 
-``op_async`` makes a new tensor, ``op_async_`` works in place. Names match operations across ranks; the tensors are held
-until ``synchronize`` has given the result.
+``op_async`` returns a new tensor, ``op_async_`` works in place. Ranks match operations by name; the tensors are kept
+alive until ``synchronize`` has returned the result.
 """
 # ruff: noqa: PLR0917 - Horovod's signatures
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import at_once, dispatch
+from hvd_kernel.torch import dispatch
 
 _COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 
@@ -32,13 +32,13 @@ def allreduce_async_(
 ) -> int:
     """Start reducing over all ranks, in place; return a handle.
 
-    Parameters and errors as in ``allreduce``; what is raised on every rank is raised by ``synchronize``. Until then
-    nobody else reads or writes the tensor.
+    Parameters and errors as in ``allreduce``; errors on every rank are raised by ``synchronize``. Do not read or write
+    the tensor before ``synchronize`` returns.
 
     Returns
     -------
     int
-        For ``poll`` and ``synchronize``, which returns the tensor.
+        A handle for ``poll`` and ``synchronize``, which returns the tensor.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def allreduce_async_(
     >>> hvd.synchronize(handle) is tensor
     True
     """
-    handle = at_once.calls.allreduce_async(
+    handle = dispatch.fast.allreduce_async(
         tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if handle is not None:
@@ -74,9 +74,9 @@ def allreduce_async(
     >>> hvd.synchronize(hvd.allreduce_async(torch.tensor([1.0, 2.0]), op=hvd.Min))
     tensor([1., 2.])
     """
-    if process_set is global_process_set and at_once.is_plain(tensor):
-        how = (average, name, op, prescale_factor, postscale_factor, process_set)
-        handle = at_once.calls.allreduce_async(tensor, torch.empty_like, *how)
+    if process_set is global_process_set and dispatch.is_plain(tensor):
+        options = (average, name, op, prescale_factor, postscale_factor, process_set)
+        handle = dispatch.fast.allreduce_async(tensor, torch.empty_like, *options)
         if handle is not None:
             return handle
     op = reduction_of(op, average)
@@ -92,7 +92,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors in place, together or not at all; ``synchronize`` returns a tuple of them.
+    """Start reducing several tensors in place, all of them or none; ``synchronize`` returns a tuple of them.
 
     Parameters and errors as in ``grouped_allreduce``.
 
@@ -101,7 +101,7 @@ def grouped_allreduce_async_(
     >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1), torch.zeros(2)]))
     (tensor([1.]), tensor([0., 0.]))
     """
-    handle = at_once.calls.grouped_async(
+    handle = dispatch.fast.grouped_async(
         tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if handle is not None:
@@ -119,7 +119,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors into new ones, together or not at all; ``synchronize`` returns a tuple.
+    """Start reducing several tensors into new ones, all of them or none; ``synchronize`` returns a tuple.
 
     Parameters and errors as in ``grouped_allreduce``.
 
@@ -128,9 +128,9 @@ def grouped_allreduce_async(
     >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(2)]))
     (tensor([1.]), tensor([0., 0.]))
     """
-    if process_set is global_process_set and at_once.are_plain(tensors):
-        how = (average, name, op, prescale_factor, postscale_factor, process_set)
-        handle = at_once.calls.grouped_async(tensors, torch.empty_like, *how)
+    if process_set is global_process_set and dispatch.are_plain(tensors):
+        options = (average, name, op, prescale_factor, postscale_factor, process_set)
+        handle = dispatch.fast.grouped_async(tensors, torch.empty_like, *options)
         if handle is not None:
             return handle
     op = reduction_of(op, average)
@@ -140,15 +140,15 @@ def grouped_allreduce_async(
 def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
-    """Start summing (or averaging) sparse tensors; call what is returned to wait for the sum, which is sparse too.
+    """Start summing (or averaging) sparse tensors; return a function that waits for the sum, a sparse tensor.
 
     Parameters
     ----------
     tensor
-        A sparse COO tensor of a dtype that ``allgather`` takes; its shape is the same on every rank, which indices it
-        has is not.
+        A sparse COO tensor of a dtype that ``allgather`` supports, of the same shape on every rank; its indices may
+        differ.
     name
-        By which ranks match: two gathers, of indices and of values.
+        Name by which ranks match the two gathers, of indices and of values.
     op
         Average, of all ranks, or Sum.
     process_set
@@ -157,7 +157,7 @@ def sparse_allreduce_async(
     Returns
     -------
     Callable
-        Without arguments: it returns the sparse tensor, coalesced.
+        A function without arguments that returns the sparse tensor, coalesced.
 
     Raises
     ------
@@ -180,26 +180,26 @@ def sparse_allreduce_async(
     if not tensor.is_sparse:
         remedy = "use its to_sparse_coo()." if tensor.layout in _COMPRESSED else "use allreduce."
         raise ValueError(f"sparse_allreduce_async needs a sparse tensor, {name!r} is {tensor.layout}: {remedy}")
-    own = tensor.coalesce()
-    indices = dispatch.allgather(own.indices().t(), f"{name}.indices", process_set)
-    values = dispatch.allgather(own.values(), f"{name}.values", process_set)
+    local = tensor.coalesce()
+    indices = dispatch.allgather(local.indices().t(), f"{name}.indices", process_set)
+    values = dispatch.allgather(local.values(), f"{name}.values", process_set)
 
-    def finish() -> Tensor:
+    def wait() -> Tensor:
         rows: Tensor = synchronize(values)
-        where: Tensor = synchronize(indices)
-        whole = op == Average and not (rows.is_floating_point() or rows.is_complex())
-        elements = rows.double() if whole else rows  # a sum of integers need not fit in their type
-        total = torch.sparse_coo_tensor(where.t(), elements, own.shape, check_invariants=False).coalesce()
+        row_indices: Tensor = synchronize(indices)
+        is_integer_mean = op == Average and not (rows.is_floating_point() or rows.is_complex())
+        elements = rows.double() if is_integer_mean else rows  # a sum of integers may exceed their type
+        total = torch.sparse_coo_tensor(row_indices.t(), elements, local.shape, check_invariants=False).coalesce()
         if op != Average:
             return total
         mean = total / (process_set.size() or 1)
-        return mean.to(torch.get_default_dtype()) if whole else mean  # as torch divides integers
+        return mean.to(torch.get_default_dtype()) if is_integer_mean else mean  # as torch divides integers
 
-    return finish
+    return wait
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Start concatenating every rank's rows; the number of rows may differ. Return a handle.
+    """Start concatenating the rows of all ranks; the number of rows may differ. Return a handle.
 
     Parameters and errors as in ``allgather``.
 
@@ -214,7 +214,7 @@ def allgather_async(tensor: Tensor, name: str | None = None, process_set: Proces
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start gathering several tensors, together or not at all; ``synchronize`` returns a tuple.
+    """Start gathering several tensors, all of them or none; ``synchronize`` returns a tuple.
 
     Parameters and errors as in ``grouped_allgather``.
 
@@ -230,7 +230,7 @@ def grouped_allgather_async(
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start overwriting the tensor by the root's; return a handle. Parameters and errors as in ``broadcast``.
+    """Start overwriting the tensor with the root's; return a handle. Parameters and errors as in ``broadcast``.
 
     Examples
     --------
@@ -256,9 +256,9 @@ def broadcast_async(
 def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start sending rows to every rank; ``synchronize`` returns what came, and how many rows came from each rank.
+    """Start sending rows to every rank; ``synchronize`` returns the received rows, and their numbers by rank.
 
-    It is a pair also without ``splits``. Parameters and errors as in ``alltoall``.
+    The result is a pair also without ``splits``. Parameters and errors as in ``alltoall``.
 
     Examples
     --------
@@ -297,7 +297,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing several tensors, together or not at all; ``synchronize`` returns a tuple of this rank's rows.
+    """Start reducing several tensors, all of them or none; ``synchronize`` returns a tuple of this rank's rows.
 
     Parameters and errors as in ``grouped_reducescatter``.
 

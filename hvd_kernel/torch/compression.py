@@ -10,7 +10,7 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 
 class FP16Compressor(CastCompressor):
-    """Floating point travels as float16 (up to 65504, 11 bits); integers as they are."""
+    """Sends floating point tensors as float16 (up to 65504, 11 bits of precision), integers unchanged."""
 
     wire = torch.float16
     cast = staticmethod(torch.Tensor.to)
@@ -18,15 +18,15 @@ class FP16Compressor(CastCompressor):
 
 
 class BF16Compressor(FP16Compressor):
-    """Floating point travels as bfloat16 (float32's range, 8 bits: no overflow); integers as they are."""
+    """Sends floating point tensors as bfloat16 (float32's range, 8 bits of precision), integers unchanged."""
 
     wire = torch.bfloat16
 
 
 class Compression:
-    """What ``compression=`` takes: ``none``, or what floating point travels as: ``fp16`` or ``bf16``.
+    """Values of ``compression=``: ``none``, or the type in which floating point tensors are sent: ``fp16``, ``bf16``.
 
-    Integers travel as they are. The result has the tensor's own dtype.
+    Integers are sent unchanged. The result has the tensor's dtype.
 
     Examples
     --------

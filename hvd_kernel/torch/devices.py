@@ -1,13 +1,13 @@
-"""Tensors of a GPU as the core takes them: where they lie, and what orders the work of torch and of the core there.
+"""Tensors of a GPU as operands of the core: their places, and the order of torch's and the core's work on the device.
 
-The host waits for nothing: the core begins behind what the caller's stream has been given so far, and whatever that
-stream is given after ``synchronize`` comes behind the operation. Where the core cannot use a device torch stages: the
-core sees copies in pinned host memory. Why is said once, unless the user asked for it (HVD_GPU=staged).
+The host never waits: the core starts after the work that the caller's stream has so far, and work that the stream gets
+after ``synchronize`` runs after the operation. If the core cannot use a device, torch stages: the core gets copies in
+pinned host memory. The reason is logged once, unless the user requested staging (HVD_GPU=staged).
 
 Terms.
-  place    see tensor; on a device it ends with two more words, the device and the stream
-  buffer   memory that the core works on in a tensor's place: the tensor itself, or a copy of it
-  touched  buffers and outputs of one operation, which is to stay alive until the caller's stream is behind it
+  place    see tensor; on a device it has two more fields, the device and the stream
+  buffer   memory that the core works on instead of a tensor: the tensor itself, or a copy of it
+  touched  buffers and outputs of an operation; they must stay alive until the caller's stream is past the operation
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Finish = Callable[[Any], Any]
 
 
 def has_gpu() -> bool:
-    """Tell whether torch sees a GPU."""
+    """Return whether torch sees a GPU."""
     return torch.cuda.is_available()
 
 
-def is_taken(tensor: Tensor) -> bool:
-    """Tell whether the core works on this tensor's memory where it is."""
+def is_supported(tensor: Tensor) -> bool:
+    """Return whether the core works on the tensor's device memory."""
     return tensor.is_cuda and not device_trouble(tensor.get_device())
 
 
@@ -39,35 +39,35 @@ def with_device(place: tuple[Any, ...], buffer: Tensor) -> tuple[Any, ...]:
 
 
 def current_stream(tensor: Tensor) -> int:
-    """Return the stream that this thread gives work on the tensor's device to."""
+    """Return this thread's current stream on the tensor's device."""
     pointer: int = _stream_of(tensor).cuda_stream
     return pointer
 
 
-def behind(finish: Finish, touched: Sequence[Tensor]) -> Finish:
-    """Let the caller's stream of ``synchronize`` go on behind the operation, then finish."""
+def resuming_stream(finish: Finish, touched: Sequence[Tensor]) -> Finish:
+    """Return a finish function that makes the stream of ``synchronize``'s caller continue after the operation."""
     first = touched[0]
-    begun = _stream_of(first).cuda_stream
+    starting_stream = _stream_of(first).cuda_stream
 
-    def go_on(outcome: Any) -> Any:
+    def resume(outcome: Any) -> Any:
         stream = _stream_of(first)
         outcome.event.stream_wait(stream.cuda_stream)
-        if stream.cuda_stream != begun:
-            for tensor in touched:  # its memory is free for others behind this stream only
+        if stream.cuda_stream != starting_stream:
+            for tensor in touched:  # torch must not reuse the memory before this stream is past the operation
                 tensor.record_stream(stream)
         return finish(outcome)
 
-    return go_on
+    return resume
 
 
-def adopted(buffer: Any, kind: torch.dtype) -> Tensor:
-    """Return device memory of the core as a tensor that keeps it alive; without copying."""
+def tensor_of(buffer: Any, kind: torch.dtype) -> Tensor:
+    """Return device memory of the core as a tensor that keeps it alive, without a copy."""
     flat: Tensor = torch.as_tensor(buffer, device=f"cuda:{buffer.device}")
     return flat.view(kind).view(buffer.shape)
 
 
 def parts_of(buffer: Any, starts: Sequence[int], likes: Sequence[Tensor]) -> list[Tensor]:
-    """Return pieces of device memory of the core, as tensors like these; each has a storage of its own."""
+    """Return parts of device memory of the core as tensors like ``likes``, each with a storage of its own."""
     return [
         torch.as_tensor(_Part(buffer, start, like.nbytes), device=like.device).view(like.dtype).view(like.shape)
         for start, like in zip(starts, likes, strict=True)
@@ -75,7 +75,7 @@ def parts_of(buffer: Any, starts: Sequence[int], likes: Sequence[Tensor]) -> lis
 
 
 class _Part:
-    """Some bytes of a buffer, which it keeps alive."""
+    """Part of a buffer, which it keeps alive."""
 
     def __init__(self, buffer: Any, start: int, nbytes: int) -> None:
         self._buffer = buffer

@@ -1,10 +1,11 @@
-"""Dispatch of collectives from torch tensors to the core: what all forms of an operation share. Each returns a handle.
+"""Dispatch of collectives from torch tensors to the core, shared by all forms of an operation. Each returns a handle.
 
 Terms.
-  in place  a trailing underscore: the result is written over the tensor
-  buffer    see staging; on a device the operation is ordered with torch's work there by ``behind``, see devices
-  group     several tensors that are one operation, all or nothing; its result is a tuple
+  in place  a trailing underscore: the result overwrites the tensor
+  buffer    see staging; on a device ``resuming_stream`` orders the operation with torch's work, see devices
+  group     several tensors that are one operation, all of them or none; its result is a tuple
   waits     see handles: the caller waits next
+  fast      an allreduce of plain CPU tensors in one call of the core
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from hvd_kernel.core import handles, ops
-from hvd_kernel.core.handles import InOut, Scales
+from hvd_kernel.core.handles import FastCalls, InOut, Scales
 from hvd_kernel.core.ops import wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import SCATTERED, check_op
-from hvd_kernel.torch.devices import Finish, behind, with_device
+from hvd_kernel.torch.devices import Finish, resuming_stream, with_device
 from hvd_kernel.torch.staging import (
     NUMBERS,
     REDUCED,
@@ -35,6 +37,19 @@ from hvd_kernel.torch.staging import (
 )
 
 Tensors = tuple[Tensor, ...]
+
+_exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+fast = FastCalls(Tensor, Parameter, _exchange, readable=_exchange is not None)  # torch 2.10 and newer
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether autograd does not record an operation on the tensor, so that ``fast`` may run it."""
+    return type(tensor) is Tensor and tensor.is_cpu and not (tensor.requires_grad and torch.is_grad_enabled())
+
+
+def are_plain(tensors: Any) -> bool:
+    """Return whether all tensors of a list or tuple are plain; False for iterators, which are not read."""
+    return type(tensors) in {list, tuple} and all(map(is_plain, tensors))
 
 
 def _reduced(op: int) -> Table:
@@ -63,7 +78,7 @@ def _out_of_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor, Tensor]:
 def allreduce_(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
-    """In place."""
+    """Start an allreduce in place."""
     group = 0 if process_set is global_process_set else set_id(process_set, "Allreduce")
     place, buffer = _in_place(tensor, _reduced(op))
     wire = f"allreduce.{name}" if name else ""
@@ -71,17 +86,17 @@ def allreduce_(
     def finish(_: Any) -> Tensor:
         return unstage(tensor, buffer)
 
-    ordered = finish if buffer.is_cpu else behind(finish, (buffer,))
+    ordered = finish if buffer.is_cpu else resuming_stream(finish, (buffer,))
     return handles.allreduce_places(wire, (place,), op, scales, ordered, group, waits)
 
 
 def allreduce(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
-    """Into a new tensor."""
+    """Start an allreduce into a new tensor."""
     group = set_id(process_set, "Allreduce")
     place, buffer, output = _out_of_place(tensor, _reduced(op))
-    finish = _giving(tensor, buffer, output)
+    finish = _returning(tensor, buffer, output)
     return handles.allreduce_places(wire_name("allreduce", name), (place,), op, scales, finish, group, waits)
 
 
@@ -94,7 +109,7 @@ def grouped_allreduce_(
     *,
     waits: bool = False,
 ) -> int:
-    """In place."""
+    """Start a grouped allreduce in place."""
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
     pairs = [_in_place(tensor, _reduced(op)) for tensor in kept]
@@ -116,16 +131,16 @@ def grouped_allreduce(
     *,
     waits: bool = False,
 ) -> int:
-    """Into new tensors."""
+    """Start a grouped allreduce into new tensors."""
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
-    made = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
-    places, finish = [place for place, _, _ in made], _giving_all(kept, made)
+    operands = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
+    places, finish = [place for place, _, _ in operands], _returning_all(kept, operands)
     return handles.allreduce_places(wire_name("grouped_allreduce", name), places, op, scales, finish, group, waits)
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
-    """Concatenate rows."""
+    """Start an allgather: a concatenation of rows."""
     group = set_id(process_set, "Allgather")
     place, buffer = _rows(tensor)
 
@@ -139,16 +154,17 @@ def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, wait
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
-    """Concatenate rows, of each tensor."""
+    """Start a grouped allgather: a concatenation of rows of each tensor."""
     group = set_id(process_set, "Allgather")
     kept = _group(tensors, "grouped_allgather")
-    made = [_rows(tensor) for tensor in kept]
-    buffers = [buffer for _, buffer in made]
+    operands = [_rows(tensor) for tensor in kept]
+    buffers = [buffer for _, buffer in operands]
 
     def finish(outcome: Any, _held: Any = buffers) -> Tensors:
-        return tuple(from_buffer(one, tensor.device) for one, tensor in zip(outcome.buffers, kept, strict=True))
+        results = zip(outcome.buffers, kept, strict=True)
+        return tuple(from_buffer(result, tensor.device) for result, tensor in results)
 
-    wire, places = wire_name("grouped_allgather", name), [place for place, _ in made]
+    wire, places = wire_name("grouped_allgather", name), [place for place, _ in operands]
     return handles.allgather_places(wire, places, ordered(finish, buffers), group, waits=waits)
 
 
@@ -163,7 +179,7 @@ def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
-    """In place."""
+    """Start a broadcast in place."""
     group = set_id(process_set, "Broadcast")
     place, buffer = _in_place(tensor, NUMBERS)
     wire = wire_name("broadcast", name)
@@ -175,15 +191,15 @@ def broadcast_(
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
-    """Into a new tensor."""
+    """Start a broadcast into a new tensor."""
     group = set_id(process_set, "Broadcast")
     place, buffer, output = _out_of_place(tensor, NUMBERS)
-    finish = _giving(tensor, buffer, output)
+    finish = _returning(tensor, buffer, output)
     return handles.broadcast_places(wire_name("broadcast", name), (place,), root_rank, finish, group, waits)
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
-    """Send rows to every rank; the result is what came, and how many rows came from each rank (where ``splits`` is)."""
+    """Start an alltoall; its result is the received rows, and the number of rows from each rank (device of splits)."""
     group = set_id(process_set, "Alltoall")
     number = number_of(tensor, NUMBERS)
     if not tensor.dim():
@@ -214,10 +230,10 @@ def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
 def reducescatter(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
-    """Reduce, and keep own rows."""
+    """Start a reducescatter: a reduction of which each rank receives its share of the rows."""
     group = set_id(process_set, "Reducescatter")
     place, buffer, output = _share(tensor, op, process_set)
-    finish = _giving(tensor, buffer, output)
+    finish = _returning(tensor, buffer, output)
     return handles.reducescatter_places(wire_name("reducescatter", name), (place,), op, scales, finish, group, waits)
 
 
@@ -230,11 +246,11 @@ def grouped_reducescatter(
     *,
     waits: bool = False,
 ) -> int:
-    """Reduce, and keep own rows of each tensor."""
+    """Start a grouped reducescatter."""
     group = set_id(process_set, "Reducescatter")
     kept = _group(tensors, "grouped_reducescatter")
-    made = [_share(tensor, op, process_set) for tensor in kept]
-    places, finish = [place for place, _, _ in made], _giving_all(kept, made)
+    operands = [_share(tensor, op, process_set) for tensor in kept]
+    places, finish = [place for place, _, _ in operands], _returning_all(kept, operands)
     return handles.reducescatter_places(
         wire_name("grouped_reducescatter", name), places, op, scales, finish, group, waits
     )
@@ -248,26 +264,26 @@ def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Ten
     return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
 
 
-# What an operation ends with.
+# Functions that make the result of a completed operation.
 
 
 def ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
-    """Let the caller's stream go on behind the operation where that is on a device; see ``devices.behind``."""
-    return finish if touched[0].is_cpu else behind(finish, touched)
+    """Return a finish function that orders the caller's stream after an operation on a device."""
+    return finish if touched[0].is_cpu else resuming_stream(finish, touched)
 
 
-def _giving(tensor: Tensor, buffer: Tensor, output: Tensor) -> Finish:
+def _returning(tensor: Tensor, buffer: Tensor, output: Tensor) -> Finish:
     def finish(_: Any, _held: Tensor = buffer) -> Tensor:
         return on_device_of(tensor, output)
 
-    return finish if buffer.is_cpu else behind(finish, (buffer, output))
+    return finish if buffer.is_cpu else resuming_stream(finish, (buffer, output))
 
 
-def _giving_all(tensors: Tensors, made: Sequence[tuple[InOut, Tensor, Tensor]]) -> Finish:
+def _returning_all(tensors: Tensors, operands: Sequence[tuple[InOut, Tensor, Tensor]]) -> Finish:
     def finish(_: Any) -> Tensors:
-        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(tensors, made, strict=True))
+        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(tensors, operands, strict=True))
 
-    return ordered(finish, [touched for _, *both in made for touched in both])
+    return ordered(finish, [touched for _, *both in operands for touched in both])
 
 
 def _group(tensors: Sequence[Tensor], doing: str) -> Tensors:

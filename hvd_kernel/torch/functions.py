@@ -1,4 +1,4 @@
-"""Broadcast of one rank's parameters, optimizer state or objects to all. Horovod's signatures."""
+"""Broadcast of parameters, optimizer state and objects. Horovod's signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from hvd_kernel.core import session
 from hvd_kernel.core.ops import allgather_object, broadcast_object, synchronize
 from hvd_kernel.torch.async_ops import broadcast_async_
-from hvd_kernel.torch.training.slots import nothing_sparse
+from hvd_kernel.torch.slots import empty_sparse
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -19,21 +19,21 @@ _EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrite tensors by the root's: usually ``model.state_dict()``, else a list of tensors or of (name, tensor).
+    """Overwrite tensors with the root's: usually ``model.state_dict()``, or a list of tensors or (name, tensor) pairs.
 
     Parameters
     ----------
     params
-        A dict of tensors, of the same names on every rank, or a list. Each tensor has the same shape and dtype on all.
+        A dict of tensors, with the same names on every rank, or a list. Shapes and dtypes must be equal on all ranks.
     root_rank
-        Whose tensors all ranks get.
+        The rank whose tensors are sent.
 
     Raises
     ------
     ValueError
-        Neither a dict nor a list, or not all of it tensors.
+        ``params`` is neither a dict nor a list, or contains other values than tensors.
     HorovodInternalError
-        A tensor's shape or dtype differs (Mismatch, on every rank), or a rank has failed.
+        The shape or dtype of a tensor differs (Mismatch, on every rank), or a rank has failed.
 
     Examples
     --------
@@ -61,36 +61,36 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 @dataclass(frozen=True)
 class _Form:
-    """A tensor without its values: what another rank needs to receive them."""
+    """Description of a tensor that another rank needs to receive it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    beside: bool  # lies on its parameter's device; else on the CPU
+    on_device: bool  # on its parameter's device; False: on the CPU
 
 
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Give every rank the root's optimizer state and options, values and Python types alike.
+    """Broadcast the root's optimizer state and options, with values and Python types.
 
-    The root says what there is, so no rank has to take a step to make room for it. As with Horovod, where there was
-    no state every trained parameter has a gradient afterwards, of zeros; a sparse one where ``model`` says so.
+    The root sends the structure, so no rank needs to take a step to create the state. As with Horovod, if there was no
+    state, every trained parameter has a gradient of zeros afterwards; a sparse one for sparse embeddings of ``model``.
 
     Parameters
     ----------
     optimizer
-        Of the same parameters on every rank, distributed or not.
+        An optimizer of the same parameters on every rank, distributed or not.
     root_rank
-        Whose state and options all ranks get.
+        The rank whose state and options are sent.
     model
-        Where its embeddings have sparse gradients: the model.
+        The model, if it has embeddings with sparse gradients.
 
     Raises
     ------
     ValueError
-        LBFGS, whose state cannot be broadcast; or the ranks optimize different parameters.
+        The optimizer is LBFGS, whose state cannot be broadcast; or the ranks optimize different parameters.
     HorovodInternalError
-        A rank has failed, or this one is not initialised.
+        A rank has failed, or Horovod is not initialised.
 
     Examples
     --------
@@ -105,25 +105,27 @@ def broadcast_optimizer_state(
     params = [param for group in optimizer.param_groups for param in group["params"]]
     if not optimizer.state:
         _make_gradients(params, _sparse(optimizer, params, model))
-    mine = [tuple(param.shape) for param in params]
+    shapes = [tuple(param.shape) for param in params]
     forms = _forms(optimizer, params) if session.rank() == root_rank else None
-    roots, options, states = broadcast_object((mine, *(forms or ([], []))), root_rank, "optimizer_state")
-    if roots != mine:
-        raise ValueError(f"Rank {session.rank()} optimizes parameters of shapes {mine}, rank {root_rank} {roots}.")
+    root_shapes, options, states = broadcast_object((shapes, *(forms or ([], []))), root_rank, "optimizer_state")
+    if root_shapes != shapes:
+        raise ValueError(
+            f"Rank {session.rank()} optimizes parameters of shapes {shapes}, rank {root_rank} {root_shapes}."
+        )
     tensors: dict[str, Tensor] = {}
-    for number, (group, wanted) in enumerate(zip(optimizer.param_groups, options, strict=True)):
-        _fill(group, wanted, params[0].device, f"option.{number}", tensors)
-    for number, (param, wanted) in enumerate(zip(params, states, strict=True)):
-        if wanted or param in optimizer.state:
+    for number, (group, root_options) in enumerate(zip(optimizer.param_groups, options, strict=True)):
+        _fill(group, root_options, params[0].device, f"option.{number}", tensors)
+    for number, (param, root_state) in enumerate(zip(params, states, strict=True)):
+        if root_state or param in optimizer.state:
             state = optimizer.state[param]
-            for name in [name for name in state if name not in wanted]:
+            for name in [name for name in state if name not in root_state]:
                 del state[name]
-            _fill(state, wanted, param.device, f"state.{number}", tensors)
+            _fill(state, root_state, param.device, f"state.{number}", tensors)
     broadcast_parameters(tensors, root_rank)
 
 
 def _sparse(optimizer: torch.optim.Optimizer, params: list[Tensor], model: torch.nn.Module | None) -> set[int]:
-    """Return the ids of parameters that get sparse gradients."""
+    """Return the ids of parameters with sparse gradients."""
     if isinstance(optimizer, torch.optim.SparseAdam):
         return {id(param) for param in params}
     layers = () if model is None else model.modules()
@@ -133,7 +135,7 @@ def _sparse(optimizer: torch.optim.Optimizer, params: list[Tensor], model: torch
 def _make_gradients(params: list[Tensor], sparse: set[int]) -> None:
     for param in params:
         if param.requires_grad and param.grad is None:
-            param.grad = nothing_sparse(param, 1) if id(param) in sparse else torch.zeros_like(param)
+            param.grad = empty_sparse(param, 1) if id(param) in sparse else torch.zeros_like(param)
 
 
 def _forms(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> tuple[list[Any], list[Any]]:
@@ -156,14 +158,14 @@ def _form(value: Any, device: torch.device) -> Any:
 
 
 def _fill(
-    own: dict[str, Any], wanted: dict[str, Any], device: torch.device, label: str, out: dict[str, Tensor]
+    target: dict[str, Any], received: dict[str, Any], device: torch.device, label: str, out: dict[str, Tensor]
 ) -> None:
-    """Take over values; make room for tensors, and collect them for the broadcast."""
-    for name, value in wanted.items():
+    """Store received values; allocate tensors, and collect them in ``out`` for the broadcast."""
+    for name, value in received.items():
         if not isinstance(value, _Form):
-            own[name] = value
+            target[name] = value
             continue
-        here = own.get(name)
-        if not isinstance(here, Tensor) or tuple(here.shape) != value.shape or here.dtype != value.dtype:
-            own[name] = torch.empty(value.shape, dtype=value.dtype, device=device if value.beside else "cpu")
-        out[f"optimizer_state.{label}.{name}"] = own[name]
+        tensor = target.get(name)
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != value.shape or tensor.dtype != value.dtype:
+            target[name] = torch.empty(value.shape, dtype=value.dtype, device=device if value.on_device else "cpu")
+        out[f"optimizer_state.{label}.{name}"] = target[name]

@@ -1,13 +1,13 @@
 """The derivative of each collective, as Horovod defines it, under its names and with its signatures.
 
-allreduce      the gradients reduced the same way
-allgather      the average of the gradients, of which each rank keeps its own rows
-broadcast      the average of the gradients on the root, zero elsewhere
-alltoall       every row's gradient sent back to where the row came from
-reducescatter  the gradients of all shares, times the number of ranks where the operation is a sum
+allreduce      the gradients, reduced in the same way
+allgather      the average of the gradients; each rank keeps its own rows
+broadcast      the average of the gradients on the root, zero on other ranks
+alltoall       the gradient of every row, sent back to the rank of the row
+reducescatter  the gradients of all shares, times the number of ranks if the operation is a sum
 
-Each is made of these operations again, so a derivative has a derivative (``create_graph=True``), on every rank: who
-has no part in a value still takes part in what is reduced.
+Each derivative consists of these operations again, so it has a derivative (``create_graph=True``), on every rank: a
+rank that does not contribute to a value still takes part in the reduction.
 """
 
 # ruff: noqa: PLR0917 - autograd passes by position
@@ -28,17 +28,17 @@ from hvd_kernel.torch import dispatch
 
 
 def apply(function: Any, *args: Any) -> Any:
-    """Run one of these functions, so that autograd takes note."""
+    """Run one of these functions, recorded by autograd."""
     return function.apply(*args)
 
 
 def _back(name: str | None) -> str | None:
-    """Name of the operation on the way back, so that ranks meet there as they met on the way forth."""
+    """Return the name of the operation in backward, by which ranks match it as in forward."""
     return f"{name}.grad" if name else None
 
 
 class HorovodAllreduce(torch.autograd.Function):
-    """Out of place."""
+    """Allreduce into a new tensor."""
 
     @staticmethod
     def forward(
@@ -51,21 +51,21 @@ class HorovodAllreduce(torch.autograd.Function):
         postscale_factor: float,
         process_set: ProcessSet,
     ) -> Tensor:
-        """Reduce."""
+        """Reduce the tensor."""
         op = reduction_of(op, average)
-        ctx.how = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
+        ctx.arguments = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
         scales = (prescale_factor, postscale_factor)
         result: Tensor = synchronize(dispatch.allreduce(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Reduce the gradient the same way."""
-        return apply(HorovodAllreduce, grads[0], *ctx.how), None, None, None, None, None, None
+        """Reduce the gradient in the same way."""
+        return apply(HorovodAllreduce, grads[0], *ctx.arguments), None, None, None, None, None, None
 
 
 class HorovodGroupedAllreduce(torch.autograd.Function):
-    """Out of place, together."""
+    """Grouped allreduce into new tensors."""
 
     @staticmethod
     def forward(
@@ -78,9 +78,9 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Reduce all."""
+        """Reduce the tensors."""
         op = reduction_of(op, average)
-        ctx.how = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
+        ctx.arguments = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
         scales = (prescale_factor, postscale_factor)
         handle = dispatch.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
@@ -88,8 +88,8 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Reduce the gradients the same way."""
-        return (None, None, None, None, None, None, *apply(HorovodGroupedAllreduce, *ctx.how, *grads))
+        """Reduce the gradients in the same way."""
+        return (None, None, None, None, None, None, *apply(HorovodGroupedAllreduce, *ctx.arguments, *grads))
 
 
 class HorovodAllgather(torch.autograd.Function):
@@ -97,15 +97,15 @@ class HorovodAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
-        """Gather."""
+        """Gather the rows of all ranks."""
         result: Tensor = synchronize(dispatch.allgather(tensor, name, process_set, waits=True))
         ctx.name, ctx.set, ctx.rows = name, process_set, tensor.shape[0]
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Average, and keep this rank's rows."""
-        return (*_own_rows(ctx.name, ctx.set, [ctx.rows], grads), None, None)
+        """Average the gradients, and keep this rank's rows."""
+        return (*_local_rows(ctx.name, ctx.set, [ctx.rows], grads), None, None)
 
 
 class HorovodGroupedAllgather(torch.autograd.Function):
@@ -113,7 +113,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Gather all."""
+        """Gather the rows of all tensors."""
         handle = dispatch.grouped_allgather(tensors, name, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         ctx.name, ctx.set, ctx.rows = name, process_set, [tensor.shape[0] for tensor in tensors]
@@ -121,18 +121,18 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Average, and keep this rank's rows of each."""
-        return (None, None, *_own_rows(ctx.name, ctx.set, ctx.rows, grads))
+        """Average the gradients, and keep this rank's rows of each."""
+        return (None, None, *_local_rows(ctx.name, ctx.set, ctx.rows, grads))
 
 
-def _own_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads: tuple[Tensor, ...]) -> list[Tensor]:
-    """Return of the averages of gathered gradients the rows that this rank had put in."""
+def _local_rows(name: str | None, process_set: ProcessSet, rows: list[int], grads: tuple[Tensor, ...]) -> list[Tensor]:
+    """Average gathered gradients, and return the rows that this rank contributed."""
     back, place = _back(name), process_set.rank() or 0
     means = apply(HorovodGroupedAllreduce, None, back, Average, 1.0, 1.0, process_set, *grads)
     counts = torch.tensor([rows])
-    everyone = synchronize(dispatch.allgather(counts, back and f"{back}.rows", process_set, waits=True))
-    begins = everyone[:place].sum(0).tolist()
-    return [mean[begin : begin + own] for mean, begin, own in zip(means, begins, rows, strict=True)]
+    all_counts = synchronize(dispatch.allgather(counts, back and f"{back}.rows", process_set, waits=True))
+    begins = all_counts[:place].sum(0).tolist()
+    return [mean[begin : begin + count] for mean, begin, count in zip(means, begins, rows, strict=True)]
 
 
 class HorovodBroadcast(torch.autograd.Function):
@@ -140,17 +140,17 @@ class HorovodBroadcast(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
-        """Broadcast."""
+        """Return the root's tensor."""
         ctx.name, ctx.root, ctx.set = name, root_rank, process_set
         result: Tensor = synchronize(dispatch.broadcast(tensor, root_rank, name, process_set, waits=True))
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Average; only the root's input had a part in the result."""
+        """Average the gradients on the root; inputs of other ranks do not contribute to the result."""
         mean: Tensor = apply(HorovodAllreduce, grads[0], None, _back(ctx.name), Average, 1.0, 1.0, ctx.set)
         if session.rank() != ctx.root:
-            mean = mean.masked_fill(torch.ones((), dtype=torch.bool, device=mean.device), 0.0)  # zero, and of the graph
+            mean = mean.masked_fill(torch.ones((), dtype=torch.bool, device=mean.device), 0.0)  # zero, in the graph
         return mean, None, None, None
 
 
@@ -161,7 +161,7 @@ class HorovodAlltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
-        """Exchange."""
+        """Exchange rows."""
         handle = dispatch.alltoall(tensor, splits, name, process_set, waits=True)
         output, received = synchronize(handle)
         ctx.name, ctx.set, ctx.received, ctx.shape = name, process_set, received, tensor.shape
@@ -170,7 +170,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Send every row's gradient back; rows that were not sent have none."""
+        """Send the gradients of rows back; rows that were not sent have zeros."""
         back, _ = apply(HorovodAlltoall, grads[0], ctx.received, _back(ctx.name), ctx.set)
         if back.shape[0] < ctx.shape[0]:
             back = torch.cat([back, back.new_zeros(ctx.shape[0] - back.shape[0], *ctx.shape[1:])])
@@ -178,7 +178,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
 
 class HorovodReducescatter(torch.autograd.Function):
-    """Own rows of the reduction."""
+    """Reducescatter: a reduction of which each rank keeps its rows."""
 
     @staticmethod
     def forward(
@@ -190,7 +190,7 @@ class HorovodReducescatter(torch.autograd.Function):
         prescale_factor: float,
         postscale_factor: float,
     ) -> Tensor:
-        """Reduce and scatter."""
+        """Reduce the tensor, and keep this rank's rows."""
         scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
         result: Tensor = synchronize(dispatch.reducescatter(tensor, name, op, scales, process_set, waits=True))
@@ -204,7 +204,7 @@ class HorovodReducescatter(torch.autograd.Function):
 
 
 class HorovodGroupedReducescatter(torch.autograd.Function):
-    """Own rows of several reductions."""
+    """Grouped reducescatter: reductions of which each rank keeps its rows."""
 
     @staticmethod
     def forward(
@@ -216,7 +216,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
         postscale_factor: float,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Reduce and scatter all."""
+        """Reduce the tensors, and keep this rank's rows."""
         scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
         handle = dispatch.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
@@ -225,7 +225,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Gather the gradients of all shares, of each."""
+        """Gather the gradients of all shares of each tensor."""
         scaled = [grad * ctx.factor for grad in grads]
         return (None, None, None, None, None, *apply(HorovodGroupedAllgather, _back(ctx.name), ctx.set, *scaled))
 

@@ -1,8 +1,8 @@
 """Collectives on torch tensors, with Horovod's signatures, under Horovod's file name.
 
-The forms of one operation: ``op`` returns a new tensor and is differentiable, ``op_`` works in place, ``op_async`` and
-``op_async_`` return a handle for ``poll`` and ``synchronize``. Names match operations across ranks.
-Their derivatives are told in gradients.
+The forms of an operation: ``op`` returns a new tensor and is differentiable, ``op_`` works in place, ``op_async`` and
+``op_async_`` return a handle for ``poll`` and ``synchronize``. Ranks match operations by name. The derivatives are
+defined in gradients.
 """
 # ruff: noqa: PLR0917 - Horovod's signatures
 
@@ -18,9 +18,9 @@ from hvd_kernel.core import basics, build_info, call_stack
 from hvd_kernel.core.basics import *  # noqa: F403 - exactly its __all__
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
-from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - those that are not used here are names of Horovod's module too
+from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - names of Horovod's module too
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import at_once, dispatch, gradients
+from hvd_kernel.torch import dispatch, gradients
 from hvd_kernel.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -77,7 +77,7 @@ __all__ = [
     "synchronize",
 ]
 
-call_stack.register_core_caller(__name__)  # by at_once
+call_stack.register_core_caller(__name__)  # by dispatch.fast
 __all__ += basics.__all__
 __all__ += build_info.__all__
 
@@ -99,26 +99,26 @@ def allreduce(
     Parameters
     ----------
     tensor
-        Any dense tensor, also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers
-        (exact, rounded toward zero), floats and complex; Sum and Product: bool too; Min and Max: all but complex;
+        A dense tensor, also empty or 0-dimensional; of the same shape and dtype on every rank. Average: integers
+        (exact, rounded toward zero), floats and complex; Sum and Product: bool too; Min and Max: all except complex;
         Adasum: floats.
     average
         Horovod's old form, with a DeprecationWarning: True is ``op=Average``, False is ``op=Sum``.
     name
-        By which ranks match operations; without it, by how many calls each rank has made, failed ones too.
+        Name by which ranks match operations; by default the number of the call on each rank, including failed calls.
     compression
-        What travels: ``Compression.none``, ``fp16`` or ``bf16``.
+        Type in which the tensor is sent: ``Compression.none``, ``fp16`` or ``bf16``.
     op
         The reduction; None is Average.
     prescale_factor, postscale_factor
-        What each rank's tensor is multiplied by before the reduction, and the result after it.
+        Factors of each rank's tensor before the reduction, and of the result after it.
     process_set
-        The ranks that take part; this rank is one of them.
+        The ranks that take part, including this rank.
 
     Returns
     -------
     Tensor
-        A new one of the tensor's shape, dtype and device; the same on every rank.
+        A new tensor of the same shape, dtype and device; with the same values on every rank.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def allreduce(
         given, the name is in flight already, or this rank is not a member of the set.
     HorovodInternalError
         On every rank: shapes, dtypes or reductions differ (Mismatch), or a rank has failed (RankFailed, RankDied); on
-        this one: before ``init``.
+        this rank: before ``init``.
 
     Examples
     --------
@@ -139,15 +139,15 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     tensor([3, 6])
     """
-    if compression is Compression.none and process_set is global_process_set and at_once.is_plain(tensor):
-        how = (average, name, op, prescale_factor, postscale_factor, process_set)
-        output: Tensor | None = at_once.calls.allreduce(tensor, torch.empty_like, *how)
+    if compression is Compression.none and process_set is global_process_set and dispatch.is_plain(tensor):
+        options = (average, name, op, prescale_factor, postscale_factor, process_set)
+        output: Tensor | None = dispatch.fast.allreduce(tensor, torch.empty_like, *options)
         if output is not None:
             return output
     small, ctx = compression.compress(tensor)
     reduction = reduction_of(op, average)
-    how = (None, name, reduction, prescale_factor, postscale_factor, process_set)
-    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodAllreduce, small, *how), ctx)
+    options = (None, name, reduction, prescale_factor, postscale_factor, process_set)
+    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodAllreduce, small, *options), ctx)
     return result
 
 
@@ -168,7 +168,7 @@ def allreduce_(
     >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
     True
     """
-    done: Tensor | None = at_once.calls.allreduce(
+    done: Tensor | None = dispatch.fast.allreduce(
         tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if done is not None:
@@ -189,28 +189,29 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Return the reductions of several tensors, reduced together or not at all. Differentiable.
+    """Reduce several tensors, all of them or none, and return the results. Differentiable.
 
     Parameters and errors as in ``allreduce``.
 
     Parameters
     ----------
     tensors
-        As many on every rank, in the same order; they may differ in shape and dtype. None at all is a ValueError.
+        The same number on every rank, in the same order; shapes and dtypes may differ. An empty group is a ValueError.
 
     Examples
     --------
     >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2, dtype=torch.int64)])
     [tensor([1.]), tensor([0, 0])]
     """
-    if compression is Compression.none and process_set is global_process_set and at_once.are_plain(tensors):
-        usual = (average, name, op, prescale_factor, postscale_factor, process_set)
-        outputs: tuple[Tensor, ...] | None = at_once.calls.grouped(tensors, torch.empty_like, *usual)
+    if compression is Compression.none and process_set is global_process_set and dispatch.are_plain(tensors):
+        options = (average, name, op, prescale_factor, postscale_factor, process_set)
+        outputs: tuple[Tensor, ...] | None = dispatch.fast.grouped(tensors, torch.empty_like, *options)
         if outputs is not None:
             return list(outputs)
     pairs = [compression.compress(tensor) for tensor in tensors]
-    how = (None, name, reduction_of(op, average), prescale_factor, postscale_factor, process_set)
-    results = gradients.apply(gradients.HorovodGroupedAllreduce, *how, *(small for small, _ in pairs))
+    reduction = reduction_of(op, average)
+    arguments = (None, name, reduction, prescale_factor, postscale_factor, process_set)
+    results = gradients.apply(gradients.HorovodGroupedAllreduce, *arguments, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -223,17 +224,17 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """Reduce several tensors in place, together or not at all; return them.
+    """Reduce several tensors in place, all of them or none; return them.
 
     Parameters and errors as in ``grouped_allreduce``.
 
     Examples
     --------
     >>> pair = [torch.ones(1), torch.zeros(2)]
-    >>> [out is mine for out, mine in zip(hvd.grouped_allreduce_(pair), pair)]
+    >>> [out is tensor for out, tensor in zip(hvd.grouped_allreduce_(pair), pair)]
     [True, True]
     """
-    done: tuple[Tensor, ...] | None = at_once.calls.grouped(
+    done: tuple[Tensor, ...] | None = dispatch.fast.grouped(
         tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if done is not None:
@@ -244,26 +245,27 @@ def grouped_allreduce_(
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """Return every rank's rows, one after the other; the number of rows may differ, and be 0. Differentiable.
+    """Return the rows of all ranks, concatenated; the number of rows may differ, and be 0. Differentiable.
 
     Parameters
     ----------
     tensor
-        Of 1 dimension or more and any dtype; dtype and dimensions but the first are the same on every rank.
+        A tensor of 1 or more dimensions and any dtype; dtype and all dimensions except the first must be the same on
+        every rank.
     name, process_set
-        As in ``allreduce``. In a set rows are in the order of its members.
+        As in ``allreduce``. In a process set rows are in the order of its members.
 
     Returns
     -------
     Tensor
-        Of shape (all ranks' rows, ...), on the tensor's device.
+        A tensor of shape (total rows, ...), on the tensor's device.
 
     Raises
     ------
     IndexError
         The tensor is 0-dimensional.
     ValueError
-        The dtype is not known to the core, the name is in flight already, or this rank is not a member of the set.
+        The core does not support the dtype, the name is in flight already, or this rank is not a member of the set.
     HorovodInternalError
         As in ``allreduce``.
 
@@ -284,14 +286,14 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """Return every rank's rows of several tensors, gathered together or not at all. Differentiable.
+    """Gather the rows of several tensors from all ranks, all of them or none. Differentiable.
 
     Parameters and errors as in ``allgather``.
 
     Parameters
     ----------
     tensors
-        As many on every rank, in the same order. None at all is a ValueError.
+        The same number on every rank, in the same order. An empty group is a ValueError.
 
     Examples
     --------
@@ -305,24 +307,24 @@ def grouped_allgather(
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """Return the root's tensor on every rank, as a new one on the device of its own. Differentiable.
+    """Return the root's tensor on every rank, as a new tensor on the device of the rank's own. Differentiable.
 
     Parameters
     ----------
     tensor
-        Of any shape and dtype, the same on every rank; those of other ranks than the root only say the shape.
+        A tensor of any shape and dtype, the same on every rank; of ranks other than the root only these are used.
     root_rank
-        Whose tensor it is: a rank of all, also in a process set.
+        The rank whose tensor is sent: a global rank, also in a process set.
     name, process_set
         As in ``allreduce``.
 
     Raises
     ------
     ValueError
-        On this rank alone: there is no such root in the set, the dtype is not known to the core, the name is in flight
+        On this rank alone: the root is not in the set, the core does not support the dtype, the name is in flight
         already, or this rank is not a member of the set.
     HorovodInternalError
-        On every rank: also when they name different roots; else as in ``allreduce``.
+        On every rank: the ranks name different roots; otherwise as in ``allreduce``.
 
     Examples
     --------
@@ -336,7 +338,7 @@ def broadcast(
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """Overwrite the tensor by the root's; return it. Parameters and errors as in ``broadcast``.
+    """Overwrite the tensor with the root's; return it. Parameters and errors as in ``broadcast``.
 
     Examples
     --------
@@ -351,28 +353,30 @@ def broadcast_(
 def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Send ``splits[r]`` rows to rank r, or equal shares; return what came. Differentiable.
+    """Send ``splits[r]`` rows to rank r, or equal shares; return the received rows. Differentiable.
 
     Parameters
     ----------
     tensor
-        Of at least one dimension, and of any dtype; dtype and dimensions but the first are the same on every rank.
+        A tensor of at least one dimension and any dtype; dtype and all dimensions except the first must be the same on
+        every rank.
     splits
-        How many of the rows each rank gets, in rank order: a list, or a tensor of shape (ranks,) and dtype int32. Rows
-        beyond their sum stay here. None: equal shares, for which the rows must divide.
+        The number of rows for each rank, in rank order: a list, or a tensor of shape (ranks,) and dtype int32. Rows
+        beyond their sum are not sent. None: equal shares; the number of rows must be a multiple of the size.
     name, process_set
-        As in ``allreduce``. In a set ranks are its members.
+        As in ``allreduce``. In a process set ranks are its members.
 
     Returns
     -------
     Tensor, or a pair of Tensors
-        What came, in rank order. With ``splits`` also how many rows came from each rank: of shape (ranks,), int32.
+        The received rows, in rank order. With ``splits`` also the number of rows from each rank: of shape (ranks,),
+        int32.
 
     Raises
     ------
     ValueError
-        On this rank alone: the splits are not one number for each rank, or are more than there are rows; equal shares
-        do not divide; the tensor is 0-dimensional; as in ``broadcast``.
+        On this rank alone: the splits are not one number for each rank, or exceed the number of rows; the rows cannot
+        be divided equally; the tensor is 0-dimensional; as in ``broadcast``.
     HorovodInternalError
         As in ``allreduce``.
 
@@ -402,28 +406,28 @@ def reducescatter(
 ) -> Tensor:
     """Reduce, and return this rank's share of the rows. Differentiable.
 
-    The first ranks get one row more where the rows do not divide.
+    The first ranks get one row more if the rows cannot be divided equally.
 
     Parameters
     ----------
     tensor
-        As in ``allreduce``, of at least one dimension.
+        As in ``allreduce``, with at least one dimension.
     op
         Average or Sum.
     name, compression, process_set, prescale_factor, postscale_factor
-        As in ``allreduce``. In a set shares are in the order of its members.
+        As in ``allreduce``. In a process set shares are in the order of its members.
 
     Returns
     -------
     Tensor
-        Of shape (rows / ranks, ...), which may be no rows.
+        A tensor of shape (rows / ranks, ...), possibly without rows.
 
     Raises
     ------
     ValueError
-        On this rank alone: the tensor is 0-dimensional; else as in ``allreduce``.
+        On this rank alone: the tensor is 0-dimensional; otherwise as in ``allreduce``.
     HorovodInternalError
-        On every rank: another ``op``; else as in ``allreduce``.
+        On every rank: another ``op``; otherwise as in ``allreduce``.
 
     Examples
     --------
@@ -436,8 +440,8 @@ def reducescatter(
     True
     """
     small, ctx = compression.compress(tensor)
-    how = (name, op, process_set, prescale_factor, postscale_factor)
-    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodReducescatter, small, *how), ctx)
+    arguments = (name, op, process_set, prescale_factor, postscale_factor)
+    result: Tensor = compression.decompress(gradients.apply(gradients.HorovodReducescatter, small, *arguments), ctx)
     return result
 
 
@@ -450,14 +454,14 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """Reduce several tensors, together or not at all; return this rank's rows of each. Differentiable.
+    """Reduce several tensors, all of them or none; return this rank's rows of each. Differentiable.
 
     Parameters and errors as in ``reducescatter``.
 
     Parameters
     ----------
     tensors
-        As many on every rank, in the same order. None at all is a ValueError.
+        The same number on every rank, in the same order. An empty group is a ValueError.
 
     Examples
     --------
@@ -465,6 +469,6 @@ def grouped_reducescatter(
     [tensor([[1., 1.]]), tensor([0.])]
     """
     pairs = [compression.compress(tensor) for tensor in tensors]
-    how = (name, op, process_set, prescale_factor, postscale_factor)
-    results = gradients.apply(gradients.HorovodGroupedReducescatter, *how, *(small for small, _ in pairs))
+    arguments = (name, op, process_set, prescale_factor, postscale_factor)
+    results = gradients.apply(gradients.HorovodGroupedReducescatter, *arguments, *(small for small, _ in pairs))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

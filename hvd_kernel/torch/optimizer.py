@@ -1,4 +1,4 @@
-"""``DistributedOptimizer``: any torch optimizer whose gradients are averaged over all ranks; as in Horovod."""
+"""``DistributedOptimizer``: a torch optimizer whose gradients, or Adasum steps, are reduced over all ranks."""
 # ruff: noqa: PLR0917 - Horovod's signatures
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from hvd_kernel.core import session
-from hvd_kernel.core.ops import Adasum, Average, Sum, broadcast_object
+from hvd_kernel.core.ops import Adasum, Average, Sum, broadcast_object, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
+from hvd_kernel.torch import dispatch
+from hvd_kernel.torch.buckets import GradientHomes
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
-from hvd_kernel.torch.training.adasum_optimizer import AdasumMixin, distributed_adasum
-from hvd_kernel.torch.training.buckets import are_wanted, why_not
-from hvd_kernel.torch.training.reducer import Reducer
-from hvd_kernel.torch.training.slots import Homes, ReducerSettings
-from hvd_kernel.torch.training.wrapping import (
+from hvd_kernel.torch.reducer import Reducer
+from hvd_kernel.torch.slots import ReducerSettings, Slot
+from hvd_kernel.torch.wrapping import (
     Groups,
+    Named,
     OptimizerMixin,
     check_passes,
     checked_groups,
@@ -39,21 +40,21 @@ SYNCHRONIZED_TWICE = (
 
 
 class DistributedMixin(OptimizerMixin):
-    """An optimizer of reduced gradients."""
+    """Mixin that reduces gradients."""
 
     gradient_predivide_factor: float
     _synchronized: bool
     _should_synchronize: bool
 
     def synchronize(self) -> None:
-        """Reduce what backward passes have not: gradients that this rank's graph did not reach, or of fewer passes."""
+        """Reduce the gradients that backward did not: those that no graph reached, or of fewer backward passes."""
         if self._reduces:
             self._reducer.synchronize()
         self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it ``step`` does not synchronize: for use after ``synchronize``."""
+        """Return a context in which ``step`` does not synchronize: for use after ``synchronize``."""
         self._should_synchronize = False
         try:
             yield
@@ -63,7 +64,7 @@ class DistributedMixin(OptimizerMixin):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronize, and take the wrapped optimizer's step.
 
-        What a closure computes is reduced each time the wrapped optimizer has called it.
+        The gradients of a closure are reduced each time the wrapped optimizer calls it.
         """
         if self._should_synchronize:
             if self._synchronized:
@@ -85,19 +86,108 @@ class DistributedMixin(OptimizerMixin):
     def _reduced(self, closure: Callable[[], Any]) -> Any:
         loss = closure()
         self.synchronize()
-        if isinstance(self, torch.optim.LBFGS) and self._reduces:  # the loss decides on its next move: for all alike
+        if isinstance(self, torch.optim.LBFGS) and self._reduces:  # the loss decides on its next move, on all ranks
             return allreduce(torch.as_tensor(loss).detach(), name="loss", op=self.op, process_set=self.process_set)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, and with them what backward passes have counted; not while they are being reduced."""
+        """Clear the gradients and the count of backward passes; an error while gradients are being reduced."""
         super().zero_grad(set_to_none)
-        self._synchronized = False  # a step that was not taken (a GradScaler found an overflow) is over
+        self._synchronized = False  # also ends a step that was skipped because a GradScaler found an overflow
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load, and forget gradients that were on their way."""
+        """Load a state, and discard gradients that are being reduced."""
         super().load_state_dict(state_dict)
         self._synchronized, self._should_synchronize = False, True
+
+
+NO_SKIPPING = "Skipping synchronization is not supported when using Adasum optimizer."
+
+
+class AdasumMixin(OptimizerMixin):
+    """Mixin with which every rank takes a step by its own gradients, and Adasum combines the steps.
+
+    Adasum adds orthogonal components and averages parallel ones, so ranks take large steps where they agree. Horovod
+    steps parameter by parameter in the middle of backward; here it is one step at the end, so that clipping, step hooks
+    and optimizers that use all parameters work, and parameters do not change during backward.
+
+    Terms.
+      start  a parameter's value before the step
+      move   the change of the parameter by the rank's own step, the operand of Adasum
+    """
+
+    def synchronize(self) -> None:
+        """Do nothing: the moves exist only after the step."""
+
+    def skip_synchronize(self) -> None:
+        """Raise an error, as the step itself is synchronized.
+
+        Raises
+        ------
+        AssertionError
+            Always.
+        """
+        raise AssertionError(NO_SKIPPING)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the wrapped optimizer's step, and replace it by the combination of all ranks' steps.
+
+        After a failure the parameters have their values from before the step.
+        """
+        self._count_step()
+        starts = [(param, param.detach().clone()) for param in self._trained()]
+        try:
+            loss = super().step(closure)
+            self._combine(starts)
+        except BaseException:
+            with torch.no_grad():
+                for param, start in starts:
+                    param.copy_(start)
+            raise
+        finally:
+            self._reducer.reset()
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined] # the wrapped class's step runs torch's step hooks already
+
+    def _trained(self) -> list[Tensor]:
+        params = (param for group in self.param_groups for param in group["params"] if param.requires_grad)
+        return list(dict.fromkeys(params))
+
+    @torch.no_grad()
+    def _combine(self, starts: list[tuple[Tensor, Tensor]]) -> None:
+        compression, process_set = self._reducer.plan.compression, self.process_set
+        moves = [compression.compress(param - start) for param, start in starts]
+        handles = [
+            dispatch.allreduce_(move, self._parameter_names[param], Adasum, (1.0, 1.0), process_set)
+            for (param, _), (move, _) in zip(starts, moves, strict=True)
+        ]
+        for handle in handles:
+            synchronize(handle)
+        for (param, start), (move, ctx) in zip(starts, moves, strict=True):
+            param.copy_(start.add_(compression.decompress(move, ctx)))
+
+
+class _PassCounter(Reducer):
+    """Counts backward passes, and does not reduce gradients."""
+
+    def start(self, slot: Slot) -> None:
+        """Mark the gradient as complete."""
+        slot.started = slot.finished = self._finished_some = True
+        slot.watch()
+
+    def averages(self) -> bool:
+        """Return True, as nothing is reduced."""
+        return True
+
+
+def _distributed_adasum(optimizer: torch.optim.Optimizer, named: Named, plan: ReducerSettings, passes: int) -> Any:
+    homes = GradientHomes(plan.process_set, plan.compression, requested=False)
+    counter = _PassCounter(named, plan, passes, homes)
+    counter.hook()
+    return derived(
+        AdasumMixin, optimizer, named, _reducer=counter, _reduces=True, op=Adasum, process_set=plan.process_set
+    )
 
 
 _DistributedOptimizer = DistributedMixin  # Horovod's names of the two kinds, for isinstance and issubclass
@@ -117,21 +207,21 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     gradients_in_buckets: bool | None = None,
 ) -> Any:
-    """Return the optimizer, made distributed: an instance of a subclass of its own class, with the same class name.
+    """Wrap an optimizer: return an instance of a subclass of its class, with the same class name.
 
-    Gradients are reduced while backward still runs, and are all reduced when it returns. The result shares parameters,
-    options and state with the optimizer it was made from, which is not to be used any more.
+    Gradients are reduced while backward runs, and are all reduced when it returns. The result shares parameters,
+    options and state with ``optimizer``, which must not be used afterwards.
 
     Parameters
     ----------
     optimizer
-        The optimizer to make distributed.
+        The optimizer to wrap.
     named_parameters
-        Names by which the ranks match gradients, usually ``model.named_parameters()``; without, positions are used.
+        Names by which the ranks match gradients, usually ``model.named_parameters()``; positions by default.
     compression
-        What travels: ``Compression.none``, ``fp16`` or ``bf16``.
+        Type in which gradients are sent: ``Compression.none``, ``fp16`` or ``bf16``.
     backward_passes_per_step
-        Gradients are summed locally over that many backward passes, then reduced once.
+        Number of backward passes whose gradients are summed locally before they are reduced once.
     op
         ``Average`` or ``Sum`` of the gradients; ``Adasum`` of the steps that each rank takes with its own, see
         https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html.
@@ -140,18 +230,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     num_groups, groups
         Reduce gradients in that many groups, or in these groups, each as one operation; ``groups`` is the newer form.
     sparse_as_dense
-        Sparse gradients travel as dense ones.
+        Reduce sparse gradients as dense tensors.
     process_set
-        The ranks that take part; on the others this is an ordinary optimizer.
+        The ranks that take part; on other ranks the result is an ordinary optimizer.
     gradients_in_buckets
-        After the first step gradients live in memory that all ranks of the host reduce in place, without a copy; the
-        values are the same to the bit. A gradient that the program keeps, or that is part of a larger tensor, stays
-        where it is. None: where it is possible (one host, no compression). True: insist.
+        Keep gradients, after the first step, in memory that all ranks of the host reduce in place, without a copy; the
+        values are bitwise the same. A gradient to which the program holds a reference, or that is part of a larger
+        tensor, is not moved. None: if it is possible (one host, no compression). True: insist.
 
     Raises
     ------
     ValueError
-        An argument cannot be used; the message says why.
+        An argument is invalid; the message has the reason.
 
     Examples
     --------
@@ -168,13 +258,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Notes
     -----
     When ``backward`` returns, ``param.grad`` is reduced: it may be clipped, unscaled, checked or replaced before
-    ``step``, in the order of calls that DistributedDataParallel has. ``scaler.step(optimizer)`` of a ``GradScaler``
-    takes or skips the step on all ranks alike. Every rank takes part in the end of each backward pass, or is in
+    ``step``, in the same order of calls as with DistributedDataParallel. ``scaler.step(optimizer)`` of a ``GradScaler``
+    takes or skips the step equally on all ranks. Every rank must take part in the end of each backward pass, or be in
     ``step``.
 
     Two kinds of gradients are reduced by ``synchronize``, which ``step`` calls: those of fewer backward passes than
-    ``backward_passes_per_step``, and zeros for parameters that no rank's graph reached. Call it yourself to clip the
-    former, then ``step`` within ``skip_synchronize``. With Adasum gradients stay each rank's own.
+    ``backward_passes_per_step``, and zeros for parameters that no rank's graph reached. To clip the former, call
+    ``synchronize``, and then ``step`` within ``skip_synchronize``. With Adasum gradients are not reduced.
     """
     named = checked_names(optimizer, named_parameters)
     groups = checked_groups(groups, num_groups)
@@ -193,10 +283,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         if gradients_in_buckets:
             raise ValueError("gradients_in_buckets=True is not possible: with Adasum steps travel, not gradients.")
         plan = ReducerSettings(Sum, (1.0, 1.0), compression, sparse_as_dense, process_set)
-        return distributed_adasum(optimizer, named, plan, backward_passes_per_step)
+        return _distributed_adasum(optimizer, named, plan, backward_passes_per_step)
     scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
     plan = ReducerSettings(op, scales, compression, sparse_as_dense, process_set)
-    reducer = Reducer(named, plan, backward_passes_per_step, _homes(gradients_in_buckets, process_set, compression))
+    homes = GradientHomes(process_set, compression, requested=gradients_in_buckets)
+    reducer = Reducer(named, plan, backward_passes_per_step, homes)
     if groups is not None and reduces:
         reducer.group(_members(groups, reducer))
     if reduces:
@@ -215,16 +306,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     )
 
 
-def _homes(asked: bool | None, process_set: ProcessSet, compression: type[Compressor]) -> Homes:
-    reason = why_not(process_set, compression)
-    if asked and reason:
-        raise ValueError(f"gradients_in_buckets=True is not possible: {reason}.")
-    allowed = asked is not False
-    return Homes(allowed and are_wanted(process_set, compression), allowed, insisted=bool(asked))
-
-
 def _members(groups: Groups, reducer: Reducer) -> Sequence[Sequence[Tensor]]:
-    """Return who travels with whom; a number splits the parameters, in rank 0's order, into nearly equal runs."""
+    """Return the members of each group; a number splits the parameters, in rank 0's order, into nearly equal runs."""
     if not isinstance(groups, int):
         return groups
     by_name = {slot.name: slot.param for slot in reducer.slots}

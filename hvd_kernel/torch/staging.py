@@ -1,10 +1,10 @@
 """Staging of a torch tensor in memory that the core can work on, and back.
 
 Terms.
-  buffer   contiguous memory that the core works on: the tensor itself where it is that, else a copy of it; on the GPU
-           where the core takes it there (see devices), else on the CPU
-  unstage  bring a result from a buffer back to the tensor it stands for
-  table    the element types that an operation takes, with the core's numbers
+  buffer   contiguous memory that the core works on: the tensor itself or a copy of it; on a GPU if the core supports it
+           (see devices), otherwise on the CPU
+  unstage  copy a result from a buffer back to its tensor
+  table    the element types that an operation supports, with the core's numbers
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_kernel.torch import devices
 
 Table = dict[torch.dtype, int]
 
-NUMBERS: Table = {  # all that torch has; older versions lack some
+NUMBERS: Table = {  # all types of this version of torch
     kind: number for name, number in DTYPES.items() if (kind := getattr(torch, name, None)) is not None
 }
 REDUCED: dict[int, Table] = {
@@ -34,27 +34,27 @@ def number_of(tensor: torch.Tensor, table: Table) -> int:
     Raises
     ------
     ValueError
-        Horovod's sentence, and what would be accepted.
+        The type is not supported; Horovod's message, with the supported types.
     TypeError
-        No tensor of torch.
+        The value is not a tensor of torch.
     """
     try:
         number = table.get(tensor.dtype)
         if number is None or tensor.layout is not _DENSE or tensor.is_meta or tensor.is_nested:
-            raise ValueError(_not_taken(tensor, table))
+            raise ValueError(_unsupported(tensor, table))
     except AttributeError:
         raise TypeError(f"{type(tensor).__name__} is not a torch.Tensor: use torch.as_tensor(...).") from None
     return number
 
 
-_REMEDIES = {  # for what is not dense; else its to_dense()
+_REMEDIES = {  # for tensors that are not dense; by default to_dense()
     "meta": "It has no data: create it on a device, for example with torch.empty_like(tensor, device='cpu').",
     "nested": "Use torch.nested.to_padded_tensor, or its parts: tensor.unbind().",
     "torch.sparse_coo": "Use sparse_allreduce_async for a sum or a mean, else its to_dense().",
 }
 
 
-def _not_taken(tensor: torch.Tensor, table: Table) -> str:
+def _unsupported(tensor: torch.Tensor, table: Table) -> str:
     accepted = ", ".join(str(kind).removeprefix("torch.") for kind in table)
     kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else str(tensor.layout)
     if kind == "torch.strided":
@@ -76,52 +76,52 @@ def _remedy(tensor: torch.Tensor, table: Table) -> str:
 
 
 def stage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return memory that the core can read and write in the tensor's place."""
+    """Return memory that the core can read and write instead of the tensor."""
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return tensor
-    if devices.is_taken(tensor):
+    if devices.is_supported(tensor):
         plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
         return tensor if plain else tensor.detach().resolve_conj().resolve_neg().contiguous()
-    if tensor.is_cuda:  # pinned: the device copies at full speed, and torch keeps the pages for the next time
+    if tensor.is_cuda:  # pinned: the device copies at full speed, and torch caches the pages
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def check_writable(tensor: torch.Tensor) -> None:
-    """Refuse an expanded tensor: several of its elements are one place in memory.
+    """Refuse an expanded tensor, several elements of which share memory.
 
     Raises
     ------
     ValueError
-        Before anything is sent.
+        The tensor is expanded; nothing has been sent.
     """
     if any(step == 0 and extent > 1 for step, extent in zip(tensor.stride(), tensor.shape, strict=True)):
         raise ValueError("This tensor is expanded (a stride is 0): it cannot be written in place. Use its clone().")
 
 
 def unstage(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, holding what its buffer holds."""
+    """Return the tensor with the contents of its buffer."""
     if buffer is not tensor:
         tensor.detach().copy_(buffer)
     return tensor
 
 
 def on_device_of(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Return a result where its input was."""
+    """Return a result on the device of its input."""
     return result if tensor.is_cpu else result.to(tensor.device)
 
 
 def place_of(buffer: torch.Tensor, number: int) -> Place:
-    """Return where a buffer lies."""
+    """Return the place of a buffer: address, shape and type, and on a GPU device and stream."""
     place = (buffer.data_ptr(), buffer.shape, number)
     return place if buffer.is_cpu else devices.with_device(place, buffer)
 
 
 def from_buffer(buffer: Any, device: torch.device) -> torch.Tensor:
-    """Return memory of the core as a tensor, which keeps it alive: without copying where it is on the device."""
+    """Return memory of the core as a tensor that keeps it alive; without a copy if it is on the device."""
     kind = _KINDS[buffer.dtype]
     if not len(buffer):
         return torch.empty(buffer.shape, dtype=kind, device=device)
     if device.type != "cpu" and buffer.device >= 0:
-        return devices.adopted(buffer, kind)
+        return devices.tensor_of(buffer, kind)
     return torch.frombuffer(buffer, dtype=kind).view(buffer.shape).to(device)

@@ -1,9 +1,9 @@
-"""Batch normalisation over the samples of all ranks: what one process computes with the whole batch.
+"""Batch normalisation over the samples of all ranks, as one process computes it for the whole batch.
 
 Terms.
-  channel  dimension 1; the values of all other dimensions belong together
+  channel  dimension 1; the statistics of a channel are those of the values in all other dimensions
   moments  of a channel: its mean, and the sum of the squared distances from it
-  wide     the type sums are made in: float32 at least
+  wide     the type of sums: at least float32
   normal   the input with mean 0 and variance 1 in every channel
 """
 
@@ -25,15 +25,15 @@ _PLAIN = (1.0, 1.0)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """``torch.nn.BatchNorm*d`` for any number of dimensions, whose training statistics are those of all ranks.
+    """A ``torch.nn.BatchNorm*d`` for any number of dimensions, whose training statistics are those of all ranks.
 
-    Ranks may have different numbers of samples, also none. In eval mode, on one rank and on ranks outside the process
-    set it is the plain layer. As everywhere in Horovod, the gradients of weight and bias are this rank's part.
+    Ranks may have different numbers of samples, or none. In eval mode, on one rank and on ranks outside the process set
+    it is the plain layer. As everywhere in Horovod, the gradients of weight and bias are this rank's part.
 
     Parameters
     ----------
     num_features
-        Channels: the length of dimension 1 of the input, which has at least 2 dimensions and a floating point type.
+        Number of channels: dimension 1 of the input, which has at least 2 dimensions and a floating point type.
     eps, momentum, affine, track_running_stats, device, dtype
         As in ``torch.nn.BatchNorm1d``.
     process_set
@@ -42,8 +42,8 @@ class SyncBatchNorm(_BatchNorm):
     Raises
     ------
     ValueError
-        From a call of the layer: the input has another number of channels or too few dimensions; on every rank: there
-        is one value per channel in all, or the set is not registered.
+        From a call of the layer: the input has another number of channels or too few dimensions; on every rank: all
+        ranks together have one value per channel, or the set is not registered.
 
     Examples
     --------
@@ -53,8 +53,8 @@ class SyncBatchNorm(_BatchNorm):
 
     On two ranks:
 
-    >>> one = torch.tensor([[2.0 * hvd.rank() - 1.0]])  # alone a sample has no variance
-    >>> layer(one).sign().item() == one.item()
+    >>> sample = torch.tensor([[2.0 * hvd.rank() - 1.0]])  # a single sample has no variance
+    >>> layer(sample).sign().item() == sample.item()
     True
     """
 
@@ -75,7 +75,7 @@ class SyncBatchNorm(_BatchNorm):
         self.process_set = process_set
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """Normalise."""
+        """Normalise the input."""
         self._check_input_dim(input)
         if not self.training or not self._is_shared():
             return super().forward(input)
@@ -83,7 +83,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected {self.num_features} channels in dimension 1 (got {tuple(input.shape)})")
         output, mean, variance, count = _Normalise.apply(input, self.weight, self.bias, self.eps, self.process_set)  # type: ignore[no-untyped-call]
         if self.track_running_stats:
-            self._remember(mean, variance * (count / (count - 1)))
+            self._update_running(mean, variance * (count / (count - 1)))
         result: Tensor = output
         return result
 
@@ -92,8 +92,8 @@ class SyncBatchNorm(_BatchNorm):
         return session.size() > 1 and bool(self.process_set.included()) and self.process_set.size() != 1
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics; momentum None: towards the plain average of all batches."""
+    def _update_running(self, mean: Tensor, variance: Tensor) -> None:
+        """Update the running statistics; with momentum None they are the average of all batches."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
@@ -107,21 +107,21 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_sync_batchnorm(module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> torch.nn.Module:
-    """Return the module with every batch normalisation in it replaced by ``SyncBatchNorm``.
+    """Replace every batch normalisation in a module by ``SyncBatchNorm``, and return the module.
 
-    Parameters, buffers and hooks stay the same objects: an optimizer that was made before stays right.
+    Parameters, buffers and hooks stay the same objects, so that existing optimizers remain valid.
 
     Parameters
     ----------
     module
-        A model, or a layer; it is changed where it holds such layers.
+        A model, which is changed in place, or a layer.
     process_set
         The ranks whose samples count.
 
     Raises
     ------
     ValueError
-        A lazy layer does not know its size yet.
+        A lazy layer has no size yet.
 
     Examples
     --------
@@ -146,20 +146,20 @@ def _converted(module: torch.nn.Module, process_set: ProcessSet, done: dict[int,
 def _synchronised(layer: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
     if not layer.num_features:
         raise ValueError(f"{layer} does not know its size yet: run the model once before convert_sync_batchnorm.")
-    made = SyncBatchNorm.__new__(SyncBatchNorm)
-    vars(made).update(vars(layer))
-    made.process_set = process_set
-    return made
+    synchronised = SyncBatchNorm.__new__(SyncBatchNorm)
+    vars(synchronised).update(vars(layer))
+    synchronised.process_set = process_set
+    return synchronised
 
 
 class _Normalise(torch.autograd.Function):
-    """The layer in training. The names on the wire are the same in every layer: ranks run layers in one order."""
+    """The layer in training. Operations have the same names in every layer, as all ranks run layers in one order."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Return the output, and each channel's mean, variance and number of values, over all ranks."""
+        """Return the output, and mean, variance and number of values of each channel, over all ranks."""
         wide = x.to(_wide(x.dtype))
         mean, variance, count = _all_moments(wide, process_set)
         scale = torch.rsqrt(variance + eps)
@@ -176,13 +176,13 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Every input has a part in the statistics of all ranks."""
+        """Return the gradients: every input contributes to the statistics of all ranks."""
         x, weight, mean, scale = ctx.saved_tensors
         dy, normal = grads[0].to(mean.dtype), _normal(x.to(mean.dtype), mean, scale)
         sums = torch.stack([dy.sum(_others(x)), (dy * normal).sum(_others(x))])
         handle = dispatch.allreduce(sums, "sync_batch_norm.sums", Sum, _PLAIN, ctx.set, waits=True)
-        whole = synchronize(handle) / ctx.count
-        dx = (dy - _spread(whole[0], x) - normal * _spread(whole[1], x)) * _spread(scale, x)
+        means = synchronize(handle) / ctx.count
+        dx = (dy - _spread(means[0], x) - normal * _spread(means[1], x)) * _spread(scale, x)
         if weight is not None:
             dx *= _spread(weight, x)
         return (
@@ -195,18 +195,18 @@ class _Normalise(torch.autograd.Function):
 
 
 def _all_moments(x: Tensor, process_set: ProcessSet) -> tuple[Tensor, Tensor, float]:
-    """Return mean, variance and number of values of each channel, over all ranks and the same on all to the bit.
+    """Return mean, variance and number of values of each channel over all ranks, bitwise equal on all ranks.
 
     Raises
     ------
     ValueError
-        There is one value per channel in all: on every rank alike.
+        On every rank: all ranks together have one value per channel.
     """
-    channels, mine = x.shape[1], x.numel() // max(x.shape[1], 1)
-    row = x.new_zeros(2 * channels + 1, dtype=torch.float64)  # counts and differences of means want all the digits
-    if mine:
+    channels, local_count = x.shape[1], x.numel() // max(x.shape[1], 1)
+    row = x.new_zeros(2 * channels + 1, dtype=torch.float64)  # counts and differences of means need the precision
+    if local_count:
         variance, mean = torch.var_mean(x, _others(x), correction=0)
-        row = torch.cat([mean.double(), variance.double() * mine, row.new_tensor([mine])])
+        row = torch.cat([mean.double(), variance.double() * local_count, row.new_tensor([local_count])])
     rows: Tensor = synchronize(dispatch.allgather(row[None], "sync_batch_norm.moments", process_set, waits=True))
     means, squares, counts = rows[:, :channels], rows[:, channels:-1], rows[:, -1:]
     count = float(counts.sum())
@@ -222,7 +222,7 @@ def _wide(kind: torch.dtype) -> torch.dtype:
 
 
 def _others(x: Tensor) -> list[int]:
-    """Return all dimensions but the channels'."""
+    """Return all dimensions except that of the channels."""
     return [0, *range(2, x.dim())]
 
 

@@ -85,15 +85,15 @@ def install() -> None:
         held = hasattr(data, "__cuda_array_interface__") and not isinstance(data, torch.Tensor)
         return _on(device, as_tensor(np.asarray(_Held(data)) if held else data, **how))
 
-    def behind(finish: Any, touched: Any) -> Any:
+    def resuming_stream(finish: Any, touched: Any) -> Any:
         def kept(outcome: Any) -> Any:
             _installed[0].keep(touched)
             return finish(outcome)
 
-        return devices.behind(kept, touched)
+        return devices.resuming_stream(kept, touched)
 
     torch.empty, torch.as_tensor = made, seen  # type: ignore[assignment]
-    vars(dispatch)["behind"] = behind
+    vars(dispatch)["resuming_stream"] = resuming_stream
     torch.cuda.current_stream = lambda _device=None: stream  # type: ignore[assignment,return-value]
     torch.cuda.current_device = lambda: 0
     torch.cuda.device_count = lambda: 1

@@ -1,15 +1,15 @@
-"""``hvd.elastic``: training that outlives a failure, with torch's models, optimizers and samplers as its state.
+"""``hvd.elastic``: training that survives a failure, with torch's models, optimizers and samplers as its state.
 
 ::
 
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
 
     @hvd.elastic.run
-    def train(state): ...                    # calls state.commit() now and then; a failure goes back to there
+    def train(state): ...                    # calls state.commit() regularly; a failure restores the last commit
 
     train(state)
 
-``notification_manager`` is what tells the states of this process that hosts come or go.
+``notification_manager`` notifies the states of this process of added and removed hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from hvd_kernel.elastic import (
     run,
     run_fn,
 )
-from hvd_kernel.torch.elastic import stored
 from hvd_kernel.torch.elastic.sampler import ElasticSampler
 from hvd_kernel.torch.elastic.state import TorchState
 

@@ -1,14 +1,14 @@
-"""``ElasticSampler``: which samples of a dataset this rank gets; an interrupted epoch goes on with those that are left.
+"""``ElasticSampler``: the samples of a dataset for this rank; an interrupted epoch continues with those that remain.
 
 Terms.
   order      the epoch's shuffle of all samples, the same on every rank
-  deal       the rest of the order given out to the ranks like cards, when the sampler is made or reset; where it does
-             not divide, the order's first are dealt again: the same ones whether the epoch was interrupted or not
-  recorded   what this rank says it has processed: the first so many samples of its part of the deal, and single ones
-  agreed     what all ranks know to be processed, by the last exchange of what each has recorded
-  processed  the first ``processed_num`` of the order, and ``processed_indices``, wherever they are
+  deal       the remaining order, dealt to the ranks like cards when the sampler is created or reset; if it cannot be
+             divided equally, the first samples of the order are dealt again: the same ones in an interrupted epoch
+  recorded   the samples that this rank has processed: the first ones of its part of the deal, and single ones
+  agreed     the samples that all ranks know to be processed, by the last exchange of records
+  processed  the first ``processed_num`` of the order, and ``processed_indices`` at any position
 
-Nothing is concluded from one rank's batches about another's: ranks may do batches of other sizes, or more of them.
+The batches of one rank imply nothing about those of another: sizes and numbers of batches may differ.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hvd_kernel.core import session
 
 @dataclass(frozen=True)
 class Deal:
-    """What was dealt out to how many ranks. The rank ``r`` of ``size`` has ``cards[r::size]``."""
+    """Samples dealt to a number of ranks. Rank ``r`` of ``size`` has ``cards[r::size]``."""
 
     epoch: int
     order: list[int]
-    processed: tuple[int, frozenset[int]]  # before it: so many of the order's first, and these
+    processed: tuple[int, frozenset[int]]  # before the deal: the number of first samples of the order, and others
     remaining: list[int]
     cards: list[int]
     size: int
 
     @classmethod
     def of(cls, epoch: int, order: list[int], processed: tuple[int, Iterable[int]], size: int) -> Deal:
-        """Deal what is not processed out."""
+        """Deal the samples that are not processed."""
         first, others = prefix_and_rest(order, processed)
         remaining = [index for index in order[first:] if index not in others]
         total = -(-len(remaining) // size) * size
@@ -47,7 +47,7 @@ class Deal:
         return cls(epoch, order, (first, others), remaining, cards, size)
 
     def after(self, progress: Progress) -> tuple[int, frozenset[int]]:
-        """Return what is processed when the ranks have come so far."""
+        """Return the processed samples after the ranks' progress."""
         counted = enumerate(progress.taken)
         taken = [self.cards[rank : rank + count * self.size : self.size] for rank, count in counted]
         first, others = self.processed
@@ -55,7 +55,7 @@ class Deal:
 
 
 def prefix_and_rest(order: list[int], processed: tuple[int, Iterable[int]]) -> tuple[int, frozenset[int]]:
-    """Return the same samples with as many as possible of them counted from the order's first.
+    """Return the same processed samples, with as many of them as possible in the prefix of the order.
 
     >>> prefix_and_rest([3, 0, 2, 1], (1, [1, 0]))
     (2, frozenset({1}))
@@ -69,31 +69,31 @@ def prefix_and_rest(order: list[int], processed: tuple[int, Iterable[int]]) -> t
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the ranks have come with a deal."""
+    """Progress of the ranks in a deal."""
 
-    taken: tuple[int, ...]  # of each rank how many of its samples
-    single: frozenset[int] = frozenset()  # and samples recorded one by one
+    taken: tuple[int, ...]  # the number of samples of each rank
+    single: frozenset[int] = frozenset()  # samples that were recorded one by one
 
 
 class ElasticSampler(Sampler[int]):
-    """Deals the samples out to the ranks; what is recorded as processed is not dealt out again in this epoch.
+    """Deals samples to the ranks; recorded samples are not dealt again in the same epoch.
 
-    Give it to the ``TorchState``, call ``record_batch`` after every batch, and ``set_epoch`` at the END of an epoch.
-    The other ranks hear of what is recorded at each commit and sync of the state; batches may differ between ranks.
+    Add it to the ``TorchState``, call ``record_batch`` after every batch, and ``set_epoch`` at the END of an epoch.
+    The ranks exchange their records at each commit and sync of the state; batches may differ between ranks.
 
     Parameters
     ----------
     dataset
-        Anything with a length.
+        An object with a length.
     shuffle
-        Whether an epoch's order is shuffled, by ``seed`` and the epoch, alike on every rank.
+        Shuffle the order of an epoch, by ``seed`` and the epoch's number, equally on every rank.
     seed
-        The same on every rank.
+        The same number on every rank.
 
     Raises
     ------
     ValueError
-        Before ``init``.
+        Horovod is not initialized.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class ElasticSampler(Sampler[int]):
 
     _deal: Deal
     _agreed: Progress
-    _taken: int  # what this rank has recorded of its part
+    _taken: int  # the number of samples that this rank has recorded of its part
     _single: set[int]
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -120,11 +120,11 @@ class ElasticSampler(Sampler[int]):
         self._begin(0, (0, ()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with another shuffle: nothing is processed."""
+        """Start an epoch with another shuffle, without processed samples."""
         self._begin(epoch, (0, ()))
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:  # noqa: ARG002 - Horovod's signature
-        """Record this rank's next ``batch_size`` samples as processed, but for those recorded already."""
+        """Record this rank's next ``batch_size`` samples as processed, skipping samples that are recorded already."""
         while batch_size > 0 and self._taken < self.num_samples:
             batch_size -= self.indices[self._taken] not in self._single
             self._taken += 1
@@ -138,83 +138,83 @@ class ElasticSampler(Sampler[int]):
         return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what ``load_state_dict`` needs to go on from what all ranks agree on, and what this one has recorded.
+        """Return the state for ``load_state_dict``: the agreed samples, and those that this rank has recorded since.
 
-        Right after a commit of the state that is what all ranks have recorded.
+        After a commit of the state, these are the samples that all ranks have recorded.
         """
-        return _named(self.epoch, self._deal.after(self._known(self._agreed)))
+        return _state_dict(self.epoch, self._deal.after(self._with_recorded(self._agreed)))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with the ranks that there are now; also from a state of Horovod's sampler."""
+        """Continue from a state, also of Horovod's sampler, with the current ranks."""
         processed = state_dict.get("processed_num", 0), state_dict.get("processed_indices", ())
         self._begin(state_dict["epoch"], processed)
 
     def reset(self) -> None:
-        """Deal what remains out to the ranks that there are now: what all agree on, or this one where it is alone."""
+        """Deal the remaining samples to the current ranks; a single rank's records count as agreed."""
         if self.num_replicas == 1:
-            self._agreed = self._known(self._agreed)
+            self._agreed = self._with_recorded(self._agreed)
         self.go_back(self.progress())
 
     @property
     def processed_num(self) -> int:
-        """How many of the order's first samples are processed, as this rank knows."""
+        """Number of processed samples at the start of the order, as far as this rank knows."""
         return int(self.state_dict()["processed_num"])
 
     @property
     def processed_indices(self) -> set[int]:
-        """What other samples are processed, as this rank knows."""
+        """Other processed samples, as far as this rank knows."""
         return set(self.state_dict()["processed_indices"])
 
-    # What the state's handler asks.
+    # Methods for the state's handler.
 
     def recorded(self) -> npt.NDArray[np.int64]:
-        """Return what the other ranks have to hear: epoch, samples taken, how many single ones, and those."""
+        """Return this rank's record for the other ranks: epoch, samples taken, number of single samples, and these."""
         single = sorted(self._single)
         return np.array([self.epoch, self._taken, len(single), *single], np.int64)
 
-    def hear(self, everyone: npt.NDArray[np.int64]) -> None:
-        """Take note of what the ranks have recorded: their ``recorded``, one after the other."""
+    def update_agreed(self, records: npt.NDArray[np.int64]) -> None:
+        """Update the agreed samples by the concatenated ``recorded`` of all ranks."""
         taken, single = list(self._agreed.taken), set(self._agreed.single)
-        numbers = iter(everyone.tolist())
+        numbers = iter(records.tolist())
         for rank in range(self.num_replicas):
-            epoch, count, more = itertools.islice(numbers, 3)
-            singles = list(itertools.islice(numbers, more))
+            epoch, count, single_count = itertools.islice(numbers, 3)
+            singles = list(itertools.islice(numbers, single_count))
             if epoch == self.epoch:
                 taken[rank] = count
                 single.update(singles)
         self._agreed = Progress(tuple(taken), frozenset(single))
 
     def progress(self) -> tuple[Deal, Progress, frozenset[int]]:
-        """Return where the ranks are, and what this one has recorded since, as values that do not change any more."""
+        """Return the deal, the agreed progress, and this rank's records since then, as immutable values."""
         return self._deal, self._agreed, frozenset(self._since())
 
     def go_back(self, progress: tuple[Deal, Progress, frozenset[int]]) -> None:
-        """Deal what remained there out to the ranks that there are now, whatever was dealt since."""
+        """Deal the samples that remained at an earlier progress to the current ranks."""
         deal, agreed, since = progress
         self._begin(deal.epoch, deal.after(agreed))
         self._single = set(since)
 
-    def told(self) -> tuple[dict[str, Any], set[int]]:
-        """Return what is agreed, and what this rank has recorded since."""
+    def agreed_and_since(self) -> tuple[dict[str, Any], set[int]]:
+        """Return the agreed state, and the samples that this rank has recorded since."""
         return self.agreed(self.progress()), self._since()
 
     def agreed(self, progress: tuple[Deal, Progress, frozenset[int]]) -> dict[str, Any]:
-        """Return what all ranks knew to be processed then, as ``load_state_dict`` takes it."""
+        """Return the agreed samples at a progress, as a state for ``load_state_dict``."""
         deal, agreed, _ = progress
-        return _named(deal.epoch, deal.after(agreed))
+        return _state_dict(deal.epoch, deal.after(agreed))
 
-    def merged(self, everyone: Sequence[tuple[dict[str, Any], set[int]]], root: int) -> dict[str, Any]:
-        """Return what the root has agreed on with what all have recorded since, each in the root's epoch."""
-        state, _ = everyone[root]
-        since = [more for theirs, more in everyone if theirs["epoch"] == state["epoch"]]
-        return {**state, "processed_indices": set(state["processed_indices"]).union(*since)}
+    def merged(self, states: Sequence[tuple[dict[str, Any], set[int]]], root: int) -> dict[str, Any]:
+        """Return the root's agreed state with the later records of all ranks in the root's epoch."""
+        root_state, _ = states[root]
+        since = [recorded for state, recorded in states if state["epoch"] == root_state["epoch"]]
+        return {**root_state, "processed_indices": set(root_state["processed_indices"]).union(*since)}
 
     def _since(self) -> set[int]:
         taken = self.indices[self._agreed.taken[self.rank] : self._taken]
         return {*taken, *(self._single - self._agreed.single)}
 
-    def _known(self, agreed: Progress) -> Progress:
-        """Return what is agreed, and what this rank has recorded since."""
+    def _with_recorded(self, agreed: Progress) -> Progress:
+        """Return the agreed progress, extended by this rank's records."""
         taken = list(agreed.taken)
         taken[self.rank] = max(taken[self.rank], self._taken)
         return replace(agreed, taken=tuple(taken), single=agreed.single | self._single)
@@ -244,5 +244,5 @@ class ElasticSampler(Sampler[int]):
         return self.num_samples
 
 
-def _named(epoch: int, processed: tuple[int, frozenset[int]]) -> dict[str, Any]:
+def _state_dict(epoch: int, processed: tuple[int, frozenset[int]]) -> dict[str, Any]:
     return {"epoch": epoch, "processed_num": processed[0], "processed_indices": set(processed[1])}

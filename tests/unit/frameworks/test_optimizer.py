@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.torch.training.samples import SampleMeter
+from hvd_kernel.torch.wrapping import SampleMeter
 
 
 def made(**options: object) -> object:
@@ -70,16 +70,16 @@ def test_samples_are_counted_once_at_the_outermost_module() -> None:
     other, loss = torch.nn.Linear(3, 3), torch.nn.MSELoss()
     for size in (5, 7):
         loss(model(other(torch.ones(size, 3))), torch.ones(size, 2))
-    assert meter.take() == 12
-    assert meter.take() == 0
+    assert meter.pop() == 12
+    assert meter.pop() == 0
     with torch.no_grad():
         model(torch.ones(4, 3))
     model.eval()
     model(torch.ones(4, 3))
-    assert meter.take() == 0
+    assert meter.pop() == 0
     model.train()
     model(input=torch.ones(6, 3))
-    assert meter.take() == 6
+    assert meter.pop() == 6
     del meter
     model(torch.ones(2, 3))
     assert not model._forward_pre_hooks, "a forgotten optimizer leaves no hook"

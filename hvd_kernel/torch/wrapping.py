@@ -1,30 +1,31 @@
-"""A plain optimizer made distributed: what is checked, the class that is made, and what both kinds of it share."""
+"""Wrapping of optimizers: checks of the arguments, creation of the subclass, and the base of both kinds of mixins."""
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet
-from hvd_kernel.torch.training import step_digests
-from hvd_kernel.torch.training.reducer import Reducer
-from hvd_kernel.torch.training.samples import SampleMeter
+from hvd_kernel.torch import step_digests
+from hvd_kernel.torch.reducer import Reducer
 
 Named = list[tuple[str, Tensor]]
 Groups = int | list[list[Tensor]]
 
-_MODULE = "hvd_kernel.torch.optimizer"  # of every class that is made: where users find DistributedOptimizer
+_MODULE = "hvd_kernel.torch.optimizer"  # of every created class, as that of DistributedOptimizer
 
 
 class OptimizerMixin(torch.optim.Optimizer):
-    """What a distributed optimizer has beyond the one it was made from. Never instantiated by itself."""
+    """Base of the mixins of distributed optimizers; not instantiated directly."""
 
     process_set: ProcessSet
     counts_steps = True  # for step_digests, whose hook sees the plain step inside
@@ -37,35 +38,35 @@ class OptimizerMixin(torch.optim.Optimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """Backward passes whose gradients are summed before they are used."""
+        """Number of backward passes whose gradients are summed before a reduction."""
         return self._reducer.passes
 
     @property
     def has_gradients(self) -> bool:
-        """Whether a backward pass has brought gradients that no step has used."""
+        """Whether there are gradients that no step has used."""
         return self._reducer.busy()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change it, between two steps."""
+        """Set the number of backward passes, between two steps."""
         check_passes(passes)
         self._reducer.abandon()
         self._reducer.set_passes(passes)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, and with them what backward passes have counted; not while they are being reduced."""
+        """Clear the gradients and the count of backward passes; an error while gradients are being reduced."""
         if self._reduces:
-            self._reducer.drop()
+            self._reducer.discard()
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load, and forget gradients that were on their way."""
+        """Load a state, and discard gradients that are being reduced."""
         self._reducer.abandon()
         with same_groups(self):
             super().load_state_dict(state_dict)
         self._wrapped.state = self.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Optimize more parameters, on all ranks alike."""
+        """Add parameters, on all ranks equally."""
         super().add_param_group(param_group)
         number = len(self.param_groups) - 1
         params = dict.fromkeys(self.param_groups[number]["params"])
@@ -73,13 +74,13 @@ class OptimizerMixin(torch.optim.Optimizer):
         self._parameter_names.update((param, name) for name, param in added)
         self._reducer.add(added)
 
-    def apart(self) -> tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, Any]]:
+    def plain_and_arguments(self) -> tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, Any]]:
         """Return the plain optimizer's class and state, and the arguments with which ``DistributedOptimizer`` wraps it.
 
         Raises
         ------
         TypeError
-            Its gradients travel in groups, which all ranks have to make together.
+            The optimizer has groups, which all ranks must create together.
         """
         reducer = self._reducer
         if any(not group.bucket for group in reducer.groups):
@@ -96,25 +97,25 @@ class OptimizerMixin(torch.optim.Optimizer):
         return type(self._wrapped), self.__getstate__(), arguments
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Copy and pickle as the plain optimizer: hooks and ranks belong to this process."""
+        """Copy and pickle as the plain optimizer, since hooks and ranks belong to this process."""
         base = type(self._wrapped)
         warnings.warn(
             f"A copy of a DistributedOptimizer is a plain {base.__name__}, which reduces nothing: wrap it to train.",
             stacklevel=3,
         )
-        return _unmade, (base,), self.__getstate__()
+        return _new, (base,), self.__getstate__()
 
     def _count_step(self) -> None:
-        self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - a scheduler made before looks there
-        metrics.step(self._meter.take())
+        self._wrapped._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001 - read by schedulers of the plain optimizer
+        metrics.step(self._meter.pop())
         step_digests.stepped(self, reduced=self.process_set.process_set_id == 0)
 
 
 @contextmanager
 def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Keep the very list and dicts of its groups while a state is loaded, which would put new ones in their place.
+    """Keep the list and dicts of an optimizer's groups while a state is loaded, which would replace them.
 
-    A scheduler may hold them through the optimizer that was made distributed.
+    A scheduler may refer to them through the plain optimizer.
     """
     groups = optimizer.param_groups
     yield
@@ -125,39 +126,39 @@ def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         optimizer.param_groups = groups
 
 
-def _unmade(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """Return an optimizer that its state makes whole."""
+def _new(base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an uninitialized optimizer, whose state pickle sets."""
     return base.__new__(base)
 
 
 def derived(mixin: type[OptimizerMixin], optimizer: torch.optim.Optimizer, named: Named, **attributes: Any) -> Any:
-    """Build an instance of a new subclass of the optimizer's class that shares all the optimizer has."""
+    """Create an instance of a new subclass of the optimizer's class that shares the optimizer's attributes."""
     base = type(optimizer)
     cls: Any = type(base.__name__, (mixin, base), {"__module__": _MODULE, "__doc__": base.__doc__})
-    made = cls.__new__(cls)
+    instance = cls.__new__(cls)
     shared = {name: value for name, value in vars(optimizer).items() if name != "step"}  # "step": a scheduler's wrapper
-    vars(made).update(
+    vars(instance).update(
         shared,
         _parameter_names={param: name for name, param in named},
         _meter=SampleMeter(param for _, param in named),
         _wrapped=optimizer,
         **attributes,
     )
-    return made
+    return instance
 
 
 def unnamed(group: int, index: int) -> str:
-    """Return the name of a parameter that the user gave none: the same on all ranks."""
+    """Return the name of a parameter without a name of the user: the same on all ranks."""
     return f"allreduce.noname.{group}.{index}"
 
 
 def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None) -> Named:
-    """Return name and parameter of everything that is optimized.
+    """Return pairs of name and parameter for all optimized parameters.
 
     Raises
     ------
     ValueError
-        The names are not pairs, or not unique, or not there for every parameter; in Horovod's words.
+        ``named_parameters`` does not contain pairs, or names are not unique or missing; Horovod's messages.
     """
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
@@ -185,7 +186,7 @@ def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[t
 
 
 def _once(named: Iterable[tuple[str, Tensor]]) -> Named:
-    """Return each parameter with its first name: one that modules share has several."""
+    """Return each parameter with its first name; a parameter that modules share has several."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, param in named:
         first.setdefault(id(param), (name, param))
@@ -193,18 +194,18 @@ def _once(named: Iterable[tuple[str, Tensor]]) -> Named:
 
 
 def check_passes(passes: int) -> None:
-    """Refuse a number of backward passes that is none."""
+    """Check the number of backward passes."""
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
 
 
 def checked_groups(groups: Groups | None, num_groups: int) -> Groups | None:
-    """Return what was asked for, of the newer and the older argument.
+    """Return the requested groups, of the newer or the older argument.
 
     Raises
     ------
     ValueError
-        Neither a number above 0 nor lists of tensors that name each tensor once; in Horovod's words.
+        The value is neither a positive number nor lists of distinct tensors; Horovod's messages.
     """
     if num_groups != 0:
         warnings.warn(
@@ -229,3 +230,73 @@ def checked_groups(groups: Groups | None, num_groups: int) -> Groups | None:
 
 def _flat(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
     return [param for params in groups for param in params]
+
+
+class SampleMeter:
+    """Counts the training samples of each step without user code: the batch size of the model's input.
+
+    The model is the outermost module that owns a parameter of the optimizer. It is found in its first forward pass, by
+    a hook on all modules that is then removed; only a hook on the model remains.
+    """
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        self.params = {id(param) for param in params}
+        self.pending = 0
+        _find_model(weakref.ref(self))
+
+    def pop(self) -> int:
+        """Return the number of samples since the last call."""
+        pending, self.pending = self.pending, 0
+        return pending
+
+    def owns_part_of(self, module: torch.nn.Module) -> bool:
+        """Return whether the optimizer has a parameter of the module."""
+        return any(id(param) in self.params for param in module.parameters())
+
+    def count(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count the samples of a call of the model: the length of its first tensor."""
+        if module.training and torch.is_grad_enabled():
+            tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim())
+            self.pending += next((tensor.shape[0] for tensor in tensors), 0)
+
+
+def _find_model(ref: weakref.ref[SampleMeter]) -> None:
+    def check(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        meter = ref()
+        if meter is None:
+            hook.remove()
+        elif meter.owns_part_of(module):
+            hook.remove()
+            _CountHook(module, ref)  # counts from the next call on
+            meter.count(module, args, {})
+
+    hook = register_module_forward_pre_hook(check)
+
+
+class _CountHook:
+    """Hook on the model. It is not pickled with the model, as it belongs to an optimizer of this process."""
+
+    def __init__(self, model: torch.nn.Module, ref: weakref.ref[SampleMeter]) -> None:
+        self._ref = ref
+        self._hook = model.register_forward_pre_hook(self, with_kwargs=True)
+
+    def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        meter = self._ref()
+        if meter is None:
+            self._hook.remove()
+        else:
+            meter.count(module, args, kwargs)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_count, ()
+
+
+def _no_count() -> Callable[..., None]:
+    return _count_nothing
+
+
+def _count_nothing(_module: torch.nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """Replace the hook in a pickled model."""

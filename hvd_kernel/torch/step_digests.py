@@ -1,4 +1,4 @@
-"""Digests of torch optimizers' parameters, taken after some of their steps for the guard against training apart.
+"""Digests of torch optimizers' parameters, computed after some of their steps for the guard against training apart.
 
 A hook on all optimizers (frameworks/torch_steps.py) counts steps. A digest is a sum over a few elements of a few
 parameters. On a GPU it is copied to the host asynchronously and read later by telemetry: a step never waits for the
@@ -26,17 +26,17 @@ _PARAMETERS, _ELEMENTS = 8, 16
 
 _NO_RUN = (-1, -1)
 _PLAIN = (Tensor, torch.nn.Parameter)  # others, such as DTensor or FSDP's, are parts that may differ
-_tracked: WeakKeyDictionary[Optimizer, tuple[Run, TrackedOptimizer | None]] = WeakKeyDictionary()  # None: not watched
+_tracked: WeakKeyDictionary[Optimizer, tuple[Run, TrackedOptimizer | None]] = WeakKeyDictionary()  # None: not tracked
 
 
 def on_step(optimizer: Optimizer) -> None:
-    """Count a step of a plain optimizer; that of a DistributedOptimizer contains one."""
+    """Count a step of a plain optimizer; a DistributedOptimizer, whose step runs this hook too, counts its own."""
     if not getattr(type(optimizer), "counts_steps", False):
         stepped(optimizer, reduced=False)
 
 
 def stepped(optimizer: Optimizer, *, reduced: bool) -> None:
-    """Count a step of an optimizer, and take a digest if one is due. Never raises."""
+    """Count a step of an optimizer, and compute a digest if one is due. Never raises."""
     if torch.compiler.is_compiling():
         return
     try:
@@ -95,7 +95,7 @@ def _digest(parameters: list[Tensor]) -> Read:
 
 @cache
 def _weights(count: int, device: torch.device) -> Tensor:
-    """Return weights by which elements that have changed places change the sum."""
+    """Return weights that make the sum depend on the order of the elements."""
     return torch.arange(count, dtype=torch.double, device=device) % 7 + 1
 
 

@@ -1,25 +1,23 @@
-"""Gradients on their way: each is reduced in place as soon as autograd has it, while the rest of backward goes on.
+"""Reduction of gradients during backward: each is reduced in place as soon as autograd has it.
 
-When ``backward`` returns, the gradients that it has started are reduced: what the user sees, clips or checks is the
-same on every rank. At its end the ranks agree on which gradients any of them has started (``Agreement``), and each
-starts those that its own graph did not reach, with zeros. ``synchronize`` starts what is left.
+When ``backward`` returns, the gradients that it has started are reduced: the values that the user reads, clips or
+checks are the same on every rank. At its end the ranks agree on which gradients any of them has started
+(``Agreement``), and each starts those that its own graph did not reach, with zeros. ``synchronize`` starts the rest.
 
 Terms.
-  slot     one parameter that is trained: its name, how many backward passes are still to come, its operation
-  passes   gradients are summed locally over that many backward passes, then reduced once
-  group    slots whose gradients travel as one operation, when the last of them is ready; at the end of backward those
-           that are ready travel without the rest
+  slot     a trained parameter: its name, the number of backward passes before its reduction, its operation
+  passes   the number of backward passes whose gradients are summed locally before they are reduced once
+  group    slots whose gradients are reduced as one operation, when the last of them is ready; at the end of backward
+           the ready ones are reduced without the others
   round    from the first backward pass to the end of ``synchronize``, or to ``zero_grad``
-  closing  a rank in ``synchronize`` starts all slots; when any rank does, all do, and no agreement follows in the round
-  home     see buckets: a gradient's place in shared memory
+  closing  a rank in ``synchronize`` starts all slots; if any rank does, all do, and the round has no further agreement
+  home     a gradient's place in shared memory, see buckets
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -31,21 +29,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hvd_kernel.core import handles, session
 from hvd_kernel.core.ops import Average, synchronize
-from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.torch import dispatch
+from hvd_kernel.torch import dispatch, end_of_backward
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
-from hvd_kernel.torch.training import buckets, end_of_backward
-from hvd_kernel.torch.training.agreement import Agreement
-from hvd_kernel.torch.training.end_of_backward import current_pass
-from hvd_kernel.torch.training.slots import (
+from hvd_kernel.torch.buckets import GradientHomes
+from hvd_kernel.torch.end_of_backward import Agreement, current_pass
+from hvd_kernel.torch.slots import (
     UNKNOWN,
     Group,
-    Home,
-    Homes,
     ReducerSettings,
     Slot,
-    move_in,
-    nothing_sparse,
+    empty_sparse,
+    move_into_homes,
     set_places,
     wire,
 )
@@ -54,13 +48,12 @@ ZERO_GRAD_RACE = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
     "This is prohibited as it can cause a race condition: gradients are still being reduced."
 )
-_HOOKS: Any = WeakIdKeyDictionary()  # parameter -> its hook: the newest optimizer's alone
-_LOG = logging.getLogger("hvd_kernel")
+_HOOKS: Any = WeakIdKeyDictionary()  # parameter -> the hook of the newest optimizer
 _numbers = itertools.count()
 
 
 def too_many_passes(name: str, passes: int) -> str:
-    """Return the message for a backward pass whose gradient nothing is waiting for."""
+    """Return the message for a gradient of more than ``passes`` backward passes."""
     return (
         "Gradients were computed more than backward_passes_per_step times before call to step(): parameter "
         f"{name!r} got a gradient in more than {passes} backward pass{'es' * (passes > 1)}. Call optimizer.step() or "
@@ -70,7 +63,7 @@ def too_many_passes(name: str, passes: int) -> str:
 
 
 def changed_gradients(names: Sequence[str]) -> str:
-    """Return the message for gradients that the user wrote to or replaced too early."""
+    """Return the message for gradients that the user modified or replaced before they were reduced."""
     several = len(names) > 1
     return (
         f"The gradient{'s' * several} of {', '.join(map(repr, names))} {'were' if several else 'was'} changed before "
@@ -89,9 +82,11 @@ def mixed_kinds(names: Sequence[str]) -> str:
 
 
 class Reducer:
-    """The gradients of one optimizer. Hooks hold it weakly, so that an optimizer that is forgotten is gone."""
+    """Reduces the gradients of an optimizer. Hooks refer to it weakly, so that a deleted optimizer is freed."""
 
-    def __init__(self, named: Sequence[tuple[str, Tensor]], plan: ReducerSettings, passes: int, homes: Homes) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, Tensor]], plan: ReducerSettings, passes: int, homes: GradientHomes
+    ) -> None:
         self.plan = plan
         self.passes = passes
         self.slots: list[Slot] = []
@@ -99,33 +94,33 @@ class Reducer:
         self.homes = homes
         self.number = next(_numbers)
         self._hooked = False
-        self._frozen: list[Slot] = []  # not trained so far
+        self._frozen: list[Slot] = []  # parameters that have not been trained
         self._in_flight: list[tuple[Callable[[], Any], list[Slot]]] = []
         self._unfinished = False  # operations were started since the last agreement
-        self._closed = False  # all slots are started, and all ranks know
+        self._closed = False  # all slots are started, on all ranks
         self._finished_some = False  # in this round
-        self._pass = self._notified = -1  # autograd's numbers of backward passes: checked, and whose end is awaited
-        self._begun = False  # a slot was seen or started since the last rewind
-        self._misfits = False  # a home does not fit its parameter, on some rank
+        self._pass = -1  # autograd's number of the backward pass that _begin_pass has begun
+        self._scheduled_pass = -1  # autograd's number of the backward pass whose end calls finish_pass
+        self._begun = False  # a slot was seen or started since the last reset
         self._generation = session.generation()
         self.add(named)
 
     def add(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Take in parameters, on all ranks alike; those that are frozen when they are trained one day."""
+        """Add parameters, on all ranks equally; frozen ones are reduced once they are trained."""
         for name, param in named:
-            slot = Slot(param, name, self.passes, frozen=not param.requires_grad, sparse_dims=self._kind_of_new())
+            slot = Slot(param, name, self.passes, frozen=not param.requires_grad, sparse_dims=self._initial_dims())
             (self.slots if param.requires_grad else self._frozen).append(slot)
             if self._hooked:
                 self._hook(slot)
 
-    def _kind_of_new(self) -> int:
+    def _initial_dims(self) -> int:
         return 0 if self.plan.sparse_as_dense else UNKNOWN
 
     def group(self, members: Sequence[Sequence[Tensor]]) -> None:
-        """Let these parameters travel together."""
-        of = {id(slot.param): slot for slot in self.slots}
+        """Reduce parameters in groups."""
+        slot_of = {id(slot.param): slot for slot in self.slots}
         for number, params in enumerate(members):
-            slots = [of[id(p)] for p in params if id(p) in of]
+            slots = [slot_of[id(param)] for param in params if id(param) in slot_of]
             if len(slots) > 1:
                 self._add(Group(f"group.{number}.{slots[0].name}", slots))
 
@@ -136,26 +131,26 @@ class Reducer:
 
     @property
     def name(self) -> str:
-        """What ranks match the optimizer by: its first parameter's name."""
+        """Name by which ranks match the optimizer: that of its first parameter."""
         return self.slots[0].name if self.slots else ""
 
     def hook(self) -> None:
-        """Have autograd call for each parameter. A hook of an earlier optimizer on the same parameter goes."""
+        """Register autograd hooks on the parameters, replacing those of earlier optimizers."""
         self._hooked = True
         for slot in self.slots + self._frozen:
             self._hook(slot)
 
     def _hook(self, slot: Slot) -> None:
-        before = _HOOKS.pop(slot.param, None)
-        if before is not None:
-            before.remove()
+        previous = _HOOKS.pop(slot.param, None)
+        if previous is not None:
+            previous.remove()
         param = slot.param
         register: Any = param.register_post_accumulate_grad_hook
         if param.requires_grad:
             _HOOKS[param] = register(_Hook(weakref.ref(self), slot))
         elif param.is_floating_point() or param.is_complex():
             with contextlib.suppress(RuntimeError):  # of inference mode: never trained
-                param.requires_grad_(True)  # torch hooks tensors that are trained only
+                param.requires_grad_(True)  # torch registers hooks on trained tensors only
                 _HOOKS[param] = register(_Hook(weakref.ref(self), slot))
                 param.requires_grad_(False)
 
@@ -172,75 +167,75 @@ class Reducer:
         if grad.requires_grad:
             raise AssertionError("backward(create_graph=True) is not supported: gradients are reduced in place.")
         if slot.frozen:
-            self._take_in_unfrozen()
+            self._add_unfrozen()
         slot.seen = self._begun = True
         slot.left -= 1
         if slot.left == 0:
-            if number != self._notified:
-                self._notified = number
-                end_of_backward.notify(self)
+            if number != self._scheduled_pass:
+                self._scheduled_pass = number
+                end_of_backward.schedule(self)
             self.start(slot)
 
     def _begin_pass(self, first: Slot) -> None:
-        """Begin a new round if the user dropped the gradients of the last one without ``zero_grad`` of the optimizer.
+        """Start a new round if the user dropped the gradients of the last one without ``zero_grad`` of the optimizer.
 
-        A step that a GradScaler skipped ends so. All ranks decide alike, whichever gradient comes first: before any
-        operation of this backward pass is started.
+        This happens after a step that a GradScaler skipped. All ranks decide equally, whichever gradient arrives first:
+        before any operation of this backward pass is started.
         """
-        self.forget_if_reset()
+        self.check_generation()
         if self._finished_some:
             finished = [slot for slot in self.slots if slot.finished and slot.sent is not None and slot is not first]
-            if finished and all(slot.is_gone() for slot in finished):
-                self._begin_round()
+            if finished and all(slot.is_cleared() for slot in finished):
+                self._reset_finished()
 
     def _begin_again(self, slot: Slot) -> None:
-        """Begin a new round with a slot that was started in this one, if the user dropped its gradient."""
-        if not slot.finished or not slot.is_dropped(averages=self.averages()):
+        """Start a new round with a slot that was started in this round, if the user dropped its gradient."""
+        if not slot.finished or not slot.is_fresh(averages=self.averages()):
             raise AssertionError(too_many_passes(slot.name, self.passes))
-        self._begin_round()
+        self._reset_finished()
 
-    def _begin_round(self) -> None:
-        """Forget the operations that are finished; those in flight belong to the new round."""
+    def _reset_finished(self) -> None:
+        """Start a new round, to which operations in flight belong."""
         for slot in self.slots:
             if slot.finished:
-                slot.rewind(self.passes)
+                slot.reset(self.passes)
         for group in self.groups:
-            group.rewind()
+            group.reset()
         self.homes.arrived.clear()
         self._closed = self._finished_some = False
 
     def averages(self) -> bool:
-        """Tell whether reducing what is the same on all ranks changes nothing."""
+        """Return whether a reduction of equal values returns the same values."""
         return self.plan.op == Average
 
     def busy(self) -> bool:
-        """Tell whether a round has begun."""
-        self.forget_if_reset()
+        """Return whether a round has started."""
+        self.check_generation()
         return any(slot.seen for slot in self.slots)
 
     def finish_pass(self) -> None:
-        """Finish what a backward pass has started, on all ranks: called at its end."""
-        self.forget_if_reset()
+        """Finish the reductions that a backward pass has started on any rank; called at its end."""
+        self.check_generation()
         if not self._unfinished:
             return
         try:
             self._reduce(closing=False)
         except BaseException:
-            self.rewind()
+            self.reset()
             raise
 
     def synchronize(self) -> None:
-        """End the round: every gradient is reduced, also where this rank's graph had none."""
-        self.forget_if_reset()
+        """End the round: reduce every gradient, also those that this rank's graph did not reach."""
+        self.check_generation()
         try:
-            self._take_in_unfrozen()
+            self._add_unfrozen()
             self._reduce(closing=True)
-            if self._misfits:
+            if self.homes.misfits:
                 self._leave_homes()
-            elif self.homes.wanted and not self.homes.decided:
-                self._decide_on_homes()
+            elif self.homes.pending:
+                self.homes.assign(self.slots, self._add)
         finally:
-            self.rewind()
+            self.reset()
 
     def _reduce(self, *, closing: bool) -> None:
         failure = None if closing and self._closed else self._agree(closing=closing)
@@ -248,7 +243,7 @@ class Reducer:
         if failure is not None:
             raise failure
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """End a round whose gradients the user drops.
 
         Raises
@@ -256,65 +251,64 @@ class Reducer:
         AssertionError
             Gradients are being reduced: in the middle of a backward pass, or after one that has failed.
         """
-        self.forget_if_reset()
+        self.check_generation()
         if self._begun and any(slot.started and not slot.finished for slot in self.slots):
             raise AssertionError(ZERO_GRAD_RACE)
-        self.rewind()
+        self.reset()
 
     def end_step(self) -> None:
-        """End the round after a step that did not synchronize, unless there are gradients of this rank alone."""
+        """End the round after a step that did not synchronize, unless gradients of this rank are not reduced yet."""
         if all(slot.finished or not slot.seen for slot in self.slots):
-            self.rewind()
+            self.reset()
 
     def abandon(self) -> None:
-        """End a round whose sums nobody wants, when nothing is on its way any more: names and memory are free then."""
-        self.forget_if_reset()
+        """End a round without using its results: wait for operations in flight, so that names and memory are free."""
+        self.check_generation()
         for wait, _ in self._in_flight:
             with contextlib.suppress(RuntimeError, ValueError):
                 wait()
-        self.rewind()
+        self.reset()
 
     def set_passes(self, passes: int) -> None:
-        """Sum the gradients of this many backward passes from now on; between two rounds."""
+        """Set the number of backward passes whose gradients are summed, between two rounds."""
         self.passes = passes
         for slot in self.slots + self._frozen:
             slot.left = passes
 
-    def rewind(self) -> None:
-        """Begin a new round."""
+    def reset(self) -> None:
+        """Start a new round."""
         if not self._begun:
             return
         for slot in self.slots:
-            slot.rewind(self.passes)
+            slot.reset(self.passes)
         for group in self.groups:
-            group.rewind()
+            group.reset()
         self.homes.arrived.clear()
         self._begun = False
         self._in_flight = []
         self._unfinished = self._closed = self._finished_some = False
 
-    def forget_if_reset(self) -> None:
-        """Operations of an engine that is gone (a cell failed, its communicator was reset) never end: drop them."""
+    def check_generation(self) -> None:
+        """Forget the operations of an earlier engine, which never complete: a failed cell resets its communicator."""
         if self._generation != session.generation():
             self._generation = session.generation()
             self._leave_homes()
-            # Other ranks, it may be, on other hosts: the optimizer of one that is new knows them alone.
-            self.homes.wanted = self.homes.allowed and buckets.are_wanted(self.plan.process_set, self.plan.compression)
+            self.homes.reconsider()  # the ranks, and their hosts, may be others
             for slot in self.slots:
-                slot.sparse_dims = self._kind_of_new()
-            self.rewind()
+                slot.sparse_dims = self._initial_dims()
+            self.reset()
 
     # One round.
 
     def start(self, slot: Slot) -> None:
-        """Send a gradient on its way."""
+        """Start the reduction of a gradient."""
         slot.started = self._unfinished = self._begun = True
-        if self.homes.wanted and not self.homes.decided:
+        if self.homes.pending:
             self.homes.arrived.append(slot.name)
         sparse_dims = self._sparse_dims(slot)
         if slot.home is not None:
             if slot.home.is_cpu:
-                move_in([slot])  # while it is in the cache; on a device all that travel together do
+                move_into_homes([slot])  # while it is in the cache; on a device, the whole group at once
         elif sparse_dims:
             self._start_sparse(slot, sparse_dims)
             return
@@ -332,14 +326,14 @@ class Reducer:
             self._send(group)
 
     def _send(self, group: Group) -> None:
-        """Send the slots that wait, as one operation, in the order of the group: it is the same on all ranks."""
+        """Start one operation for the waiting slots, in the order of the group, which is the same on all ranks."""
         whole = len(group.waiting) == len(group.slots)
         waiting, group.waiting = group.waiting, []
         members = group.slots if whole else sorted(waiting, key=group.slots.index)
         on_device = [slot for slot in members if slot.home is not None and not slot.home.is_cpu]
         for slot in on_device:
             slot.changed = slot.changed or slot.is_changed()
-        move_in(on_device)
+        move_into_homes(on_device)
         for slot in on_device:
             slot.watch()
         name = group.name if whole else f"{group.name}.{group.slots.index(members[0])}+{len(members)}"
@@ -354,20 +348,20 @@ class Reducer:
         self._in_flight.append((partial(synchronize, handle), members))
 
     def _sparse_dims(self, slot: Slot) -> int:
-        """Return the number of sparse dimensions with which a gradient travels; 0: as a dense one."""
+        """Return the number of sparse dimensions of a gradient's reduction; 0 if it is reduced as a dense tensor."""
         grad = slot.param.grad
         if slot.sparse_dims != UNKNOWN:
             return slot.sparse_dims
         return grad.sparse_dim() if grad is not None and grad.is_sparse else 0
 
     def _start_sparse(self, slot: Slot, dims: int) -> None:
-        """Reduce a gradient as a sparse one; also nothing, where another rank's is sparse."""
+        """Start a sparse reduction, with an empty gradient if only other ranks have one."""
         grad = slot.param.grad
         if slot.group is not None:
             raise ValueError(f"The gradient of {slot.name} is sparse and in a group: use sparse_as_dense=True.")
         slot.made_up = grad is None
         if grad is None:
-            grad = nothing_sparse(slot.param, dims)
+            grad = empty_sparse(slot.param, dims)
         elif not grad.is_sparse:
             grad = grad.to_sparse(dims)
         slot.watch()
@@ -384,7 +378,7 @@ class Reducer:
         slot.wire = None if wire is param.grad else wire
 
     def _wait(self) -> BaseException | None:
-        """Wait for all, so that nothing still writes into a gradient; return the first failure."""
+        """Wait for all operations, so that none still writes into a gradient; return the first failure."""
         failure: BaseException | None = None
         operations, self._in_flight = self._in_flight, []
         for wait, slots in operations:
@@ -399,7 +393,7 @@ class Reducer:
     def _finish(self, slot: Slot, result: Any) -> None:
         slot.finished = self._finished_some = True
         if slot.home is not None and slot.home.is_cpu and not (slot.away or slot.was_sparse or slot.made_up):
-            return  # reduced where it lies: ``watch`` remembers it already
+            return  # reduced in place: ``watch`` has recorded the gradient already
         param = slot.param
         if slot.sparse_sum is not None:
             param.grad = result
@@ -408,14 +402,14 @@ class Reducer:
         if slot.was_sparse and slot.sent is not None:
             param.grad = slot.sent.to_sparse()
         if slot.made_up and not param.requires_grad:
-            param.grad = None  # frozen after the optimizer was made: it must not decay or drift
+            param.grad = None  # frozen after the optimizer was created: it must not decay or drift
         slot.wire = slot.ctx = slot.sparse_sum = None
         slot.watch()
 
-    # What all ranks must know alike.
+    # Agreement of the ranks.
 
-    def _take_in_unfrozen(self) -> None:
-        """Reduce from now on what was frozen when the optimizer was made and is trained by now."""
+    def _add_unfrozen(self) -> None:
+        """Add parameters that were frozen when the optimizer was created, and are trained now."""
         if any(slot.param.requires_grad for slot in self._frozen):
             for slot in self._frozen:
                 slot.frozen = not slot.param.requires_grad
@@ -424,92 +418,55 @@ class Reducer:
             self._closed = False
 
     def _agree(self, *, closing: bool) -> BaseException | None:
-        """Start what any rank has started, or everything if any rank is closing. Collective; return what is wrong."""
-        self._take_in_unfrozen()
+        """Start the gradients that any rank has started, or all if any rank is closing. Collective.
+
+        Return an error if the gradients of the ranks are sparse and dense, or were changed too early.
+        """
+        self._add_unfrozen()
         if not self.slots:
             return None
-        part = self._part(closing=closing)
-        part.exchange(self.plan.process_set)
-        mixed = part.mixed()
+        agreement = self._local_flags(closing=closing)
+        agreement.exchange(self.plan.process_set)
+        mixed = agreement.mixed()
         if mixed:
-            self._in_flight = []  # they never end: ranks wait for different operations
+            self._in_flight = []  # these never complete: ranks wait for different operations
             return RuntimeError(mixed_kinds([self.slots[number].name for number in mixed]))
-        self._misfits = self._misfits or part.misfits
+        self.homes.misfits = self.homes.misfits or agreement.misfits
         for number, slot in enumerate(self.slots):
-            if slot.sparse_dims == UNKNOWN and part.is_started(number):
-                slot.sparse_dims = part.sparse_dims(number)
-            if not slot.started and (part.closing or part.is_started(number)):
+            if slot.sparse_dims == UNKNOWN and agreement.is_started(number):
+                slot.sparse_dims = agreement.sparse_dims(number)
+            if not slot.started and (agreement.closing or agreement.is_started(number)):
                 self.start(slot)
         for group in self.groups:
             if group.waiting:
                 self._send(group)
         self._unfinished = False
         self._closed = all(slot.started for slot in self.slots)
-        changed = part.changed()
+        changed = agreement.changed()
         return RuntimeError(changed_gradients([self.slots[number].name for number in changed])) if changed else None
 
-    def _part(self, *, closing: bool) -> Agreement:
-        """Return what this rank knows before an agreement."""
-        part = Agreement(self.slots)
-        part.closing = closing
-        part.misfits = any(slot.misfit for slot in self.slots)
+    def _local_flags(self, *, closing: bool) -> Agreement:
+        """Return an agreement with the flags of this rank, before the exchange."""
+        agreement = Agreement(self.slots)
+        agreement.closing = closing
+        agreement.misfits = any(slot.misfit for slot in self.slots)
         local = closing and any(slot.seen and not slot.started for slot in self.slots)
         dense = [slot.started and slot.sparse_dims == 0 for slot in self.slots]  # usually all of them
-        part.start_dense(dense)
+        agreement.start_dense(dense)
         for number, slot in enumerate(self.slots):
             if not dense[number] and (slot.started or (closing and slot.param.grad is not None)):
-                part.start(number, self._sparse_dims(slot))
+                agreement.start(number, self._sparse_dims(slot))
             if slot.started and (slot.changed or ((local or not slot.finished) and slot.is_changed())):
-                part.change(number)
-        return part
-
-    # Homes.
-
-    def _decide_on_homes(self) -> None:
-        """Agree with all ranks on which gradients live in shared memory, and move there from the next round on."""
-        able = [slot for slot in self.slots if buckets.may_have_home(slot.param) and not slot.was_sparse]
-        devices = buckets.devices_of([slot.param for slot in able])
-        of = {(device, slot.name): slot for device, slot in zip(devices, able, strict=True)}
-        device_of = {name: device for device, name in of}
-        arrived = [(device_of[name], name) for name in dict.fromkeys(self.homes.arrived) if name in device_of]
-        try:
-            layout = buckets.agree(arrived)
-        except HorovodInternalError as error:  # a rank has joined: try again in the next round
-            _LOG.debug("gradients are not in shared memory yet: %s", error)
-            return
-        self.homes.decided = True
-        for device in dict.fromkeys(device for device, _ in layout):
-            self._move_to_shared_memory([of[key] for key in layout if key[0] == device])
-
-    def _move_to_shared_memory(self, slots: list[Slot]) -> None:
-        """Give the gradients on one device their homes."""
-        try:
-            homes = buckets.homes_for([slot.param for slot in slots])
-        except HorovodInternalError as error:
-            _LOG.debug("gradients are not in shared memory: %s", error)
-            if self.homes.insisted:
-                warnings.warn(f"Gradients are not in shared memory: {error}", stacklevel=2)
-            return
-        for slot, home in zip(slots, homes, strict=True):
-            slot.home, slot.sparse_dims = Home(home), 0
-        alone = [slot for slot in slots if slot.group is None]
-        for run in buckets.runs([slot.param for slot in alone]):
-            members = [alone[i] for i in run]
-            self._add(Group(f"bucket.{members[0].name}", members, bucket=True))
+                agreement.change(number)
+        return agreement
 
     def _leave_homes(self) -> None:
-        """Forget the homes, until the ranks have decided on new ones."""
-        self.homes.decided = self._misfits = False
-        for group in [group for group in self.groups if group.bucket]:
-            self.groups.remove(group)
-            for slot in group.slots:
-                slot.group = None
-        for slot in self.slots:
-            slot.home, slot.misfit = None, False
+        self.groups = [group for group in self.groups if not group.bucket]
+        self.homes.leave(self.slots)
 
 
 class _Hook:
-    """What autograd calls."""
+    """Hook that autograd calls for a parameter."""
 
     __slots__ = ("_reducer", "_slot")
 

@@ -1,4 +1,4 @@
-"""Slots of the reducer: what it keeps of each gradient, and where a gradient lies while it travels.
+"""Slots of the reducer: its state of each gradient, and the memory of gradients during a reduction.
 
 Terms: see reducer.
 """
@@ -23,7 +23,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class ReducerSettings:
-    """How gradients are reduced."""
+    """Options of the reduction of gradients."""
 
     op: int
     scales: tuple[float, float]
@@ -46,55 +46,55 @@ class Home:
         self._uses: int = _USE_COUNT(self._storage._cdata)  # noqa: SLF001 - see uses_of
 
     def contains(self, grad: Tensor) -> bool:
-        """Return whether the gradient lies here."""
+        """Return whether the gradient is in this home."""
         return grad.data_ptr() == self._pointer and grad.stride() == self._stride
 
     def fits(self, param: Tensor) -> bool:
-        """Return whether a gradient of this parameter has the home's type, shape and device."""
+        """Return whether a gradient of the parameter has the home's type, shape and device."""
         return param.dtype is self._dtype and param.shape == self._shape and param.device == self._device
 
     def is_held(self) -> bool:
-        """Return whether tensors or arrays of the user's use this memory."""
+        """Return whether tensors or arrays of the user share this memory."""
         uses: int = _USE_COUNT(self._storage._cdata)  # noqa: SLF001 - see uses_of
         return uses > self._uses
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Slot:
-    """One parameter."""
+    """State of a trained parameter."""
 
     param: Tensor
     name: str
-    left: int
+    left: int  # backward passes before the reduction
     group: Group | None = None
     home: Home | None = None
     frozen: bool = False  # not trained so far
     sparse_dims: int = UNKNOWN  # of its gradients, once a rank has had one; 0: dense
     seen: bool = False  # autograd delivered a gradient in this round
     started: bool = False
-    finished: bool = False  # its gradient is reduced
+    finished: bool = False  # the gradient is reduced
     sent: Tensor | None = None  # the gradient that was started, then the reduced one
     version: int = 0  # of ``sent``: counts changes in place
-    changed: bool = False  # the user replaced or wrote to the gradient while it was being reduced
-    wire: Tensor | None = None  # what travels, where it is not the gradient itself
+    changed: bool = False  # the user replaced or modified the gradient during the reduction
+    wire: Tensor | None = None  # the operand of the reduction, if it is not the gradient itself
     ctx: Any = None
     sparse_sum: Callable[[], Tensor] | None = None
-    made_up: bool = False  # there was no gradient: zeros travel
+    made_up: bool = False  # there was no gradient, and zeros are reduced
     was_sparse: bool = False
     away: bool = False  # the gradient is not in its home in this round
-    misfit: bool = False  # the home is of another type, shape or device than the parameter
+    misfit: bool = False  # the home has another type, shape or device than the parameter
 
-    def rewind(self, passes: int) -> None:
-        """Begin a new round."""
+    def reset(self, passes: int) -> None:
+        """Start a new round."""
         self.left, self.seen, self.started, self.finished = passes, False, False, False
         self.sent, self.version, self.changed = None, 0, False
         self.wire, self.ctx, self.sparse_sum, self.made_up, self.was_sparse = None, None, None, False, False
         self.away = False
 
     def watch(self) -> None:
-        """Remember the gradient as it is, so that a change by the user is noticed.
+        """Record the gradient and its version, to detect a change by the user.
 
-        Views of one tensor count changes together: what is a part of the user's tensor may change with other parts.
+        Views of a tensor share its version, so that of a part of the user's tensor says nothing about the part.
         """
         sent = self.sent = self.param.grad
         if sent is None or ((self.home is None or self.away) and sent._is_view()):  # noqa: SLF001 - as autograd does
@@ -103,24 +103,25 @@ class Slot:
             self.version = sent._version  # noqa: SLF001 - as autograd does
 
     def is_changed(self) -> bool:
-        """Tell whether the gradient was replaced or written to since ``watch``."""
+        """Return whether the gradient was replaced or modified since ``watch``."""
         sent = self.sent
         if self.param.grad is not sent:
             return True
         return sent is not None and sent._version != self.version != UNKNOWN  # noqa: SLF001 - see watch
 
-    def is_gone(self) -> bool:
-        """Tell whether the user dropped the gradient: set it to None or to zero."""
+    def is_cleared(self) -> bool:
+        """Return whether the user set the gradient to None or to zero."""
         grad = self.param.grad
         if grad is None or not self.is_changed():
             return grad is None
         return not bool((grad.coalesce().values() if grad.is_sparse else grad).any())
 
-    def is_dropped(self, *, averages: bool) -> bool:
-        """Tell whether autograd's gradient is a new one, not the sum with the reduced one; certain if it averages.
+    def is_fresh(self, *, averages: bool) -> bool:
+        """Return whether autograd's gradient is a new one, not a sum with the reduced one; certain if op is Average.
 
-        A sum with a sparse gradient is a new tensor too. What was written to once, by autograd, was not zeroed; what
-        was written to more often may have been. Either way the mean over ranks is right: the reduced one is the same.
+        A sum with a sparse gradient is a new tensor too. A gradient that was modified once, by autograd, was not
+        zeroed; one that was modified more often may have been. In both cases the mean over the ranks is correct, as the
+        reduced gradient is the same on all ranks.
         """
         grad = self.param.grad
         if grad is None or grad is not self.sent:
@@ -130,47 +131,36 @@ class Slot:
 
 @dataclass(eq=False)
 class Group:
-    """Slots that travel together."""
+    """Slots whose gradients are reduced as one operation."""
 
     name: str
     slots: list[Slot]
-    bucket: bool = False  # ours, not the user's
-    places: tuple[InOut, ...] = ()  # of a bucket: their homes, the same in every round
-    stream: int = 0  # of a bucket on a device: the one that its places name
+    bucket: bool = False  # created by GradientHomes, not by the user
+    places: tuple[InOut, ...] = ()  # of a bucket: the places of its homes, the same in every round
+    stream: int = 0  # of a bucket on a device: the stream in its places
     started: int = 0
     waiting: list[Slot] = field(default_factory=list)  # started, and not sent yet
 
-    def rewind(self) -> None:
-        """Begin a new round, in which only slots that are started already take part."""
+    def reset(self) -> None:
+        """Start a new round, to which slots belong that are started already."""
         self.started = sum(slot.started for slot in self.slots)
         self.waiting = [slot for slot in self.waiting if slot.started]
 
 
-@dataclass
-class Homes:
-    """Whether gradients get homes: decided by all ranks after their first round, once for as long as the ranks stay."""
-
-    wanted: bool  # as far as this rank can tell, and all others tell alike
-    allowed: bool = False  # the user has nothing against them
-    insisted: bool = False  # the user asked for them: say so when there are none
-    decided: bool = False
-    arrived: list[str] = field(default_factory=list)  # in the order of this rank's first backward
-
-
-def move_in(slots: Sequence[Slot]) -> None:
-    """Let the gradients be their homes; what autograd or the user has put elsewhere is copied, all of it at once."""
-    moves = [move for move in map(_moved, slots) if move is not None]
+def move_into_homes(slots: Sequence[Slot]) -> None:
+    """Make the homes the gradients; copy gradients that autograd or the user has put elsewhere, in one operation."""
+    moves = [move for move in map(_move, slots) if move is not None]
     if len(moves) == 1:
         moves[0][0].copy_(moves[0][1])
     elif moves:
         torch._foreach_copy_([home for home, _ in moves], [grad for _, grad in moves])  # as torch's optimizers do
 
 
-def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
-    """Make the home the gradient; return it and what is to be copied there, if anything is.
+def _move(slot: Slot) -> tuple[Tensor, Tensor] | None:
+    """Make the home the gradient; return the home and the gradient to copy into it, or None if there is none.
 
-    The gradient stays where it is if the home does not fit the parameter any more, or if the user holds the memory of
-    either: a gradient that was kept keeps its values, and one that is part of a larger tensor stays its part.
+    The gradient is not moved if the home no longer fits the parameter, or if the user holds a reference to the memory
+    of either: a kept gradient keeps its values, and a part of a larger tensor stays its part.
     """
     param, home = slot.param, slot.home
     assert home is not None
@@ -185,12 +175,12 @@ def _moved(slot: Slot) -> tuple[Tensor, Tensor] | None:
         grad = torch.zeros_like(param) if slot.away else home.tensor.zero_()
     elif not dense:
         grad, slot.was_sparse = grad.to_dense(), True
-    param.grad = grad if slot.away else home.tensor.detach()  # its own tensor: the user may give it other memory
+    param.grad = grad if slot.away else home.tensor.detach()  # a tensor of its own, whose memory the user may replace
     return None if slot.away or grad is home.tensor else (home.tensor, grad)
 
 
 def uses_of(tensor: Tensor) -> int:
-    """Return how many tensors use this one's memory: views, aliases, arrays."""
+    """Return the number of tensors that use the tensor's memory: views, aliases, arrays."""
     count: int = _USE_COUNT(tensor.untyped_storage()._cdata)  # noqa: SLF001 - as torch's CUDA graphs
     return count
 
@@ -200,15 +190,15 @@ _USES_ALONE = uses_of(torch.empty(1)) if _USE_COUNT else 0
 COUNTS_USES = _USE_COUNT is not None  # not in torch 2.4 without CUDA
 
 
-def nothing_sparse(param: Tensor, dims: int) -> Tensor:
-    """Return a sparse gradient of this parameter without a single row."""
-    where = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
+def empty_sparse(param: Tensor, dims: int) -> Tensor:
+    """Return a sparse gradient of the parameter without rows."""
+    indices = torch.empty((dims, 0), dtype=torch.int64, device=param.device)
     rows = param.new_empty((0, *param.shape[dims:])).detach()
-    return torch.sparse_coo_tensor(where, rows, param.shape, check_invariants=False)
+    return torch.sparse_coo_tensor(indices, rows, param.shape, check_invariants=False)
 
 
 def set_places(bucket: Group) -> None:
-    """Say where the homes of a bucket lie, and on a device behind which stream; kept, as it takes milliseconds."""
+    """Set the places of a bucket's homes, on a device with its stream; cached, as this takes milliseconds."""
     first = bucket.slots[0].home
     assert first is not None
     stream = 0 if first.is_cpu else devices.current_stream(first.tensor)
@@ -225,7 +215,7 @@ def _place(slot: Slot) -> InOut:
 
 
 def wire(slot: Slot) -> Tensor:
-    """Return what travels."""
+    """Return the operand of a slot's reduction."""
     tensor = slot.param.grad if slot.wire is None else slot.wire
     assert tensor is not None
     return tensor

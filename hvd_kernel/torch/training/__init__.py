@@ -1,1 +1,0 @@
-"""Distributed training in torch: reduction of gradients, buckets, wrapped optimizers."""
