@@ -23,7 +23,7 @@ from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible, not_moved
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import library, names, outside
+from hvd_kernel.jax import eager, library, names
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -296,7 +296,7 @@ def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) ->
     for array in sent:
         _dtype(array)
     if names.is_plain() and not _in_program(sent):
-        results = outside.run(operation.but(name=name) if name else operation, sent)
+        results = eager.run(operation.but(name=name) if name else operation, sent)
     else:
         results = bind(operation.but(name=names.of_call(name)), sent)
     return [_with_keys(result, array) for result, array in zip(results, arrays, strict=True)]

@@ -32,7 +32,7 @@ from jax.interpreters import ad, batching, mlir
 from packaging.version import Version
 
 from hvd_kernel.core.tensor import OPS, Adasum, Average, Sum
-from hvd_kernel.jax import library, names, outside
+from hvd_kernel.jax import eager, library, names
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -79,7 +79,7 @@ def _abstract(*operands: Any, **parameters: Any) -> list[Any]:
 
 
 def _run(*operands: Any, **parameters: Any) -> list[Any]:
-    return outside.run(OperationParams(**parameters), operands)
+    return eager.run(OperationParams(**parameters), operands)
 
 
 def _lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
@@ -100,7 +100,7 @@ def _lower_to_callback(ctx: Any, *operands: Any, **parameters: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(result.shape, result.dtype) for result in ctx.avals_out]
 
     def host(*arrays: Any) -> list[Any]:
-        return outside.on_host(operation, arrays)
+        return eager.on_host(operation, arrays)
 
     def call(*arrays: Any) -> Any:
         return io_callback(host, shapes, *arrays, ordered=False)

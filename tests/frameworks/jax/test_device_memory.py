@@ -25,8 +25,8 @@ def collectives() -> dict[str, Any]:
 
     import hvd_kernel.jax as hvd
     from hvd_kernel.jax import operation as kinds
+    from hvd_kernel.jax.eager import DeviceMemory, run_in
     from hvd_kernel.jax.operation import OperationParams
-    from hvd_kernel.jax.outside import DeviceMemory, run_in
 
     xp.install()
     hvd.init()
@@ -107,9 +107,9 @@ def taken() -> list[bool]:
     import jax.numpy as jnp
     import numpy as np
 
-    from hvd_kernel.jax import outside
+    from hvd_kernel.jax import eager
 
-    return [outside.are_supported(values) for values in ([jnp.ones(2)], [np.ones(2)], [1.0])]
+    return [eager.are_supported(values) for values in ([jnp.ones(2)], [np.ones(2)], [1.0])]
 
 
 def test_arrays_on_the_host_stay_there() -> None:
