@@ -39,6 +39,6 @@ print(len(loaded))
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "script", "count"), [("jaxnew", JAX, "1 1"), ("tf221", TENSORFLOW, "1")])
-def test_a_plugin_whose_counter_is_asked_while_it_loads_is_loaded_once(name: str, script: str, count: str) -> None:
+def test_a_plugin_is_loaded_once_if_counters_are_read_meanwhile(name: str, script: str, count: str) -> None:
     """The panel showed 120 steps of 60, and two threads told of the same deadlock."""
     assert said(environment(name), ASKED + script) == f"{count}\n"

@@ -178,7 +178,7 @@ def test_plumbing_raises_one_error_when_called(module: str) -> None:
                 found()
 
 
-def test_plumbing_can_be_caught_derived_from_and_tested_with_isinstance() -> None:
+def test_internal_classes_can_be_caught_derived_and_tested() -> None:
     from horovod.runner.common.service.task_service import BasicTaskService, CommandOutputNotCaptured
     from horovod.runner.common.util.network import NoValidAddressesFound
 

@@ -312,7 +312,7 @@ ELASTIC = "import os, horovod.torch as hvd; hvd.init(); print(hvd.rank(), hvd.si
 
 @pytest.mark.mp
 @pytest.mark.nightly
-def test_an_elastic_job_by_gloo_run_elastic_and_by_a_command_line(
+def test_an_elastic_job_by_gloo_run_elastic_and_command_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from horovod.runner import launch

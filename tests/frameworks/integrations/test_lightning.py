@@ -185,7 +185,7 @@ def resumed(folder: str) -> Any:
     assert [group["lr"] for group in more.optimizers[0].param_groups] == [RATE / 8]
 
 
-def test_a_checkpoint_is_lightnings_own_and_training_goes_on_from_it(ranks: RankPool, tmp_path: Path) -> None:
+def test_training_continues_from_lightnings_checkpoint(ranks: RankPool, tmp_path: Path) -> None:
     ranks.run(resumed, str(tmp_path))
 
 

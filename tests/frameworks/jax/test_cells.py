@@ -111,7 +111,7 @@ def test_a_fresh_rank_gets_trees_and_compiled_functions(cells: Kernel) -> None:
     assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(SECOND)
 
 
-def test_detached_ranks_have_their_trees_when_the_kernel_has_restarted(cells: Kernel) -> None:
+def test_detached_ranks_keep_their_trees_after_a_kernel_restart(cells: Kernel) -> None:
     cells.run("%%hvdrun\ntrain()")
     cells.restart()
     assert cells.run("%hvd attach jax").text() == "jax: ranks 0-1 ready, with all variables\n"

@@ -38,7 +38,7 @@ def death() -> list[Any]:
     return []
 
 
-def test_survivors_of_a_death_in_a_program_raise_and_jax_works_on(version: str) -> None:
+def test_survivors_of_a_death_raise_and_jax_continues_to_work(version: str) -> None:
     with Ranks(environment(version), 3) as ranks:
         said = ["RankDied", 1, 2.0]
         assert ranks.run(death, gone={1: -signal.SIGKILL}) == [said, None, said]

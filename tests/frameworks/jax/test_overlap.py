@@ -91,7 +91,7 @@ def held_back(path: str) -> list[str]:
     return names
 
 
-def test_the_backward_pass_goes_on_beside_the_first_reduction_to_its_end(newest: RankPool, tmp_path: Path) -> None:
+def test_backward_overlaps_the_first_reduction(newest: RankPool, tmp_path: Path) -> None:
     """Also where an optimizer's update follows on each reduction, whose memory XLA would take for the next gradient."""
     path = tmp_path / "timeline.json"
     names, _ = newest.run(held_back, str(path))
@@ -183,7 +183,7 @@ def reduce_late(operations: int) -> None:
             return
 
 
-def test_eight_long_reductions_cost_no_more_than_one_call_for_all(newest: RankPool) -> None:
+def test_eight_long_reductions_cost_as_much_as_one_call(newest: RankPool) -> None:
     _, seconds = newest.run(of_long_reductions)
     least = {name: min(each) for name, each in seconds.items()}  # what else the machine does comes on top
     assert least["buckets"] < 1.2 * least["one"], seconds

@@ -199,7 +199,7 @@ def once_more_on_one_rank() -> str:
     return ""
 
 
-def test_a_rank_that_uses_a_name_once_more_is_told_by_the_numbered_name(jax_ranks: RankPool) -> None:
+def test_a_name_used_once_more_is_reported_with_its_number(jax_ranks: RankPool) -> None:
     for told in jax_ranks.run(once_more_on_one_rank):
         assert told.startswith(
             "Mismatch: Ranks wait for each other for ever, because they request different operations: "

@@ -48,7 +48,7 @@ def check_state() -> list[Any]:
     ]
 
 
-def test_state_syncs_from_rank_0_and_goes_back_to_the_last_commit(keras_ranks: RankPool) -> None:
+def test_state_syncs_from_rank_0_and_restores_the_last_commit(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(check_state)
     assert first == [True, 3, True, True, [True, 3], True, True]
     assert second == [False, *first[1:]]
@@ -114,7 +114,7 @@ def check_counters() -> list[Any]:
     return [commits, counts]
 
 
-def test_callbacks_count_batches_and_epochs_and_commit_every_third(keras_ranks: RankPool) -> None:
+def test_callbacks_count_batches_and_commit_every_third(keras_ranks: RankPool) -> None:
     # A third batch, the end of an epoch, the third batch after the last one's (the second of this epoch), the end.
     commits = [[2, 3], [3, 0], [3, 2], [4, 0]]
     assert keras_ranks.run(check_counters) == [[commits, [[3, 0], [4, 0]]]] * 2

@@ -48,7 +48,7 @@ def check_equals_one_process() -> dict[str, Any]:
     }
 
 
-def test_ranks_are_equal_after_each_epoch_and_equal_to_one_process(keras_ranks: RankPool) -> None:
+def test_ranks_equal_each_other_and_one_process_after_each_epoch(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(check_equals_one_process)
     assert first == second
     assert len(first["epochs"]) == 3
@@ -197,7 +197,7 @@ def check_warmup_in_a_traced_step() -> list[Any]:
 
 
 @pytest.mark.parametrize("flavour", ["jax", "tensorflow"])
-def test_the_rate_of_a_batch_reaches_a_step_that_was_traced_before(keras_ranks: RankPool) -> None:
+def test_the_rate_of_a_batch_reaches_a_traced_step(keras_ranks: RankPool) -> None:
     for rates, said_there, traced, in_python in keras_ranks.run(check_warmup_in_a_traced_step):
         np.testing.assert_allclose(rates, [0.025, 0.03, 0.035, 0.04] + [0.04] * 4, rtol=1e-6)
         np.testing.assert_allclose(traced, in_python, rtol=1e-5)
@@ -250,7 +250,7 @@ def check_infinite() -> list[Any]:
 
 
 @keras_3
-def test_an_infinite_gradient_on_one_rank_makes_all_skip_the_step(keras_ranks: RankPool) -> None:
+def test_an_infinite_gradient_makes_all_ranks_skip_the_step(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(check_infinite)
     assert first == second
     assert first[:3] == [True, 2.0**14, True]
@@ -377,5 +377,5 @@ def check_local() -> list[Any]:
 
 
 @pytest.mark.parametrize("flavour", ["torch", "jax"])  # outside of a program
-def test_a_gradient_that_one_rank_lacks_is_zero_and_a_local_one_stays(keras_ranks: RankPool) -> None:
+def test_a_gradient_missing_on_a_rank_is_zero_a_local_one_stays(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(check_local) == [[[-1.0] * 2, [-1.0] * 2, [0.0] * 2], [[-2.0] * 2, [-1.0] * 2, [0.0] * 2]]

@@ -94,7 +94,7 @@ def weighed() -> list[Any]:
     return [{kind: after[kind] - before[kind] for kind in after if len(half)}, adapter.gradient_bytes(net)]
 
 
-def test_memory_by_kinds_has_parameters_gradients_and_what_the_optimizer_keeps(mx_ranks: RankPool) -> None:
+def test_memory_has_parameters_gradients_and_optimizer_state(mx_ranks: RankPool) -> None:
     """Two moments of each weight; a slice has no memory of its own."""
     layer = 5050 * 4
     kinds = {"tensors": 4 * layer + 4000, "gradients": layer, "optimizer state": 2 * layer, "parameters": layer}

@@ -98,7 +98,7 @@ def test_a_fresh_rank_gets_net_and_trainer(cells: Kernel) -> None:
     assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(SECOND)
 
 
-def test_detached_ranks_have_net_and_trainer_when_the_kernel_has_restarted(cells: Kernel) -> None:
+def test_detached_ranks_keep_net_and_trainer_after_a_restart(cells: Kernel) -> None:
     cells.run("%%hvdrun\nstep()")
     cells.restart()
     assert cells.run("%hvd attach mxnet").text() == "mxnet: ranks 0-1 ready, with all variables\n"

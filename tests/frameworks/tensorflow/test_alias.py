@@ -365,7 +365,7 @@ OLD = (
 
 @nightly
 @pytest.mark.parametrize(("version", "told"), [(None, MISSING), ("2.12.1", OLD)], ids=["none", "2.12"])
-def test_without_a_tensorflow_that_can_be_used_it_says_what_to_install(
+def test_without_a_usable_tensorflow_the_error_names_the_install(
     tmp_path: Path, version: str | None, told: str
 ) -> None:
     python = venv_with_ours(tmp_path / "venv")

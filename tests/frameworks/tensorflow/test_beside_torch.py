@@ -135,7 +135,7 @@ def _after(file: str, rank: int, act: Any, kinds: Any, meaning: Any) -> float:
     return heard - float(Path(file).read_text())
 
 
-def test_survivors_hear_of_a_death_in_a_function_as_soon_as_in_torch(tmp_path: Path) -> None:
+def test_a_death_reaches_survivors_as_fast_as_in_torch(tmp_path: Path) -> None:
     seconds: dict[str, list[float]] = {"torch": [], "TensorFlow": []}
     for turn in range(KILLS):
         with RankPool(2) as ranks:

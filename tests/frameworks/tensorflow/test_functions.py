@@ -131,7 +131,7 @@ def numbers_that_differ() -> list[Any]:
     return [told, again[1].numpy().tolist()]
 
 
-def test_another_number_of_variables_on_a_rank_is_told_with_their_names(tf_ranks: RankPool) -> None:
+def test_different_numbers_of_variables_are_reported_by_name(tf_ranks: RankPool) -> None:
     """It waited for ever: the rank with more had operations that the other never began."""
 
     def told(least: int, most: int, mine: int, names: str) -> str:

@@ -31,7 +31,7 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum).tolist())
 """
 
 
-def test_a_tensorflow_whose_callbacks_are_others_is_refused_at_the_import(tmp_path: Path) -> None:
+def test_a_tensorflow_with_other_callbacks_is_refused_at_import(tmp_path: Path) -> None:
     """``done`` is copied as a std::function, so the plugin tries one when it is loaded; the rest of the package works."""
     source, library = tmp_path / "deaf.c", tmp_path / "deaf.so"
     source.write_text(DEAF)

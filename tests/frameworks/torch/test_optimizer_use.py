@@ -216,7 +216,7 @@ def resumed() -> None:
     assert plain.state is optimizer.state
 
 
-def test_a_scheduler_of_the_plain_optimizer_survives_a_state_that_is_loaded(ranks: RankPool) -> None:
+def test_a_scheduler_of_the_plain_optimizer_survives_loading(ranks: RankPool) -> None:
     ranks.run(resumed)
 
 

@@ -156,7 +156,7 @@ def test_an_epoch_that_is_left_leaves_nothing_to_the_next() -> None:
     assert loader.closed == 6
 
 
-def test_who_leaves_early_does_not_wait_for_a_slow_source_but_the_next_epoch_does() -> None:
+def test_leaving_early_does_not_wait_but_the_next_epoch_does() -> None:
     asked, answer = threading.Event(), threading.Event()
     inside: list[int] = []
 

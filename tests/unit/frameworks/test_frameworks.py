@@ -106,7 +106,7 @@ def test_the_table_of_frontends_names_modules_that_are_there() -> None:
         assert all("\ndef attach(" in text for text in ours)
 
 
-def test_the_adapter_of_a_framework_that_is_not_imported_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_of_an_unimported_framework_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._MODULES, "hvdtest.no_framework", "hvdtest.no_adapter")
     registry.import_adapters()
     assert "hvdtest.no_adapter" not in sys.modules

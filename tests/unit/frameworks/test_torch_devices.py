@@ -112,7 +112,7 @@ def device_range(count: int, **how: Any) -> FakeDeviceTensor:
     return on_device(torch.arange(count, **how))
 
 
-def test_in_place_five_words_go_to_the_core_and_the_stream_follows(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_in_place_five_fields_go_to_the_core_and_streams_follow(core: FakeEngine, cuda: FakeCuda) -> None:
     x = device_range(6, dtype=torch.float32).view(2, 3)
     handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
     assert core.log == [("allreduce", [(x.data_ptr(), x.data_ptr(), (2, 3), FLOAT, 1, 0xA1)])]
@@ -131,7 +131,7 @@ def test_a_result_is_looked_at_only_behind_the_operation(core: FakeEngine, cuda:
     assert x.tolist() == [[5, 4], [3, 2], [1, 0]]
 
 
-def test_another_stream_at_the_end_is_recorded_on_all_that_was_touched(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_another_final_stream_is_recorded_on_all_touched_tensors(core: FakeEngine, cuda: FakeCuda) -> None:
     x = device_range(4)
     handle = hvd.allreduce_async(x, name="x", op=hvd.Sum)
     with cuda.stream(0xB1):
@@ -141,7 +141,7 @@ def test_another_stream_at_the_end_is_recorded_on_all_that_was_touched(core: Fak
     assert [t.__dict__["recorded"] for t in (x, out)] == [[0xB1], [0xB1]]
 
 
-def test_what_the_core_works_on_lives_until_the_stream_is_behind_it(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_operands_live_until_the_stream_is_past_the_operation(core: FakeEngine, cuda: FakeCuda) -> None:
     x = device_range(4)
     gone = weakref.ref(x)
     handle = hvd.allreduce_async(x, name="x", op=hvd.Sum)
@@ -227,7 +227,7 @@ def staged(core: FakeEngine) -> list[Any]:
     return places
 
 
-def test_an_engine_that_takes_none_is_asked_once_and_why_is_said_once(
+def test_an_engine_without_devices_is_queried_and_logged_once(
     core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.trouble = "there is no driver: ..."
@@ -255,7 +255,7 @@ def test_each_device_is_asked_of(core: FakeEngine, cuda: FakeCuda) -> None:
     assert core.asked == [0, 1, 2]
 
 
-def test_torch_stages_where_the_user_asks_for_it_and_nothing_is_said(
+def test_torch_stages_silently_if_the_user_requests_it(
     core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "hvd_kernel")

@@ -118,7 +118,7 @@ def none_on_one_rank() -> dict[str, Any]:
     return {"told": told, "zero": [plain(each) for each in zero]}
 
 
-def test_a_gradient_that_is_none_on_one_rank_only_is_told_by_name(tf_ranks: RankPool) -> None:
+def test_a_gradient_that_is_none_on_one_rank_is_reported_by_name(tf_ranks: RankPool) -> None:
     for found in tf_ranks.run(none_on_one_rank, timeout=60):
         for told in found["told"]:
             assert "Ranks differ in which gradients are None" in told
