@@ -58,7 +58,7 @@ FRAMEWORKS = (
         (
             Feature("eager, tf.function and sessions"),
             Feature(
-                "tensors of a GPU by way of the host",
+                "tensors of a GPU through the host",
                 without=("tensorflow-cpu",),
                 remedy="pip install 'tensorflow[and-cuda]'",
             ),
@@ -82,7 +82,7 @@ FRAMEWORKS = (
         "libhvd_mxnet.so",
         (
             Feature("in MXNet's engine"),
-            Feature("arrays of a GPU by way of the host", without=("mxnet",), remedy="pip install mxnet-cu112"),
+            Feature("arrays of a GPU through the host", without=("mxnet",), remedy="pip install mxnet-cu112"),
         ),
     ),
     Framework("NumPy", "numpy", ("numpy",), "1.24", features=(Feature("arrays, and what NumPy reads as one"),)),

@@ -128,7 +128,7 @@ def rate_of(optimizer: Any) -> float:
     rate = getattr(inner(optimizer), "_learning_rate", None)
     if callable(rate):
         raise TypeError(
-            f"This optimizer's learning rate follows {type(rate).__name__}, so nobody can assign to it: make the "
+            f"This optimizer's learning rate follows {type(rate).__name__} and cannot be assigned: create the "
             "optimizer with a number, or leave out the callback that sets the learning rate."
         )
     return float(array_of(optimizer.learning_rate))

@@ -58,7 +58,7 @@ def copied(value: Any) -> Any:
     """
     if isinstance(value, WrappedOptimizer | keras.optimizers.Optimizer):
         if getattr(value, "built", getattr(value, "_built", False)):
-            raise TypeError("a Keras optimizer travels within the compiled model that it belongs to: keep the model")
+            raise TypeError("a built Keras optimizer can be copied with its compiled model only: copy the model")
         return _optimizer(value) if isinstance(value, WrappedOptimizer) else NotImplemented
     if not isinstance(value, keras.Model) or not isinstance(getattr(value, "optimizer", None), WrappedOptimizer):
         return NotImplemented
@@ -77,7 +77,7 @@ def _optimizer(optimizer: Any) -> Any:
 def _arguments(optimizer: Any) -> Any:
     settings, passes, average = optimizer.wrapping.arguments
     if isinstance(settings.groups, list):
-        raise TypeError("a DistributedOptimizer with groups of variables has to be made anew: compile the model again")
+        raise TypeError("a DistributedOptimizer with groups of variables cannot be copied: compile the model again")
     return settings, passes, average
 
 

@@ -78,8 +78,8 @@ def check_model(model: Any) -> None:
     within = inner(optimizer)
     if within is not optimizer and isinstance(within, WrappedOptimizer) and not isinstance(optimizer, WrappedOptimizer):
         raise ValueError(
-            "A LossScaleOptimizer is around the DistributedOptimizer. Where one rank alone has an infinite gradient, "
-            "the others would wait for ever: put the DistributedOptimizer around the LossScaleOptimizer, "
+            "A LossScaleOptimizer wraps the DistributedOptimizer. If one rank alone had an infinite gradient, the "
+            "other ranks would wait forever: wrap the LossScaleOptimizer with the DistributedOptimizer, "
             "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))."
         )
     if isinstance(optimizer, WrappedOptimizer) and _compiled_as_a_whole(model):

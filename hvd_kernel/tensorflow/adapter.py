@@ -39,7 +39,7 @@ class TensorflowAdapter(FrameworkAdapter):
         """Return the size in bytes of an eager tensor or a variable with numbers."""
         return int(value.dtype.size * value.shape.num_elements()) if _has_numbers(value) else None
 
-    unseen = "TensorFlow keeps no gradients, and what runs in a graph has memory that nobody can list"
+    unseen = "TensorFlow keeps no gradients, and the memory of running graphs cannot be listed"
 
     def alive_bytes(self) -> Mapping[str, int]:
         """Return the size of all variables and eager tensors that Python knows."""

@@ -42,7 +42,7 @@ Parts = tuple[tuple[int, ...], ...]  # indices of the gradients of each operatio
 
 _KEPT = 256  # traced reductions: a program has one for each list of gradients that it reduces
 _PRESENCE_DIFFERS = (
-    "Ranks differ in which gradients are None (or tf.IndexedSlices): a reduction would wait for ever. Use the variable "
+    "Ranks differ in which gradients are None (or tf.IndexedSlices): a reduction would wait forever. Use the variable "
     "on every rank, or take the gradient as zeros: unconnected_gradients=tf.UnconnectedGradients.ZERO. It is that of:"
 )
 

@@ -28,6 +28,7 @@ from hvd_kernel.torch.slots import COUNTS_USES, Group, Home, Slot
 
 BUCKET_BYTES = 25 << 20
 _ALIGN = 64  # a cache line, so that no line contains two gradients
+COMPRESSED = "compressed gradients are sent as copies"
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -74,7 +75,7 @@ def obstacle(process_set: ProcessSet, compression: type[Compressor]) -> str:
     if session.local_size() != session.size():
         return "the ranks are on several hosts"
     if compression is not NoneCompressor:
-        return "compressed gradients travel as copies"
+        return COMPRESSED
     if not COUNTS_USES:
         return f"torch {torch.__version__} does not count what uses a tensor's memory"
     return ""

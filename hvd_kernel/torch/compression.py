@@ -1,4 +1,4 @@
-"""Compression of torch tensors: what travels in an allreduce has fewer bits."""
+"""Compression of torch tensors: allreduce sends fewer bits."""
 
 from __future__ import annotations
 

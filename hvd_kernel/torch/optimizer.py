@@ -102,6 +102,7 @@ class DistributedMixin(OptimizerMixin):
 
 
 NO_SKIPPING = "Skipping synchronization is not supported when using Adasum optimizer."
+NO_BUCKETS = "gradients_in_buckets=True is not possible: Adasum reduces steps, not gradients."
 
 
 class AdasumMixin(OptimizerMixin):
@@ -281,7 +282,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     reduces = bool(process_set.included()) and (process_set.size() != 1 or session.setting("HOROVOD_ELASTIC") == "1")
     if op == Adasum and reduces:
         if gradients_in_buckets:
-            raise ValueError("gradients_in_buckets=True is not possible: with Adasum steps travel, not gradients.")
+            raise ValueError(NO_BUCKETS)
         plan = ReducerSettings(Sum, (1.0, 1.0), compression, sparse_as_dense, process_set)
         return _distributed_adasum(optimizer, named, plan, backward_passes_per_step)
     scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)

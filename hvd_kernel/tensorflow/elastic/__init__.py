@@ -171,7 +171,7 @@ def _session_of(session: Any) -> Any:
         return session
     default = tf.compat.v1.get_default_session()
     if default is None:
-        raise ValueError("Variables of a graph have values in a session: give it as `session`, or be within one.")
+        raise ValueError("Variables of a graph have values in a session: pass it as `session`, or enter one.")
     return default
 
 
