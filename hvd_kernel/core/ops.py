@@ -391,7 +391,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
 
     Examples
     --------
-    ([np.ones((hvd.size(), 2)), np.zeros(hvd.size())])
+    >>> hvd.grouped_reducescatter([np.ones((hvd.size(), 2)), np.zeros(hvd.size())])
     [array([[1., 1.]]), array([0.])]
     """
     some(arrays, "grouped_reducescatter")

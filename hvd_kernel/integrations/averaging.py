@@ -46,7 +46,7 @@ class Averaging:
     """Averages the gradients of the DistributedOptimizers that ``optimizers`` returns, once per step."""
 
     def __init__(self, optimizers: Callable[[], Iterable[Any]]) -> None:
-        self._optimizers = optimizers
+        self._find_optimizers = optimizers
         self._reduced: set[Any] = set()
         self._held_back = False
 
@@ -61,13 +61,13 @@ class Averaging:
 
     def _hold_back(self, passes: int) -> None:
         self._held_back = passes == _NEVER
-        for optimizer in self._optimizers():
+        for optimizer in self._find_optimizers():
             optimizer.set_backward_passes_per_step(passes)
 
     def after_backward(self) -> None:
         """Average the gradients that the backward pass has computed."""
         if not self._held_back:
-            for optimizer in self._optimizers():
+            for optimizer in self._find_optimizers():
                 if optimizer.has_gradients:
                     self._reduce(optimizer)
 

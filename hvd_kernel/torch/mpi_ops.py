@@ -286,7 +286,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """Gather the rows of several tensors from all ranks, all of them or none. Differentiable.
+    """Return the rows of all ranks of several tensors, gathered all or none. Differentiable.
 
     Parameters and errors as in ``allgather``.
 
