@@ -84,7 +84,7 @@ def source(spec: ClusterSpec) -> RankSource | None:
     """
     if not spec.on:
         return None
-    from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine  # noqa: PLC0415 - only such ranks need it
+    from hvd_kernel.launch.launchers.cluster_engine import NotebookEngine  # noqa: PLC0415 - only such ranks need it
 
     return NotebookEngine(_engine(spec), _carried())
 
@@ -114,7 +114,7 @@ def _carried() -> dict[str, str]:
 _DOCTORS = {
     "ray": "hvd_kernel.ray.doctor",
     "spark": "hvd_kernel.spark.doctor",
-    "k8s": "hvd_kernel.launch.launchers.kubernetes_doctor",
+    "k8s": "hvd_kernel.launch.launchers.kubernetes_job",
 }
 
 

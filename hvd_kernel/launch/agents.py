@@ -1,4 +1,4 @@
-"""Agents of a job as the launcher holds them: started, listened to, and ended (processes/agent.py is one of them)."""
+"""The launcher's handles of a job's agents (processes/agent.py): start, receive, stop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message,
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__
 
-_SAID = 4096  # bytes of ssh's and the agent's own words that are kept for messages
-_END_S = 5.0  # that an agent may take to end; one that is killed leaves what its ranks have detached
-_END_HERE_S = 20.0  # the same on this host, where no network can be the reason
+_MAX_OUTPUT = 4096  # characters of ssh's and the agent's own output that are kept for error messages
+_EXIT_S = 5.0  # time for an agent to exit; killing one leaves the detached processes of its ranks
+_EXIT_HERE_S = 20.0  # the same on this host, where no network can be the reason
 
 
 class AgentHandle:
-    """What the launcher has of an agent, however that was started: the channel to it, and its hello."""
+    """The channel to an agent, and its hello. Subclasses differ in how the agent is started and stopped."""
 
     def __init__(self, agents: Agents, host: Host, channel: ControlChannel) -> None:
         self._agents, self.host, self.channel = agents, host, channel
@@ -33,63 +33,63 @@ class AgentHandle:
         self.hello: dict[str, Any] = {}
         self.holds_ranks = True  # False: it holds mpiexec
         self.gone = False
-        self.said = ""  # the end of what it, or ssh, has written besides
-        self.patience = 0.0  # seconds that it may take to end
-        self.loss = ""  # what has become of its ranks where it is gone before them and ``lost`` says nothing
+        self.output = ""  # the end of its, or ssh's, stderr
+        self.patience = 0.0  # seconds for it to exit
+        self.loss = ""  # why its ranks are dead if it is gone before them and ``lost`` returns None
         agents.every.append(self)
         agents.loop.add_reader(channel.fileno(), self._receive)
 
     def _receive(self) -> None:
         descriptor = self.channel.fileno()
-        found = self.channel.receive()
+        messages = self.channel.receive()
         self.gone = self.channel.closed
         if self.gone:
             self._agents.loop.remove_reader(descriptor)
-        for message in found:
+        for message in messages:
             if isinstance(message, Hello):
-                self.greet(message)
+                self.on_hello(message)
             elif isinstance(message, Notice):
-                self._agents.say(f"hvdrun: {self.host.name}: {message.text}\n".encode())
+                self._agents.notify(f"hvdrun: {self.host.name}: {message.text}\n".encode())
             self._agents.on_message(self, message)
 
-    def greet(self, hello: Hello) -> None:
-        """Take note of its first message."""
+    def on_hello(self, hello: Hello) -> None:
+        """Record its first message."""
         self.hello = hello.card
 
     def send(self, message: Message) -> None:
-        """Send it a message; it may be gone, which a ChannelClosed will tell."""
+        """Send it a message; if it is gone, a ChannelClosed follows."""
         self.channel.send(message)
 
     def release(self) -> None:
-        """All ranks have ended: let it go, where it waits for that."""
+        """Release it if it waits until all ranks have exited."""
 
     def lost(self) -> ClusterError | None:
-        """Explain its end before that of its ranks; None: who started it knows better."""
+        """Explain that it is gone before its ranks; None: the launcher that started it explains that."""
         return None
 
     def hang_up(self) -> None:
-        """Have it end with all that it holds."""
+        """Close the connection, on which it exits with all of its processes."""
         raise NotImplementedError
 
     def reap(self, seconds: float) -> None:
-        """Wait until it has ended, after ``hang_up``; kill it after a time."""
+        """Wait for its exit, after ``hang_up``; kill it after this time."""
 
     def stderr_tail(self) -> str:
-        """Return the end of what it has written besides."""
-        return self.said
+        """Return the end of its stderr."""
+        return self.output
 
     def unreachable(self) -> ClusterError:
-        """Explain why it has not come up."""
+        """Explain why it did not start."""
         return ClusterError(f"{self.host.name} has not come up")
 
     def discard(self) -> None:
-        """Leave nothing of it, while the others go on."""
+        """Close it and forget it, while the other agents continue."""
         self.hang_up()
         self._agents.every.remove(self)
 
 
 class SpawnedAgent(AgentHandle):
-    """One that the launcher has started itself, here or through ssh."""
+    """An agent that the launcher has started itself, here or through ssh."""
 
     def __init__(self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str) -> None:
         here = is_local(host.name)
@@ -102,37 +102,37 @@ class SpawnedAgent(AgentHandle):
 
     def _read_stderr(self) -> bool:
         data = os.read(self._stderr.fileno(), CHUNK)
-        self.said = (self.said + data.decode(errors="replace"))[-_SAID:]
+        self.output = (self.output + data.decode(errors="replace"))[-_MAX_OUTPUT:]
         if not data:
             self._agents.loop.remove_reader(self._stderr.fileno())
         return bool(data)
 
     def stderr_tail(self) -> str:
-        """Return the end of what it, or ssh, has written besides: also what came together with its end."""
+        """Return the end of its, or ssh's, stderr, including what is still in the pipe."""
         while select.select([self._stderr], [], [], 0)[0] and self._read_stderr():
             pass
-        return self.said
+        return self.output
 
     def unreachable(self) -> ClusterError:
-        """Explain why it has not come up."""
+        """Explain why it did not start."""
         while self._read_stderr():
             pass
-        return ssh.unreachable(self.host.name, self.command, self._process.wait(), self.said)
+        return ssh.unreachable(self.host.name, self.command, self._process.wait(), self.output)
 
     def lost(self) -> ClusterError | None:
-        """Explain its end before that of its ranks."""
+        """Explain that it is gone before its ranks."""
         return ssh.lost(self.host.name, self.stderr_tail())
 
     def hang_up(self) -> None:
-        """Close its stdin, by which it ends with all that it holds."""
+        """Close its stdin, on which it exits with all of its processes."""
         self.channel.end_sending()
         if self.hello:
-            self.patience = _END_S if self.remote else _END_HERE_S
-        else:  # who never spoke holds nothing
+            self.patience = _EXIT_S if self.remote else _EXIT_HERE_S
+        else:  # without a hello it has started no process
             self._process.kill()
 
     def reap(self, seconds: float) -> None:
-        """Wait until it has ended; kill it after a time."""
+        """Wait for its exit; kill it after this time."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -142,7 +142,7 @@ class SpawnedAgent(AgentHandle):
         self._stderr.close()
 
     def discard(self) -> None:
-        """Leave nothing of it, while the others go on."""
+        """Stop it, wait for its exit and forget it, while the other agents continue."""
         for descriptor in (self.channel.fileno(), self._stderr.fileno()):
             self._agents.loop.remove_reader(descriptor)
         self.hang_up()
@@ -151,21 +151,21 @@ class SpawnedAgent(AgentHandle):
 
 
 class Agents:
-    """All agents of a job, and the loop in which their messages are received. Whoever makes it ends it.
+    """All agents of a job, and the loop in which their messages are received. The creator must call ``end``.
 
-    ``say`` takes what the user should know of a host.
+    ``notify`` writes a notice about a host to the user.
     """
 
-    def __init__(self, say: Callable[[bytes], object] = lambda _: None) -> None:
-        self.say = say
+    def __init__(self, notify: Callable[[bytes], object] = lambda _: None) -> None:
+        self.notify = notify
         self.loop = EventLoop()
         self.every: list[AgentHandle] = []
         self.on_message: Callable[[AgentHandle, Message], None] = _ignore
 
     def run_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
-        """Hear the agents until then, or for a time; return whether it is over."""
+        """Run the loop until ``is_over()``, for this time at most; return whether it is over."""
         deadline = time.monotonic() + seconds
-        timer = self.loop.call_later(seconds, lambda: None)  # the turn ends then
+        timer = self.loop.call_later(seconds, lambda: None)  # ends the last turn
         while not is_over() and time.monotonic() < deadline:
             self.loop.turn()
         timer.cancel()
@@ -174,7 +174,7 @@ class Agents:
     def start(
         self, hosts: Sequence[Host], port: int | None, identity: str | None, seconds: float, via: str = ""
     ) -> None:
-        """Start an agent on every host and wait until each has said hello; ``via``: srun instead of ssh.
+        """Start an agent on every host and wait for each one's hello; ``via``: srun instead of ssh.
 
         Raises
         ------
@@ -186,11 +186,11 @@ class Agents:
             SpawnedAgent(self, host, port, identity, via)
         if not self.run_until(lambda: all(agent.hello for agent in self.every), seconds):
             late = next(agent for agent in self.every if not agent.hello)
-            raise ssh.silent(late.host.name, seconds, late.said)
+            raise ssh.silent(late.host.name, seconds, late.output)
         check_versions(self.every)
 
     def stop(self, grace: float) -> None:
-        """Have every rank that still runs ended: SIGTERM, then SIGKILL after ``grace`` seconds."""
+        """Stop every rank that still runs: SIGTERM, then SIGKILL after ``grace`` seconds."""
         for agent in self.every:
             if agent.holds_ranks:
                 agent.send(Stop(grace))
@@ -202,15 +202,15 @@ class Agents:
                 agent.send(SignalRanks(number))
 
     def end(self) -> None:
-        """Leave nothing. What an agent still says is read, which cannot end while its pipe is full."""
+        """Stop all agents and wait for their exit; read their messages, because a full pipe would block them."""
         self.on_message = _ignore
-        begun = time.monotonic()
+        start = time.monotonic()
         for agent in self.every:
             agent.hang_up()
         for agent in self.every:
-            left = max(0.0, begun + agent.patience - time.monotonic())
-            self.run_until(partial(attrgetter("gone"), agent), left)
-            agent.reap(max(0.0, begun + agent.patience - time.monotonic()))
+            remaining = max(0.0, start + agent.patience - time.monotonic())
+            self.run_until(partial(attrgetter("gone"), agent), remaining)
+            agent.reap(max(0.0, start + agent.patience - time.monotonic()))
         self.loop.close()
 
 

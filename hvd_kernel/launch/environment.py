@@ -1,7 +1,7 @@
-"""The environment of the ranks: what stays of the launcher's, and what tells a rank who it is. Pure.
+"""The environment of the ranks: the launcher's variables, and those that define a rank. Pure.
 
 Terms.
-  carried  what goes along to another host: not what describes the launcher's own machine or session
+  carried  passed to another host: not what describes the launcher's own machine or session
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hvd_kernel.settings.network import addresses, reached
 
 Env = dict[str, str]
 
-_STAYS = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
-_STAYS_NAMES = frozenset(
+_LOCAL_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
+_LOCAL_NAMES = frozenset(
     {
         *("_", "OLDPWD", "PWD", "SHLVL", "HOSTNAME", "DISPLAY", "XAUTHORITY", "TMPDIR"),
         *("HOME", "USER", "LOGNAME", "MAIL", "SHELL"),
@@ -25,11 +25,11 @@ _STAYS_NAMES = frozenset(
 
 def carried(env: Mapping[str, str]) -> Env:
     """Return the variables that make sense on another host."""
-    return {n: v for n, v in env.items() if not n.startswith(_STAYS) and n not in _STAYS_NAMES}
+    return {n: v for n, v in env.items() if not n.startswith(_LOCAL_PREFIXES) and n not in _LOCAL_NAMES}
 
 
 def shared(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
-    """Return what every rank is told; Horovod's own names for the rendezvous are there for scripts that look."""
+    """Return the variables of all ranks; Horovod's names for the rendezvous are set for scripts that read them."""
     address, port = rendezvous[0], str(rendezvous[1])
     return {
         "HOROVOD_SIZE": str(np),
@@ -45,29 +45,29 @@ def shared(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
 
 
 def own(hosts: Sequence[str], names: Sequence[str]) -> list[Env]:
-    """Return what each rank alone is told: ``hosts[r]`` tells rank r's host from others, ``names[r]`` is its name."""
+    """Return the variables of each rank alone: ``hosts[r]`` identifies the host of rank r, ``names[r]`` is its name."""
     return [_own(rank, hosts, names[rank]) for rank in range(len(hosts))]
 
 
 def _own(rank: int, hosts: Sequence[str], name: str) -> Env:
-    beside = [other for other, host in enumerate(hosts) if host == hosts[rank]]
-    local = beside.index(rank)
-    like_me = [r for r, host in enumerate(hosts) if hosts[:r].count(host) == local]
-    return place(rank, name, (local, len(beside)), (like_me.index(rank), len(like_me)))
+    on_host = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    local = on_host.index(rank)
+    across = [other for other, host in enumerate(hosts) if hosts[:other].count(host) == local]
+    return place(rank, name, (local, len(on_host)), (across.index(rank), len(across)))
 
 
 def place(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int]) -> Env:
     """Return the variables of one rank; ``local`` and ``cross`` are (rank, size)."""
-    words = {"RANK": rank, "HOSTNAME": name, "LOCAL_RANK": local[0], "LOCAL_SIZE": local[1]}
-    words |= {"CROSS_RANK": cross[0], "CROSS_SIZE": cross[1]}
-    return {f"HOROVOD_{word}": str(value) for word, value in words.items()}
+    values = {"RANK": rank, "HOSTNAME": name, "LOCAL_RANK": local[0], "LOCAL_SIZE": local[1]}
+    values |= {"CROSS_RANK": cross[0], "CROSS_SIZE": cross[1]}
+    return {f"HOROVOD_{key}": str(value) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of several launchers of a job: each starts its own ranks, in a pod of an Indexed Job for example.
+    """One of several launchers of a job, each of which starts its own ranks, for example in a pod of an Indexed Job.
 
-    ``index`` of ``parts``, each with as many ranks; all have the same ``rendezvous`` and ``secret``.
+    All ``parts`` have the same number of ranks, ``rendezvous`` and ``secret``.
     """
 
     index: int
@@ -76,15 +76,15 @@ class Part:
     secret: str
 
     def own(self, slots: int, name: str) -> list[Env]:
-        """Return what each rank of this part alone is told."""
+        """Return the variables of each rank of this part alone."""
         first, cross = self.index * slots, (self.index, self.parts)
         return [place(first + local, name, (local, slots), cross) for local in range(slots)]
 
 
 def rendezvous(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:
-    """Return the address of the rendezvous, on the host of rank 0, which is the first.
+    """Return the address of the rendezvous on the host of rank 0, which is the first host.
 
-    ``hellos``: what the agents of the hosts said; ``remote``: which of them were reached through ssh;
+    ``hellos``: the hellos of the hosts' agents; ``remote``: whether each was reached through ssh;
     ``interface``: the user's choice.
     """
     first = hellos[0]
@@ -93,7 +93,7 @@ def rendezvous(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], inte
         return "127.0.0.1", port
     if interface in (here := addresses(first)):
         return here[interface], port
-    # ssh knows by which address each side of a connection is reached.
+    # SSH_CONNECTION has the address by which each side of a connection is reached.
     if remote[0] and len(first["ssh"]) == 4:  # noqa: PLR2004 - SSH_CONNECTION's words
         return str(first["ssh"][2]), port
     seen = [hello["ssh"][0] for hello, far in zip(hellos, remote, strict=True) if far and hello["ssh"]]

@@ -30,7 +30,7 @@ from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
 from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.outcome import shell_status
-from hvd_kernel.launch.placement import Host, is_local, named, places
+from hvd_kernel.launch.placement import Host, is_local, job_hosts, places
 from hvd_kernel.launch.signals import forwarded
 from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
@@ -42,7 +42,7 @@ from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import addresses
 
-_LET_GO_S = 10.0  # that an engine may take to notice that the ranks have ended
+_ENGINE_CLOSE_S = 10.0  # time for an engine to notice that the ranks have exited
 
 
 NO_FOLDER = (
@@ -67,35 +67,35 @@ def current_folder() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run, and where."""
+    """A command, the number of its ranks, and how and where they run."""
 
     command: list[str]  # with an engine its first word may be empty: the Python of the engine's process
     np: int
     hosts: str | None = None  # "a:2,b:2"; None: this host
-    env: dict[str, str] | None = None  # added to this process's environment; an empty value is as good as none
+    env: dict[str, str] | None = None  # added to this process's environment; an empty value counts as unset
     hostfile: str | None = None
     cwd: str | None = None  # None: this process's, on every host
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
-    network_interface: str = ""  # rendezvous and traffic of the ranks go over it; empty: the one that leads there
+    network_interface: str = ""  # of the rendezvous and the ranks' traffic; empty: the one with the route there
     output_filename: str | None = None  # a folder that gets rank.N/stdout and rank.N/stderr
     start_timeout_s: float | None = None  # for hosts to answer; None: HOROVOD_START_TIMEOUT, else 30
-    timeout_s: float | None = None  # for everything
-    grace_s: float = 5.0  # between SIGTERM and SIGKILL, for ranks that have to be ended
+    timeout_s: float | None = None  # of the whole job
+    grace_s: float = 5.0  # between SIGTERM and SIGKILL, for ranks that have to be stopped
     prefix: bool = True  # "[rank]<stdout>:" before every line
     timestamp: bool = False  # and the time before that
-    stdin: int = -1  # descriptor that rank 0 reads from; below 0: nothing
+    stdin: int = -1  # descriptor that rank 0 reads from; below 0: none
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
     part: environment.Part | None = None  # of a job with several launchers, on this host
     via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
     engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
-    call: bytes = b""  # what each rank carries out (``pack_call``): the command gets the path of a folder that has it
-    on_logged: Callable[[bytes], None] | None = None  # gets what ranks of an elastic job log for whoever called them
-    on_sample: Callable[[MetricsSample | RankLeft], None] | None = None  # gets what ranks do that carry a call out
-    limits: tuple[Limits, ...] = ()  # of each rank; (): none has any
-    verbose: bool = False  # say on stderr what is started where
-    quiet: bool = False  # write neither tracebacks of ranks that failed nor the verdict: whoever called tells of them
+    call: bytes = b""  # function call of each rank (``pack_call``): the command gets the path of a folder with it
+    on_logged: Callable[[bytes], None] | None = None  # receives the values that ranks of an elastic job log
+    on_sample: Callable[[MetricsSample | RankLeft], None] | None = None  # receives telemetry of ranks with a call
+    limits: tuple[Limits, ...] = ()  # of each rank; (): none
+    verbose: bool = False  # log on stderr what is started where
+    quiet: bool = False  # write neither tracebacks of failed ranks nor the verdict: the caller reports them
 
     def __post_init__(self) -> None:
         if self.np < 1:
@@ -111,79 +111,79 @@ class Job:
 
     @property
     def folder(self) -> str:
-        """The directory in which ranks start, unless their engine has one of its own."""
+        """Return the directory in which ranks start, unless their engine has one of its own."""
         return self.cwd or current_folder()
 
     @property
     def mpi_launcher(self) -> str:
-        """What starts an agent for each rank, all at once; empty: each host's agent is started alone."""
+        """Return the program that starts an agent for each rank; empty: hvdrun starts one on each host."""
         return self.via if self.via == JSRUN else "mpiexec" if self.use_mpi else ""
 
     @property
     def size(self) -> int:
-        """How many ranks there are, those of other launchers included."""
+        """Return the number of ranks, including those of other launchers."""
         return self.np * (self.part.parts if self.part else 1)
 
     @property
     def first(self) -> int:
-        """The number of the first rank that this launcher starts."""
+        """Return the number of the first rank that this launcher starts."""
         return self.part.index * self.np if self.part else 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended. A code below 0 is a signal's number, as in ``subprocess``."""
+    """The exit codes of the ranks, and the failure. A code below 0 is a signal's number, as in ``subprocess``."""
 
     codes: tuple[int, ...]
     failed: int | None = None  # the rank that failed first, for a reason of its own
-    last_lines: tuple[str, ...] = ()  # the end of its stderr, a traceback whole
-    status: int = 0  # the shell's status of the whole: the failed rank's; 128 + N where signal N ended it
-    why: str = ""  # a limit that it has passed: "killed for memory: 1.02 GiB of its limit of 1 GiB"
-    workers: tuple[int, ...] = ()  # of an elastic job, the process of each rank by the number that it alone has had
-    failed_worker: int | None = None  # the process that ``failed`` was
-    answers: Mapping[int, bytes] = field(default_factory=dict)  # to the job's call, by rank; none came: it is missing
+    last_lines: tuple[str, ...] = ()  # the end of its stderr, with a whole traceback
+    status: int = 0  # the shell's status of the job: the failed rank's; 128 + N for signal N
+    reason: str = ""  # a limit that it has exceeded: "killed for memory: 1.02 GiB of its limit of 1 GiB"
+    workers: tuple[int, ...] = ()  # of an elastic job: the process of each rank, by its unique number
+    failed_worker: int | None = None  # the process of the rank ``failed``
+    answers: Mapping[int, bytes] = field(default_factory=dict)  # to the job's call, of the ranks that sent one
 
 
 def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
-    """Start the ranks, carry what they say, wait for their end, and leave nothing behind.
+    """Start the ranks, forward their output, wait for their exit, and leave no process behind.
 
-    Without ``stdout`` and ``stderr`` they speak on this process's own. A rank that fails ends the others. Ctrl-C
-    (KeyboardInterrupt) ends all of them and is raised again.
+    Output goes to this process's streams by default. A rank that fails ends the others. Ctrl-C (KeyboardInterrupt)
+    stops all of them and is raised again.
 
     Raises
     ------
     ConfigError
-        The job cannot be as it is described.
+        The description of the job is not valid.
     ClusterError
         The ranks could not be started, a host was lost, or ``timeout_s`` is over.
     """
     env = without_launchers(os.environ) | (job.env or {})
     job = replace(job, env=(job.env or {}) | tracking.rank_environment(env))
     patience = job.start_timeout_s or lookup.start_timeout(env)
-    begun = time.monotonic()
+    start = time.monotonic()
     default_out, default_err = standard()
     out, err = writer(stdout, default_out), writer(stderr, default_err)
-    tell = err if job.verbose else None
+    log = err if job.verbose else None
     outputs: list[tuple[OutputStream, OutputStream]] = []
-    last = ExitStack()  # what is ended when the agents are
+    after_agents = ExitStack()  # closed when the agents are
     agents, mpiexec = Agents(err), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
     try:
         if mpiexec is not None:
-            placed = _mpi_start(job, agents, mpiexec, patience, tell)
+            rank_agents = _start_by_mpi(job, agents, mpiexec, patience, log)
         elif job.engine is not None:
-            placed = _engine_start(job, job.engine, agents, patience, last)
+            rank_agents = _start_by_engine(job, job.engine, agents, patience, after_agents)
         else:
-            placed = _start(job, agents, patience, tell)
+            rank_agents = _start(job, agents, patience, log)
         outputs = _outputs(job, out, err)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
-        monitor = RankMonitor(placed, job.first, job.size, err, watches=watches)
+        monitor = RankMonitor(rank_agents, job.first, job.size, err, watches=watches)
         running = JobMonitor(
-            agents, outputs, placed, job.grace_s, mpiexec, monitor=monitor, on_sample=job.on_sample or _ignore
+            agents, outputs, rank_agents, job.grace_s, mpiexec, monitor=monitor, on_sample=job.on_sample or _ignore
         )
-        left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
+        remaining = None if job.timeout_s is None else start + job.timeout_s - time.monotonic()
         try:
-            with forwarded(agents), on_sigquit(monitor.want):
-                running.run(job.stdin, left)
+            with forwarded(agents), on_sigquit(monitor.request_report):
+                running.run(job.stdin, remaining)
         except KeyboardInterrupt:
             running.stop()
             running.run(-1, None)
@@ -191,7 +191,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         return _outcome(job, running, err)
     finally:
         agents.end()
-        last.close()
+        after_agents.close()
         if mpiexec is not None:
             mpiexec.close()
         for output in (output for pair in outputs for output in pair):
@@ -199,36 +199,36 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
 
 
 def _ignore(_sample: MetricsSample) -> None:
-    """Have no use for telemetry."""
+    """Drop telemetry."""
 
 
-def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> list[AgentHandle]:
-    """Start the ranks; return the agent of each."""
-    hosts = named(job.hosts, job.hostfile, job.np)
-    where = places(hosts, job.np)
-    used = hosts[: where[-1] + 1]
+def _start(job: Job, agents: Agents, patience: float, log: Write | None) -> list[AgentHandle]:
+    """Start the ranks by an agent on each host; return the agent of each rank."""
+    hosts = job_hosts(job.hosts, job.hostfile, job.np)
+    host_of = places(hosts, job.np)
+    used = hosts[: host_of[-1] + 1]
     agents.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
     hellos = [agent.hello for agent in agents.every]
     if job.part is not None:
         rendezvous, secret, size = job.part.rendezvous, job.part.secret, job.np * job.part.parts
-        own = job.part.own(job.np, hellos[0]["name"])
+        variables = job.part.own(job.np, hellos[0]["name"])
     else:
         rendezvous = environment.rendezvous(hellos, [agent.remote for agent in agents.every], job.network_interface)
         secret, size = secrets.token_hex(32), job.np
-        own = environment.own([hellos[host]["host"] for host in where], [used[host].name for host in where])
+        variables = environment.own([hellos[host]["host"] for host in host_of], [used[host].name for host in host_of])
     common = environment.shared(size, rendezvous, secret)
-    if tell is not None:
-        tell(_told(used, where, rendezvous).encode())
+    if log is not None:
+        log(_placement_text(used, host_of, rendezvous).encode())
     for index, agent in enumerate(agents.every):
         ranks = [
-            _one(job, rank, int(own[rank]["HOROVOD_LOCAL_RANK"]), own[rank])
+            _rank_plan(job, rank, int(variables[rank]["HOROVOD_LOCAL_RANK"]), variables[rank])
             for rank in range(job.np)
-            if where[rank] == index
+            if host_of[rank] == index
         ]
         env = without_launchers(os.environ)
         env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
-        if tell is not None and not agent.remote:
-            tell(_told_mps(agent, len(ranks), env))
+        if log is not None and not agent.remote:
+            log(_mps_text(agent, len(ranks), env))
         agent.send(
             _order(
                 job,
@@ -240,18 +240,18 @@ def _start(job: Job, agents: Agents, patience: float, tell: Write | None) -> lis
                 mps_ranks=len(ranks),
             )
         )
-    return [agents.every[host] for host in where]
+    return [agents.every[host] for host in host_of]
 
 
 def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
-    """Return these variables with the user's, and with those by which `import horovod` means us."""
-    env = {"PYTHONFAULTHANDLER": "1"} | env | (job.env or {})  # a rank that crashes in C says where it was
+    """Return these variables with the user's, and with those that make `import horovod` import hvd_kernel."""
+    env = {"PYTHONFAULTHANDLER": "1"} | env | (job.env or {})  # a rank that crashes in C prints its Python stack
     return env | rank_environment(env)
 
 
-def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell: Write | None) -> list[AgentHandle]:
-    """Start mpiexec as an agent's only child, so that nothing outlives it; return the agent of each rank."""
-    hosts = named(job.hosts, job.hostfile, job.np)
+def _start_by_mpi(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, log: Write | None) -> list[AgentHandle]:
+    """Start the ranks by mpiexec, the only child of an agent, which stops it; return the agent of each rank."""
+    hosts = job_hosts(job.hosts, job.hostfile, job.np)
     agents.start([Host("localhost", 1)], None, None, patience)
     holder = agents.every[0]
     holder.holds_ranks = False
@@ -273,54 +273,56 @@ def _mpi_start(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, tell
                 via=job.via if job.mpi_launcher == JSRUN else "",
             )
         )
-        if tell is not None:
-            tell(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
-        ranks = [_one(job, MPIEXEC, 0, {})]
-        here = 0 if far else job.np
-        if tell is not None and here:
-            tell(_told_mps(holder, here, plan.env))
-        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders, mps_ranks=here))
-        placed = listener.wait(mpiexec, job.np, patience)
+        if log is not None:
+            log(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
+        ranks = [_rank_plan(job, MPIEXEC, 0, {})]
+        mps_ranks = 0 if far else job.np
+        if log is not None and mps_ranks:
+            log(_mps_text(holder, mps_ranks, plan.env))
+        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders, mps_ranks=mps_ranks))
+        rank_agents = listener.wait(mpiexec, job.np, patience)
     mpiexec.up()
-    hellos = [agent.hello for agent in placed]
-    told = _placements(job, hellos) if plan.needs_placement else [plan.settle(hellos)] * job.np
+    hellos = [agent.hello for agent in rank_agents]
+    variables = _placements(job, hellos) if plan.needs_placement else [plan.network_variables(hellos)] * job.np
     mps = _mps_by_hosts(hellos) if far else [{}] * job.np
-    for rank, agent in enumerate(placed):
-        ranks = [_one(job, rank, rank, told[rank])]
-        # MPI has carried the environment.
-        more = {"is_step": plan.needs_placement, "ranks_on_host": agent.hello["beside"], **mps[rank]}
-        agent.send(_order(job, ranks, env={}, inherit_env=True, **more))
-    return [*placed]
+    for rank, agent in enumerate(rank_agents):
+        ranks = [_rank_plan(job, rank, rank, variables[rank])]
+        # MPI has passed the environment on.
+        options = {"is_step": plan.needs_placement, "ranks_on_host": agent.hello["beside"], **mps[rank]}
+        agent.send(_order(job, ranks, env={}, inherit_env=True, **options))
+    return [*rank_agents]
 
 
 def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return what ranks are told whose launcher gives them no more than their numbers."""
+    """Build the environment of ranks whose launcher sets only rank and size."""
     rendezvous = environment.rendezvous(hellos, [True] * job.np, job.network_interface)
     common = environment.shared(job.np, rendezvous, secrets.token_hex(32))
-    own = environment.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
-    return [common | each for each in own]
+    variables = environment.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
+    return [common | of_rank for of_rank in variables]
 
 
-def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, last: ExitStack) -> list[AgentHandle]:
-    """Have an engine start the ranks' processes, and their agents the ranks; return the agent of each rank."""
+def _start_by_engine(
+    job: Job, engine: Engine, agents: Agents, patience: float, after_agents: ExitStack
+) -> list[AgentHandle]:
+    """Start the ranks by agents in processes that an engine starts; return the agent of each rank."""
     secret = secrets.token_hex(32)
     with AgentListener(agents, secret, [*engine.addresses]) as listener:
         run = EngineRun(engine, Invitation(listener.address, secret, job.env or {}, engine.hidden))
-        last.callback(run.close, _LET_GO_S)
-        run.watch(agents.loop, lambda: run.fail(listener.there, job.np))
-        placed = by_hosts(listener.wait(run, job.np, patience))
+        after_agents.callback(run.close, _ENGINE_CLOSE_S)
+        run.watch(agents.loop, lambda: run.fail(listener.ready, job.np))
+        rank_agents = by_hosts(listener.wait(run, job.np, patience))
     run.unwatch(agents.loop)
     run.up()
-    hellos = [agent.hello for agent in placed]
+    hellos = [agent.hello for agent in rank_agents]
     hosts = [hello["host"] for hello in hellos]
     mps = _mps_by_hosts(hellos)
-    for rank, (agent, env) in enumerate(zip(placed, _placements(job, hellos), strict=True)):
+    for rank, (agent, env) in enumerate(zip(rank_agents, _placements(job, hellos), strict=True)):
         slot = hosts[:rank].count(hosts[rank])
         command = [agent.hello["python"], *job.command[1:]] if not job.command[0] else job.command
         agent.send(
             _order(
                 job,
-                [_one(job, rank, slot, env)],
+                [_rank_plan(job, rank, slot, env)],
                 command=command,
                 cwd=job.cwd or agent.hello["cwd"],
                 env={"PYTHONFAULTHANDLER": "1"},
@@ -329,43 +331,43 @@ def _engine_start(job: Job, engine: Engine, agents: Agents, patience: float, las
                 **mps[rank],
             )
         )
-    return placed
+    return rank_agents
 
 
 def _mps_by_hosts(hellos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each agent is told of MPS, where each holds one rank: how many share its devices, and their run."""
+    """Return the MPS fields of each rank's order: the number of ranks that share its devices, and their run's id."""
     run = secrets.token_hex(16)
     return [{"mps_ranks": decision.sharing(hello, hellos), "mps_run": run} for hello in hellos]
 
 
-def _one(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
-    """Return what an agent is told of one rank; ``slot``: which one it is on its host, for cores of its own."""
+def _rank_plan(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
+    """Return the plan of one rank; ``slot``: its number on its host, by which it gets its cores."""
     limits = job.limits[rank] if job.limits and rank != MPIEXEC else Limits()
     return RankPlan(rank, slot, env, reads_stdin=rank == 0 and job.stdin >= 0, limits=limits)
 
 
 def _reachable(holder: AgentHandle, interface: str) -> list[str]:
     """Return the addresses at which other hosts may reach this one."""
-    here = addresses(holder.hello)
-    outward = [address for address in here.values() if not address.startswith("127.")]
-    return [here[interface]] if interface in here else outward or list(here.values())
+    by_interface = addresses(holder.hello)
+    external = [address for address in by_interface.values() if not address.startswith("127.")]
+    return [by_interface[interface]] if interface in by_interface else external or list(by_interface.values())
 
 
-def _order(job: Job, ranks: list[RankPlan], **rest: Any) -> StartRanks:
-    """Return what an agent is told to start."""
-    usual: dict[str, Any] = {"command": job.command, "cwd": job.folder, "call": job.call}
-    return StartRanks(ranks=ranks, **usual | rest)
+def _order(job: Job, ranks: list[RankPlan], **fields: Any) -> StartRanks:
+    """Return an agent's order to start ranks."""
+    defaults: dict[str, Any] = {"command": job.command, "cwd": job.folder, "call": job.call}
+    return StartRanks(ranks=ranks, **defaults | fields)
 
 
-def _told(hosts: Sequence[Host], where: Sequence[int], rendezvous: tuple[str, int]) -> str:
+def _placement_text(hosts: Sequence[Host], host_of: Sequence[int], rendezvous: tuple[str, int]) -> str:
     lines = [
-        f"hvdrun: {hosts[host].name}: ranks {', '.join(str(rank) for rank, at in enumerate(where) if at == host)}\n"
-        for host in range(len(hosts))
+        f"hvdrun: {host.name}: ranks {', '.join(str(rank) for rank, at in enumerate(host_of) if at == index)}\n"
+        for index, host in enumerate(hosts)
     ]
     return "".join([*lines, f"hvdrun: rendezvous at {rendezvous[0]}:{rendezvous[1]}\n"])
 
 
-def _told_mps(agent: AgentHandle, ranks: int, env: Mapping[str, str]) -> bytes:
+def _mps_text(agent: AgentHandle, ranks: int, env: Mapping[str, str]) -> bytes:
     return f"hvdrun: {agent.host.name}: MPS: {decision.look(ranks, env).sentence}\n".encode()
 
 
@@ -386,10 +388,10 @@ def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, Outpu
     return outputs
 
 
-def _outcome(job: Job, ended: JobMonitor, write: Write) -> Outcome:
-    codes = tuple(ended.codes[rank] for rank in range(job.np))
-    cause = ended.report_failure(write, quiet=job.quiet, first=job.first)
+def _outcome(job: Job, monitor: JobMonitor, write: Write) -> Outcome:
+    codes = tuple(monitor.codes[rank] for rank in range(job.np))
+    cause = monitor.report_failure(write, quiet=job.quiet, first=job.first)
     if cause is None:
-        return Outcome(codes, answers=ended.answers)
+        return Outcome(codes, answers=monitor.answers)
     status = shell_status(cause.code)
-    return Outcome(codes, cause.rank, cause.words, status, cause.why, answers=ended.answers)
+    return Outcome(codes, cause.rank, cause.tail, status, cause.reason, answers=monitor.answers)

@@ -1,7 +1,7 @@
-"""Output multiplexer: bytes of many ranks become whole lines, each with its rank: ``[1]<stdout>:text``, as horovodrun.
+"""Output multiplexer: writes the output of many ranks as whole lines with prefix, ``[1]<stdout>:text``, as horovodrun.
 
 Terms.
-  held   a traceback on stderr that may be the last of a rank: kept back, so that the root cause's comes last
+  held   a traceback on stderr that may end a rank: its output is delayed so that the root cause's is written last
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import IO, Any
 
 from hvd_kernel.launch.outcome import begins_traceback
 
-_TAIL = 25  # lines that are remembered of every stderr
-_LONGEST = 1 << 16  # bytes that wait for the end of their line
-_HOLD_S = 3.0  # a rank that has written a traceback and lives on is heard after this time
+_TAIL = 25  # lines of every stderr that are kept
+_MAX_LINE = 1 << 16  # bytes that are buffered until the end of their line
+_HOLD_S = 3.0  # time after which the traceback of a rank that lives on is written
 _HOLD_BYTES = 1 << 18
 
 Write = Callable[[bytes], None]
 
 
-def writer(stream: IO[Any] | None, otherwise: IO[Any]) -> Write:
-    """Return how bytes get into a stream, text or binary, at once."""
-    target = otherwise if stream is None else stream
+def writer(stream: IO[Any] | None, default: IO[Any]) -> Write:
+    """Return a function that writes bytes to a stream, text or binary, and flushes it."""
+    target = default if stream is None else stream
     raw = getattr(target, "buffer", target)
     text = isinstance(raw, io.TextIOBase) or hasattr(raw, "encoding")
-    target.flush()  # what it holds was said before
+    target.flush()  # its buffered text comes first
 
     def write(data: bytes) -> None:
         raw.write(data.decode(errors="replace") if text else data)
@@ -39,7 +39,7 @@ def writer(stream: IO[Any] | None, otherwise: IO[Any]) -> Write:
 
 
 class OutputStream:
-    """One rank's stdout or stderr: cuts it into lines, puts the prefix before them, keeps a copy in a file."""
+    """One rank's stdout or stderr: splits it into lines, adds the prefix, and keeps a copy in a file."""
 
     def __init__(self, sink: Write, prefix: Callable[[], bytes], copy: Path | None, *, holds: bool) -> None:
         self._sink, self._prefix, self._holds = sink, prefix, holds
@@ -52,23 +52,23 @@ class OutputStream:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The traceback that is held, else the last lines."""
+        """Return the traceback that is held, else the last lines."""
         return tuple(line.decode(errors="replace").rstrip("\r\n") for line in self._held) or tuple(self._tail)
 
     @property
     def held(self) -> tuple[bytes, ...]:
-        """The lines that are kept back."""
+        """Return the lines that are held."""
         return tuple(self._held)
 
     def write(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Write the lines that these bytes complete; buffer the rest."""
         if self._file is not None:
-            self._copy = self._copy or self._file.open("ab")  # the rank has ended, and what it had started still writes
+            self._copy = self._copy or self._file.open("ab")  # reopened when a rank's descendants outlive it
             self._copy.write(data)
             self._copy.flush()
         self._rest += data
         lines = self._rest.splitlines(keepends=True)
-        whole = lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST  # after \r there may come \n
+        whole = lines[-1].endswith(b"\n") or len(lines[-1]) > _MAX_LINE  # \r may be followed by \n
         self._rest = b"" if whole else lines.pop()
         self._lines(lines)
 
@@ -89,20 +89,20 @@ class OutputStream:
             self.release()
 
     def overdue(self, now: float) -> bool:
-        """Tell whether what is held has waited long enough."""
+        """Return whether lines have been held long enough."""
         return bool(self._held) and now - self._held_since > _HOLD_S
 
     def release(self) -> None:
-        """Write what is held."""
+        """Write the held lines."""
         held, self._held = self._held, []
         self._put(held)
 
     def forget(self) -> None:
-        """Drop what is held."""
+        """Drop the held lines."""
         self._held = []
 
     def finish(self) -> None:
-        """Hardly any more will come: the last line may lack its end, and the file is closed."""
+        """Write the last line even if it is incomplete, and close the file: hardly any output will follow."""
         if self._rest:
             self._lines([self._rest + b"\n"])
             self._rest = b""
@@ -111,7 +111,7 @@ class OutputStream:
             self._copy = None
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write all pending output."""
         self.finish()
         self.release()
 
@@ -122,23 +122,23 @@ class OutputStream:
 
 
 def prefixes(rank: int, name: str, *, prefix: bool, timestamp: bool) -> Callable[[], bytes]:
-    """Return what stands before a line of a rank's."""
+    """Return a function that makes the prefix of a rank's line."""
     label = f"[{rank}]<{name}>:".encode() if prefix else b""
     return lambda: stamp(timestamp) + label
 
 
-def stamp(wanted: bool) -> bytes:
-    """Return the time, if it is wanted before a line."""
-    return time.asctime().encode() if wanted else b""
+def stamp(timestamp: bool) -> bytes:
+    """Return the time for the prefix of a line, empty without ``timestamp``."""
+    return time.asctime().encode() if timestamp else b""
 
 
 def folder_of(base: str, rank: int, np: int) -> Path:
-    """Make and return the folder of a rank's files: numbers have equal length, so that they sort."""
+    """Create and return the folder of a rank's files; numbers have equal length, so that the names sort."""
     folder = Path(base) / f"rank.{rank:0{len(str(np - 1))}d}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def standard() -> tuple[IO[Any], IO[Any]]:
-    """Return this process's own streams, as they are now."""
+    """Return the present stdout and stderr of this process."""
     return sys.stdout, sys.stderr

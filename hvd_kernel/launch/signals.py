@@ -1,4 +1,4 @@
-"""Signals to the launcher that are for the ranks: a batch system's before its time limit, and those sent by hand."""
+"""Forwarding of the launcher's signals to the ranks: those of a batch system before its time limit, or the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_kernel.processes.channel.messages import FORWARDED
 
 
 def ignore_until_forwarded() -> None:
-    """Survive signals for the ranks while there are none; ``forwarded`` replaces these handlers."""
+    """Ignore signals for the ranks before these are started; ``forwarded`` replaces the handlers."""
     for number in FORWARDED:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ignore)

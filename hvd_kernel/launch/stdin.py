@@ -1,4 +1,4 @@
-"""Stdin of the launcher, on its way to rank 0."""
+"""Forwarding of the launcher's stdin to rank 0."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hvd_kernel.processes.channel.control_channel import CHUNK
 from hvd_kernel.processes.channel.messages import Input
 from hvd_kernel.processes.event_loop import EventLoop
 
-_FOREGROUND_S = 0.5  # from one look whether this process may read its terminal to the next
+_FOREGROUND_S = 0.5  # between two checks whether this process may read its terminal
 
 
 class StdinForwarder:
-    """Sends stdin to rank 0: no more than one piece at a time, so that rank 0 sets the pace."""
+    """Sends stdin to rank 0, one chunk at a time: the next one when rank 0 has read the last."""
 
     def __init__(self, fd: int, agent: AgentHandle, loop: EventLoop, rank: int = 0) -> None:
         self._fd, self._agent, self._loop, self._rank = fd, agent, loop, rank
@@ -22,19 +22,19 @@ class StdinForwarder:
         self.resume()
 
     def resume(self) -> None:
-        """Send the next piece: rank 0 has taken the last one."""
+        """Send the next chunk: rank 0 has read the last one."""
         if self._is_open:
             self._loop.add_reader(self._fd, self._send)
 
     def close(self) -> None:
-        """Send no more. Idempotent."""
+        """Stop sending. Idempotent."""
         if self._is_open:
             self._is_open = False
             self._loop.remove_reader(self._fd)
 
     def _send(self) -> None:
         self._loop.remove_reader(self._fd)
-        if not self._is_ours():
+        if not self._may_read():
             self._loop.call_later(_FOREGROUND_S, self.resume)
             return
         try:
@@ -44,8 +44,8 @@ class StdinForwarder:
         self._is_open = bool(data)
         self._agent.send(Input(self._rank, data))
 
-    def _is_ours(self) -> bool:
-        """Tell whether it may be read: in the background of a terminal that would stop the launcher."""
+    def _may_read(self) -> bool:
+        """Return whether stdin may be read: a background process of a terminal would be stopped by reading it."""
         if not os.isatty(self._fd):
             return True
         try:
@@ -55,7 +55,7 @@ class StdinForwarder:
 
 
 def own_stdin() -> int:
-    """Return the descriptor of this process's stdin; below 0: it has none."""
+    """Return the descriptor of this process's stdin, or -1 if it has none."""
     try:
         return sys.stdin.fileno()
     except (AttributeError, ValueError, OSError):

@@ -19,35 +19,35 @@ from hvd_kernel.processes.rank_channel import decode
 from hvd_kernel.protocol.elastic import Stepped
 from hvd_kernel.protocol.messages import MetricsSample, Whereabouts, from_wire
 
-_SAYS = "hvdrun: "
+_PREFIX = "hvdrun: "
 
 
-class Askable(Protocol):
-    """An agent, which passes a question on to a rank."""
+class QueryableAgent(Protocol):
+    """An agent, which forwards a query to a rank."""
 
     def send(self, message: Message) -> None:
-        """Tell it something."""
+        """Send it a message."""
 
 
 class RankMonitor:
-    """Asks the ranks through their agents, and writes what is to be said of them."""
+    """Queries the ranks through their agents, and reports stalls and stacks on the launcher's stderr."""
 
-    def __init__(self, home: Sequence[Askable], first: int, size: int, write: Write, *, watches: bool) -> None:
-        """Begin. ``home``: the agent of each rank; ``first``: the number of the first of them."""
-        self._home, self._first, self._write = home, first, write
-        ranks = range(first, first + len(home))
-        self._stalls = JobStalls(ranks, size, self._ask, self._tell, watches=watches)
+    def __init__(self, agents: Sequence[QueryableAgent], first: int, size: int, write: Write, *, watches: bool) -> None:
+        """Start monitoring. ``agents``: one per rank; ``first``: the number of the first rank."""
+        self._agents, self._first, self._write = agents, first, write
+        ranks = range(first, first + len(agents))
+        self._stalls = JobStalls(ranks, size, self._query, self._report, watches=watches)
         self._apart = TrainingApart(ranks)
-        self._wanted = threading.Event()  # a report, on SIGQUIT
+        self._report_requested = threading.Event()  # by SIGQUIT
 
     def receive(self, message: RankState) -> None:
-        """Take what an agent tells of a rank."""
-        told = decode(message.state)
+        """Record the state of a rank that its agent reports."""
+        state = decode(message.state)
         rank = message.rank + self._first
-        if told["state"] == "connected":
+        if state["state"] == "connected":
             self._stalls.connected(rank, time.monotonic())
         else:
-            self._stalls.answered(whereabouts(rank, told), time.monotonic())
+            self._stalls.answered(whereabouts(rank, state), time.monotonic())
 
     def compare(self, rank: int, stepped: Stepped) -> None:
         """Compare the optimizers of a rank with those of the others; warn once in a job."""
@@ -56,50 +56,50 @@ class RankMonitor:
         if warning := self._apart.observe(sample):
             self._write(f"{warning}\n".encode())
 
-    def ended(self, rank: int) -> None:
-        """Take note of a rank's end."""
+    def on_exit(self, rank: int) -> None:
+        """Record a rank's exit."""
         self._stalls.ended(rank + self._first)
 
     def tick(self, now: float) -> float:
-        """Do what is due; return how many seconds there are to the next time, at most."""
-        if self._wanted.is_set():
-            self._wanted.clear()
+        """Run the checks that are due; return the number of seconds until the next ones, at most."""
+        if self._report_requested.is_set():
+            self._report_requested.clear()
             self._stalls.report(now)
         self._stalls.tick(now)
         return max(0.0, self._stalls.due() - now)
 
-    def want(self) -> None:
-        """Have every rank's stack told, at the next ``tick``. Signal handlers."""
-        self._wanted.set()
+    def request_report(self) -> None:
+        """Request a report on every rank's stack, at the next ``tick``. May be called in a signal handler."""
+        self._report_requested.set()
 
-    def _ask(self, rank: int, patience_s: float | None) -> None:
-        self._home[rank - self._first].send(AskRank(rank - self._first, patience_s))
+    def _query(self, rank: int, patience_s: float | None) -> None:
+        self._agents[rank - self._first].send(AskRank(rank - self._first, patience_s))
 
-    def _tell(self, text: str) -> None:
-        self._write(f"{_SAYS}{text}".encode())
+    def _report(self, text: str) -> None:
+        self._write(f"{_PREFIX}{text}".encode())
 
 
 @contextmanager
-def on_sigquit(want: Callable[[], None]) -> Iterator[None]:
-    """Have SIGQUIT (Ctrl-backslash) write where all ranks are, unless the program has a use of its own for it.
+def on_sigquit(request_report: Callable[[], None]) -> Iterator[None]:
+    """Call ``request_report`` on SIGQUIT (Ctrl-backslash), unless the program has a handler of its own.
 
-    That a shell has it ignored, as in what a script starts in the background, is no use of the program's.
+    SIG_IGN does not count as one: a shell sets it for commands that a script starts in the background.
     """
     before = signal.getsignal(signal.SIGQUIT)
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or before not in {signal.SIG_DFL, signal.SIG_IGN}:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or before not in {signal.SIG_DFL, signal.SIG_IGN}:
         yield
         return
-    signal.signal(signal.SIGQUIT, lambda _number, _frame: want())
+    signal.signal(signal.SIGQUIT, lambda _number, _frame: request_report())
     try:
         yield
     finally:
         signal.signal(signal.SIGQUIT, before)
 
 
-def whereabouts(rank: int, told: dict[str, Any]) -> Whereabouts:
-    """Return where a rank is, of what its agent tells."""
-    if "stack" in told:
-        lines = told["stack"].splitlines()
+def whereabouts(rank: int, state: dict[str, Any]) -> Whereabouts:
+    """Return where a rank is, from the state that its agent reports."""
+    if "stack" in state:
+        lines = state["stack"].splitlines()
         return Whereabouts(rank, "silent", frames=python_calls(lines, {}), native=c_functions(lines))
-    return replace(from_wire(Whereabouts, {"rank": rank} | told), rank=rank)
+    return replace(from_wire(Whereabouts, {"rank": rank} | state), rank=rank)

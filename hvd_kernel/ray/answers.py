@@ -10,7 +10,7 @@ from typing import Any
 
 from hvd_kernel.errors import RankDied
 from hvd_kernel.launch.run.call import Answer
-from hvd_kernel.launch.run.in_processes import failure, first_failure
+from hvd_kernel.launch.run.execution import failure, first_failure
 from hvd_kernel.ray.utils import map_blocking, ray_api
 from hvd_kernel.ray.worker import ABORTED, NONE
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
+from hvd_kernel.launch.launchers.engine_doctor import check_result, inspect_process, reachable
 from hvd_kernel.ray.discovery import alive_nodes
 from hvd_kernel.ray.notebook_actors import connected
 
@@ -33,14 +33,14 @@ def examine() -> list[CheckResult]:
 def _inspect(ray: Any, node: str, address: tuple[str, int]) -> Any:
     """Start a task that inspects a node; return the reference to its answer."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote(*address)
+    return ray.remote(inspect_process).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote(*address)
 
 
 def _result(ray: Any, name: str, reference: Any, done: list[Any]) -> CheckResult:
     if reference not in done:
         return CheckResult(name, False, f"no answer within {_ANSWER_S:g} s", "look at the node with `ray status`")
     try:
-        return finding(name, ray.get(reference))
+        return check_result(name, ray.get(reference))
     except Exception as error:  # noqa: BLE001 - any failure of the task is a failed check of the node
         last = str(error).strip().splitlines()[-1]
         return CheckResult(

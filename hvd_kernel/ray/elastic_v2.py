@@ -12,7 +12,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.launch.run.execution import in_engine
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import NOT_STARTED, Adapter, BaseParams
 from hvd_kernel.ray.callbacks import Forwarding

@@ -17,7 +17,7 @@ import cloudpickle
 from hvd_kernel.compat.tree import utilities
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.plural import plural
-from hvd_kernel.launch.run.in_notebook import panel
+from hvd_kernel.launch.run.execution import panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter
 from hvd_kernel.ray.answers import interrupt

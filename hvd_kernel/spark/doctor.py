@@ -7,7 +7,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.launchers.engine_look import finding, look, reachable
+from hvd_kernel.launch.launchers.engine_doctor import check_result, inspect_process, reachable
 from hvd_kernel.spark.stage import Stage, active, error_message
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -38,7 +38,7 @@ def _executors(context: Any, address: str) -> list[CheckResult]:
             fix = "install hvd-kernel for the Python of the executors, or name another one by PYSPARK_PYTHON"
             return [CheckResult("executors", False, error_message(error), fix)]
     by_host = {answer["host"]: answer for answer in answers}
-    return [finding(f"executors on {name}", answer) for name, answer in sorted(by_host.items())]
+    return [check_result(f"executors on {name}", answer) for name, answer in sorted(by_host.items())]
 
 
 class _Inspect:
@@ -51,4 +51,4 @@ class _Inspect:
         """Yield an inspection of this executor."""
         for _ in rows:
             pass
-        yield look(*self._address)
+        yield inspect_process(*self._address)

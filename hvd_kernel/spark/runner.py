@@ -13,8 +13,7 @@ from hvd_kernel.formatting.plural import plural
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.in_notebook import panel
-from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.launch.run.execution import in_engine, panel
 from hvd_kernel.spark import stage
 from hvd_kernel.spark.stage import Stage, active
 

@@ -8,7 +8,7 @@ from functools import partial
 from hvdtest.virtual_elastic import POINTS, Chances, VirtualJob
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 
 TROUBLE_S = 30.0
 """For so long hosts come and go."""

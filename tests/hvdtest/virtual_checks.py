@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 
@@ -31,10 +31,10 @@ class Checks:
         match event:
             case e.HostsFound(hosts):
                 self.listed |= {host.name: max(host.slots, self.listed.get(host.name, 0)) for host in hosts}
-            case e.WorkerSaid(number, p.Ready() as ready) if number in self.where:
+            case e.WorkerMessage(number, p.Ready() as ready) if number in self.where:
                 self.ready[number] = ready
                 self.since[number] = now
-            case e.WorkerSaid(number, p.Finished()) if number in self.where:
+            case e.WorkerMessage(number, p.Finished()) if number in self.where:
                 self.returned |= self.places[number].generation == self.generation
             case e.WorkerExited(number):
                 self._gone(number)

@@ -19,7 +19,7 @@ from hvdtest.virtual_spares import VirtualSpares
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.driver import Driver
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.protocol import elastic as p
@@ -246,7 +246,7 @@ class VirtualJob:
         return worker.alive and not worker.hangs
 
     def _say(self, worker: VirtualWorker, message: p.FromWorker) -> None:
-        self._report(worker, e.WorkerSaid(worker.number, message))
+        self._report(worker, e.WorkerMessage(worker.number, message))
 
     def _report(self, worker: VirtualWorker, event: e.Event) -> None:
         """Have an agent tell, in order; that of a host that is gone does not."""

@@ -7,7 +7,7 @@ from typing import Any
 from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 A, B = "localhost", "127.0.0.1"

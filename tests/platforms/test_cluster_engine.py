@@ -25,7 +25,7 @@ from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.launch.run.execution import in_engine
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
 from hvd_kernel.processes.mps import watchdog
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft

@@ -11,7 +11,7 @@ from hvdtest.recipes import module
 
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.in_processes import in_engine
+from hvd_kernel.launch.run.execution import in_engine
 
 pytestmark = pytest.mark.mp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file

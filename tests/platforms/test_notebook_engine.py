@@ -13,8 +13,7 @@ from hvdtest.pretend_engine import Processes
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.launchers.cluster_engine import Invitation
-from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine
+from hvd_kernel.launch.launchers.cluster_engine import Invitation, NotebookEngine
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
 from hvd_kernel.processes.mps import watchdog

@@ -10,9 +10,8 @@ from hvdtest.fake_kubernetes import Cluster, cluster
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.launch.launchers import kubernetes_doctor
-from hvd_kernel.launch.launchers.kubernetes_job import Api, PodJob
-from hvd_kernel.launch.launchers.notebook_engine import NotebookEngine
+from hvd_kernel.launch.launchers.cluster_engine import NotebookEngine
+from hvd_kernel.launch.launchers.kubernetes_job import Api, PodJob, examine
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly]
@@ -66,13 +65,13 @@ def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path) -> None:
 def test_doctor_names_rights_and_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_ON_IMAGE", "me/train:1")
     with cluster(tmp_path) as made:
-        account, image = kubernetes_doctor.examine(Api(made.server, made.account))
+        account, image = examine(Api(made.server, made.account))
     assert (account.good, account.found) == (True, "namespace lab; this pod's account may all")
     assert (image.good, image.found) == (True, "me/train:1")
     monkeypatch.delenv("HVD_ON_IMAGE")
     (tmp_path / "other").mkdir()
     with cluster(tmp_path / "other", may_create=False) as made:
-        account, image = kubernetes_doctor.examine(Api(made.server, made.account))
+        account, image = examine(Api(made.server, made.account))
     assert account.found == "namespace lab; this pod's account may not create jobs, create secrets"
     assert not account.good
     assert not image.good

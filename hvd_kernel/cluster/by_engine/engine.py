@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class RankSource(Protocol):
-    """One use of an engine, for one cluster (launch/launchers/notebook_engine.py has it)."""
+    """One use of an engine, for one cluster (launch/launchers/cluster_engine.py:NotebookEngine)."""
 
     name: str
     """What it is called in messages."""

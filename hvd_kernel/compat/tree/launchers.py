@@ -24,7 +24,7 @@ def launch(settings: Any, nics: Iterable[str] | None, env: Mapping[str, str] | N
         The settings are inconsistent.
     """
     hosts = importlib.import_module("hvd_kernel.launch.placement")
-    np = settings.num_proc or sum(host.slots for host in hosts.named(settings.hosts, None, 1))
+    np = settings.num_proc or sum(host.slots for host in hosts.job_hosts(settings.hosts, None, 1))
     stdout, stderr = more.pop("stdout", None), more.pop("stderr", None)
     job = _job(settings, nics, env, command, np=np, hosts=settings.hosts, **more)
     _check(importlib.import_module("hvd_kernel.launch.job_run").launch(job, stdout=stdout, stderr=stderr))

@@ -1,6 +1,6 @@
-"""``hvdrun --check-build``: what is here, in Horovod's layout, and what Horovod does not ask for below it.
+"""``hvdrun --check-build``: available frameworks and libraries in Horovod's layout, followed by hvd_kernel's own.
 
-What could end a process is tried in another one.
+An import that could crash is tried in another process.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hvd_kernel.processes import libraries
 from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
 from hvd_kernel.settings.gpus import has_plugin
 
-_TRY_S = 60.0
+_IMPORT_TIMEOUT_S = 60.0
 Rows = Sequence[tuple[str, bool]]
 
 
 def report() -> str:
-    """Return the page."""
-    core, why = _core()
+    """Return the report."""
+    core, core_error = _core()
     mpi, nccl = libraries.mpi(), has_plugin() and libraries.nccl() > 0
     frameworks = installed.all_states()
     groups: tuple[tuple[str, Rows], ...] = (
-        ("Available Frameworks", [(each.title, each.works) for each in frameworks]),
+        ("Available Frameworks", [(framework.title, framework.works) for framework in frameworks]),
         ("Available Controllers", [("MPI", mpi), ("Gloo", core)]),
         (
             "Available Tensor Operations",
@@ -45,21 +45,22 @@ def report() -> str:
     )
     lines = [f"hvd_kernel v{hvd_kernel.__version__}, Python {sys.version.split()[0]} at {sys.executable}:"]
     for title, rows in groups:
-        lines += ["", f"{title}:", *(f"    [{'X' if there else ' '}] {name}" for name, there in rows)]
+        lines += ["", f"{title}:", *(f"    [{'X' if available else ' '}] {name}" for name, available in rows)]
     lines += ["", "Frameworks that are installed:", *(f"    {line}" for line in _lines(frameworks))]
-    return "\n".join([*lines, *([] if core else ["", f"The core cannot be loaded: {why}"])]) + "\n"
+    return "\n".join([*lines, *([] if core else ["", f"The core cannot be loaded: {core_error}"])]) + "\n"
 
 
 def _lines(frameworks: Sequence[installed.Installed]) -> list[str]:
     lines = []
-    for each in frameworks:
-        if each.version:
-            lines.append(f"{each.title} {each.version}" + ("" if each.works else f" does not work: {each.summary}"))
-            lines += [
-                f"    [{' ' if why else 'X'}] {feature}{why and f': {why}'}"
-                for feature, why in each.features
-                if each.works
-            ]
+    for framework in frameworks:
+        if framework.version:
+            problem = "" if framework.works else f" does not work: {framework.summary}"
+            lines.append(f"{framework.title} {framework.version}{problem}")
+            if framework.works:
+                lines += [
+                    f"    [{' ' if reason else 'X'}] {feature}{reason and f': {reason}'}"
+                    for feature, reason in framework.features
+                ]
     return lines
 
 
@@ -72,7 +73,7 @@ def _has_mpiexec() -> bool:
 
 
 def _core() -> tuple[bool, str]:
-    look = [sys.executable, "-P", "-c", "import hvd_kernel._native"]
-    done = subprocess.run(look, capture_output=True, text=True, timeout=_TRY_S, check=False)  # noqa: S603 - our own words
-    said = done.stderr.strip().splitlines()
-    return done.returncode == 0, said[-1] if said else ""
+    command = [sys.executable, "-P", "-c", "import hvd_kernel._native"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)  # noqa: S603
+    lines = done.stderr.strip().splitlines()
+    return done.returncode == 0, lines[-1] if lines else ""

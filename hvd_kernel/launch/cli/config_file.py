@@ -1,10 +1,10 @@
-"""Configuration file of ``--config-file``: Horovod's YAML, section by section, into the values of flags.
+"""Configuration file of ``--config-file``: Horovod's YAML, translated into the values of flags.
 
 params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
 controller: gloo                         logging: {level: DEBUG}
 elastic: {min_np: 2, max_np: 8}          (not Horovod's)
 
-Unknown sections and keys are ignored with a warning: files of Horovod's have had others over the years.
+Unknown sections and keys are ignored with a warning: those of Horovod's versions differ.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ROWS: tuple[Row, ...] = (*KNOBS, *FLAGS)
 
 
 def read(path: str) -> tuple[dict[str, str], list[str]]:
-    """Return the values that the file sets, by ``dest``, and ``controller``; and what was ignored.
+    """Return the values that the file sets, by ``dest`` or as ``controller``, and warnings on what was ignored.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, or has a value that means nothing; it is named, with line and column.
+        The file cannot be read, or has an invalid value; it is named, with line and column.
     """
     try:
         text = Path(path).read_text()
@@ -41,20 +41,20 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}.") from None
     if not any(line.partition("#")[0].strip(" \t-") for line in text.splitlines()):
         return {}, []
-    from hvd_kernel.jobs import documents  # noqa: PLC0415 - only who has such a file needs YAML
+    from hvd_kernel.jobs import documents  # noqa: PLC0415 - only such files need YAML
 
-    reading = _Reading(documents.parse(text, path))
-    reading.all()
-    return reading.found, reading.ignored
+    reader = _Reader(documents.parse(text, path))
+    reader.read()
+    return reader.values, reader.warnings
 
 
 @dataclass
-class _Reading:
+class _Reader:
     document: Document
-    found: dict[str, str] = field(default_factory=dict)
-    ignored: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
-    def all(self) -> None:
+    def read(self) -> None:
         sections = dict.fromkeys(row.section for row in _ROWS)
         for name, body in self._mapping(()).items():
             if _plain(name) == "controller":
@@ -62,22 +62,22 @@ class _Reading:
             elif _plain(name) in sections:
                 self._section(name, {row.key: row for row in _ROWS if row.section == _plain(name)})
             else:
-                self._leave((name,), ("controller", *sections))
+                self._ignore((name,), ("controller", *sections))
 
     def _controller(self, name: str, value: Any) -> None:
         if value is None:
             return
         if str(value).lower() not in CONTROLLERS:
             raise self.document.error((name,), f"{value!r} must be one of {', '.join(CONTROLLERS)}")
-        self.found["controller"] = str(value).lower()
+        self.values["controller"] = str(value).lower()
 
     def _section(self, section: str, rows: dict[str, Row]) -> None:
         for name, value in self._mapping((section,)).items():
             row = rows.get(_plain(name))
             if row is None:
-                self._leave((section, name), rows)
+                self._ignore((section, name), rows)
             elif value is not None:
-                self.found[row.dest] = self._value(row, (section, name), value)
+                self.values[row.dest] = self._value(row, (section, name), value)
 
     def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
         value = self.document.value
@@ -92,14 +92,14 @@ class _Reading:
     def _value(self, row: Row, path: tuple[str, ...], value: Any) -> str:
         try:
             return row.value(str(value))
-        except ValueError as wanted:
-            raise self.document.error(path, f"{value!r} cannot be used: it must be {wanted}") from None
+        except ValueError as error:
+            raise self.document.error(path, f"{value!r} cannot be used: it must be {error}") from None
 
-    def _leave(self, path: tuple[str, ...], known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(_plain(path[-1]), known, 1)
+    def _ignore(self, path: tuple[str, ...], names: Iterable[str]) -> None:
+        near = difflib.get_close_matches(_plain(path[-1]), names, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         where = str(self.document.error(path, "is ignored")).rstrip(".")
-        self.ignored.append(f"{where}: {hint}known: {', '.join(known)}")
+        self.warnings.append(f"{where}: {hint}known: {', '.join(names)}")
 
 
 def _plain(name: str) -> str:

@@ -1,8 +1,8 @@
-"""Flags of elastic jobs: one row for each, with its key in the section ``elastic`` of the configuration file.
+"""Flags of elastic jobs: one row per flag, with its key in the section ``elastic`` of the configuration file.
 
     hvdrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts.sh python train.py
 
-Horovod's flags, under both of their names, and those that its jobs do not have, from --max-restarts on.
+First Horovod's flags, under both of their names, then, starting with --max-restarts, those that Horovod does not have.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.elastic.discovery.kinds import KINDS
+from hvd_kernel.launch.elastic.discovery.choice import KINDS
 from hvd_kernel.launch.elastic.job.options import INTERVAL_S, ElasticOptions, sizes
-from hvd_kernel.launch.placement import named
+from hvd_kernel.launch.placement import job_hosts
 from hvd_kernel.settings.checks import Check, anything, number, whole
 
 SECTION = "elastic"
@@ -25,7 +25,7 @@ _TIMEOUT = ("HVD_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT")
 
 @dataclass(frozen=True)
 class ElasticFlag:
-    """One row; ``nargs``: how many values it takes, each of them checked."""
+    """One row; ``nargs``: the number of its values, each of which is checked."""
 
     key: str
     flags: tuple[str, ...]
@@ -37,16 +37,16 @@ class ElasticFlag:
 
     @property
     def dest(self) -> str:
-        """Its name among the parsed flags."""
+        """Return its name among the parsed flags."""
         return f"{SECTION}.{self.key}"
 
     def value(self, text: str) -> str:
-        """Return the values, one blank between two.
+        """Return the checked values, separated by blanks.
 
         Raises
         ------
         ValueError
-            Saying what is wanted.
+            Describing a valid value.
         """
         if self.nargs == 1:
             return self.check(text)
@@ -56,11 +56,11 @@ class ElasticFlag:
         return " ".join(self.check(part) for part in parts)
 
     def argument(self, text: str) -> str:
-        """As ``check``, for argparse."""
+        """Check a value for argparse."""
         try:
             return self.check(text)
-        except ValueError as wanted:
-            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: it must be {wanted}") from None
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: it must be {error}") from None
 
 
 FLAGS = (
@@ -154,60 +154,61 @@ FLAGS = (
     ),
 )
 STARTS = ("min_np", "host_discovery_script")
-"""A job is elastic where one of these is given, as for horovodrun."""
+"""A job is elastic if one of these is given, as with horovodrun."""
 
 
 def add(group: Any) -> None:
     """Add the flags to a parser's group."""
-    for each in FLAGS:
-        more = {} if each.nargs == 1 else {"nargs": each.nargs}
+    for row in FLAGS:
+        nargs = {} if row.nargs == 1 else {"nargs": row.nargs}
         group.add_argument(
-            *each.flags,
-            dest=each.dest,
+            *row.flags,
+            dest=row.dest,
             default=argparse.SUPPRESS,
-            type=each.argument,
-            metavar=each.metavar,
-            help=each.help.replace("%", "%%"),
-            **more,
+            type=row.argument,
+            metavar=row.metavar,
+            help=row.help.replace("%", "%%"),
+            **nargs,
         )
 
 
-def spelled(found: Mapping[str, Any]) -> list[str]:
-    """Return the flags whose values were given."""
-    return [each.flags[-1] for each in FLAGS if each.dest in found]
+def flags_with_values(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the flags that have values."""
+    return [row.flags[-1] for row in FLAGS if row.dest in values]
 
 
-def options(found: Mapping[str, Any], given: Mapping[str, Any]) -> ElasticOptions | None:
-    """Return what the values ask for; None: the job keeps its size.
+def options(values: Mapping[str, Any], others: Mapping[str, Any]) -> ElasticOptions | None:
+    """Return the options of an elastic job; None: the number of ranks is fixed.
 
     Parameters
     ----------
-    found
+    values
         Values by ``dest``: text, or a list of it.
-    given
-        The other flags: np, hosts, hostfile, slots; what starts the ranks.
+    others
+        The other flags: np, hosts, hostfile, slots, and those that choose a launcher.
 
     Raises
     ------
     UsageError
-        A launcher was asked for whose jobs keep their size.
+        The chosen launcher cannot start elastic jobs.
     ConfigError
         Two values contradict each other.
     """
-    said = {each.key: found[each.dest] for each in FLAGS if each.dest in found}
-    if not said.keys() & set(STARTS):
+    by_key = {row.key: values[row.dest] for row in FLAGS if row.dest in values}
+    if not by_key.keys() & set(STARTS):
         return None
     for name in ("mpi", "jsrun"):
-        if given.get(name):
+        if others.get(name):
             raise UsageError(
-                f"hvdrun: --{name} starts a job that keeps its size: leave it out beside {', '.join(spelled(found))}, "
-                "and hvdrun's own agents start the ranks"
+                f"hvdrun: --{name} starts a job that keeps its size: leave it out beside "
+                f"{', '.join(flags_with_values(values))}, and hvdrun's own agents start the ranks"
             )
-    script = str(said.get("host_discovery_script", ""))
-    least, most = _whole(said.get("min_np")), _whole(said.get("max_np"))
-    np = given.get("np")
-    here = given.get("hosts") or given.get("hostfile") or not script
-    hosts = tuple(named(given.get("hosts"), given.get("hostfile"), np or most or least or 1)) if here else ()
+    script = str(by_key.get("host_discovery_script", ""))
+    least, most = _whole(by_key.get("min_np")), _whole(by_key.get("max_np"))
+    np = others.get("np")
+    has_hosts = others.get("hosts") or others.get("hostfile") or not script
+    size = np or most or least or 1
+    hosts = tuple(job_hosts(others.get("hosts"), others.get("hostfile"), size)) if has_hosts else ()
     start, fewest = sizes(np, least, most, hosts)
     return ElasticOptions(
         np=start,
@@ -215,29 +216,30 @@ def options(found: Mapping[str, Any], given: Mapping[str, Any]) -> ElasticOption
         max_np=most,
         hosts=hosts,
         script=script,
-        slots=given.get("slots"),
-        timeout_s=float(said["elastic_timeout"]) if "elastic_timeout" in said else None,
-        reset_limit=_whole(said.get("reset_limit")),
-        max_restarts=_whole(said.get("max_restarts")),
-        cooldown_s=_pair(said.get("blacklist_cooldown_range")),
-        interval_s=float(said.get("discovery_interval", INTERVAL_S)),
-        spares=_whole(said.get("spares")),
-        slot_failures=_whole(said.get("slot_failures")),
-        host_failures=_whole(said.get("host_failures")),
-        hang_s=float(said["hang_timeout"]) if "hang_timeout" in said else None,
+        slots=others.get("slots"),
+        timeout_s=float(by_key["elastic_timeout"]) if "elastic_timeout" in by_key else None,
+        reset_limit=_whole(by_key.get("reset_limit")),
+        max_restarts=_whole(by_key.get("max_restarts")),
+        cooldown_s=_pair(by_key.get("blacklist_cooldown_range")),
+        interval_s=float(by_key.get("discovery_interval", INTERVAL_S)),
+        spares=_whole(by_key.get("spares")),
+        slot_failures=_whole(by_key.get("slot_failures")),
+        host_failures=_whole(by_key.get("host_failures")),
+        hang_s=float(by_key["hang_timeout"]) if "hang_timeout" in by_key else None,
     )
 
 
-def left_out(found: Mapping[str, Any]) -> list[str]:
-    """Return a sentence where flags of elastic jobs stand beside none that makes a job elastic."""
-    if any(f"{SECTION}.{key}" in found for key in STARTS) or not spelled(found):
+def ignored(values: Mapping[str, Any]) -> list[str]:
+    """Return a warning if flags of elastic jobs are given without one that makes a job elastic."""
+    if any(f"{SECTION}.{key}" in values for key in STARTS) or not flags_with_values(values):
         return []
-    return [f"{', '.join(spelled(found))} are ignored: for elastic jobs, with --min-np or --host-discovery-script"]
+    flags = ", ".join(flags_with_values(values))
+    return [f"{flags} are ignored: for elastic jobs, with --min-np or --host-discovery-script"]
 
 
-def variables(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of flags that mean something to the ranks too."""
-    timeout = found.get(f"{SECTION}.elastic_timeout")
+def variables(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of flags that affect the ranks too."""
+    timeout = values.get(f"{SECTION}.elastic_timeout")
     return {_TIMEOUT[0]: "", _TIMEOUT[1]: str(timeout)} if timeout else {}
 
 

@@ -21,7 +21,7 @@ from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
 from hvd_kernel.jobs.tables.programs import JSRUN_PLACE
 from hvd_kernel.launch.cli import config_file, elastic
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.placement import named, spelled
+from hvd_kernel.launch.placement import job_hosts, with_slots
 from hvd_kernel.settings import arguments, gpus
 from hvd_kernel.settings.lists import entries
 
@@ -107,7 +107,7 @@ _EPILOG = (
 
 @dataclass(frozen=True)
 class HvdrunRequest:
-    """What a command line asks for."""
+    """A parsed command line."""
 
     command: list[str]
     action: str = ""  # one of ACTIONS, as version or check_build; empty: run the command
@@ -127,7 +127,7 @@ class HvdrunRequest:
     mpi_args: tuple[str, ...] = ()
     elastic: ElasticOptions | None = None  # the job may change its size
     env: dict[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()  # what was asked for, and what is done instead
+    warnings: tuple[str, ...] = ()  # on flags that cannot be honoured
 
 
 class _Parser(argparse.ArgumentParser):
@@ -137,15 +137,15 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all tables."""
-    made = _Parser("hvdrun", usage="hvdrun -np N [flags] COMMAND ...", epilog=_EPILOG, allow_abbrev=False)
-    group = made.add_argument_group("job")
-    for names, how in (ACTIONS | JOB).items():
-        group.add_argument(*names, **{"default": argparse.SUPPRESS, **how})
-    elastic.add(made.add_argument_group("elastic jobs, with --min-np or --host-discovery-script"))
-    group = made.add_argument_group("variables of the ranks")
+    result = _Parser("hvdrun", usage="hvdrun -np N [flags] COMMAND ...", epilog=_EPILOG, allow_abbrev=False)
+    group = result.add_argument_group("job")
+    for names, keywords in (ACTIONS | JOB).items():
+        group.add_argument(*names, **{"default": argparse.SUPPRESS, **keywords})
+    elastic.add(result.add_argument_group("elastic jobs, with --min-np or --host-discovery-script"))
+    group = result.add_argument_group("variables of the ranks")
     for knob in knobs.KNOBS:
         _add(group, knob)
-    return made
+    return result
 
 
 def _add(group: Any, knob: knobs.Knob) -> None:
@@ -163,7 +163,7 @@ def _add(group: Any, knob: knobs.Knob) -> None:
 
 
 def parse(words: Sequence[str]) -> HvdrunRequest:
-    """Read a command line.
+    """Parse a command line.
 
     Raises
     ------
@@ -172,95 +172,97 @@ def parse(words: Sequence[str]) -> HvdrunRequest:
     ConfigError
         The same for the configuration file and the hostfile.
     """
-    flags, command = split(words)
-    given = vars(parser().parse_args(flags))
+    flag_words, command = split(words)
+    flags = vars(parser().parse_args(flag_words))
     for action in (names[-1].lstrip("-").replace("-", "_") for names in ACTIONS):
-        if given.get(action):
-            return HvdrunRequest([], action, given[action] if isinstance(given[action], str) else "")
-    _refuse(given)
-    found, warnings = config_file.read(given["config_file"]) if "config_file" in given else ({}, [])
-    found |= {name: value for name, value in given.items() if "." in name}
+        if flags.get(action):
+            return HvdrunRequest([], action, flags[action] if isinstance(flags[action], str) else "")
+    _check_contradictions(flags)
+    values, warnings = config_file.read(flags["config_file"]) if "config_file" in flags else ({}, [])
+    values |= {name: value for name, value in flags.items() if "." in name}
     if not command:
         raise UsageError("hvdrun: there is no command to run, e.g. hvdrun -np 4 python train.py")
-    use_mpi = given.get("mpi", False) or (found.get("controller") == "mpi" and not given.get("gloo", False))
-    mpi_args = (*given.get("binding_args", ()), *given.get("mpi_args", ()))
-    hosts, hostfile = spelled(given.get("hosts"), given.get("hostfile"), given.get("slots"))
-    interfaces = tuple(given.get("interfaces", ()))
-    wanted = elastic.options(found, given | {"hosts": hosts, "hostfile": hostfile, "mpi": use_mpi})
+    use_mpi = flags.get("mpi", False) or (values.get("controller") == "mpi" and not flags.get("gloo", False))
+    mpi_args = (*flags.get("binding_args", ()), *flags.get("mpi_args", ()))
+    hosts, hostfile = with_slots(flags.get("hosts"), flags.get("hostfile"), flags.get("slots"))
+    interfaces = tuple(flags.get("interfaces", ()))
+    elastic_options = elastic.options(values, flags | {"hosts": hosts, "hostfile": hostfile, "mpi": use_mpi})
     return HvdrunRequest(
         command=command,
-        np=_np(given) if wanted is None else wanted.np,
+        np=_np(flags) if elastic_options is None else elastic_options.np,
         hosts=hosts,
         hostfile=hostfile,
-        ssh_port=given.get("ssh_port"),
-        ssh_identity_file=given.get("ssh_identity_file"),
+        ssh_port=flags.get("ssh_port"),
+        ssh_identity_file=flags.get("ssh_identity_file"),
         interfaces=interfaces,
-        output_filename=given.get("output_filename"),
-        timestamp=given.get("timestamp", False),
-        start_timeout_s=given.get("start_timeout"),
-        verbose=given.get("verbose", False),
+        output_filename=flags.get("output_filename"),
+        timestamp=flags.get("timestamp", False),
+        start_timeout_s=flags.get("start_timeout"),
+        verbose=flags.get("verbose", False),
         use_mpi=use_mpi,
-        use_jsrun=given.get("jsrun", False),
+        use_jsrun=flags.get("jsrun", False),
         mpi_args=mpi_args if use_mpi else (),
-        elastic=wanted,
-        env=knobs.environment(found) | elastic.variables(found) | _more(given),
+        elastic=elastic_options,
+        env=knobs.environment(values) | elastic.variables(values) | _variables(flags),
         warnings=(
             *warnings,
-            *knobs.without_effect(found),
-            *elastic.left_out(found),
-            *_left_out(given, bool(mpi_args) and not use_mpi, named=wanted is not None or hosts or hostfile),
+            *knobs.without_effect(values),
+            *elastic.ignored(values),
+            *_ignored(
+                flags, bool(mpi_args) and not use_mpi, has_hosts=elastic_options is not None or hosts or hostfile
+            ),
         ),
     )
 
 
-def _left_out(given: Mapping[str, Any], idle_mpi_args: bool, *, named: object) -> list[str]:
-    """Return a sentence on each flag that means nothing beside the others."""
-    told = {
+def _ignored(flags: Mapping[str, Any], unused_mpi_args: bool, *, has_hosts: object) -> list[str]:
+    """Return a warning on each flag that has no effect beside the others."""
+    warnings = {
         "--mpi-args and --binding-args are left out: they are for mpiexec, which starts the ranks with --mpi only": (
-            idle_mpi_args
+            unused_mpi_args
         ),
-        f"--slots-per-host is left out: {SLOTS_NOTE}": "slots" in given and not named,
+        f"--slots-per-host is left out: {SLOTS_NOTE}": "slots" in flags and not has_hosts,
     }
-    return [sentence for sentence, applies in told.items() if applies]
+    return [warning for warning, applies in warnings.items() if applies]
 
 
-def _more(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of flags that mean something to the launcher too."""
+def _variables(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of flags that affect the launcher too."""
     env: dict[str, str] = {}
-    if "start_timeout" in given:
-        env |= {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": f"{given['start_timeout']:g}"}
-    if "gpus" in given:
-        env[gpus.CHOICE] = given["gpus"]
-    if given.get("tcp"):
+    if "start_timeout" in flags:
+        env |= {"HVD_START_TIMEOUT": "", "HOROVOD_START_TIMEOUT": f"{flags['start_timeout']:g}"}
+    if "gpus" in flags:
+        env[gpus.CHOICE] = flags["gpus"]
+    if flags.get("tcp"):
         env["NCCL_IB_DISABLE"] = "1"
     return env
 
 
-def _np(given: Mapping[str, Any]) -> int:
-    """Return the number of ranks: as given, else as many as the hosts have slots; 0: where this runs says it."""
-    if "np" in given:
-        return int(given["np"])
-    if "hosts" in given or "hostfile" in given:
-        found = named(given.get("hosts"), given.get("hostfile"), 1, slots=given.get("slots", 1))
-        return sum(host.slots for host in found)
+def _np(flags: Mapping[str, Any]) -> int:
+    """Return the number of ranks: -np, else the number of slots; 0: to be derived from where this runs."""
+    if "np" in flags:
+        return int(flags["np"])
+    if "hosts" in flags or "hostfile" in flags:
+        hosts = job_hosts(flags.get("hosts"), flags.get("hostfile"), 1, slots=flags.get("slots", 1))
+        return sum(host.slots for host in hosts)
     return 0
 
 
-def _refuse(given: Mapping[str, Any]) -> None:
-    both = [name for name in ("gloo", "mpi", "jsrun") if given.get(name)]
-    if len(both) > 1:
-        raise UsageError(f"hvdrun: --{' and --'.join(both)} exclude each other: keep one of them")
-    if "hosts" in given and "hostfile" in given:
+def _check_contradictions(flags: Mapping[str, Any]) -> None:
+    launchers = [name for name in ("gloo", "mpi", "jsrun") if flags.get(name)]
+    if len(launchers) > 1:
+        raise UsageError(f"hvdrun: --{' and --'.join(launchers)} exclude each other: keep one of them")
+    if "hosts" in flags and "hostfile" in flags:
         raise UsageError("hvdrun: -H and --hostfile say the same thing: keep one of them")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate our flags from the command, whose words are its own.
+    """Separate hvdrun's flags from the command and its arguments.
 
     Raises
     ------
     UsageError
-        A number of ranks is glued to its flag, or an abbreviation is of several flags.
+        A number of ranks is glued to its flag, or an abbreviation matches several flags.
     """
     flags: list[str] = []
     at = 0
@@ -269,7 +271,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             raise UsageError(f"hvdrun: {words[at]!r} is not a flag: write -np {glued[1]}, with a space")
         flag = _whole(words[at])
         end = at + 1 + _VALUES.get(flag, 0)
-        # argparse takes a value that begins with a dash only behind "=".
+        # argparse accepts a value that begins with a dash only after "=".
         glue = flag in _DASHED and end <= len(words)
         flags += [f"{flag}={words[at + 1]}"] if glue else [flag, *words[at + 1 : end]]
         at = end
@@ -277,23 +279,22 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _whole(word: str) -> str:
-    """Return a flag written out where it is abbreviated, as argparse does for horovodrun; what follows ``=`` stays."""
+    """Expand an abbreviated flag, as argparse does for horovodrun; ``=`` and what follows it are kept."""
     begin, equals, value = word.partition("=")
     if begin in _VALUES or begin == "-":
         return word
     try:
         whole = Spellings(tuple(_VALUES), OURS).whole(begin, lambda flag: _SAME.get(flag, flag))
-    except ValueError as several:
-        raise UsageError(f"hvdrun: {several}") from None
+    except ValueError as ambiguity:
+        raise UsageError(f"hvdrun: {ambiguity}") from None
     return f"{whole}{equals}{value}" if whole else word
 
 
 def _value_counts() -> dict[str, int]:
     counts: dict[str, int] = {"-h": 0, "--help": 0}
     for table in (ACTIONS, JOB):
-        for names, how in table.items():
-            none = how.get("action") == "store_true"
-            counts |= dict.fromkeys(names, 0 if none else 1)
+        for names, keywords in table.items():
+            counts |= dict.fromkeys(names, 0 if keywords.get("action") == "store_true" else 1)
     for row in elastic.FLAGS:
         counts |= dict.fromkeys(row.flags, row.nargs)
     for knob in knobs.KNOBS:
@@ -302,6 +303,6 @@ def _value_counts() -> dict[str, int]:
 
 
 _VALUES = _value_counts()
-"""flag -> how many words that follow it belong to it."""
+"""Flag -> the number of its values."""
 _SAME = {name: names[0] for names in (*ACTIONS, *JOB, *(row.flags for row in elastic.FLAGS)) for name in names}
-"""flag -> the first name of what it says, where it has several."""
+"""Flag -> its first name, for flags with several names."""

@@ -15,12 +15,10 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
-from hvd_kernel.jobs.tables.programs import JSRUN, JSRUN_PLACE
+from hvd_kernel.jobs.tables.programs import ALL, HOROVOD, JSRUN, JSRUN_PLACE, launcher
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
-from hvd_kernel.launch.job import wrapper
-from hvd_kernel.launch.job.others import handed_on
 from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.signals import ignore_until_forwarded
@@ -29,14 +27,16 @@ from hvd_kernel.processes.resources.capacity import Capacity
 from hvd_kernel.settings.network import addresses
 
 _COMMANDS = {"job": "hvd_kernel.launch.job.command", "doctor": "hvd_kernel.launch.doctor.command"}
-"""First word -> module whose ``main`` takes the others; no start of ranks waits for their readers of all platforms."""
+"""First word -> module whose ``main`` gets the others; loaded lazily, because they import readers of all platforms."""
+_INFO_FLAGS = {"--version": "--version", "-V": "--version", "--help": "--help", "-h": "--help", "-help": "--help"}
+"""Flags of mpirun -> those of hvdrun."""
 _WRONG_USE = 2
 _FAILED = 1
 _SIGNALLED = 128
 
 
-class _Ended(KeyboardInterrupt):
-    """A signal that ends the job, as Ctrl-C does."""
+class _Signalled(KeyboardInterrupt):
+    """A signal that ends the job, like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -51,27 +51,27 @@ def main(words: Sequence[str] | None = None) -> int:
     ignore_until_forwarded()
     try:
         words = [*(sys.argv[1:] if words is None else words)]
-        words = handed_on(words, split(words)[1]) or words
+        words = translate_launcher_line(words, split(words)[1]) or words
         if words and words[0] in _COMMANDS:
             return int(importlib.import_module(_COMMANDS[words[0]]).main(words[1:]))
         request = parse(words)
         return _ACTIONS[request.action](request)
     except (UsageError, ConfigError) as error:
-        return _say(error, _WRONG_USE)
+        return _report_error(error, _WRONG_USE)
     except ClusterError as error:
-        return _say(error, _FAILED)
-    except _Ended as ended:
-        return _SIGNALLED + ended.number
-    except BrokenPipeError:  # whoever read our output has gone; Python would complain about it once more
+        return _report_error(error, _FAILED)
+    except _Signalled as signalled:
+        return _SIGNALLED + signalled.number
+    except BrokenPipeError:  # the reader of our output is gone; at exit Python would report that once more
         sys.stdout = sys.stderr = None
         return _SIGNALLED + signal.SIGPIPE
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    raise _Ended(number)
+    raise _Signalled(number)
 
 
-def _say(error: Exception, status: int) -> int:
+def _report_error(error: Exception, status: int) -> int:
     text = str(error)
     sys.stderr.write(f"{text if text.startswith('hvdrun') else f'hvdrun: {text}'}\n")
     return status
@@ -108,46 +108,46 @@ def _run(request: HvdrunRequest) -> int:
 
 
 def _size(request: HvdrunRequest) -> JobSize:
-    """Return how many ranks start where: as the flags say, else as the place does in which this runs."""
+    """Return the ranks and their hosts: from the flags, else from the allocation or machine in which this runs."""
     if request.elastic is not None:
         _refuse_allocation(request)
         return JobSize(request.np, "", "")
-    said = bool(request.hosts or request.hostfile)
-    if said and not request.use_jsrun:
+    has_hosts = bool(request.hosts or request.hostfile)
+    if has_hosts and not request.use_jsrun:
         return JobSize(request.np, request.hosts or "", "")
-    found = without_flags(os.environ | request.env, request.np)
-    if request.use_jsrun and (said or found.via != JSRUN):
+    size = without_flags(os.environ | request.env, request.np)
+    if request.use_jsrun and (has_hosts or size.via != JSRUN):
         raise UsageError(
             f"hvdrun: --jsrun is for the hosts of {JSRUN_PLACE}, where jsrun is on PATH: leave out one of them"
         )
-    if not request.np or found.via or found.part:
-        sys.stderr.write(f"hvdrun: {found.sentence}\n")
-    return found
+    if not request.np or size.via or size.part:
+        sys.stderr.write(f"hvdrun: {size.sentence}\n")
+    return size
 
 
 def _refuse_allocation(request: HvdrunRequest) -> None:
-    """Refuse an elastic job whose hosts would be an allocation's: those are a scheduler's, which keeps their number.
+    """Refuse an elastic job without a source of hosts in an allocation, whose number of hosts is fixed.
 
     Raises
     ------
     UsageError
-        Naming what says the hosts.
+        Naming the flags that name hosts.
     """
-    found = allocation(os.environ)
-    said = request.hosts or request.hostfile or (request.elastic and request.elastic.script)
-    if found is not None and not said:
+    allocated = allocation(os.environ)
+    source = request.hosts or request.hostfile or (request.elastic and request.elastic.script)
+    if allocated is not None and not source:
         raise UsageError(
-            f"hvdrun: {found.sentence}: name the hosts of an elastic job there with -H, --hostfile or "
+            f"hvdrun: {allocated.sentence}: name the hosts of an elastic job there with -H, --hostfile or "
             "--host-discovery-script; ssh reaches them"
         )
 
 
 def _interface(names: Sequence[str]) -> str:
-    """Return the first of the user's interfaces that is here."""
-    here = addresses()
-    if names and not any(name in here for name in names):
-        raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(here)}")
-    chosen = next((name for name in names if name in here), "")
+    """Return the first of the user's interfaces that exists on this host."""
+    existing = addresses()
+    if names and not any(name in existing for name in names):
+        raise UsageError(f"hvdrun: --network-interfaces {','.join(names)}: this host has {', '.join(existing)}")
+    chosen = next((name for name in names if name in existing), "")
     if len(names) > 1:
         sys.stderr.write(
             f"hvdrun: warning: ranks use one network interface: {chosen}, the first of them that is here\n"
@@ -165,12 +165,12 @@ def _check_build(_request: HvdrunRequest) -> int:
     return 0
 
 
-def _written(path: Path) -> int:
+def _report_installed(path: Path) -> int:
     sys.stdout.write(f"{path}\n")
     return 0
 
 
-def _taken(path: Path | None) -> int:
+def _report_removed(path: Path | None) -> int:
     if path is None:
         sys.stderr.write("hvdrun: it is not installed here: there is nothing to do\n")
     else:
@@ -182,10 +182,40 @@ _ACTIONS: dict[str, Callable[[HvdrunRequest], int]] = {
     "": _run,
     "version": _version,
     "check_build": _check_build,
-    "install_horovodrun": lambda _request: _written(horovodrun.install()),
-    "uninstall_horovodrun": lambda _request: _taken(horovodrun.uninstall()),
-    "install_horovod": lambda _request: _written(horovodrun.install_import()),
-    "uninstall_horovod": lambda _request: _taken(horovodrun.uninstall_import()),
-    "build_horovod_shim": lambda request: _written(horovodrun.build_shim(request.folder)),
-    "install_mpirun": lambda request: _written(wrapper.install(request.folder)),
+    "install_horovodrun": lambda _request: _report_installed(horovodrun.install()),
+    "uninstall_horovodrun": lambda _request: _report_removed(horovodrun.uninstall()),
+    "install_horovod": lambda _request: _report_installed(horovodrun.install_import()),
+    "uninstall_horovod": lambda _request: _report_removed(horovodrun.uninstall_import()),
+    "build_horovod_shim": lambda request: _report_installed(horovodrun.build_shim(request.folder)),
+    "install_mpirun": lambda request: _report_installed(horovodrun.install_mpirun(request.folder)),
 }
+
+
+def translate_launcher_line(words: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Return the arguments for hvdrun if the command is a line of another launcher; empty: it is another program.
+
+    ``hvdrun -- mpirun ...`` is ``hvdrun job run -- mpirun ...``; the flags of horovodrun are also hvdrun's. Pure.
+
+    Parameters
+    ----------
+    words
+        All arguments of ``hvdrun``.
+    command
+        The last of them: the command that they start.
+
+    Raises
+    ------
+    UsageError
+        The line is not preceded by ``--``, so that each rank would start a job of its own.
+    """
+    name = launcher(command)
+    if not name:
+        return []
+    flags = list(words[: len(words) - len(command)])
+    if flags[-1:] != ["--"]:
+        raise UsageError(
+            f"hvdrun: each rank would call {name}: write -- before it, and hvdrun reads its line: hvdrun -- {name} ... "
+            f"(`env {name}` is the program itself)"
+        )
+    info = [_INFO_FLAGS[word] for word in command[1:2] if word in _INFO_FLAGS and name in ALL]
+    return info or ([*flags[:-1], *command[1:]] if name in HOROVOD else ["job", "run", *flags, *command])

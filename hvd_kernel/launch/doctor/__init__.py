@@ -1,4 +1,4 @@
-"""Migration report: ``hvdrun doctor DIR`` says what of a Horovod project runs as it is, and what needs which line.
+"""Migration report: ``hvdrun doctor DIR`` lists what of a Horovod project runs unchanged, and what has to be changed.
 
-Each kind of text has a function from it to findings, without a look at this machine; ``project`` finds the texts.
+Each kind of text has a function that returns its findings without inspecting this machine; ``project`` finds the texts.
 """

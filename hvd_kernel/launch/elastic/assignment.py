@@ -1,12 +1,12 @@
 """Assignment of ranks to workers and empty slots. Pure.
 
-The oldest process is rank 0: it has the state that others take. Hosts come in the order of their oldest processes, and
-between those of one age in the order in which they were found; ranks of one host are beside each other, in the order of
-their local ranks but for rank 0.
+The oldest process is rank 0: its state is broadcast to the others. Hosts are in the order of their oldest processes,
+and hosts of equal age in the order of discovery. Ranks of one host are adjacent, in the order of their local ranks
+except for rank 0.
 
-A worker keeps its slot for life. Its local_rank is that slot wherever it can be: where a host has n ranks, those in the
-slots below n have their slot's number, and the others what is left. So on a host whose slots are all filled each rank
-has its slot's number, whoever has died: a process that has taken the GPU of its local rank takes that of nobody else.
+A worker keeps its slot for life, and its local_rank is that slot if possible: on a host with n ranks, those in slots
+below n have their slot's number, and the others get the remaining numbers. So on a host whose slots are all filled each
+rank has its slot's number, whichever process has died: no two processes use the GPU of one local rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FRESH = float("inf")  # the age of a process that has been in no generation
 
 
 class Living(NamedTuple):
-    """A worker that could have a rank; ``joined``: the first generation that it was in, 0: none."""
+    """A worker that may get a rank; ``joined``: the first generation that it was in, 0: none."""
 
     worker: int
     host: str
@@ -32,7 +32,7 @@ class Living(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """One rank, and the worker that gets it; None: one that has yet to be started in this slot."""
+    """One rank, and the worker that gets it; None: a worker is to be started in this slot."""
 
     rank: int
     host: str
@@ -45,15 +45,15 @@ class Assigned(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Who is which rank, and who is none any more."""
+    """The ranks of a generation, and the workers that have no rank in it."""
 
     ranks: tuple[Assigned, ...]
     leave: tuple[int, ...]
 
     @property
     def workers(self) -> set[int]:
-        """Those that have a rank."""
-        return {each.worker for each in self.ranks if each.worker is not None}
+        """Return the workers that have a rank."""
+        return {assigned.worker for assigned in self.ranks if assigned.worker is not None}
 
     @property
     def empty(self) -> list[Assigned]:
@@ -71,57 +71,59 @@ def assign(
     living
         Workers, at most one per slot.
     hosts
-        In their order; a host comes once. Ranks of one machine are beside each other.
+        In their order, without duplicates. Ranks of one machine are adjacent.
     max_np
-        Ranks that there may be.
+        Largest number of ranks.
     blocked
         Slots that are not used.
 
     Examples
     --------
-    >>> found = assign([Living(7, "b", 0, joined=1)], [Host("a", 1), Host("b", 1)])
-    >>> [(each.host, each.worker) for each in found.ranks]
+    >>> assignment = assign([Living(7, "b", 0, joined=1)], [Host("a", 1), Host("b", 1)])
+    >>> [(assigned.host, assigned.worker) for assigned in assignment.ranks]
     [('b', 7), ('a', None)]
     """
-    holder = {(each.host, each.slot): each for each in living}
+    holder = {(worker.host, worker.slot): worker for worker in living}
     usable = [(host.name, slot) for host in hosts for slot in range(host.slots) if (host.name, slot) not in blocked]
 
     def age(slot: Slot) -> float:
         return (holder[slot].joined or _FRESH) if slot in holder else _FRESH
 
-    # sorted() is stable: what is equal stays in the order of the hosts.
+    # sorted() is stable: equal slots stay in the order of the hosts.
     chosen = sorted(usable, key=lambda slot: (age(slot), slot not in holder))[:max_np]
     machine = {host.name: host.machine or host.name for host in hosts}
-    on_host: dict[str, list[Slot]] = {}  # by machine
+    slots_of: dict[str, list[Slot]] = {}  # by machine
     for slot in sorted(chosen, key=lambda slot: (age(slot), usable.index(slot))):
-        on_host.setdefault(machine[slot[0]], []).append(slot)
+        slots_of.setdefault(machine[slot[0]], []).append(slot)
     places = [
         (slot, local, len(slots))
-        for number, slots in enumerate(on_host.values())
-        for slot, local in _in_order(slots, slots[0] if number == 0 else None)
+        for number, slots in enumerate(slots_of.values())
+        for slot, local in _local_ranks(slots, slots[0] if number == 0 else None)
     ]
     ranks = []
     for rank, (slot, local, size) in enumerate(places):
-        having = [host for host, slots in on_host.items() if len(slots) > local]
+        machines = [name for name, slots in slots_of.items() if len(slots) > local]  # that have this local rank
         worker = holder[slot].worker if slot in holder else None
-        ranks.append(Assigned(rank, *slot, worker, local, size, having.index(machine[slot[0]]), len(having)))
-    taken = set(chosen)
-    return Assignment(tuple(ranks), tuple(each.worker for each in living if (each.host, each.slot) not in taken))
+        ranks.append(Assigned(rank, *slot, worker, local, size, machines.index(machine[slot[0]]), len(machines)))
+    used = set(chosen)
+    leave = tuple(worker.worker for worker in living if (worker.host, worker.slot) not in used)
+    return Assignment(tuple(ranks), leave)
 
 
-def _in_order(slots: Sequence[Slot], first: Slot | None) -> list[tuple[Slot, int]]:
-    """Return a machine's slots, given by age, with their local ranks, in the order of those.
+def _local_ranks(slots: Sequence[Slot], first: Slot | None) -> list[tuple[Slot, int]]:
+    """Return the slots of a machine, passed in the order of age, with their local ranks, ``first`` before the others.
 
-    ``first``: that of rank 0, where it is here. Where two hosts are on one machine, the older slot of a number has it.
+    ``first`` is the slot of rank 0 if it is on this machine. If two hosts are on one machine, the older one of two
+    slots with the same number keeps it.
 
-    >>> _in_order([("a", 2), ("a", 0), ("a", 3)], ("a", 2))
+    >>> _local_ranks([("a", 2), ("a", 0), ("a", 3)], ("a", 2))
     [(('a', 2), 2), (('a', 0), 0), (('a', 3), 1)]
     """
-    own: dict[int, Slot] = {}
+    keeps: dict[int, Slot] = {}
     for slot in slots:
         if slot[1] < len(slots):
-            own.setdefault(slot[1], slot)
-    free = (number for number in range(len(slots)) if number not in own)
-    local = {slot: number for number, slot in own.items()}
+            keeps.setdefault(slot[1], slot)
+    free = (number for number in range(len(slots)) if number not in keeps)
+    local = {slot: number for number, slot in keeps.items()}
     local |= {slot: next(free) for slot in slots if slot not in local}
-    return sorted(local.items(), key=lambda one: (one[0] != first, one[1]))
+    return sorted(local.items(), key=lambda entry: (entry[0] != first, entry[1]))

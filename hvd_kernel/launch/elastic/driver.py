@@ -1,9 +1,9 @@
 """Elastic driver as a pure state machine: events in, actions out. No clock, no thread, no process, no file.
 
-``step`` takes one event and returns what is to be done for it; whoever does that (job.py) brings back what came of it
-as events. An event only changes what the driver knows (state.py); what follows from that is looked up anew after each
-one (reset.py), so no order of events is a special case. The same code runs in virtual time, with seeded faults:
-tests/unit/elastic/test_elastic_schedules.py.
+``step`` takes one event and returns the actions for it; the job (job/launch.py) executes them and reports the results
+as further events. An event only changes what the driver knows (state.py); the actions are derived from the whole state
+after each event (reset.py), so no order of events is a special case. The same code runs in virtual time, with seeded
+faults: tests/unit/elastic/test_elastic_schedules.py.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.reset import reason, settle
-from hvd_kernel.launch.elastic.settings import DriverSettings
-from hvd_kernel.launch.elastic.state import JobState, WorkerFailure, WorkerState
-from hvd_kernel.launch.elastic.timers import For
-from hvd_kernel.launch.elastic.verdict import failed, is_in_minority
-from hvd_kernel.launch.outcome import told
+from hvd_kernel.launch.elastic.reset import advance, failed, failure_reason, is_in_minority
+from hvd_kernel.launch.elastic.state import DriverSettings, JobState, TimerKind, WorkerFailure, WorkerState
+from hvd_kernel.launch.outcome import exit_text
 from hvd_kernel.processes.event_loop import TimerFired
 from hvd_kernel.protocol.elastic import Finished, FromWorker, Leaving, Lost, Ready, Registered, Removed
 
@@ -24,7 +21,7 @@ Flow = Iterator[e.Action]
 
 
 class Driver:
-    """Who is in the job, and how that changes. One thread at a time calls ``step``."""
+    """Decides which workers are in the job and which ranks they have. ``step`` is not thread-safe."""
 
     def __init__(self, settings: DriverSettings) -> None:
         self.settings = settings
@@ -33,23 +30,23 @@ class Driver:
 
     @property
     def generation(self) -> int:
-        """Of the workers that train; 0: none so far."""
+        """Return the generation of the workers that train; 0: none has begun."""
         return self._job.generation
 
     def step(self, event: e.Event, now: float) -> list[e.Action]:
-        """Take an event; return what is to be done, in this order. After an EndJob nothing is.
+        """Handle an event; return the actions to execute, in this order. After an EndJob there are no more.
 
         Parameters
         ----------
         event
             What has happened.
         now
-            When, in seconds of a monotonic clock.
+            The time, in seconds of a monotonic clock.
         """
         actions: list[e.Action] = []
         if isinstance(event, TimerFired) and not self._job.timers.knows(event.ticket):
             return actions
-        for flow in (self._take(event, now), settle(self._job, now)):
+        for flow in (self._handle(event, now), advance(self._job, now)):
             for action in () if self.has_ended else flow:
                 actions.append(action)
                 if isinstance(action, e.EndJob):
@@ -57,40 +54,40 @@ class Driver:
                     break
         return actions
 
-    def _take(self, event: e.Event, now: float) -> Flow:
-        """Change what is known."""
+    def _handle(self, event: e.Event, now: float) -> Flow:
+        """Change the state for an event."""
         match event:
             case e.HostsFound() | e.DiscoveryFailed():
-                yield from self._discovered(event)
-            case e.WorkerSaid(number, message) if number in self._job.workers:
-                yield from self._hear(self._job.workers[number], message)
+                yield from self._on_discovery(event)
+            case e.WorkerMessage(number, message) if number in self._job.workers:
+                yield from self._on_message(self._job.workers[number], message)
             case e.WorkerExited(number) if number in self._job.workers:
-                yield from self._exited(self._job.workers[number], event, now)
-            case e.WorkerHung(number, why) if number in self._job.workers:
-                yield from self._replace(self._job.workers[number], why, now)
+                yield from self._on_exit(self._job.workers[number], event, now)
+            case e.WorkerHung(number, reason) if number in self._job.workers:
+                yield from self._replace(self._job.workers[number], reason, now)
             case e.HostLost():
-                yield from self._lose(event, now)
+                yield from self._on_host_lost(event, now)
             case TimerFired(ticket):
-                yield from self._fired(ticket, now)
-            case e.EndRequested(why):
-                yield e.EndJob("failed", why)
+                yield from self._on_timer(ticket, now)
+            case e.EndRequested(reason):
+                yield e.EndJob("failed", reason)
 
-    def _discovered(self, event: e.HostsFound | e.DiscoveryFailed) -> Flow:
+    def _on_discovery(self, event: e.HostsFound | e.DiscoveryFailed) -> Flow:
         job = self._job
         if isinstance(event, e.HostsFound):
-            job.heard, job.warned_of = event.hosts, ""
-            job.blacklist.listed([host.name for host in event.hosts])
-            job.listed(event.hosts)
-            if event.said not in {"", job.discovery_said}:
-                job.discovery_said = event.said
-                yield e.Say(f"host discovery says: {event.said}")
-        elif job.heard is None:
-            yield e.EndJob("failed", f"host discovery has failed: {event.why}")
-        elif job.warned_of != event.why:
-            job.warned_of = event.why
-            yield e.Say(f"warning: host discovery has failed, the hosts of before count: {event.why}")
+            job.discovered, job.last_warning = event.hosts, ""
+            job.blacklist.update([host.name for host in event.hosts])
+            job.update_retired(event.hosts)
+            if event.stderr not in {"", job.discovery_stderr}:
+                job.discovery_stderr = event.stderr
+                yield e.Say(f"host discovery says: {event.stderr}")
+        elif job.discovered is None:
+            yield e.EndJob("failed", f"host discovery has failed: {event.reason}")
+        elif job.last_warning != event.reason:
+            job.last_warning = event.reason
+            yield e.Say(f"warning: host discovery has failed, the hosts of before count: {event.reason}")
 
-    def _hear(self, worker: WorkerState, message: FromWorker) -> Flow:
+    def _on_message(self, worker: WorkerState, message: FromWorker) -> Flow:
         job = self._job
         match message:
             case Ready() if worker.dismissed:
@@ -98,7 +95,7 @@ class Driver:
             case Ready():
                 worker.ready, worker.finished, job.proven = message, False, True
                 job.abandoned |= worker in job.members
-                job.timers.cancel(For.START, worker=worker.number)
+                job.timers.cancel(TimerKind.START, worker=worker.number)
             case Registered(resumes):
                 worker.registered, worker.finished = True, False
                 job.resumes |= resumes
@@ -109,9 +106,9 @@ class Driver:
                 job.retired.add((worker.host, worker.slot))
                 yield e.Say(f"{worker.label} was asked to leave")
 
-    def _exited(self, worker: WorkerState, event: e.WorkerExited, now: float) -> Flow:
+    def _on_exit(self, worker: WorkerState, event: e.WorkerExited, now: float) -> Flow:
         job = self._job
-        is_member = self._leaves(worker)
+        is_member = self._leave_generation(worker)
         self._forget(worker)
         if worker.dismissed:
             return
@@ -122,37 +119,38 @@ class Driver:
             job.early += 1
             job.ended_well += is_member or job.stateless
         else:
-            yield from self._count(worker, event.why or told(event.status), now, consequence=event.consequence)
+            reason = event.reason or exit_text(event.status)
+            yield from self._count_failure(worker, reason, now, consequence=event.consequence)
 
-    def _leaves(self, worker: WorkerState) -> bool:
-        """Take note that one is gone from the generation; return whether it was in it."""
+    def _leave_generation(self, worker: WorkerState) -> bool:
+        """Record that a worker is gone from the generation; return whether it was in it."""
         job = self._job
         is_member = worker in job.members
         job.broken |= is_member
-        job.released &= not is_member  # who has been told may wait for another one by now
+        job.released &= not is_member  # members that were notified of an earlier failure may wait for this one now
         job.finishing |= is_member and worker.finished
         return is_member
 
     def _forget(self, worker: WorkerState) -> None:
         del self._job.workers[worker.number]
-        self._job.timers.cancel(For.START, For.LEAVE, worker=worker.number)
+        self._job.timers.cancel(TimerKind.START, TimerKind.LEAVE, worker=worker.number)
 
-    def _replace(self, worker: WorkerState, why: str, now: float) -> Flow:
-        """End a worker that does not answer; its slot is used again when the process is gone."""
+    def _replace(self, worker: WorkerState, reason: str, now: float) -> Flow:
+        """Kill a worker that does not answer; its slot is used again when the process is gone."""
         yield e.EndWorker(worker.number, 0.0)
         if not worker.dismissed:
-            self._leaves(worker)
+            self._leave_generation(worker)
             worker.dismissed = True
-            self._job.timers.cancel(For.START, worker=worker.number)
-            yield from self._count(worker, why, now)
+            self._job.timers.cancel(TimerKind.START, worker=worker.number)
+            yield from self._count_failure(worker, reason, now)
 
-    def _count(self, worker: WorkerState, why: str, now: float, *, consequence: bool = False) -> Flow:
+    def _count_failure(self, worker: WorkerState, reason: str, now: float, *, consequence: bool = False) -> Flow:
         job = self._job
         size = next((host.slots for host in job.hosts if host.name == worker.host), 1)
-        out = job.blacklist.fail((worker.host, worker.slot), size, now)
-        job.failures.append(WorkerFailure(worker.number, worker.label, why, consequence, worker.joined))
+        exclusion = job.blacklist.fail((worker.host, worker.slot), size, now)
+        job.failures.append(WorkerFailure(worker.number, worker.label, reason, consequence, worker.joined))
         job.restarts += 1
-        yield e.Say(f"{worker.label} has failed: {why}" + (f"; {out}" if out else ""))
+        yield e.Say(f"{worker.label} has failed: {reason}" + (f"; {exclusion}" if exclusion else ""))
         yield from self._check_budget()
 
     def _check_budget(self) -> Flow:
@@ -160,43 +158,43 @@ class Driver:
         if limit is not None and job.restarts > limit and not job.is_finishing:
             yield failed(job, f"{job.restarts} worker(s) have failed, and --max-restarts {limit} is all that may")
 
-    def _lose(self, event: e.HostLost, now: float) -> Flow:
+    def _on_host_lost(self, event: e.HostLost, now: float) -> Flow:
         job = self._job
-        there = [each for each in job.workers.values() if each.host == event.host]
-        members = [each for each in there if self._leaves(each)]
-        yield e.Say(f"{event.host} is lost: {event.why}; {job.blacklist.lose(event.host, now)}")
-        for each in there:
-            self._forget(each)
+        workers = [worker for worker in job.workers.values() if worker.host == event.host]
+        members = [worker for worker in workers if self._leave_generation(worker)]
+        yield e.Say(f"{event.host} is lost: {event.reason}; {job.blacklist.lose(event.host, now)}")
+        for worker in workers:
+            self._forget(worker)
         job.in_use.discard(event.host)
-        lost = [each for each in there if not (each.dismissed or each.leaving or each.finished)]
-        why = f"its host is lost: {event.why}"
-        job.failures += [WorkerFailure(each.number, each.label, why, False, each.joined) for each in lost]
+        lost = [worker for worker in workers if not (worker.dismissed or worker.leaving or worker.finished)]
+        reason = f"its host is lost: {event.reason}"
+        job.failures += [WorkerFailure(worker.number, worker.label, reason, False, worker.joined) for worker in lost]
         job.restarts += len(lost)
         if event.silent:
-            job.cut_off |= {each.number: each.rank for each in members}
+            job.cut_off |= {worker.number: worker.rank for worker in members}
         if is_in_minority(job):
-            here, there_too = len(job.members), len(job.cut_off)
-            yield failed(job, f"the network is cut: {there_too} rank(s) are behind it and {here} here, the minority")
+            here, cut_off = len(job.members), len(job.cut_off)
+            yield failed(job, f"the network is cut: {cut_off} rank(s) are behind it and {here} here, the minority")
         yield from self._check_budget()
 
-    def _fired(self, ticket: int, now: float) -> Flow:
+    def _on_timer(self, ticket: int, now: float) -> Flow:
         job = self._job
-        what, number = job.timers.fired(ticket)
+        kind, number = job.timers.pop(ticket)
         limit = f"{self.settings.patience_s:g} s"
-        match what:
-            case For.SLOTS:
-                job.overdue = True  # where slots are there now, workers in them may still come
-            case For.LAST_CALL:
+        match kind:
+            case TimerKind.SLOTS:
+                job.overdue = True  # if slots are available now, workers may still start in them
+            case TimerKind.LAST_CALL:
                 job.last_call_over = True
-            case For.RELEASE:
+            case TimerKind.RELEASE:
                 job.released = True
-                for each in job.training:
-                    yield e.SendTo(each.number, Lost(job.generation, reason(job)))
-            case For.RESET:
-                for each in job.training:
-                    yield from self._replace(each, f"it has not come to the reset within {limit}", now)
-            case For.START:
-                why = f"it has not come to hvd.init() within {self.settings.start_timeout_s:g} s"
-                yield from self._replace(job.workers[number], why, now)
-            case For.LEAVE:
+                for worker in job.training:
+                    yield e.SendTo(worker.number, Lost(job.generation, failure_reason(job)))
+            case TimerKind.RESET:
+                for worker in job.training:
+                    yield from self._replace(worker, f"it has not come to the reset within {limit}", now)
+            case TimerKind.START:
+                reason = f"it has not come to hvd.init() within {self.settings.start_timeout_s:g} s"
+                yield from self._replace(job.workers[number], reason, now)
+            case TimerKind.LEAVE:
                 yield e.EndWorker(number, self.settings.end_grace_s)

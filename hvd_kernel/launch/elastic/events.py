@@ -1,12 +1,12 @@
-"""Events and actions of the elastic driver, as values: what it is told, and what it wants to be done.
+"""Events and actions of the elastic driver, as values: its input and its output.
 
-The driver (driver.py) is a pure state machine: ``step(event, now) -> [action]``. What carries actions out (job.py) has
-agents, pipes and clocks; the simulator of the tests has none.
+The driver (driver.py) is a pure state machine: ``step(event, now) -> [action]``. The job that executes the actions
+(job/launch.py) has agents, pipes and clocks; the simulator of the tests has none.
 
 Terms.
   worker  one process for its whole life, by a number that no other process of the job ever has (from 0)
   slot    room for one worker on a host
-  ticket  the number of a timer, by which its end is known
+  ticket  the number of a timer, which its TimerFired carries
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from hvd_kernel.protocol.elastic import FromWorker, ToWorker
 
 
 class HostsFound(Struct, frozen=True):
-    """Discovery has answered: these hosts, in this order, with so many slots each."""
+    """Discovery has returned these hosts with their slots, in this order."""
 
     hosts: tuple[Host, ...]
-    said: str = ""  # what the script has written on stderr
+    stderr: str = ""  # of the script
 
 
 class DiscoveryFailed(Struct, frozen=True):
-    """Discovery has given no answer, and why (its exit status, the end of its stderr)."""
+    """Discovery has failed, for this reason (its exit status, the end of its stderr)."""
 
-    why: str
+    reason: str
 
 
-class WorkerSaid(Struct, frozen=True):
+class WorkerMessage(Struct, frozen=True):
     """A worker has sent a message."""
 
     worker: int
@@ -44,47 +44,47 @@ class WorkerSaid(Struct, frozen=True):
 
 
 class WorkerExited(Struct, frozen=True):
-    """A worker's process has ended; a status below 0 is a signal's number."""
+    """A worker's process has exited; a status below 0 is a signal's number."""
 
     worker: int
     status: int
-    why: str = ""  # a limit that it has passed, or why it could not be started
-    consequence: bool = False  # its stderr tells of nothing but another worker's failure (launch/outcome.py)
+    reason: str = ""  # a limit that it has exceeded, or why it could not be started
+    consequence: bool = False  # its stderr reports nothing but another worker's failure (launch/outcome.py)
 
 
 class WorkerHung(Struct, frozen=True):
-    """A worker has been stopped, or has not come to the others' reset, for so long that it counts as failed."""
+    """A worker has been stopped, or has been missing in a reset, for so long that it counts as failed."""
 
     worker: int
-    why: str
+    reason: str
 
 
 class HostLost(Struct, frozen=True):
-    """The agent of a host is gone, with all workers there: none of them needs a WorkerExited of its own."""
+    """The agent of a host is lost with all workers there; these get no WorkerExited of their own."""
 
     host: str
-    why: str
-    silent: bool = True  # it only does not answer: it may live behind a cut; False: its connection was closed
+    reason: str
+    silent: bool = True  # no answer came: the network may be partitioned; False: its connection was closed
 
 
 class EndRequested(Struct, frozen=True):
-    """Somebody wants the job ended (Ctrl-C, SIGTERM, its time limit)."""
+    """The user or a time limit stops the job (Ctrl-C, SIGTERM)."""
 
-    why: str
+    reason: str
 
 
 Event = (
-    HostsFound | DiscoveryFailed | WorkerSaid | WorkerExited | WorkerHung | HostLost | TimerFired[int] | EndRequested
+    HostsFound | DiscoveryFailed | WorkerMessage | WorkerExited | WorkerHung | HostLost | TimerFired[int] | EndRequested
 )
 
 # Actions.
 
 
 class StartWorker(Struct, frozen=True):
-    """Start a process in a slot of a host; a host without an agent gets one first.
+    """Start a process in a slot of a host; start the host's agent first if it has none.
 
-    ``assigned`` of ``size``: its rank in the generation that is planned. The process has it in its environment until it
-    gets its place; hosts may change before that.
+    ``assigned`` and ``size`` are its rank and size in the planned generation. The process has them in its environment
+    until it gets its place; hosts may change before that.
     """
 
     worker: int
@@ -95,7 +95,7 @@ class StartWorker(Struct, frozen=True):
 
 
 class SendTo(Struct, frozen=True):
-    """Tell a worker. Of a Place ``address`` and ``secret`` are empty: job.py knows the hosts' networks.
+    """Send a message to a worker. In a Place the job fills in ``address`` and ``secret``: it knows the networks.
 
     Places of one generation come together, that of rank 0 first.
     """
@@ -105,30 +105,30 @@ class SendTo(Struct, frozen=True):
 
 
 class EndWorker(Struct, frozen=True):
-    """End a worker's process: SIGTERM, then SIGKILL after ``grace`` seconds."""
+    """Stop a worker's process: SIGTERM, then SIGKILL after ``grace`` seconds."""
 
     worker: int
     grace: float
 
 
 class ReleaseHost(Struct, frozen=True):
-    """No worker is to run on this host any more: let its agent go when its workers have ended."""
+    """Release a host's agent when its workers have exited: no worker is to run there any more."""
 
     host: str
 
 
 class Say(Struct, frozen=True):
-    """Tell the user, on stderr."""
+    """Print a line to the user, on stderr."""
 
     text: str
 
 
 class EndJob(Struct, frozen=True):
-    """The job is over; all workers that still run are ended first."""
+    """End the job; workers that still run are stopped first."""
 
     verdict: Literal["done", "failed"]
-    why: str = ""
-    worker: int | None = None  # the one that failed first, for a reason of its own
+    reason: str = ""
+    worker: int | None = None  # the first one that failed for a reason of its own
 
 
 Action = StartWorker | SendTo | EndWorker | ReleaseHost | SetTimer[int] | Say | EndJob

@@ -1,7 +1,8 @@
-"""Way of an elastic job to its next generation, from what the driver knows: ``settle`` after each event.
+"""Transitions of an elastic job, derived from what the driver knows: ``advance`` after each event.
 
-It starts workers in empty slots, tells members of changed hosts, waits for slots and for those that have yet to come,
-and begins the generation when all of its workers are ready. Members train on while newcomers start.
+It ends the job when it is over. Else it starts workers in empty slots, announces changed hosts to members, waits for
+slots and missing workers, and begins the next generation when all of its workers are ready. Members continue to train
+while newcomers start.
 """
 
 from __future__ import annotations
@@ -9,24 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from hvd_kernel.launch.elastic.assignment import Assignment
-from hvd_kernel.launch.elastic.events import Action, Say, SendTo, StartWorker
-from hvd_kernel.launch.elastic.generation import begin, dismiss
-from hvd_kernel.launch.elastic.state import Announcement, JobState, WorkerState
-from hvd_kernel.launch.elastic.timers import For
-from hvd_kernel.launch.elastic.verdict import NO_HOSTS, failed, over
+from hvd_kernel.launch.elastic.assignment import Assigned, Assignment
+from hvd_kernel.launch.elastic.events import Action, EndJob, EndWorker, ReleaseHost, Say, SendTo, StartWorker
+from hvd_kernel.launch.elastic.state import Announcement, JobState, TimerKind, WorkerState
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.protocol.elastic import ADDED, REMOVED, HostsUpdated
+from hvd_kernel.protocol.elastic import ADDED, REMOVED, HostsUpdated, Place, Removed
+
+_NO_HOSTS = "No hosts from previous set remaining, unable to broadcast state."
 
 
-def settle(job: JobState, now: float) -> Iterator[Action]:
-    """Do what is to be done now; after an End nothing is."""
-    yield from over(job)
+def advance(job: JobState, now: float) -> Iterator[Action]:
+    """Yield the actions that are due now; an EndJob is the last one."""
+    yield from _end_if_over(job)
     yield from _watch_cooldowns(job, now)
     if job.is_finishing and not job.waiting:
         return
-    yield from _adopt(job, now)
-    if job.heard is None:
+    yield from _accept_hosts(job, now)
+    if job.discovered is None:
         return
     plan = job.plan(job.hosts, now)
     job.order = [host.name for host in job.ordered(job.hosts, now)]
@@ -34,56 +34,61 @@ def settle(job: JobState, now: float) -> Iterator[Action]:
     if len(plan.ranks) < job.needed:
         yield from _wait_for_slots(job, plan, now)
         return
-    if _is_settled(job, plan):
-        job.timers.cancel(For.SLOTS)
+    if _is_current(job, plan):
+        job.timers.cancel(TimerKind.SLOTS)
         job.overdue = False
-        yield from _send_away_without_room(job, plan)
+        yield from _dismiss_without_room(job, plan)
         return
-    yield from _go_on(job, plan, now)
+    yield from _reset(job, plan, now)
 
 
-def _go_on(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
+def _reset(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
     if not _may_reset(job):
         if _must_reset(job, plan):
             yield failed(job, _limit_text(job))
         else:
-            yield from _send_away(job, [each for each in job.alive if not each.joined], "no reset is left")
+            yield from _dismiss_all(job, [worker for worker in job.alive if not worker.joined], "no reset is left")
         return
-    has_survivors = any(job.workers[each].joined for each in plan.workers)
+    has_survivors = any(job.workers[number].joined for number in plan.workers)
     if not (has_survivors or job.stateless or job.can_resume):
-        yield failed(job, NO_HOSTS)
+        yield failed(job, _NO_HOSTS)
         return
     yield from _start(job, plan)
-    yield from _send_away_without_room(job, plan)
+    yield from _dismiss_without_room(job, plan)
     possible = _possible(job, plan, now)
     if possible is not None and (has_survivors or not job.training):
-        if job.timers.runs(For.LAST_CALL) and not _is_growing(job):
-            return  # what has changed meanwhile would be the next reset
-        yield from begin(job, possible)
-        yield from settle(job, now)
+        if job.timers.runs(TimerKind.LAST_CALL) and not _is_growing(job):
+            return  # the change of the hosts would be the next reset
+        yield from _begin(job, possible)
+        yield from advance(job, now)
     else:
         yield from _announce(job, plan, now)
 
 
 def _possible(job: JobState, plan: Assignment, now: float) -> Assignment | None:
-    """Return the generation that can begin now; None: some have yet to come.
+    """Return the generation that can begin now; None: a worker is missing without which it cannot.
 
-    Those who have come wait for the processes in the slots that they had before. What comes beside them joins by the
-    next reset, as in a generation that nothing has happened to, unless there are too few without it.
+    Workers that are ready wait for the processes in the slots of their generation. Newcomers in other slots join in
+    the next reset, as in an undisturbed generation, unless there are too few ranks without them.
     """
-    came = {(each.host, each.slot) for each in plan.ranks if each.worker is not None and job.workers[each.worker].ready}
-    late = {(each.host, each.slot) for each in plan.ranks} - came
-    if not late:
+    ready = {
+        (assigned.host, assigned.slot)
+        for assigned in plan.ranks
+        if assigned.worker is not None and job.workers[assigned.worker].ready
+    }
+    missing = {(assigned.host, assigned.slot) for assigned in plan.ranks} - ready
+    if not missing:
         return plan
-    has_survivors = any(job.workers[each].joined for each in plan.workers)
-    if job.stateless or not has_survivors or late & job.slots or len(came) < job.needed:
+    has_survivors = any(job.workers[number].joined for number in plan.workers)
+    if job.stateless or not has_survivors or missing & job.slots or len(ready) < job.needed:
         return None
-    return job.plan_of(came, now)
+    return job.plan_of(ready, now)
 
 
-def _is_settled(job: JobState, plan: Assignment) -> bool:
-    """Tell whether the next generation would be the present one."""
-    return bool(job.members) and not (job.waiting or plan.empty) and plan.workers == {m.number for m in job.members}
+def _is_current(job: JobState, plan: Assignment) -> bool:
+    """Return whether the planned generation is the present one."""
+    members = {worker.number for worker in job.members}
+    return bool(members) and not (job.waiting or plan.empty) and plan.workers == members
 
 
 def _may_reset(job: JobState) -> bool:
@@ -92,8 +97,8 @@ def _may_reset(job: JobState) -> bool:
 
 
 def _must_reset(job: JobState, plan: Assignment) -> bool:
-    """Tell whether the present generation cannot go on: new hosts alone are no reason."""
-    leave = any(each.number in plan.leave for each in job.members)
+    """Return whether the present generation cannot continue; new hosts alone do not prevent it."""
+    leave = any(worker.number in plan.leave for worker in job.members)
     return bool(job.waiting or job.has_lost or leave or job.stateless)
 
 
@@ -102,10 +107,10 @@ def _limit_text(job: JobState) -> str:
 
 
 def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
-    """Start a worker in each empty slot; not again before any has shown that the program comes to its init."""
+    """Start a worker in each empty slot; after failures only if some worker has shown that the program reaches init."""
     if job.stateless and job.failures and not job.proven:
         return
-    occupied = {(each.host, each.slot) for each in job.workers.values()}  # by those who are still on their way out
+    occupied = {(worker.host, worker.slot) for worker in job.workers.values()}  # also by dismissed ones
     for assigned in plan.empty:
         if (assigned.host, assigned.slot) not in occupied:
             worker = WorkerState(job.started, assigned.host, assigned.slot)
@@ -113,79 +118,159 @@ def _start(job: JobState, plan: Assignment) -> Iterator[Action]:
             job.workers[worker.number] = worker
             job.in_use.add(worker.host)
             yield StartWorker(worker.number, worker.host, worker.slot, assigned, len(plan.ranks))
-            yield job.timers.set(For.START, job.settings.start_timeout_s, worker.number)
+            yield job.timers.set(TimerKind.START, job.settings.start_timeout_s, worker.number)
 
 
-def _send_away(job: JobState, workers: list[WorkerState], why: str) -> Iterator[Action]:
-    for each in workers:
-        yield from dismiss(job, each, why)
+def _dismiss_all(job: JobState, workers: list[WorkerState], reason: str) -> Iterator[Action]:
+    for worker in workers:
+        yield from _dismiss(job, worker, reason)
 
 
-def _send_away_without_room(job: JobState, plan: Assignment) -> Iterator[Action]:
-    """Dismiss newcomers whose host went before they came."""
-    yield from _send_away(job, [each for each in job.alive if not each.joined and each.number in plan.leave], "no room")
+def _dismiss_without_room(job: JobState, plan: Assignment) -> Iterator[Action]:
+    """Dismiss newcomers whose host has left before they joined."""
+    newcomers = [worker for worker in job.alive if not worker.joined and worker.number in plan.leave]
+    yield from _dismiss_all(job, newcomers, "no room")
+
+
+def _dismiss(job: JobState, worker: WorkerState, reason: str) -> Iterator[Action]:
+    """Tell a worker to leave; stop one that cannot receive it yet. One that trains gets it when it is ready."""
+    worker.dismissed = True
+    job.timers.cancel(TimerKind.START, worker=worker.number)
+    if worker.ready:
+        yield SendTo(worker.number, Removed(reason))
+    elif not worker.joined:
+        yield EndWorker(worker.number, job.settings.end_grace_s)
+        return
+    yield job.timers.set(TimerKind.LEAVE, job.settings.leave_s, worker.number)
+
+
+# The next generation
+
+
+def _begin(job: JobState, plan: Assignment) -> Iterator[Action]:
+    """Begin the next generation, all of whose workers are ready: send each its place, dismiss the other workers."""
+    is_reset = job.generation > 0
+    members = [_worker(job, assigned) for assigned in plan.ranks]
+    job.generation += 1
+    yield from (SendTo(worker.number, place) for worker, place in zip(members, _places(job, plan), strict=True))
+    for assigned, worker in zip(plan.ranks, members, strict=True):
+        worker.joined = worker.joined or job.generation
+        worker.generation, worker.rank, worker.ready = job.generation, assigned.rank, None
+        job.timers.cancel(TimerKind.START, worker=worker.number)
+    for worker in job.alive:
+        if worker.joined and worker not in members and not worker.finished:  # a newcomer gets the next reset
+            yield from _dismiss(job, worker, "the job is smaller now")
+    job.slots = frozenset((assigned.host, assigned.slot) for assigned in plan.ranks)
+    job.failures, job.before, job.cut_off, job.announcement, job.ended_well = [], [], {}, None, 0
+    job.broken = job.abandoned = job.released = job.finishing = job.overdue = False
+    job.timers.cancel(TimerKind.SLOTS, TimerKind.RELEASE, TimerKind.RESET)
+    job.waits_since = 0.0
+    hosts = dict.fromkeys(assigned.host for assigned in plan.ranks)
+    if is_reset:
+        yield Say(f"generation {job.generation} begins: {len(members)} rank(s) on {', '.join(hosts)}")
+    for host in sorted(job.in_use - set(hosts)):
+        job.in_use.discard(host)
+        yield ReleaseHost(host)
+
+
+def _worker(job: JobState, assigned: Assigned) -> WorkerState:
+    assert assigned.worker is not None
+    return job.workers[assigned.worker]
+
+
+def _places(job: JobState, plan: Assignment) -> Iterator[Place]:
+    members = [_worker(job, assigned) for assigned in plan.ranks]
+    readies = [worker.ready for worker in members]
+    steps = {rank: ready.step for rank, ready in enumerate(readies) if ready and members[rank].joined}
+    newest = max(steps.values(), default=0)
+    # The lowest of several ranks is not always the oldest process: ranks of a host are adjacent.
+    root = min((rank for rank in steps if steps[rank] == newest), key=lambda rank: members[rank].joined, default=0)
+    fresh = tuple(rank for rank, worker in enumerate(members) if not worker.joined)
+    last = job.generation - 1
+    before = tuple(worker.rank if worker.joined and worker.generation == last else -1 for worker in members)
+    port = readies[0].port if readies[0] else 0
+    for assigned in plan.ranks:
+        yield Place(
+            generation=job.generation,
+            rank=assigned.rank,
+            size=len(members),
+            local_rank=assigned.local_rank,
+            local_size=assigned.local_size,
+            cross_rank=assigned.cross_rank,
+            cross_size=assigned.cross_size,
+            hostname=assigned.host,
+            address="",
+            port=port,
+            secret="",
+            root=root,
+            fresh=fresh,
+            before=before,
+        )
+
+
+# Waiting for slots, hosts and workers
 
 
 def _wait_for_slots(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
     if job.ended_well and not job.stateless:
-        why = f"another rank has ended already, and fewer than {job.needed} are left"
-        yield from _send_away(job, job.waiting, why)
+        reason = f"another rank has ended already, and fewer than {job.needed} are left"
+        yield from _dismiss_all(job, job.waiting, reason)
         return
     if _must_reset(job, plan) and not _may_reset(job):
         yield failed(job, _limit_text(job))
     yield from _announce(job, plan, now)
     if not (job.waiting or job.broken or job.stateless):
         return  # they train until their next commit
-    if job.stateless and job.ended_well and not any(each.ready for each in job.alive):
-        return  # nobody waits: it is no program that communicates
-    there, limit = len(plan.ranks), job.settings.elastic_timeout_s
+    if job.stateless and job.ended_well and not any(worker.ready for worker in job.alive):
+        return  # no worker waits: the program does not communicate
+    available, limit = len(plan.ranks), job.settings.elastic_timeout_s
     if job.overdue:
-        yield failed(job, f"waited for {job.needed} slots, had {there} (--elastic-timeout, {limit:g} s)")
-    if not (job.timers.runs(For.SLOTS) or job.timers.runs(For.LAST_CALL)):
-        yield Say(f"waiting for {job.needed} slots, there are {there} (up to {limit:g} s)")
-        yield job.timers.set(For.SLOTS, limit)
+        yield failed(job, f"waited for {job.needed} slots, had {available} (--elastic-timeout, {limit:g} s)")
+    if not (job.timers.runs(TimerKind.SLOTS) or job.timers.runs(TimerKind.LAST_CALL)):
+        yield Say(f"waiting for {job.needed} slots, there are {available} (up to {limit:g} s)")
+        yield job.timers.set(TimerKind.SLOTS, limit)
 
 
 def _announce(job: JobState, plan: Assignment, now: float) -> Iterator[Action]:
-    """Tell members who act on it that hosts have changed: at once who is to leave, and when newcomers are ready."""
-    members = {each.number for each in job.members}
+    """Notify registered members of changed hosts: at once if members leave, else when the newcomers are ready."""
+    members = {worker.number for worker in job.members}
     leave = frozenset(members & set(plan.leave))
-    come = frozenset((each.host, each.slot) for each in plan.ranks if each.worker not in members)
-    ready = not plan.empty and all(job.workers[each].ready for each in plan.workers - members)
-    if job.broken or job.waiting or not (leave or (come and ready)):
-        return  # who has lost a peer comes without being told
-    told = job.announcement
-    if told is None or (told.leave, told.come) != (leave, come):
-        told = job.announcement = Announcement(leave, come, now)
-    change = REMOVED * bool(leave) | ADDED * bool(come)
-    for each in job.members:
-        if each.registered and not each.finished and each.number not in told.told:
-            told.told.add(each.number)
-            yield SendTo(each.number, HostsUpdated(told.time, change))
+    join = frozenset((assigned.host, assigned.slot) for assigned in plan.ranks if assigned.worker not in members)
+    ready = not plan.empty and all(job.workers[number].ready for number in plan.workers - members)
+    if job.broken or job.waiting or not (leave or (join and ready)):
+        return  # members that have lost a peer leave their communicator without a notice
+    announcement = job.announcement
+    if announcement is None or (announcement.leave, announcement.join) != (leave, join):
+        announcement = job.announcement = Announcement(leave, join, now)
+    change = REMOVED * bool(leave) | ADDED * bool(join)
+    for worker in job.members:
+        if worker.registered and not worker.finished and worker.number not in announcement.notified:
+            announcement.notified.add(worker.number)
+            yield SendTo(worker.number, HostsUpdated(announcement.time, change))
 
 
-def _adopt(job: JobState, now: float) -> Iterator[Action]:
-    """Have discovery's answer count: after the last call, in which further changes join it."""
-    heard = job.heard
-    if heard is None or _slots(heard) == _slots(job.hosts):
-        job.timers.cancel(For.LAST_CALL)
+def _accept_hosts(job: JobState, now: float) -> Iterator[Action]:
+    """Make discovery's answer the hosts that count, after the last call, in which further changes join it."""
+    discovered = job.discovered
+    if discovered is None or _slots(discovered) == _slots(job.hosts):
+        job.timers.cancel(TimerKind.LAST_CALL)
         job.last_call_over = False
         return
-    before, after = len(job.plan(job.hosts, now).ranks), len(job.plan(heard, now).ranks)
+    before, after = len(job.plan(job.hosts, now).ranks), len(job.plan(discovered, now).ranks)
     is_short = before < job.needed
-    at_once = job.settings.last_call_s <= 0 or (is_short and (after < job.needed or after == job.settings.max_np))
-    if not (at_once or job.last_call_over):
-        if not job.timers.runs(For.LAST_CALL):
-            yield job.timers.set(For.LAST_CALL, job.settings.last_call_s)
+    immediately = job.settings.last_call_s <= 0 or (is_short and (after < job.needed or after == job.settings.max_np))
+    if not (immediately or job.last_call_over):
+        if not job.timers.runs(TimerKind.LAST_CALL):
+            yield job.timers.set(TimerKind.LAST_CALL, job.settings.last_call_s)
         return
-    if not is_short and _only_grows(job.hosts, heard) and _has_waited(job, now):
-        return  # or hosts that come one after the other would keep the others waiting: they have the next reset
-    job.hosts, job.last_call_over = heard, False
-    job.timers.cancel(For.LAST_CALL)
+    if not is_short and _only_grows(job.hosts, discovered) and _has_waited(job, now):
+        return  # hosts that arrive one by one would keep the members waiting: these hosts get the next reset
+    job.hosts, job.last_call_over = discovered, False
+    job.timers.cancel(TimerKind.LAST_CALL)
 
 
 def _has_waited(job: JobState, now: float) -> bool:
-    """Tell whether a generation has waited for newcomers alone, for longer than two last calls."""
+    """Return whether a generation has waited for newcomers alone, for longer than two last calls."""
     waits = bool(job.alive) if job.stateless else bool(job.waiting and not job.training)
     job.waits_since = (job.waits_since or now) if waits else 0.0
     return waits and now > job.waits_since + 2 * job.settings.last_call_s
@@ -196,8 +281,8 @@ def _slots(hosts: tuple[Host, ...]) -> dict[str, int]:
 
 
 def _is_growing(job: JobState) -> bool:
-    """Tell whether hosts that nobody has to wait for have come, and none has gone."""
-    return not job.stateless and job.heard is not None and _only_grows(job.hosts, job.heard)
+    """Return whether hosts were added for which no member has to wait, and none was removed."""
+    return not job.stateless and job.discovered is not None and _only_grows(job.hosts, job.discovered)
 
 
 def _only_grows(before: tuple[Host, ...], after: tuple[Host, ...]) -> bool:
@@ -207,23 +292,76 @@ def _only_grows(before: tuple[Host, ...], after: tuple[Host, ...]) -> bool:
 
 def _watch_cooldowns(job: JobState, now: float) -> Iterator[Action]:
     until = job.blacklist.next_return(now)
-    if until < inf and (until != job.watched or not job.timers.runs(For.COOLDOWN)):
-        job.watched = until
-        yield job.timers.set(For.COOLDOWN, max(0.0, until - now))
+    if until < inf and (until != job.next_return or not job.timers.runs(TimerKind.COOLDOWN)):
+        job.next_return = until
+        yield job.timers.set(TimerKind.COOLDOWN, max(0.0, until - now))
 
 
 def _watch_stragglers(job: JobState) -> Iterator[Action]:
-    """Have members told of a failure who have not noticed it, and replaced who do not come for too long."""
+    """Set the timers after which a failure is reported to members that train on, and after which they are replaced."""
     if not (job.training and (job.abandoned or job.has_lost)):
-        job.timers.cancel(For.RELEASE, For.RESET)
+        job.timers.cancel(TimerKind.RELEASE, TimerKind.RESET)
         return
-    if not job.timers.runs(For.RESET):
-        yield job.timers.set(For.RESET, job.settings.patience_s)
-    if reason(job) and not (job.released or job.timers.runs(For.RELEASE)):
-        yield job.timers.set(For.RELEASE, job.settings.release_s)
+    if not job.timers.runs(TimerKind.RESET):
+        yield job.timers.set(TimerKind.RESET, job.settings.patience_s)
+    if failure_reason(job) and not (job.released or job.timers.runs(TimerKind.RELEASE)):
+        yield job.timers.set(TimerKind.RELEASE, job.settings.release_s)
 
 
-def reason(job: JobState) -> str:
-    """Return why the generation has failed, as those know it who have left it; empty: it has not."""
-    theirs = [each.ready.reason or "it has failed" for each in job.waiting if each.ready and each.ready.failed]
-    return next((each.why for each in job.failures if each.joined), next(iter(theirs), ""))
+def failure_reason(job: JobState) -> str:
+    """Return why the generation has failed, as the members report that have left it; empty: it has not failed."""
+    reported = [
+        worker.ready.reason or "it has failed" for worker in job.waiting if worker.ready and worker.ready.failed
+    ]
+    return next((failure.reason for failure in job.failures if failure.joined), next(iter(reported), ""))
+
+
+# The end of the job
+
+
+def failed(job: JobState, reason: str) -> EndJob:
+    """Return the end of a job that cannot continue."""
+    failures = job.failures or job.before
+    first = next((failure for failure in failures if not failure.consequence), next(iter(failures), None))
+    if first is None:
+        return EndJob("failed", reason)
+    return EndJob("failed", reason, first.worker)
+
+
+def _end_if_over(job: JobState) -> Iterator[Action]:
+    """Yield the EndJob of a job without a worker that could continue; with checkpoints it may restart instead."""
+    if job.stateless:
+        if not job.alive and (job.failures or job.ended_well):
+            yield from _end_when_all_exited(job)
+        return
+    if job.members:
+        return
+    if job.ended_well or job.finishing:
+        yield from _end_when_all_exited(job)
+    elif not job.can_resume:
+        yield failed(job, "all workers have failed" if job.failures else "all workers were dismissed")
+    else:
+        yield Say("all workers are lost: new ones start from the last checkpoint")
+        job.before, job.failures = job.failures, []
+        job.lost_at, job.broken = job.generation, False
+        job.proven = any(worker.ready for worker in job.alive)
+
+
+def _end_when_all_exited(job: JobState) -> Iterator[Action]:
+    """Yield the EndJob when the workers have exited that have returned or been dismissed."""
+    if any(worker.joined for worker in job.workers.values()):
+        return
+    if job.failures if job.stateless else job.has_lost:
+        yield failed(job, "not all workers have ended well")
+    else:
+        yield EndJob("done")
+
+
+def is_in_minority(job: JobState) -> bool:
+    """Return whether a partition has cut off more members than are here; of two halves that of the lowest rank wins.
+
+    The launcher cannot know whether they live: agents stop their workers when they cannot reach it, but not at once.
+    """
+    here = [worker.rank for worker in job.members if worker.number not in job.cut_off]
+    cut_off = list(job.cut_off.values())
+    return bool(cut_off) and (len(here), -min(here, default=0)) < (len(cut_off), -min(cut_off))

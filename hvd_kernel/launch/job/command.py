@@ -37,24 +37,24 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a line of `hvdrun job` asks for."""
+    """A parsed line of `hvdrun job`. ``line``: the command after ``--``; ``flags``: the verb's flags by name."""
 
     verb: str
     files: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
-    given: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the three verbs."""
-    made = _Parser("hvdrun job", usage=_USAGE, allow_abbrev=False)
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="plan|run|write")
+    result = _Parser("hvdrun job", usage=_USAGE, allow_abbrev=False)
+    verbs = result.add_subparsers(dest="verb", required=True, metavar="plan|run|write")
     kinds = [reader.kind for reader in formats.READERS]
     texts = ", ".join(sorted({reader.text for reader in formats.READERS}))
     for verb, text in _HELP.items():
-        one = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
-        one.add_argument("files", nargs="*", metavar="FILE", help=texts)
-        one.add_argument(
+        verb_parser = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        verb_parser.add_argument("files", nargs="*", metavar="FILE", help=texts)
+        verb_parser.add_argument(
             "--from", dest="kind", choices=kinds, default="", help="kind of FILE (default: recognised from its text)"
         )
     verbs.choices["plan"].add_argument("--format", choices=("text", "json"), default="text")
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument(
         "-o", "--output", metavar="OUT", help="write to this file, readable only by you, instead of to stdout"
     )
-    return made
+    return result
 
 
 def _only(option: str) -> str:
@@ -82,7 +82,7 @@ def _only(option: str) -> str:
 
 
 def parse(words: Sequence[str]) -> JobRequest:
-    """Read what stands behind ``hvdrun job``.
+    """Parse the words after ``hvdrun job``.
 
     Raises
     ------
@@ -90,28 +90,28 @@ def parse(words: Sequence[str]) -> JobRequest:
         Naming the word that is wrong.
     """
     at = words.index("--") if "--" in words else len(words)
-    given = vars(parser().parse_args(words[:at]))
-    return JobRequest(given.pop("verb"), given.pop("files"), [*words[at + 1 :]], given)
+    flags = vars(parser().parse_args(words[:at]))
+    return JobRequest(flags.pop("verb"), flags.pop("files"), [*words[at + 1 :]], flags)
 
 
 def main(words: Sequence[str]) -> int:
-    """Do it; return the exit status."""
+    """Run a line of ``hvdrun job``; return the exit status."""
     request = parse(words)
     return _VERBS[request.verb](request)
 
 
 def _spec(request: JobRequest) -> JobSpec:
-    """Return the job; a line behind a file that names no command is its command."""
-    spec = of_words(request.files, [] if request.files else request.line, request.given["kind"])
+    """Return the job; with a file, the line after ``--`` is its command."""
+    spec = of_words(request.files, [] if request.files else request.line, request.flags["kind"])
     if request.files and request.line:
-        told = tuple(each for each in spec.warnings if not each.endswith(NO_COMMAND))
-        spec = msgspec.structs.replace(spec, steps=(join(request.line),), warnings=told)
+        warnings = tuple(warning for warning in spec.warnings if not warning.endswith(NO_COMMAND))
+        spec = msgspec.structs.replace(spec, steps=(join(request.line),), warnings=warnings)
     return spec
 
 
 def _plan(request: JobRequest) -> int:
-    made = plan(_spec(request))
-    sys.stdout.write((as_json if request.given["format"] == "json" else as_text)(made) + "\n")
+    table = plan(_spec(request))
+    sys.stdout.write((as_json if request.flags["format"] == "json" else as_text)(table) + "\n")
     return 0
 
 
@@ -119,33 +119,33 @@ def _run(request: JobRequest) -> int:
     from hvd_kernel.launch.job.execute import execute  # noqa: PLC0415 - a plan starts nothing
 
     spec = _spec(request)
-    given = request.given
-    if given["np"] is not None:
-        spec = msgspec.structs.replace(spec, np=given["np"])
-    if given["quiet"]:
+    flags = request.flags
+    if flags["np"] is not None:
+        spec = msgspec.structs.replace(spec, np=flags["np"])
+    if flags["quiet"]:
         spec = msgspec.structs.replace(spec, warnings=())
-    choice = gpus.checked(given["gpus"]) if given["gpus"] else ""
-    return execute(spec, choice=choice, use_mpi=given["mpi"], verbose=given["verbose"])
+    choice = gpus.checked(flags["gpus"]) if flags["gpus"] else ""
+    return execute(spec, choice=choice, use_mpi=flags["mpi"], verbose=flags["verbose"])
 
 
 def _write(request: JobRequest) -> int:
-    spec, given = _spec(request), request.given
-    own = {name: given[name] for name in ("image", "name") if given[name]}
-    more = {name: given[name] for name in ("port", "runtime") if given[name]}
-    if given["shm"]:
-        more["shm_bytes"] = _bytes(given["shm"])
-    if given["to"] in writers.OPTION_KINDS["secret"]:
-        more["secret"] = secrets.token_hex(32)
-    text = writers.write(msgspec.structs.replace(spec, **own), given["to"], writers.WriterOptions(**more))
-    if given["output"] is None:
+    spec, flags = _spec(request), request.flags
+    fields = {name: flags[name] for name in ("image", "name") if flags[name]}
+    options = {name: flags[name] for name in ("port", "runtime") if flags[name]}
+    if flags["shm"]:
+        options["shm_bytes"] = _bytes(flags["shm"])
+    if flags["to"] in writers.OPTION_KINDS["secret"]:
+        options["secret"] = secrets.token_hex(32)
+    text = writers.write(msgspec.structs.replace(spec, **fields), flags["to"], writers.WriterOptions(**options))
+    if flags["output"] is None:
         sys.stdout.write(text)
         return 0
     try:
-        descriptor = os.open(given["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
+        descriptor = os.open(flags["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)  # a Secret is in some
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"{given['output']} cannot be written: {error.strerror}.") from None
+        raise ConfigError(f"{flags['output']} cannot be written: {error.strerror}.") from None
     return 0
 
 

@@ -1,10 +1,10 @@
-"""Roles with commands of their own: the first replica's is the job, the others stand by and end with it.
+"""Roles with commands of their own: the first replica runs the job, the others stand by and end with it.
 
-A platform may have a master that calls ``mpirun --hostfile /generated/hostfile`` and workers that say ``sleep
-infinity``. Here ``mpirun`` is, for the master alone, a script that has hvdrun run the line.
+A platform may have a master that calls ``mpirun --hostfile /generated/hostfile`` and workers that run ``sleep
+infinity``. For the master alone, ``mpirun`` is a script that passes its arguments to hvdrun.
 
 Terms.
-  stand-by  a replica's process that only holds its place
+  stand-by  a process of a replica that does no work itself
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ sys.exit(main(["job", "run", "--quiet", "--", {name!r}, *sys.argv[1:]]))
 """
 
 
-def run(spec: JobSpec, placed: Placed, job: Job, say: Callable[[str], None]) -> int:
-    """Run the first replica's command; return its status as a shell sees it. The others' processes end with it."""
+def run(spec: JobSpec, placed: Placed, job: Job, log: Callable[[str], None]) -> int:
+    """Run the first replica's command; return its status as a shell reports it. The other replicas end with it."""
     first, *others = spec.replicas
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="hvd-job-")))
         line = first.command or " && ".join(spec.steps)
         hosts = hostfile(spec, placed)
-        line = undo.enter_context(_generated(spec.hostfile, hosts, folder, line, say))
+        line = undo.enter_context(_generated(spec.hostfile, hosts, folder, line, log))
         env = os.environ | (job.env or {})
         env["PATH"] = os.pathsep.join([str(_scripts(folder / "bin")), env["PATH"]])
-        undo.enter_context(_standing_by([each.command for each in others if each.command], env))
-        say(f"hvdrun: {first.role} {first.index}: {line}\n")
+        undo.enter_context(_standing_by([replica.command for replica in others if replica.command], env))
+        log(f"hvdrun: {first.role} {first.index}: {line}\n")
         return _status(subprocess.Popen(["/bin/sh", "-c", line], env=env, cwd=job.cwd))  # noqa: S603 - the user's
 
 
 def hostfile(spec: JobSpec, placed: Placed) -> str:
-    """Return the hostfile of a job. Replicas of this machine have an address each, as hosts would."""
+    """Return the hostfile of a job. Replicas on this machine get an address each, like hosts."""
     names = dict(zip(((r.role, r.index) for _, r in spec.ranks()), placed.hosts, strict=True))
     lines = []
     for number, replica in enumerate(spec.replicas):
@@ -61,7 +61,7 @@ def hostfile(spec: JobSpec, placed: Placed) -> str:
 
 
 def _scripts(folder: Path) -> Path:
-    """Write what stands for mpirun; return its folder."""
+    """Write the scripts that replace mpirun; return their folder."""
     folder.mkdir()
     for name in CALLED:
         (folder / name).write_text(_SCRIPT.format(python=sys.executable, name=name))
@@ -70,56 +70,56 @@ def _scripts(folder: Path) -> Path:
 
 
 @contextmanager
-def _generated(path: str, text: str, folder: Path, line: str, say: Callable[[str], None]) -> Iterator[str]:
-    """Have the hostfile where the line names it, else have the line name another; give the line."""
+def _generated(path: str, text: str, folder: Path, line: str, log: Callable[[str], None]) -> Iterator[str]:
+    """Write the hostfile to the path in the command, or to a temporary one put into the command; yield the command."""
     if not path or path not in line:
         yield line
         return
-    made = _written(Path(path), text)
-    if made is None:
+    created = _write_new(Path(path), text)
+    if created is None:
         other = folder / "hostfile"
         other.write_text(text)
-        say(f"hvdrun: {path} cannot be made here: the command gets {other} instead\n")
+        log(f"hvdrun: {path} cannot be made here: the command gets {other} instead\n")
         yield line.replace(path, shlex.quote(str(other)))
         return
     try:
         yield line
     finally:
-        for each in made:
-            with suppress(OSError):  # somebody else has put something there
-                each.rmdir() if each.is_dir() else each.unlink()
+        for created_path in created:
+            with suppress(OSError):  # a folder that contains other files by now
+                created_path.rmdir() if created_path.is_dir() else created_path.unlink()
 
 
-def _written(path: Path, text: str) -> list[Path] | None:
-    """Write a new file; return what has come into being, the file first; None: it is there already, or may not be."""
-    new = [each for each in (path, *path.parents) if not each.exists()]
-    if path not in new:
+def _write_new(path: Path, text: str) -> list[Path] | None:
+    """Write a new file; return the file and the folders that were created; None if it exists or cannot be written."""
+    missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
+    if path not in missing:
         return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     except OSError:
         return None
-    return new
+    return missing
 
 
 @contextmanager
 def _standing_by(commands: Sequence[str], env: dict[str, str]) -> Iterator[None]:
-    """Have the other replicas' processes beside the first one's, each in a session of its own; end them."""
+    """Run the other replicas' processes beside the first one's, each in a session of its own; stop them at the end."""
     running = [ChildProcess(["/bin/sh", "-c", command], env=env, new_session=True) for command in commands]
     try:
         yield
     finally:
-        for each in running:
-            each.terminate()
-        for each in running:
-            is_ready(each.pidfd, _GRACE_S)
-            each.signal(signal.SIGKILL)
-            each.wait()
+        for process in running:
+            process.terminate()
+        for process in running:
+            is_ready(process.pidfd, _GRACE_S)
+            process.signal(signal.SIGKILL)
+            process.wait()
 
 
 def _status(main: subprocess.Popen[bytes]) -> int:
-    """Wait for the master; the terminal's Ctrl-C goes to it too, so it is given the time to end by itself."""
+    """Wait for the master and return its status. It gets the terminal's Ctrl-C too, so it has time to exit itself."""
     try:
         code = main.wait()
     except KeyboardInterrupt:

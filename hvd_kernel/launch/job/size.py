@@ -21,46 +21,47 @@ from hvd_kernel.settings import gpus
 
 @dataclass(frozen=True)
 class JobSize:
-    """How many ranks this launcher starts, on which hosts as ``-H`` takes them, and the sentence that says so."""
+    """The ranks that this launcher starts, their hosts in the syntax of ``-H``, and a sentence on the reason."""
 
     np: int
     hosts: str
     sentence: str
-    via: str = ""  # what starts agents on other hosts, instead of ssh
+    via: str = ""  # the program that starts agents on other hosts instead of ssh
     part: Part | None = None  # other launchers start the other ranks
 
 
-def agents_by(found: Allocation | None) -> str:
-    """Return what starts agents on an allocation's hosts: its own launcher where that is installed, else ssh."""
-    return found.via if found is not None and found.via in {*STEPS, JSRUN} and shutil.which(found.via) else ""
+def agent_launcher(allocated: Allocation | None) -> str:
+    """Return the program that starts agents on an allocation's hosts: its own launcher if installed; empty: ssh."""
+    via = "" if allocated is None else allocated.via
+    return via if via in {*STEPS, JSRUN} and shutil.which(via) else ""
 
 
 def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
-    """Return the size that follows from where this process is; ``np``: said by the user, for fewer ranks than slots.
+    """Return the size for the place in which this process runs; ``np``: the user's -np, for fewer ranks than slots.
 
     Raises
     ------
     JobError
         The allocation contradicts itself.
     """
-    found = allocation(env)
-    if found is None:
+    allocated = allocation(env)
+    if allocated is None:
         devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
-        why = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
+        reason = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
         ranks = np or devices or 1
-        return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {why}")
-    replicas = found.spec.replicas
-    if found.own is not None:
-        slots = replicas[found.own].slots
-        return JobSize(slots, f"{HERE}:{slots}", found.sentence, part=_part(found, found.own, env, np))
+        return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {reason}")
+    replicas = allocated.spec.replicas
+    if allocated.own is not None:
+        slots = replicas[allocated.own].slots
+        return JobSize(slots, f"{HERE}:{slots}", allocated.sentence, part=_part(allocated, allocated.own, env, np))
     hosts = ",".join(spelled(replica.host, replica.slots) for replica in replicas)
-    return JobSize(np or found.spec.size, hosts, found.sentence, via=agents_by(found))
+    return JobSize(np or allocated.spec.size, hosts, allocated.sentence, via=agent_launcher(allocated))
 
 
-def _part(found: Allocation, own: int, env: Mapping[str, str], np: int) -> Part:
-    if np and np != found.spec.size:
-        raise UsageError(f"hvdrun: -np {np}: {found.sentence}: leave out -np, or write the file for as many ranks")
-    rendezvous = found.spec.rendezvous
-    assert rendezvous is not None  # the readers of pods and tasks see to it
-    host = rendezvous.host if own else socket.gethostname()  # the name that others know may not be in the DNS yet
-    return Part(own, len(found.spec.replicas), (host, rendezvous.port), env.get("HVD_SECRET_KEY", ""))
+def _part(allocated: Allocation, index: int, env: Mapping[str, str], np: int) -> Part:
+    if np and np != allocated.spec.size:
+        raise UsageError(f"hvdrun: -np {np}: {allocated.sentence}: leave out -np, or write the file for as many ranks")
+    rendezvous = allocated.spec.rendezvous
+    assert rendezvous is not None  # the readers of pods and tasks set it
+    host = rendezvous.host if index else socket.gethostname()  # the DNS may not have this host's name yet
+    return Part(index, len(allocated.spec.replicas), (host, rendezvous.port), env.get("HVD_SECRET_KEY", ""))

@@ -1,14 +1,14 @@
-"""Agents that others have started, one for each rank: they call the launcher, and are agents like all others then.
+"""Agents that MPI or a cluster engine (cluster_engine.py) starts, one per rank: they connect to the launcher.
 
-Others are MPI, and cluster engines (cluster_engine.py). With MPI:
+With MPI:
 
     hvdrun --pipe--> agent --> mpiexec --> mpi_agent (for one rank) --> rank
        ^---------------- socket ---------------'
 
-Why not through mpiexec: what it carries it cuts where it likes, mixes ranks within a line, and may lose at an abort.
-The socket is this host's own, in no folder; with other hosts it is TCP. Whoever connects proves first that he holds the
-run's secret (authentication.py). MPI's variables and descriptors stay the rank's, and mpiexec sees each agent live
-until the launcher hangs up: it is hvdrun that ends the ranks, as without MPI.
+Output does not go through mpiexec, which splits it anywhere, mixes ranks within a line, and may lose it at an abort.
+The socket is abstract (this host only); with other hosts it is TCP. A client must first prove that it holds the run's
+secret (authentication.py). MPI's variables and descriptors are passed to the rank, and each agent lives until the
+launcher disconnects: hvdrun ends the ranks, as without MPI.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _LOST = "lost with the process that held it"
 
 
 class Starter(Protocol):
-    """Who has the agents started, and explains why they do not come."""
+    """Starts the agents, and explains why they do not connect. ``ready`` is the number of connected agents."""
 
-    def hear(self, agent: AgentHandle, message: Message, there: int, np: int) -> None:
-        """Take a message of an agent that is not one of them; raise where it is the end."""
+    def on_message(self, agent: AgentHandle, message: Message, ready: int, np: int) -> None:
+        """Handle a message of another agent, which holds mpiexec; raise if that has ended."""
 
-    def slow(self, seconds: float, there: int, np: int) -> ClusterError:
-        """Explain that they have not come in time."""
+    def timeout_error(self, seconds: float, ready: int, np: int) -> ClusterError:
+        """Explain that the agents did not connect in time."""
 
-    def others(self, np: int) -> ClusterError:
-        """Explain that other ranks have come than were asked for."""
+    def wrong_ranks_error(self, np: int) -> ClusterError:
+        """Explain that other ranks were started than requested."""
 
 
 class ConnectedAgent(AgentHandle):
-    """One of them. It is known once it has proved that it holds the secret; before that nothing it says counts."""
+    """An agent that has connected. Its messages are ignored until it has proved that it holds the secret."""
 
     def __init__(self, agents: Agents, connection: socket.socket, secret: str) -> None:
         super().__init__(agents, Host("localhost", 1), ProvenChannel(connection, secret))
@@ -49,21 +49,21 @@ class ConnectedAgent(AgentHandle):
 
     @property
     def rank(self) -> int:
-        """The rank it brings, once it has said hello."""
+        """Return its rank, after its hello."""
         return int(self.hello["rank"])
 
-    def greet(self, hello: Hello) -> None:
-        """Take note of its first message."""
-        super().greet(hello)
+    def on_hello(self, hello: Hello) -> None:
+        """Record its first message."""
+        super().on_hello(hello)
         if self._is_far:
             self.host = Host(self.hello["name"], 1)
 
     def release(self) -> None:
-        """All ranks have ended: hang up."""
+        """Disconnect: all ranks have exited."""
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close the connection, by which it ends with all that it holds. Idempotent."""
+        """Close the connection, on which it exits with all of its processes. Idempotent."""
         if not self.gone:
             self.gone = True
             self._agents.loop.remove_reader(self.channel.fileno())
@@ -74,7 +74,7 @@ class AgentListener:
     """Listening socket to which agents connect while the ranks start."""
 
     def __init__(self, agents: Agents, secret: str, addresses: list[str]) -> None:
-        """Listen: on TCP where hosts have to reach one of ``addresses``, else within this host."""
+        """Listen on TCP if other hosts have to reach one of ``addresses``, else within this host."""
         self._agents, self._secret = agents, secret
         self._listening = Listening(agents.loop, "" if addresses else None, self._accept)
         self.address = self._listening.address(",".join(addresses))
@@ -92,32 +92,32 @@ class AgentListener:
         Raises
         ------
         ClusterError
-            Who starts them ended before that, is too slow, or started other ranks than it was asked for.
+            The starter ended before that, is too slow, or started other ranks than requested.
         """
 
         def receive(agent: AgentHandle, message: Message) -> None:
             if not isinstance(agent, ConnectedAgent):
-                starter.hear(agent, message, self.there, np)
+                starter.on_message(agent, message, self.ready, np)
 
         self._agents.on_message = receive
-        if not self._agents.run_until(lambda: len(self._ready()) >= np, seconds):
-            raise starter.slow(seconds, self.there, np)
-        there = sorted(self._ready(), key=lambda agent: agent.rank)
-        if [agent.rank for agent in there] != list(range(np)):
-            raise starter.others(np)
-        check_versions(there)
+        if not self._agents.run_until(lambda: self.ready >= np, seconds):
+            raise starter.timeout_error(seconds, self.ready, np)
+        ready = sorted(self._ready_agents(), key=lambda agent: agent.rank)
+        if [agent.rank for agent in ready] != list(range(np)):
+            raise starter.wrong_ranks_error(np)
+        check_versions(ready)
         for agent in [*self._agents.every]:
-            if isinstance(agent, ConnectedAgent) and agent not in there:  # it has proved nothing so far
+            if isinstance(agent, ConnectedAgent) and agent not in ready:  # a client without a proof so far
                 agent.hang_up()
                 self._agents.every.remove(agent)
-        return there
+        return ready
 
     @property
-    def there(self) -> int:
-        """How many have said hello, and have not gone."""
-        return len(self._ready())
+    def ready(self) -> int:
+        """Return the number of connected agents whose hello has arrived."""
+        return len(self._ready_agents())
 
-    def _ready(self) -> list[ConnectedAgent]:
+    def _ready_agents(self) -> list[ConnectedAgent]:
         connected = [agent for agent in self._agents.every if isinstance(agent, ConnectedAgent)]
         return [agent for agent in connected if agent.hello and not agent.gone]
 

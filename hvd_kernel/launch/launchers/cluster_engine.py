@@ -1,13 +1,13 @@
-"""Cluster engines (Spark, Ray) as launchers: the engine starts a process for each rank, which calls back with an agent.
+"""Cluster engines (Spark, Ray) as launchers: the engine starts a process per rank, whose agent connects back.
 
-    launcher --engine's own way--> task, actor: ``Invitation.accept`` --> agent (processes/engine_agent.py) --> rank
+    launcher --engine's channel--> task, actor: ``Invitation.accept`` --> agent (processes/engine_agent.py) --> rank
        ^----------------------------- socket --------------------------'
 
-The engine is only the way to have processes started: output, ends and elastic messages take the agents' channels, and
-the ranks meet as everywhere. A new engine is one class with the methods of ``Engine``.
+The engine only starts processes: output, exits and elastic messages use the agents' channels, and the rendezvous of the
+ranks is that of all jobs. A new engine is one class with the methods of ``Engine``.
 
 Terms.
-  index   the number that the engine gives a process, from 0: a partition of Spark's, an actor of Ray's
+  index   the engine's number of a process, from 0: a partition in Spark, an actor in Ray
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from hvd_kernel.processes.channel.messages import Message
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.settings.launchers import without_launchers
 
+_CLOSE_S = 10.0  # time for the engine to notice that a notebook's ranks have exited
+
 
 @dataclass(frozen=True)
 class Invitation:
-    """What travels to the engine's processes, by the engine's own channel; it can be pickled.
+    """Address, secret and environment for the engine's processes, passed by the engine's own channel; picklable.
 
-    ``env``: the user's variables, added to those that the engine's process has; ``hidden``: names of the engine's own
-    that ranks shall not see.
+    ``env``: the user's variables, added to those of the engine's process; ``hidden``: variables of the engine that
+    ranks must not have.
     """
 
     address: str
@@ -43,15 +45,15 @@ class Invitation:
     env: dict[str, str]
     hidden: tuple[str, ...] = ()
 
-    def accept(self, index: int, own: Mapping[str, str] | None = None) -> None:
-        """Bring the rank of this number: in a process of the engine's, until the launcher lets go.
+    def accept(self, index: int, variables: Mapping[str, str] | None = None) -> None:
+        """Run the agent of one rank in this process of the engine, until the launcher disconnects.
 
         Parameters
         ----------
         index
             The number of this process.
-        own
-            Variables of this rank alone: the devices that the engine has given it.
+        variables
+            Variables of this rank alone: the devices that the engine has assigned to it.
 
         Raises
         ------
@@ -59,48 +61,48 @@ class Invitation:
             The launcher cannot be reached.
         """
         env = {name: value for name, value in without_launchers(os.environ).items() if name not in self.hidden}
-        path = [*filter(None, [self.env.get("PYTHONPATH")]), *_added()]
-        env |= self.env | {"PYTHONPATH": os.pathsep.join(path)} | dict(own or {})
+        path = [*filter(None, [self.env.get("PYTHONPATH")]), *_added_paths()]
+        env |= self.env | {"PYTHONPATH": os.pathsep.join(path)} | dict(variables or {})
         engine_agent.hold(self.address, self.secret, {"rank": index}, env | rank_environment(env))
 
 
 class Engine(Protocol):
-    """One job of an engine. It is made for one launch, and started once."""
+    """One job of an engine, made for one launch and started once."""
 
     name: str
-    """What it is called in messages."""
+    """Its name in messages."""
 
     addresses: Sequence[str]
-    """Of this host, where the engine's processes may reach it; none: all of them are on this host."""
+    """Addresses at which the engine's processes may reach this host; empty: all of them are on this host."""
 
     hidden: tuple[str, ...]
-    """Variables of the engine's own that ranks shall not see."""
+    """Variables of the engine that ranks must not have."""
 
     def work(self, invitation: Invitation) -> None:
-        """Start as many processes as there are ranks, have each accept, and wait for all. Called in a thread."""
+        """Start one process per rank, accept the invitation in each, and wait for all. Called in a thread."""
 
     def cancel(self) -> None:
-        """Have ``work`` end. Any thread."""
+        """End ``work``. Any thread."""
 
     def explain(self, error: BaseException) -> str:
-        """Return what an error of ``work`` says, and the remedy."""
+        """Return the message of an error of ``work``, with the remedy."""
 
     def shortage(self) -> str:
-        """Say what the engine has for the ranks at this moment, as a sentence; empty: it does not tell."""
+        """Return a sentence on the resources that the engine has for the ranks now; empty if unknown."""
 
 
 @runtime_checkable
 class ChangingEngine(Engine, Protocol):
-    """An engine whose processes come and go with its nodes while an elastic job runs; ``cancel`` ends its work."""
+    """An engine that starts and stops processes with its nodes while an elastic job runs; ``cancel`` ends its work."""
 
     withdraw: Callable[[int], None]
-    """Is set by the job: its ranks leave the process of this number at their next commit. Any thread calls it."""
+    """Set by the job: makes the ranks leave the process of this number at their next commit. Any thread."""
 
 
 class EngineRun:
-    """An engine at work, in a thread of its own; it explains why ranks do not come (``Starter``).
+    """Runs an engine in a thread of its own, and explains why ranks do not connect (``Starter``).
 
-    ``on_end`` is called in that thread when it has ended, with the error if there is one.
+    ``on_end`` is called in that thread when it has ended, with the error or None.
     """
 
     def __init__(
@@ -111,64 +113,102 @@ class EngineRun:
     ) -> None:
         self.error: BaseException | None = None
         self._engine, self._is_up = engine, False
-        self._over, self._on_end = os.eventfd(0), on_end
+        self._ended_fd, self._on_end = os.eventfd(0), on_end
         self._thread = threading.Thread(target=self._work, args=(invitation,), name=engine.name, daemon=True)
         self._thread.start()
 
     def _work(self, invitation: Invitation) -> None:
         try:
             self._engine.work(invitation)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the ranks are waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the ranks
             self.error = error
-        os.eventfd_write(self._over, 1)
+        os.eventfd_write(self._ended_fd, 1)
         self._on_end(self.error)
 
     def watch(self, loop: EventLoop, on_end: Callable[[], None]) -> None:
-        """Call back in the loop where the engine has ended."""
-        loop.add_reader(self._over, on_end)
+        """Call ``on_end`` in the loop when the engine has ended."""
+        loop.add_reader(self._ended_fd, on_end)
 
     def unwatch(self, loop: EventLoop) -> None:
-        """Call back no more."""
-        loop.remove_reader(self._over)
+        """Undo ``watch``."""
+        loop.remove_reader(self._ended_fd)
 
     def up(self) -> None:
-        """Every rank is there, and ends when its agent is let go: nothing has to be cancelled."""
+        """Record that every rank is connected: each exits when its agent is released, so ``close`` may wait."""
         self._is_up = True
 
     def close(self, seconds: float) -> None:
-        """Wait for the end, and cancel what has not ended after a time; at once where the ranks have not come."""
+        """Wait for the engine's end and cancel it after this time; immediately if not every rank has connected."""
         self._thread.join(seconds if self._is_up else 0.0)
         if self._thread.is_alive():
             with suppress(Exception):  # the engine itself may be gone
                 self._engine.cancel()
             self._thread.join(seconds)
         if not self._thread.is_alive():
-            os.close(self._over)
+            os.close(self._ended_fd)
 
-    def hear(self, _agent: AgentHandle, _message: Message, _there: int, _np: int) -> None:
-        """Take a message of an agent that is no rank's: there is none."""
+    def on_message(self, _agent: AgentHandle, _message: Message, _ready: int, _np: int) -> None:
+        """Ignore: every agent here belongs to a rank."""
 
-    def slow(self, seconds: float, there: int, np: int) -> ClusterError:
-        """Explain that the ranks have not come in time."""
-        name, said = self._engine.name, self._engine.shortage()
+    def timeout_error(self, seconds: float, ready: int, np: int) -> ClusterError:
+        """Explain that the ranks did not connect in time."""
+        name, shortage = self._engine.name, self._engine.shortage()
         return ClusterError(
-            f"Timed out waiting for {name} to start the ranks: {there} of {np} are up after {seconds:g} s. "
-            f"{said}{' ' if said else ''}Give {name} more resources or lower the number of ranks; where resources are "
-            "allocated on demand, raise start_timeout."
+            f"Timed out waiting for {name} to start the ranks: {ready} of {np} are up after {seconds:g} s. "
+            f"{shortage}{' ' if shortage else ''}Give {name} more resources or lower the number of ranks; where "
+            "resources are allocated on demand, raise start_timeout."
         )
 
-    def others(self, np: int) -> ClusterError:
-        """Explain that other ranks have come than were asked for."""
+    def wrong_ranks_error(self, np: int) -> ClusterError:
+        """Explain that other ranks were started than requested."""
         return ClusterError(f"{self._engine.name} did not start {np} rank(s), each of them once.")
 
-    def fail(self, there: int, np: int) -> NoReturn:
-        """Raise because the engine has ended before the ranks are there."""
-        said = "" if self.error is None else f": {self._engine.explain(self.error)}"
-        raise ClusterError(f"{self._engine.name} has ended when {there} of {np} ranks were up{said}") from self.error
+    def fail(self, ready: int, np: int) -> NoReturn:
+        """Raise because the engine has ended before every rank has connected."""
+        reason = "" if self.error is None else f": {self._engine.explain(self.error)}"
+        raise ClusterError(f"{self._engine.name} has ended when {ready} of {np} ranks were up{reason}") from self.error
+
+
+class NotebookEngine:
+    """An engine that starts the agents of a notebook's cluster (cluster/by_engine/engine.py) and lives with them.
+
+    Parameters
+    ----------
+    engine
+        An engine that has not been started.
+    env
+        Variables of the ranks besides those of the engine's processes.
+    """
+
+    def __init__(self, engine: Engine, env: Mapping[str, str]) -> None:
+        self.name: str = engine.name
+        self.addresses: Sequence[str] = engine.addresses
+        self._engine, self._env = engine, dict(env)
+        self._run: EngineRun | None = None
+
+    def begin(self, address: str, secret: str, on_end: Callable[[str], None]) -> None:
+        """Start one process per rank, which connects back; ``on_end(reason)`` runs in a thread when the engine ends."""
+
+        def report_end(error: BaseException | None) -> None:
+            on_end("" if error is None else self._engine.explain(error))
+
+        self._run = EngineRun(self._engine, Invitation(address, secret, self._env, self._engine.hidden), report_end)
+
+    def shortage(self) -> str:
+        """Return a sentence on the resources that the engine has for the ranks now; empty if unknown."""
+        return self._engine.shortage()
+
+    def end(self, *, at_once: bool) -> None:
+        """Wait for the engine's end, and cancel it after a time, or at once. Idempotent."""
+        run, self._run = self._run, None
+        if run is not None:
+            if not at_once:
+                run.up()
+            run.close(_CLOSE_S)
 
 
 def by_hosts(agents: Sequence[AgentHandle]) -> list[AgentHandle]:
-    """Return them, given by their indices, in the order of ranks: host by host, that of index 0 first, as Horovod does.
+    """Return agents, passed by index, in the order of ranks: host by host, the host of index 0 first, as in Horovod.
 
     Two names of a host are two hosts (``HVD_HOST``).
     """
@@ -178,7 +218,7 @@ def by_hosts(agents: Sequence[AgentHandle]) -> list[AgentHandle]:
     return sorted(agents, key=lambda agent: order.index(str(agent.hello["host"])))
 
 
-def _added() -> list[str]:
-    """Return where this process finds modules besides where its Python always looks."""
-    own = (sys.prefix, sys.base_prefix)
-    return [folder for folder in sys.path if folder and not any(Path(folder).is_relative_to(prefix) for prefix in own)]
+def _added_paths() -> list[str]:
+    """Return the entries of sys.path outside this Python's own folders."""
+    prefixes = (sys.prefix, sys.base_prefix)
+    return [path for path in sys.path if path and not any(Path(path).is_relative_to(prefix) for prefix in prefixes)]

@@ -1,12 +1,14 @@
-"""Kubernetes as the engine of a notebook's ranks (cluster_engine.py): an Indexed Job, each pod of which holds one rank.
+"""Kubernetes as the engine of a notebook's ranks (cluster_engine.py): an Indexed Job with one rank per pod.
 
 For a notebook in a pod of the same cluster, whose service account may create Jobs and Secrets. The job owns the Secret
-with the invitation, which pods have as a file. A pod that is lost is followed by another one of its index.
+with the invitation, which is mounted in the pods. Kubernetes replaces a lost pod by another one of its index.
+``examine`` is ``%hvd doctor --on k8s``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import ssl
@@ -19,15 +21,17 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.jobs.writers.kubernetes import GPU
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
+from hvd_kernel.settings import lookup
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SERVER = "https://kubernetes.default.svc"
 _LIMIT_S = 20.0
-_LOOK_S = 1.0
-_KEPT_S = 60  # seconds that an ended job is there for who wants to look
+_POLL_S = 1.0
+_KEEP_S = 60  # seconds for which Kubernetes keeps a finished job, so that it can be inspected
 _MOUNT, _FILE = "/var/run/hvd", "invitation"
 _INSTANCE = "app.kubernetes.io/instance"
 _OUTSIDE = (
@@ -37,7 +41,7 @@ _OUTSIDE = (
 
 
 class Api:
-    """The API server, as this pod's account may use it.
+    """A client of the API server with the permissions of this pod's account.
 
     Raises
     ------
@@ -48,24 +52,24 @@ class Api:
     def __init__(self, server: str = SERVER, account: Path = ACCOUNT) -> None:
         self._server, self._account = server, account
         self.namespace = self._read("namespace")
-        trusted = account / "ca.crt"
-        self._context = ssl.create_default_context(cafile=str(trusted) if trusted.exists() else None)
+        certificate = account / "ca.crt"
+        self._context = ssl.create_default_context(cafile=str(certificate) if certificate.exists() else None)
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the answer.
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return the response.
 
         Raises
         ------
         ClusterError
-            The server refuses, with its words, or does not answer.
+            The server refuses, with its message, or does not answer.
         """
         headers = {"Authorization": f"Bearer {self._read('token')}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(f"{self._server}{path}", data, headers, method=method)  # noqa: S310
+        request = urllib.request.Request(f"{self._server}{path}", data, headers, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(asked, timeout=_LIMIT_S, context=self._context) as answer:  # noqa: S310
-                found: dict[str, Any] = json.load(answer)
-                return found
+            with urllib.request.urlopen(request, timeout=_LIMIT_S, context=self._context) as response:  # noqa: S310
+                content: dict[str, Any] = json.load(response)
+                return content
         except urllib.error.HTTPError as error:
             raise ClusterError(f"Kubernetes refuses {method} {path}: {_message(error)}") from None
         except (OSError, ValueError) as error:
@@ -79,14 +83,14 @@ class Api:
 
 
 class PodJob:
-    """The engine, for one cluster.
+    """The engine of one cluster.
 
     Parameters
     ----------
     np
-        Ranks, each in a pod of its own.
+        Number of ranks, each in a pod of its own.
     image
-        Has hvd_kernel in it, of the same version.
+        Container image with the same version of hvd_kernel.
     cpus, gpus
         Resources of each pod.
     """
@@ -111,46 +115,51 @@ class PodJob:
         return f"/api/v1/namespaces/{self._api.namespace}"
 
     def work(self, invitation: Invitation) -> None:
-        """Have the job, until its pods have ended, or ``cancel``.
+        """Run the job until its pods have ended, or until ``cancel``.
 
         Raises
         ------
         ClusterError
-            Kubernetes refuses it, or gives it up.
+            Kubernetes refuses the job, or reports its failure.
         """
-        made = self._api.ask("POST", self._jobs, job(self._job, self._np, self._image, self._cpus, self._gpus))
+        manifest = job(self._job, self._np, self._image, self._cpus, self._gpus)
+        created = self._api.request("POST", self._jobs, manifest)
         try:
-            self._api.ask("POST", f"{self._core}/secrets", secret(made, invitation))
-            while not self._over.wait(_LOOK_S) and not self._has_ended():
+            self._api.request("POST", f"{self._core}/secrets", secret(created, invitation))
+            while not self._over.wait(_POLL_S) and not self._has_ended():
                 pass
         finally:
             with suppress(ClusterError):
-                self._api.ask("DELETE", f"{self._jobs}/{self._job}", {"propagationPolicy": "Background"})
+                self._api.request("DELETE", f"{self._jobs}/{self._job}", {"propagationPolicy": "Background"})
 
     def cancel(self) -> None:
-        """Have ``work`` end. Any thread."""
+        """End ``work``. Any thread."""
         self._over.set()
 
     def explain(self, error: BaseException) -> str:
-        """Return what an error of ``work`` says."""
+        """Return the message of an error of ``work``."""
         return str(error)
 
     def shortage(self) -> str:
-        """Say how many pods run, and what the first of the others waits for."""
+        """Return a sentence on how many pods run, and why the first other one waits."""
         try:
-            pods = self._api.ask("GET", f"{self._core}/pods?labelSelector={_INSTANCE}%3D{self._job}")["items"]
+            pods = self._api.request("GET", f"{self._core}/pods?labelSelector={_INSTANCE}%3D{self._job}")["items"]
         except ClusterError as error:
             return f"{error}."
         running = sum(pod["status"].get("phase") == "Running" for pod in pods)
-        why = next((said for pod in pods for said in _waits(pod["status"])), "")
-        return f"{running} of {self._np} pods run{f'; {why}' if why else ''}."
+        reason = next((reason for pod in pods for reason in _waiting_reasons(pod["status"])), "")
+        return f"{running} of {self._np} pods run{f'; {reason}' if reason else ''}."
 
     def _has_ended(self) -> bool:
-        status = self._api.ask("GET", f"{self._jobs}/{self._job}").get("status", {})
-        for each in status.get("conditions") or ():
-            if each["type"] == "Failed" and each["status"] == "True":
-                raise ClusterError(f"job {self._job} has failed: {each.get('message', each.get('reason', ''))}")
-        return any(each["type"] == "Complete" and each["status"] == "True" for each in status.get("conditions") or ())
+        status = self._api.request("GET", f"{self._jobs}/{self._job}").get("status", {})
+        conditions = {
+            condition["type"]: condition
+            for condition in status.get("conditions") or ()
+            if condition["status"] == "True"
+        }
+        if failure := conditions.get("Failed"):
+            raise ClusterError(f"job {self._job} has failed: {failure.get('message', failure.get('reason', ''))}")
+        return "Complete" in conditions
 
 
 def job(name: str, np: int, image: str, cpus: float, gpus: float) -> dict[str, Any]:
@@ -159,13 +168,13 @@ def job(name: str, np: int, image: str, cpus: float, gpus: float) -> dict[str, A
     >>> job("hvd-1", 2, "me/train:1", 1, 0)["spec"]["completionMode"]
     'Indexed'
     """
-    asked: dict[str, Any] = {"requests": {"cpu": f"{cpus:g}"}} | ({"limits": {GPU: int(gpus)}} if gpus else {})
+    resources: dict[str, Any] = {"requests": {"cpu": f"{cpus:g}"}} | ({"limits": {GPU: int(gpus)}} if gpus else {})
     ranks = {
         "name": "ranks",
         "image": image,
         "command": ["python", "-P", "-m", "hvd_kernel.launch.launchers.pod"],
         "args": [f"{_MOUNT}/{_FILE}"],
-        "resources": asked,
+        "resources": resources,
         "volumeMounts": [{"name": "invitation", "mountPath": _MOUNT, "readOnly": True}],
     }
     volume = {"name": "invitation", "secret": {"secretName": name}}
@@ -179,7 +188,7 @@ def job(name: str, np: int, image: str, cpus: float, gpus: float) -> dict[str, A
             "completions": np,
             "parallelism": np,
             "backoffLimit": 6 * np,
-            "ttlSecondsAfterFinished": _KEPT_S,
+            "ttlSecondsAfterFinished": _KEEP_S,
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {"restartPolicy": "Never", "containers": [ranks], "volumes": [volume]},
@@ -188,9 +197,9 @@ def job(name: str, np: int, image: str, cpus: float, gpus: float) -> dict[str, A
     }
 
 
-def secret(made: Mapping[str, Any], invitation: Invitation) -> dict[str, Any]:
-    """Return the Secret with the invitation, which goes with the job that was made. Pure."""
-    name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+def secret(created: Mapping[str, Any], invitation: Invitation) -> dict[str, Any]:
+    """Return the Secret with the invitation, owned by the job that was created. Pure."""
+    name, uid = created["metadata"]["name"], created["metadata"]["uid"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
     return {
         "apiVersion": "v1",
@@ -201,12 +210,12 @@ def secret(made: Mapping[str, Any], invitation: Invitation) -> dict[str, Any]:
     }
 
 
-def _waits(status: Mapping[str, Any]) -> list[str]:
-    """Return what a pod waits for."""
-    conditions = status.get("conditions") or ()
-    said = [each["message"] for each in conditions if each["status"] == "False" and each.get("message")]
-    states = [each.get("state", {}).get("waiting") for each in status.get("containerStatuses") or ()]
-    return said + [f"{state['reason']}: {state.get('message', '')}".rstrip(": ") for state in states if state]
+def _waiting_reasons(status: Mapping[str, Any]) -> list[str]:
+    """Return why a pod waits."""
+    unmet = [condition for condition in status.get("conditions") or () if condition["status"] == "False"]
+    messages = [condition["message"] for condition in unmet if condition.get("message")]
+    states = [container.get("state", {}).get("waiting") for container in status.get("containerStatuses") or ()]
+    return messages + [f"{state['reason']}: {state.get('message', '')}".rstrip(": ") for state in states if state]
 
 
 def _message(error: urllib.error.HTTPError) -> str:
@@ -214,3 +223,39 @@ def _message(error: urllib.error.HTTPError) -> str:
         return str(json.load(error)["message"])
     except (ValueError, KeyError, TypeError):
         return str(error)
+
+
+# The doctor's checks
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_PERMISSIONS = (
+    *(("batch", "jobs", verb) for verb in ("create", "get", "delete")),
+    ("", "secrets", "create"),
+    ("", "pods", "list"),
+)
+
+
+def examine(api: Api | None = None) -> list[CheckResult]:
+    """Check this pod's account and the settings for a notebook's ranks on Kubernetes."""
+    image = lookup.value("HVD_ON_IMAGE", os.environ)
+    fix = "HVD_ON_IMAGE names the image of the ranks' pods, which has hvd_kernel of this version in it"
+    image_check = CheckResult("image", bool(image), image or "none is named", "" if image else fix)
+    try:
+        api = api or Api()
+    except UsageError as error:
+        return [CheckResult("Kubernetes", False, "not at hand", str(error)), image_check]
+    try:
+        missing = [f"{verb} {kind}" for group, kind, verb in _PERMISSIONS if not _may(api, group, kind, verb)]
+    except ClusterError as error:
+        fix = "look at the API server, and at this pod's token"
+        return [CheckResult("Kubernetes", False, str(error), fix), image_check]
+    fix = f"a Role in namespace {api.namespace} that allows it, bound to this pod's service account"
+    text = f"namespace {api.namespace}; this pod's account may " + (f"not {', '.join(missing)}" if missing else "all")
+    return [CheckResult("Kubernetes", not missing, text, fix if missing else ""), image_check]
+
+
+def _may(api: Api, group: str, kind: str, verb: str) -> bool:
+    attributes = {"namespace": api.namespace, "group": group, "resource": kind, "verb": verb}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    response = api.request("POST", _REVIEWS, review | {"spec": {"resourceAttributes": attributes}})
+    return bool(response.get("status", {}).get("allowed"))

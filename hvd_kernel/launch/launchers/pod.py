@@ -1,6 +1,6 @@
-"""Pod of a notebook's rank: ``python -P -m hvd_kernel.launch.launchers.pod FILE``, written by kubernetes_job.py.
+"""Pod of a notebook's rank: ``python -P -m hvd_kernel.launch.launchers.pod FILE``, the command of kubernetes_job.py.
 
-FILE has the invitation, a Secret's; JOB_COMPLETION_INDEX is the number of the pod.
+FILE contains the invitation, from a Secret; JOB_COMPLETION_INDEX is the number of the pod.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 
 
 def main() -> None:
-    """Hold the agent of the pod's rank, until it is let go."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # the first process of a container ends by no signal of itself
+    """Run the agent of the pod's rank until the launcher disconnects."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # without a handler a container's first process ignores signals
         signal.signal(number, lambda *_: sys.exit(1))
-    told = json.loads(Path(sys.argv[1]).read_text())
-    Invitation(**told | {"hidden": tuple(told["hidden"])}).accept(int(os.environ["JOB_COMPLETION_INDEX"]))
+    fields = json.loads(Path(sys.argv[1]).read_text())
+    Invitation(**fields | {"hidden": tuple(fields["hidden"])}).accept(int(os.environ["JOB_COMPLETION_INDEX"]))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""hvd_kernel.run: a function on many ranks."""
+"""``hvd_kernel.run``: calls of a function on many ranks."""

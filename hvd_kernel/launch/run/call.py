@@ -1,9 +1,9 @@
 """Function calls on the ranks, serialized, and their results. Without framework and MPI: ranks load this first.
 
 Terms.
-  call    bytes: where modules are found, source that no file holds, then the function with its arguments
-  answer  of one rank: its value, or what it raised; everything of the user's is bytes until it is wanted
-  task    a call that is carried out on a rank and becomes an answer there
+  call    bytes: module search path, source code without a file, then the function with its arguments
+  answer  of one rank: its value or exception; the user's objects stay pickled until they are needed
+  task    a call that a rank executes, and its answer
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rank has to say."""
+    """The result of the call on one rank."""
 
     value: bytes = b""
-    error: bytes = b""  # empty although ``kind`` is set: the exception cannot travel
+    error: bytes = b""  # empty although ``kind`` is set: the exception cannot be pickled
     kind: str = ""  # the exception's class name; empty: the function returned
     message: str = ""
     trace: str = ""
     secondary: bool = False  # raised only because another rank failed first
     time: float = 0.0  # CLOCK_MONOTONIC of the rank's host when it was raised
-    connected: bool = True  # the rank's communication is as the function found it
+    connected: bool = True  # the rank's communication is in the state in which it was before the call
 
     def result(self) -> Any:
         """Return the function's value."""
         return pickle.loads(self.value)  # noqa: S301 - from our own rank: a private folder, or the keyed channels
 
     def exception(self) -> BaseException:
-        """Return what the function raised; where it cannot travel, one of the same name and message."""
+        """Return the function's exception; if it could not be pickled, one of the same name and message."""
         try:
             error = pickle.loads(self.error)  # noqa: S301 - as above
-        except Exception:  # noqa: BLE001 - whatever its class does when it is made again
+        except Exception:  # noqa: BLE001 - the user's class may raise anything
             error = None
         return error if isinstance(error, BaseException) else type(self.kind, (Exception,), {})(self.message)
 
 
 class Task:
-    """A call on a rank: ``perform`` it there, then ``answer`` is what goes back."""
+    """A call on a rank: ``perform`` executes it there, then ``answer`` is its result."""
 
     def __init__(self, call: bytes) -> None:
         self.call = call
@@ -61,16 +61,16 @@ class Task:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the rank's communication is as the function found it."""
+        """Return whether the rank's communication is in the state in which it was before the call."""
         return self.answer is None or self.answer.connected
 
     def perform(self) -> None:
-        """Carry the call out. What it raises goes on its way after it has been noted."""
+        """Execute the call and set ``answer``; an exception of the function is raised again."""
         call, self.call = self.call, b""
-        before = _is_connected()
+        was_connected = _is_connected()
         try:
-            value = _packed_value(_carry_out(call))
-            self.answer = Answer(value=value, connected=_is_connected() or not before)
+            value = _packed_value(_execute(call))
+            self.answer = Answer(value=value, connected=_is_connected() or not was_connected)
         except BaseException as error:
             self.answer = failed(error)
             raise
@@ -93,7 +93,7 @@ def pack_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     return out.getvalue()
 
 
-def _carry_out(call: bytes) -> Any:
+def _execute(call: bytes) -> Any:
     source = io.BytesIO(call)
     path, (name, lines) = pickle.load(source)  # noqa: S301 - from the process that started this rank
     sys.path += [folder for folder in path if folder not in sys.path]
@@ -102,8 +102,8 @@ def _carry_out(call: bytes) -> Any:
     func, args, kwargs = pickle.load(source)  # noqa: S301 - as above
     try:
         return func(*args, **kwargs)
-    except SystemExit as leaving:
-        if leaving.code in {None, 0}:
+    except SystemExit as system_exit:
+        if system_exit.code in {None, 0}:
             return None
         raise
 
@@ -122,7 +122,7 @@ def _packed_value(value: Any) -> bytes:
 
 
 def failed(error: BaseException, ours: str = __file__) -> Answer:
-    """Return the answer of a rank whose function has raised; files whose path begins with ``ours`` are not its own."""
+    """Return the answer of a rank whose function has raised; frames in files that begin with ``ours`` are left out."""
     return Answer(
         error=_packed_error(error),
         kind=type(error).__name__,
@@ -136,13 +136,13 @@ def failed(error: BaseException, ours: str = __file__) -> Answer:
 def _packed_error(error: BaseException) -> bytes:
     try:
         packed = main_objects.dumps(error)
-    except Exception:  # noqa: BLE001 - it holds something that cannot travel; its text does
+    except Exception:  # noqa: BLE001 - it cannot be pickled; its text is sent
         return b""
     return packed
 
 
 def release_peers(error: BaseException) -> None:
-    """End the peers' wait for this rank, which has raised, where it has initialised communication."""
+    """Abort the communicator, if this rank has initialized it, so that its peers do not wait for it."""
     session = sys.modules.get("hvd_kernel.core.session")
     if session is not None and session.is_initialized():
         reason = f"{type(error).__name__}: {message_of(error)}"[:_REASON_CHARS]
@@ -150,7 +150,7 @@ def release_peers(error: BaseException) -> None:
 
 
 def _users_part(frames: TracebackType | None, ours: str) -> TracebackType | None:
-    """Leave out our own frames above the user's function."""
+    """Return the traceback without our frames above the user's function."""
     rest = frames
     while rest is not None and rest.tb_frame.f_code.co_filename.startswith(ours):
         rest = rest.tb_next
@@ -158,7 +158,7 @@ def _users_part(frames: TracebackType | None, ours: str) -> TracebackType | None
 
 
 def _source_of(func: Callable[..., Any]) -> tuple[str, list[str]]:
-    """Return the source of a function that was typed into a notebook, so that a traceback of a rank can show it."""
+    """Return the file name and source of a function from a notebook cell, for the tracebacks of a rank."""
     code = getattr(func, "__code__", None)
     if code is None or Path(code.co_filename).exists():
         return "", []

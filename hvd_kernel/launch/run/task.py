@@ -1,7 +1,7 @@
 """A rank of ``hvd_kernel.run``: ``python -P -m hvd_kernel.launch.run.task FOLDER``.
 
-The folder belongs to the process that called ``run``, or to the agent of this rank, which got the call over its
-channel; nobody else may write there: only then is the call unpickled.
+The folder belongs to the process that called ``run``, or to the agent of this rank, which received the call over its
+channel. The call is unpickled only if no other user may write there.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _NUMBERS = (WORKER, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def main(folder: Path) -> int:
-    """Carry out the folder's call; return the exit status."""
+    """Execute the folder's call; return the exit status."""
     number = next(int(os.environ[name]) for name in _NUMBERS if name in os.environ)
-    # Said when this process has nothing else left to do: who hears a traceback of a rank that lives on shows it.
-    words: list[str] = []
-    atexit.register(lambda: sys.stderr.write("".join(words)))
+    # Written right before the exit: the launcher shows the traceback of a rank that lives on for some seconds.
+    traces: list[str] = []
+    atexit.register(lambda: sys.stderr.write("".join(traces)))
     task = Task(_call_of(folder))
     try:
         task.perform()
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the function too
         assert task.answer is not None
-        _leave(folder, number, task.answer)  # before the peers are released: what they raise then is not the cause
+        _write_answer(folder, number, task.answer)  # first: the peers then raise errors that are not the cause
         release_peers(error)
-        words.append(task.answer.trace)
+        traces.append(task.answer.trace)
         return 1
     assert task.answer is not None
-    _leave(folder, number, task.answer)
+    _write_answer(folder, number, task.answer)
     return 0
 
 
 def _call_of(folder: Path) -> bytes:
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         raise ClusterError(
             f"{os.uname().nodename} does not see {folder}: run() hands function and results over in files, so that on "
             "several hosts it has to be called in a directory that all of them share."
         ) from None
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ClusterError(f"{folder} is not private to this user: what it holds is not unpickled.")
     return (folder / CALL).read_bytes()
 
 
-def _leave(folder: Path, number: int, answer: Answer) -> None:
+def _write_answer(folder: Path, number: int, answer: Answer) -> None:
     write_private(answer_file(folder, number), pickle.dumps(answer))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.launch.elastic.discovery.script import DiscoveryScript
+from hvd_kernel.launch.elastic.discovery.script import TOO_MUCH_OUTPUT, DiscoveryScript
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import EventLoop
@@ -50,7 +50,7 @@ def test_words_on_stderr_come_with_an_answer() -> None:
 
 
 def test_one_that_is_not_there_and_one_that_is_killed() -> None:
-    assert "exit status 127" in told_of("/no/such/script", 1)[0].why  # type: ignore[union-attr]
+    assert "exit status 127" in told_of("/no/such/script", 1)[0].reason  # type: ignore[union-attr]
     assert told_of("kill -9 $$", 1) == [DiscoveryFailed("kill -9 $$: killed (SIGKILL)")]
 
 
@@ -67,7 +67,7 @@ def test_one_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path: P
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     [event] = told_of(f"exec 3> {fifo}; sleep 600 & wait", 1, limit_s=0.5)
     assert isinstance(event, DiscoveryFailed)
-    assert event.why.endswith("it has not ended within 0.5 s")
+    assert event.reason.endswith("it has not ended within 0.5 s")
     os.set_blocking(reader, True)
     assert os.read(reader, 1) == b"", "the end, which does not come while anybody has it open"
     os.close(reader)
@@ -82,3 +82,11 @@ def test_one_that_prints_a_lot_is_read_to_its_end() -> None:
 def test_what_a_background_process_holds_open_is_not_waited_for() -> None:
     [event] = told_of("echo a:1; sleep 600 &", 1)
     assert event == HostsFound((Host("a", 1),))
+
+
+@pytest.mark.parametrize(("redirect", "stream"), [("", "stdout"), (" >&2", "stderr")])
+def test_output_without_end_fails_the_run_at_a_limit(redirect: str, stream: str) -> None:
+    command = f"yes a:1{redirect}"
+    [event] = told_of(command, 1)
+    assert isinstance(event, DiscoveryFailed)
+    assert event.reason.startswith(f"{command}: {TOO_MUCH_OUTPUT.format(stream=stream)}")

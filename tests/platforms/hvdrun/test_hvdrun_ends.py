@@ -269,7 +269,7 @@ def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
-    monkeypatch.setattr(agents, "_END_HERE_S", 100.0)
+    monkeypatch.setattr(agents, "_EXIT_HERE_S", 100.0)
     ours = Agents()
     try:
         ours.start([Host("localhost", 1)], None, None, 60)

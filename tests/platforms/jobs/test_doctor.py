@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvd_kernel.launch.cli import main
-from hvd_kernel.launch.doctor import names, packages, project, report
-from hvd_kernel.launch.doctor.finding import Finding, Verdict
+from hvd_kernel.launch.doctor import command, project, python_code
+from hvd_kernel.launch.doctor.finding import MIN_PYTHON, MIN_TORCH, Finding, Verdict
 
 DATA = Path(__file__).parents[1] / "data"
 RUNS, NOTE, LINE, NOT = Verdict.RUNS, Verdict.NOTE, Verdict.LINE, Verdict.NOT
@@ -25,7 +25,7 @@ def found(name: str, text: str) -> list[Finding]:
 
 
 def seen(name: str, text: str) -> list[tuple[int, str, Verdict]]:
-    return [(each.line, each.what, each.verdict) for each in found(name, text)]
+    return [(each.line, each.subject, each.verdict) for each in found(name, text)]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_other_files(name: str, text: str, wanted: list[tuple[int, str, Verdict]
 
 def test_what_is_said_names_the_line_to_write() -> None:
     text = "mpirun -np 2 python a.py\nhorovodrun -np 2 python a.py\nsrun python a.py\npip install horovod==0.27\n"
-    assert [(each.said, each.remedy) for each in found("a.sh", text)] == [
+    assert [(each.detail, each.remedy) for each in found("a.sh", text)] == [
         (
             "hvdrun reads it unchanged",
             "put `hvdrun --` in front of it, or use `hvdrun --install-mpirun DIR` and put DIR first in PATH",
@@ -199,15 +199,15 @@ def test_lines_of_a_project_that_imports_no_horovod_are_left_alone() -> None:
 def test_every_public_name_of_horovod_torch_is_known_without_an_import_of_torch() -> None:
     import hvd_kernel.torch
 
-    missing = [name for name in hvd_kernel.torch.__all__ if not names.has("horovod.torch", name)]
+    missing = [name for name in hvd_kernel.torch.__all__ if not python_code.module_has("horovod.torch", name)]
     assert missing == []
-    assert not names.has("horovod.torch", "nothing")
+    assert not python_code.module_has("horovod.torch", "nothing")
 
 
 def test_the_oldest_versions_are_those_of_the_package() -> None:
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    assert f'requires-python = ">={packages.PYTHON}"' in text
-    assert f'"torch>={packages.TORCH},' in text
+    assert f'requires-python = ">={MIN_PYTHON}"' in text
+    assert f'"torch>={MIN_TORCH},' in text
 
 
 def test_the_report_and_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -282,8 +282,8 @@ TEXTS = st.lists(TOKENS | st.text(max_size=5), max_size=25).map("".join)
 @example(text="mpirun sh -c " * 300)
 def test_any_text_ends_in_findings(name: str, text: str) -> None:
     listed = found(name, text)
-    assert all(1 <= each.line <= len(text.splitlines()) and each.what for each in listed)
-    assert report.as_text(listed, 1).count("\n") > sum(bool(each.remedy) for each in listed)
+    assert all(1 <= each.line <= len(text.splitlines()) and each.subject for each in listed)
+    assert command.report_text(listed, 1).count("\n") > sum(bool(each.remedy) for each in listed)
 
 
 def notebook(*cells: object, kind: str = "code") -> str:
@@ -292,7 +292,7 @@ def notebook(*cells: object, kind: str = "code") -> str:
 
 
 def in_cells(text: str, name: str = "a.ipynb") -> list[tuple[int, int, str, Verdict]]:
-    return [(each.cell, each.line, each.what, each.verdict) for each in found(name, text)]
+    return [(each.cell, each.line, each.subject, each.verdict) for each in found(name, text)]
 
 
 def test_a_notebook_is_read_by_its_cells() -> None:
@@ -326,9 +326,9 @@ def test_what_is_no_notebook_says_nothing(text: str) -> None:
 
 def test_a_cell_is_told_with_its_line() -> None:
     text = notebook("import horovod.torch as hvd\n\nhvd.frobnicate()")
-    told = report.as_text(found("a.ipynb", text), 1)
+    told = command.report_text(found("a.ipynb", text), 1)
     assert "NOT   a.ipynb:cell 2:3  horovod.torch.frobnicate" in told
-    findings = json.loads(report.as_json(found("a.ipynb", text), ["a.ipynb"]))["findings"]
+    findings = json.loads(command.report_json(found("a.ipynb", text), ["a.ipynb"]))["findings"]
     assert [(each["cell"], each["line"]) for each in findings] == [(2, 1), (2, 3)]
 
 

@@ -119,4 +119,4 @@ def test_a_rank_over_its_memory_limit_is_killed_and_the_job_says_so(capfd: pytes
         r"hvdrun: rank 1 failed \(RankDied: (killed for memory: .* of its limit of 256 MiB)\); all .*\n", err
     )
     assert said, err
-    assert outcome.why == said[1]
+    assert outcome.reason == said[1]

@@ -6,12 +6,12 @@ import pytest
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.cli.flags import split
-from hvd_kernel.launch.job.others import handed_on
+from hvd_kernel.launch.cli.main import translate_launcher_line
 
 
 def handed(line: str) -> str:
     words = line.split()
-    return " ".join(handed_on(words, split(words)[1]))
+    return " ".join(translate_launcher_line(words, split(words)[1]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hvdtest.hvdrun import SUM, good, hvdrun, lines_of, ran
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.job import wrapper
+from hvd_kernel.launch.cli.horovodrun import install_mpirun
 
 OPENIB = (
     "hvdrun: warning: -mca btl '^openib' is ignored: ranks choose their links (shared memory, TCP) themselves, "
@@ -31,16 +31,16 @@ def test_a_launch_script_of_horovods_tutorials_runs_unchanged(mark: str, tmp_pat
 
 
 def test_ours_is_written_again_and_another_ones_stays(tmp_path: Path) -> None:
-    path = wrapper.install(str(tmp_path))
+    path = install_mpirun(str(tmp_path))
     path.write_text(path.read_text().replace(sys.executable, "/elsewhere/python"))
-    assert wrapper.install(str(tmp_path)) == path
+    assert install_mpirun(str(tmp_path)) == path
     assert path.read_text().startswith(f"#!{sys.executable} -P\n")
     assert path.stat().st_mode & 0o777 == 0o755
     path.write_text("#!/bin/sh\n")
     with pytest.raises(
         ConfigError, match=r"mpirun already exists and was not written by hvdrun: choose another folder\."
     ):
-        wrapper.install(str(tmp_path))
+        install_mpirun(str(tmp_path))
     assert path.read_text() == "#!/bin/sh\n"
 
 
@@ -50,4 +50,4 @@ def test_ours_is_written_again_and_another_ones_stays(tmp_path: Path) -> None:
 )
 def test_a_folder_that_all_share_is_refused(folder: str, whose: str) -> None:
     with pytest.raises(ConfigError, match=f"is .*{whose}, where mpirun is MPI's for all: choose a folder of your own"):
-        wrapper.install(folder)
+        install_mpirun(folder)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_kernel.launch.elastic.assignment import Assignment, Living, assign
-from hvd_kernel.launch.elastic.blacklist import Blacklist, cooldown
+from hvd_kernel.launch.elastic.blacklist import PERMANENTLY, Blacklist, cooldown
 from hvd_kernel.launch.placement import Host
 
 
@@ -170,20 +170,20 @@ def fails(blacklist: Blacklist, *slots: tuple[str, int], now: float = 0.0, size:
 def test_a_slot_is_out_after_its_failures_and_the_host_after_its_slots() -> None:
     blacklist = Blacklist(None, None, 2, lambda: 0.0)
     assert fails(blacklist, ("a", 0), ("a", 0)) == ["", ""]
-    assert fails(blacklist, ("a", 0)) == ["slot 0 of a is left out from here on"]
+    assert fails(blacklist, ("a", 0)) == [f"slot 0 of a is left out {PERMANENTLY}"]
     assert blacklist.out(1e9) == {("a", 0)}
-    assert fails(blacklist, ("a", 1), ("a", 1), ("a", 1)) == ["", "", "a is left out from here on"]
+    assert fails(blacklist, ("a", 1), ("a", 1), ("a", 1)) == ["", "", f"a is left out {PERMANENTLY}"]
     assert blacklist.out(1e9) == {"a"}
 
 
 def test_a_host_of_one_slot_is_out_with_it() -> None:
     blacklist = Blacklist(None, 1, 2, lambda: 0.0)
-    assert fails(blacklist, ("a", 0), size=1) == ["a is left out from here on"]
+    assert fails(blacklist, ("a", 0), size=1) == [f"a is left out {PERMANENTLY}"]
 
 
 def test_with_one_failure_for_all_it_is_horovods() -> None:
     blacklist = Blacklist(None, 1, 1, lambda: 0.0)
-    assert fails(blacklist, ("a", 1)) == ["a is left out from here on"]
+    assert fails(blacklist, ("a", 1)) == [f"a is left out {PERMANENTLY}"]
 
 
 def test_each_time_lasts_longer_and_a_failure_meanwhile_changes_nothing() -> None:
@@ -210,7 +210,7 @@ def test_a_cooldown_is_in_its_range_and_longer_each_time(times: int, least: floa
 
 def test_a_lost_host_that_discovery_names_anew_is_another_one() -> None:
     blacklist = Blacklist(None, None, 2, lambda: 0.0)
-    assert blacklist.lose("a", 0.0) == "a is left out from here on"
+    assert blacklist.lose("a", 0.0) == f"a is left out {PERMANENTLY}"
     blacklist.listed(["a", "b"])
     assert blacklist.out(1.0) == {"a"}
     blacklist.listed(["b"])

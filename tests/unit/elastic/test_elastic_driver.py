@@ -9,7 +9,7 @@ from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
 from hvdtest.virtual_training import BOTH, FOUR, LONG, A, B, let_finish, sizes, told, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 
@@ -77,7 +77,7 @@ def test_failures_use_up_restarts(budget: int | None, ends: bool) -> None:
     job.run(20.0)
     assert (job.end is not None) == ends
     if job.end is not None:
-        assert f"--max-restarts {budget} is all that may" in job.end.why
+        assert f"--max-restarts {budget} is all that may" in job.end.reason
     else:
         assert (job.driver.generation, len(job.ranks())) == (2, 4)
 
@@ -109,7 +109,7 @@ def test_the_reset_limit_counts_resets_of_all_kinds(limit: int, generations: int
     assert job.driver.generation == generations
     assert (job.end is None) == (limit == 2)
     if job.end is not None:
-        assert f"--reset-limit {limit} is reached" in job.end.why
+        assert f"--reset-limit {limit} is reached" in job.end.reason
 
 
 def test_new_hosts_alone_ask_for_no_reset_that_is_not_left() -> None:
@@ -205,7 +205,7 @@ def test_a_checkpoint_has_a_job_go_on_that_has_lost_all_workers() -> None:
 
 def test_a_state_that_begins_from_files_is_said_by_its_rank() -> None:
     job = trains()
-    job.deliver(e.WorkerSaid(2, p.Registered(resumes=True)))
+    job.deliver(e.WorkerMessage(2, p.Registered(resumes=True)))
     for _ in range(2):
         for each in job.living():
             job.kill(each)
@@ -215,7 +215,7 @@ def test_a_state_that_begins_from_files_is_said_by_its_rank() -> None:
         job.kill(each)
     job.run()
     assert job.end is not None, "each slot has failed three times"
-    assert job.end.why == "waited for 2 slots, had 0 (--elastic-timeout, 60 s)"
+    assert job.end.reason == "waited for 2 slots, had 0 (--elastic-timeout, 60 s)"
     assert job.end.worker in range(8, 12), "one of the last that failed"
 
 
@@ -323,8 +323,8 @@ def test_of_a_cut_network_the_majority_goes_on(hosts: dict[str, int], lost: str,
         assert {host for host, *_ in job.ranks()} == hosts.keys() - {lost}
     else:
         assert job.end is not None
-        assert job.end.why.startswith("the network is cut: ")
-        assert "here, the minority" in job.end.why
+        assert job.end.reason.startswith("the network is cut: ")
+        assert "here, the minority" in job.end.reason
 
 
 def test_cuts_one_after_the_other_add_up() -> None:
@@ -391,7 +391,7 @@ def test_who_enters_elastic_run_later_is_told_what_has_changed() -> None:
 def test_a_failure_after_the_training_fails_the_job_and_resets_nobody() -> None:
     job = trains()
     for number in range(4):
-        job.deliver(e.WorkerSaid(number, p.Finished()))
+        job.deliver(e.WorkerMessage(number, p.Finished()))
     job.deliver(e.WorkerExited(0, 0))
     job.deliver(e.WorkerExited(1, 3))
     job.deliver(e.WorkerExited(2, 0))

@@ -8,7 +8,7 @@ import pytest
 from hvdtest.virtual_elastic import Chances, VirtualJob
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 TWO = {"host-1": 2, "host-2": 2}
@@ -148,4 +148,4 @@ def test_shutdown_on_initial_discovery_failure() -> None:
     job = VirtualJob(STRICT, {}, 0)
     job.deliver(e.DiscoveryFailed("Exit code: 1"))
     assert job.end is not None
-    assert "Exit code: 1" in job.end.why
+    assert "Exit code: 1" in job.end.reason

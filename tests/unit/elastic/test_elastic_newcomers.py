@@ -9,7 +9,7 @@ from hvdtest.virtual_elastic import VirtualWorker
 from hvdtest.virtual_training import BOTH, FOUR, A, B, let_finish, sizes, told, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 SHRINKING = replace(FOUR, np=2, min_np=1, cooldown_s=(50.0, 60.0), last_call_s=1.0)

@@ -15,11 +15,10 @@ from hvdtest.virtual_elastic import VirtualJob
 from msgspec import structs
 
 from hvd_kernel.launch.elastic import events as e
-from hvd_kernel.launch.elastic import generation, reset, state
+from hvd_kernel.launch.elastic import reset, state
 from hvd_kernel.launch.elastic.assignment import Assignment, Living, Slot
 from hvd_kernel.launch.elastic.driver import Driver
-from hvd_kernel.launch.elastic.state import JobState
-from hvd_kernel.launch.elastic.timers import Timers
+from hvd_kernel.launch.elastic.state import JobState, Timers
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.protocol.elastic import Place
 
@@ -65,7 +64,7 @@ def into_full_slots(job: JobState, plan: Assignment) -> Iterator[e.Action]:
     job.workers |= ended
 
 
-ASSIGN, PLACES, START = state.assign, generation._places, reset._start
+ASSIGN, PLACES, START = state.assign, reset._places, reset._start
 
 
 @pytest.mark.parametrize(
@@ -73,12 +72,12 @@ ASSIGN, PLACES, START = state.assign, generation._places, reset._start
     [
         (state, "assign", of_no_age),
         (state, "assign", of_any_number),
-        (generation, "_places", from_rank_0),
+        (reset, "_places", from_rank_0),
         (reset, "_start", into_full_slots),
         (reset, "_announce", lambda _job, _plan, _now: ()),
         (reset, "_may_reset", lambda _job: True),
         (reset, "_watch_stragglers", lambda _job: ()),
-        (reset, "over", lambda _job: ()),
+        (reset, "_end_if_over", lambda _job: ()),
         (JobState, "needed", 1),
         (JobState, "alive", property(lambda job: [*job.workers.values()])),
         (JobState, "is_finishing", False),

@@ -11,8 +11,7 @@ from hvd_kernel.launch.elastic.job.launch import _settings
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.launch.run.api import run
-from hvd_kernel.launch.run.arguments import checked
+from hvd_kernel.launch.run.api import parse_options, run
 
 JOB = Job(command=["x"], np=2)
 HOSTS = (Host("a", 2),)
@@ -39,10 +38,10 @@ def test_the_driver_waits_longer_than_who_can_say_where_a_rank_hangs(
 
 def test_they_are_arguments_of_run() -> None:
     unsaid = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
-    asked = checked(unsaid | {"np": 2, "min_np": 1, "slot_failures": 1, "host_failures": 3, "hang_timeout": 9.0})
+    asked = parse_options(unsaid | {"np": 2, "min_np": 1, "slot_failures": 1, "host_failures": 3, "hang_timeout": 9.0})
     assert asked.elastic == ElasticOptions(
         2, 1, hosts=(Host("localhost", 2),), slot_failures=1, host_failures=3, hang_s=9.0
     )
     for name in ("slot_failures", "host_failures"):
         with pytest.raises(ConfigError, match=rf"run\({name}=0\) cannot be used: give a whole number, 1 or more"):
-            checked(unsaid | {"np": 2, "min_np": 1, name: 0})
+            parse_options(unsaid | {"np": 2, "min_np": 1, name: 0})

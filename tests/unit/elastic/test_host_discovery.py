@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.discovery.answers import checked, read
-from hvd_kernel.launch.elastic.discovery.hosts_file import HostsFile
-from hvd_kernel.launch.elastic.discovery.kubernetes import KubernetesDns, KubernetesEndpoints, addresses, pods
-from hvd_kernel.launch.elastic.discovery.named_source import named
-from hvd_kernel.launch.elastic.discovery.polled import PolledHosts
-from hvd_kernel.launch.elastic.discovery.slurm import SlurmHosts, output
+from hvd_kernel.launch.elastic.discovery.choice import HostsFile, discovery_object
+from hvd_kernel.launch.elastic.discovery.schedulers import (
+    KubernetesDns,
+    KubernetesEndpoints,
+    SlurmHosts,
+    addresses,
+    command_output,
+    pods_of,
+)
+from hvd_kernel.launch.elastic.discovery.source import PolledHosts, parse_lines, parse_mapping
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import EventLoop
@@ -39,7 +43,7 @@ from hvd_kernel.processes.event_loop import EventLoop
     ],
 )
 def test_what_a_script_prints(text: str, found: list[tuple[str, int]]) -> None:
-    assert [(host.name, host.slots) for host in read(text, 2)] == found
+    assert [(host.name, host.slots) for host in parse_lines(text, 2)] == found
 
 
 @pytest.mark.parametrize(
@@ -47,18 +51,18 @@ def test_what_a_script_prints(text: str, found: list[tuple[str, int]]) -> None:
 )
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^line 3 is not a host with its slots: ") as error:
-        read(f"good:1\n\n{line}\n", None)
+        parse_lines(f"good:1\n\n{line}\n", None)
     assert repr(line) in str(error.value)
 
 
 @pytest.mark.parametrize("answer", [None, ["a"], "a:1", {"a": "2"}, {"a": -1}, {1: 1}])
 def test_an_answer_of_an_object_that_is_none(answer: object) -> None:
     with pytest.raises(ConfigError, match="must return"):
-        checked(answer)
+        parse_mapping(answer)
 
 
 def test_the_order_of_an_objects_answer_counts() -> None:
-    assert checked({"b": 1, "a": 2, "c": 0}) == (Host("b", 1), Host("a", 2))
+    assert parse_mapping({"b": 1, "a": 2, "c": 0}) == (Host("b", 1), Host("a", 2))
 
 
 # An object that is asked again and again.
@@ -220,9 +224,9 @@ def test_outside_of_slurm_there_is_nothing_to_ask() -> None:
 
 def test_a_program_of_slurms_that_fails_is_told_of() -> None:
     with pytest.raises(ConfigError, match=r"^sh -c echo no such job >&2; exit 3: exit status 3: no such job\.$"):
-        output(["sh", "-c", "echo no such job >&2; exit 3"])
+        command_output(["sh", "-c", "echo no such job >&2; exit 3"])
     with pytest.raises(ConfigError, match="scontrol-that-is-not-there"):
-        output(["scontrol-that-is-not-there"])
+        command_output(["scontrol-that-is-not-there"])
 
 
 # Kubernetes.
@@ -246,8 +250,8 @@ def test_pods_by_name_where_they_have_names() -> None:
         "metadata": {"name": "w"},
         "subsets": [{"addresses": ready, "notReadyAddresses": [{"ip": "10.0.0.5"}]}],
     }
-    assert list(pods(endpoints, 2).items()) == [("10.0.0.4", 2), ("w-9.w", 2), ("w-10.w", 2)]
-    assert pods({"metadata": {"name": "w"}}, 2) == {}
+    assert list(pods_of(endpoints, 2).items()) == [("10.0.0.4", 2), ("w-9.w", 2), ("w-10.w", 2)]
+    assert pods_of({"metadata": {"name": "w"}}, 2) == {}
 
 
 @pytest.fixture
@@ -313,11 +317,11 @@ def test_outside_of_a_pod_there_is_no_account(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_flag_names(script: str, found: object) -> None:
-    assert named(script, 2) == found
-    assert isinstance(named("slurm:", 2), SlurmHosts)
+    assert discovery_object(script, 2) == found
+    assert isinstance(discovery_object("slurm:", 2), SlurmHosts)
 
 
 @pytest.mark.parametrize("script", ["file:", "kubernetes:", "kubernetes-dns:"])
 def test_a_kind_without_a_name(script: str) -> None:
     with pytest.raises(ConfigError, match=f"write {script}NAME"):
-        named(script, None)
+        discovery_object(script, None)

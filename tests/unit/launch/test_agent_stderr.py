@@ -26,7 +26,7 @@ def test_what_ssh_says_at_its_end_is_known_when_its_channel_has_closed(
     agent = SpawnedAgent(agents, Host("far", 1), None, None, "")
     agent.channel.end_sending()
     agent._process.wait()
-    assert agent.said == "", "nothing has been read"
+    assert agent.output == "", "nothing has been read"
     assert agent.stderr_tail() == "Timeout, server far not responding.\n"
     assert agent.stderr_tail() == "Timeout, server far not responding.\n"
     agents.end()

@@ -23,8 +23,8 @@ from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
-from hvd_kernel.launch.outcome import FailedRank, root_cause, shell_status, told
-from hvd_kernel.launch.placement import Host, is_local, named, parse, places, read_hostfile
+from hvd_kernel.launch.outcome import FailedRank, exit_text, root_cause, shell_status
+from hvd_kernel.launch.placement import Host, is_local, job_hosts, parse, places, read_hostfile
 from hvd_kernel.processes import ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
 from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
@@ -98,9 +98,9 @@ def test_places_fill_host_by_host() -> None:
     assert places(hosts, 5) == [0, 0, 1, 1, 1]
     with pytest.raises(ConfigError, match=r"np=6 ranks do not fit on a:2, b:3, which has 5 slot"):
         places(hosts, 6)
-    assert named(None, None, 3) == [Host("localhost", 3)]
+    assert job_hosts(None, None, 3) == [Host("localhost", 3)]
     with pytest.raises(ConfigError, match="both given"):
-        named("a", "f", 1)
+        job_hosts("a", "f", 1)
 
 
 def test_this_host_has_many_names() -> None:
@@ -409,11 +409,11 @@ def test_whom_mpiexec_blames() -> None:
     killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
     aborted = ["MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "  Proc: [[3,1],2]", "  Errorcode: 9"]
     older = ["MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "with errorcode 4."]
-    assert mpi_command.first_to_fail(status) == (3, 7)
-    assert mpi_command.first_to_fail(aborted) == (2, 9)
-    assert mpi_command.first_to_fail(older) == (1, 4)
-    assert mpi_command.first_to_fail(killed) == (1, -9)
-    assert mpi_command.first_to_fail(["nothing of that kind"]) == (None, 0)
+    assert mpi_command.first_failure(status) == (3, 7)
+    assert mpi_command.first_failure(aborted) == (2, 9)
+    assert mpi_command.first_failure(older) == (1, 4)
+    assert mpi_command.first_failure(killed) == (1, -9)
+    assert mpi_command.first_failure(["nothing of that kind"]) == (None, 0)
 
 
 # horovodrun.
@@ -442,7 +442,7 @@ def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_end_is_told_with_its_signals_name() -> None:
-    assert [told(code) for code in (3, -11, -signal.SIGRTMIN - 1)] == [
+    assert [exit_text(code) for code in (3, -11, -signal.SIGRTMIN - 1)] == [
         "exit status 3",
         "segmentation fault (SIGSEGV)",
         f"real-time signal 1 (signal {signal.SIGRTMIN + 1})",

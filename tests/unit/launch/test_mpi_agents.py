@@ -182,15 +182,15 @@ def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(
     monkeypatch: pytest.MonkeyPatch, agents: Agents
 ) -> None:
     """The deadline passes while a hello is on its way."""
-    now, greet = [100.0], ConnectedAgent.greet
+    now, on_hello = [100.0], ConnectedAgent.on_hello
 
-    def greet_late(agent: ConnectedAgent, hello: Hello) -> None:
+    def late_hello(agent: ConnectedAgent, hello: Hello) -> None:
         now[0] += 100
-        greet(agent, hello)
+        on_hello(agent, hello)
 
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(launch_agents, "time", clock)
-    monkeypatch.setattr(ConnectedAgent, "greet", greet_late)
+    monkeypatch.setattr(ConnectedAgent, "on_hello", late_hello)
     with AgentListener(agents, SECRET, []) as listener:
         process = started(listener.address)
         (agent,) = listener.wait(mpiexec(), 1, 60)
@@ -219,6 +219,6 @@ def test_mpiexecs_own_words() -> None:
     ours.receive(b"mapped\n", shown=True)
     ours.receive(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", shown=False)
     assert shown == [b"a warning\n", b"mapped\n"]
-    assert ours.blamed() == (2, 9)
+    assert ours.first_failure() == (2, 9)
     assert str(ours.failed("1", 0, 2)).startswith("mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning")
-    assert str(Mpiexec(shown.append).ended()).endswith("none of which had failed. It said nothing.")
+    assert str(Mpiexec(shown.append).spurious_end_error()).endswith("none of which had failed. It said nothing.")

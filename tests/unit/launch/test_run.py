@@ -20,10 +20,9 @@ from hvd_kernel.launch.job_run import Outcome
 from hvd_kernel.launch.outcome import FailedRank, is_consequence
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run import task
-from hvd_kernel.launch.run.api import run
-from hvd_kernel.launch.run.arguments import checked
+from hvd_kernel.launch.run.api import parse_options, run
 from hvd_kernel.launch.run.call import Answer, Task, pack_call
-from hvd_kernel.launch.run.in_processes import elastic_values, values_of
+from hvd_kernel.launch.run.execution import elastic_values, values_of
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.private_dir import CALL, write_private
 
@@ -96,22 +95,22 @@ def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[
 
 def test_of_several_interfaces_the_first_that_is_here_is_used() -> None:
     with pytest.warns(UserWarning, match=r"network_interfaces=\['no-such-0', 'lo'\]\): ranks use one of them, lo"):
-        assert checked(options(np=1, network_interfaces=["no-such-0", "lo"])).job.network_interface == "lo"
+        assert parse_options(options(np=1, network_interfaces=["no-such-0", "lo"])).job.network_interface == "lo"
 
 
 def test_hosts_that_do_not_say_their_slots_have_those_of_slots(tmp_path: Path) -> None:
     """Horovod's run takes them as horovodrun --slots-per-host; ours refused the word."""
     (tmp_path / "hosts").write_text("a\nb slots=2\n")
     for where in ({"hosts": "a,b:2"}, {"hostfile": str(tmp_path / "hosts")}):
-        asked = checked(options(np=5, slots=3, **where))
+        asked = parse_options(options(np=5, slots=3, **where))
         assert (asked.job.hosts, asked.job.hostfile) == ("a:3,b:2", None)
         assert asked.spec() == ClusterSpec(5, hosts="a:3,b:2"), "a notebook's ranks too"
-    assert checked(options(np=2, hosts="a,b:2")).job.hosts == "a,b:2", "what is not said stays as it was written"
+    assert parse_options(options(np=2, hosts="a,b:2")).job.hosts == "a,b:2", "what is not said stays as it was written"
 
 
 def test_slots_without_hosts_are_left_out_with_one_word() -> None:
     with pytest.warns(UserWarning, match="slots") as told:
-        asked = checked(options(np=2, slots=3))
+        asked = parse_options(options(np=2, slots=3))
     assert [str(each.message) for each in told] == [
         "run(slots=3) is left out: it is for hosts that are given without slots"
     ]
@@ -119,19 +118,23 @@ def test_slots_without_hosts_are_left_out_with_one_word() -> None:
 
 
 def test_how_the_number_of_ranks_may_change() -> None:
-    asked = checked(options(num_proc=2, min_num_proc=2, max_num_proc=4, hosts="localhost:2,127.0.0.1:2", reset_limit=3))
+    asked = parse_options(
+        options(num_proc=2, min_num_proc=2, max_num_proc=4, hosts="localhost:2,127.0.0.1:2", reset_limit=3)
+    )
     hosts = (Host("localhost", 2), Host("127.0.0.1", 2))
     assert asked.elastic == ElasticOptions(2, 2, 4, hosts, reset_limit=3)
-    assert checked(options(min_np=2)).elastic == ElasticOptions(2, 2, hosts=(Host("localhost", 2),))
-    script = checked(options(np=2, host_discovery_script="h", slots=2, cooldown_range=[1, 9], elastic_timeout=5.0))
+    assert parse_options(options(min_np=2)).elastic == ElasticOptions(2, 2, hosts=(Host("localhost", 2),))
+    script = parse_options(
+        options(np=2, host_discovery_script="h", slots=2, cooldown_range=[1, 9], elastic_timeout=5.0)
+    )
     assert script.elastic == ElasticOptions(2, 2, script="h", slots=2, cooldown_s=(1, 9), timeout_s=5.0)
     assert script.far, "who knows where they are"
     with pytest.warns(UserWarning, match=r"run\(reset_limit\) is left out: for jobs whose size may change"):
-        assert checked(options(np=2, reset_limit=3)).elastic is None
+        assert parse_options(options(np=2, reset_limit=3)).elastic is None
 
 
 def test_what_the_launcher_is_told() -> None:
-    job = checked(
+    job = parse_options(
         options(
             np=3,
             hosts="localhost:3",
@@ -151,23 +154,25 @@ def test_what_the_launcher_is_told() -> None:
     assert (job.output_filename, job.network_interface, job.start_timeout_s) == ("out", "lo", 7)
     assert job.env == {"A": "b", "HVD_START_TIMEOUT": "7"}
     assert not job.use_mpi
-    mpi = checked(options(num_proc=2, use_mpi=True, mpi_args="--tag-output -x A")).job
+    mpi = parse_options(options(num_proc=2, use_mpi=True, mpi_args="--tag-output -x A")).job
     assert (mpi.np, mpi.use_mpi, mpi.mpi_args) == (2, True, ("--tag-output", "-x", "A"))
 
 
 def test_a_notebooks_ranks_are_those_that_are_wanted() -> None:
     running = ClusterSpec(2, hosts="a:1,b:1", mpi_args=("-v",), start_timeout_s=5.0)
-    assert checked(options(np=2)).spec(running) == running, "what is not said stays"
-    assert checked(options(np=2, start_timeout=9)).spec(running) == running, "they have started"
-    assert checked(options(np=3)).spec(running).n == 3
-    assert checked(options(np=2, hostfile="f")).spec(running) == ClusterSpec(2, "", "f", ("-v",), 5.0)
-    assert checked(options(np=2, start_timeout=9)).spec() == ClusterSpec(2, start_timeout_s=9)
+    assert parse_options(options(np=2)).spec(running) == running, "what is not said stays"
+    assert parse_options(options(np=2, start_timeout=9)).spec(running) == running, "they have started"
+    assert parse_options(options(np=3)).spec(running).n == 3
+    assert parse_options(options(np=2, hostfile="f")).spec(running) == ClusterSpec(2, "", "f", ("-v",), 5.0)
+    assert parse_options(options(np=2, start_timeout=9)).spec() == ClusterSpec(2, start_timeout_s=9)
 
 
 def test_a_notebooks_ranks_on_an_engine_are_those_that_are_wanted() -> None:
     running = ClusterSpec(2, on="spark")
-    assert checked(options(np=2)).spec(running) == running
-    assert checked(options(np=2, hosts="a:2")).spec(running) == ClusterSpec(2, "a:2"), "these are not on the engine"
+    assert parse_options(options(np=2)).spec(running) == running
+    assert parse_options(options(np=2, hosts="a:2")).spec(running) == ClusterSpec(2, "a:2"), (
+        "these are not on the engine"
+    )
 
 
 def answers(*kinds: str) -> dict[int, Answer]:

@@ -11,7 +11,7 @@ from hvd_kernel.bench.__main__ import _sizes
 from hvd_kernel.compat.tree.launchers import interface
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli.flags import parse
-from hvd_kernel.launch.placement import Host, named
+from hvd_kernel.launch.placement import Host, job_hosts
 from hvd_kernel.magics.flags import _names
 from hvd_kernel.magics.options import resolve
 from hvd_kernel.settings import checks, gpus, horovod
@@ -22,8 +22,8 @@ from hvd_kernel.settings.lists import entries
     ("read", "text", "value"),
     [
         (entries, "a, b,,", ["a", "b"]),
-        (lambda text: named(text, None, 1), "localhost:2,", [Host("localhost", 2)]),
-        (lambda text: named(text, None, 1), ",a:2,, b ,", [Host("a", 2), Host("b", 1)]),
+        (lambda text: job_hosts(text, None, 1), "localhost:2,", [Host("localhost", 2)]),
+        (lambda text: job_hosts(text, None, 1), ",a:2,, b ,", [Host("a", 2), Host("b", 1)]),
         (lambda text: parse(["-H", text, "true"]).np, "localhost:2,", 2),
         (lambda text: parse(["-np", "1", "--network-interfaces", text, "true"]).interfaces, "lo,,", ("lo",)),
         (gpus.checked, "0, 1,", "0,1"),
@@ -43,7 +43,7 @@ def test_empty_entries_are_left_out(read: Callable[[str], Any], text: str, value
 @pytest.mark.parametrize(
     ("read", "error"),
     [
-        (lambda text: named(text, None, 1), "-H , names no host: write host:slots,other:slots."),
+        (lambda text: job_hosts(text, None, 1), "-H , names no host: write host:slots,other:slots."),
         (gpus.checked, "--gpus ,: ',' is not a device number: write 0,1 or auto or all or none."),
     ],
 )

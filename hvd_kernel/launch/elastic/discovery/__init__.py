@@ -1,1 +1,1 @@
-"""Host discovery of elastic jobs: a script, a file, an object, Slurm or Kubernetes says which hosts there are."""
+"""Host discovery of elastic jobs: a script, a file, an object, Slurm or Kubernetes returns the available hosts."""

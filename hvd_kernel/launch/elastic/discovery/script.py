@@ -1,4 +1,4 @@
-"""Discovery script of an elastic job: a program that a shell runs again and again, without anybody waiting for it."""
+"""Discovery script of an elastic job: a program that a shell runs repeatedly, without blocking the launcher's loop."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from functools import partial
 from typing import IO
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.discovery.answers import read
-from hvd_kernel.launch.elastic.discovery.source import LIMIT_S, Feed
+from hvd_kernel.launch.elastic.discovery.source import LIMIT_S, Feed, parse_lines
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
-from hvd_kernel.launch.outcome import told
+from hvd_kernel.launch.outcome import exit_text
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 
-_SAID = 2000  # characters of its stderr that are shown
+_SHOWN = 2000  # characters of its stderr
 _CHUNK = 1 << 16
+_MAX_OUTPUT = 1 << 20
+TOO_MUCH_OUTPUT = "it has written more than 1 MiB to {stream}; print one line per host: host, or host:slots"
+"""Why a run has failed whose output would fill the launcher's memory."""
 
 
 class DiscoveryScript:
-    """A user's program, which a shell runs: one run after another, ``interval_s`` from an end to the next begin."""
+    """Runs a user's program in a shell repeatedly, with ``interval_s`` from the end of a run to the next start."""
 
     def __init__(
         self,
@@ -41,12 +43,12 @@ class DiscoveryScript:
         self._is_closed = False
 
     def start(self) -> None:
-        """Run it, and again after that."""
+        """Start a run; its end schedules the next one."""
         self._next = None
-        self._run = _Run(self._command, self._loop, self._ended, self._limit_s)
+        self._run = _Run(self._command, self._loop, self._on_end, self._limit_s)
 
     def close(self) -> None:
-        """Run it no more."""
+        """Stop the present run and start no further one."""
         self._is_closed = True
         if self._next is not None:
             self._next.cancel()
@@ -54,7 +56,7 @@ class DiscoveryScript:
             self._run.close()
             self._run = None
 
-    def _ended(self, run: _Run) -> None:
+    def _on_end(self, run: _Run) -> None:
         self._run = None
         run.close()
         self._feed(self._event(run))
@@ -62,20 +64,20 @@ class DiscoveryScript:
             self._next = self._loop.call_later(self._interval_s, self.start)
 
     def _event(self, run: _Run) -> Event:
-        said = run.text[1].strip()[-_SAID:]
-        if run.why:
-            return DiscoveryFailed(f"{self._command}: {run.why}" + (f"; it said: {said}" if said else ""))
+        stderr = run.text[1].strip()[-_SHOWN:]
+        if run.failure:
+            return DiscoveryFailed(f"{self._command}: {run.failure}" + (f"; it said: {stderr}" if stderr else ""))
         try:
-            return HostsFound(read(run.text[0], self._slots), said)
+            return HostsFound(parse_lines(run.text[0], self._slots), stderr)
         except ConfigError as error:
             return DiscoveryFailed(f"{self._command}: {str(error).removesuffix('.')}")
 
 
 class _Run:
-    """One run of the script. ``why``: in what way it has failed; ``text``: what it has written, twice."""
+    """One run of the script. ``failure``: why it has failed, empty if it has not."""
 
     def __init__(self, command: str, loop: EventLoop, on_end: Callable[[_Run], None], limit_s: float) -> None:
-        self.why = ""
+        self.failure = ""
         self._limit_s = limit_s
         self._loop, self._on_end = loop, on_end
         self._process = subprocess.Popen(  # noqa: S602 - the user's command, through a shell as Horovod's
@@ -93,17 +95,17 @@ class _Run:
         self._data = [b"", b""]
         for number, pipe in enumerate(self._pipes):
             os.set_blocking(pipe.fileno(), False)
-            loop.add_reader(pipe.fileno(), partial(self._read, number))
-        loop.add_reader(self._pidfd, self._ended)
-        self._limit = loop.call_later(limit_s, self._too_long)
+            loop.add_reader(pipe.fileno(), partial(self._on_output, number))
+        loop.add_reader(self._pidfd, self._on_exit)
+        self._limit = loop.call_later(limit_s, self._timed_out)
 
     @property
     def text(self) -> list[str]:
-        """Its stdout and its stderr."""
+        """Return its stdout and its stderr."""
         return [data.decode(errors="replace") for data in self._data]
 
     def close(self) -> None:
-        """End it, if it has not ended, with all that it has started. Idempotent."""
+        """Kill the process group if it still runs, and close the pipes. Idempotent."""
         if self._pidfd < 0:
             return
         self._limit.cancel()
@@ -118,21 +120,30 @@ class _Run:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def _on_output(self, number: int) -> None:
+        self._read(number)
+        if self.failure:
+            self._on_end(self)
+
     def _read(self, number: int) -> None:
         descriptor = self._pipes[number].fileno()
         with suppress(BlockingIOError):
             while data := os.read(descriptor, _CHUNK):
                 self._data[number] += data
+                if len(self._data[number]) > _MAX_OUTPUT:
+                    # Stop reading: a program that writes faster than this loop reads would never let it end.
+                    self.failure = self.failure or TOO_MUCH_OUTPUT.format(stream=("stdout", "stderr")[number])
+                    return
             self._loop.remove_reader(descriptor)
 
-    def _too_long(self) -> None:
-        self.why = f"it has not ended within {self._limit_s:g} s"
+    def _timed_out(self) -> None:
+        self.failure = f"it has not ended within {self._limit_s:g} s"
         self._on_end(self)
 
-    def _ended(self) -> None:
+    def _on_exit(self) -> None:
         status = self._process.wait()
         for number in range(len(self._pipes)):
             self._read(number)
-        if status:
-            self.why = told(status)
+        if status and not self.failure:
+            self.failure = exit_text(status)
         self._on_end(self)

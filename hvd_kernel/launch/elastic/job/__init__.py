@@ -1,1 +1,1 @@
-"""Elastic job as it runs: agents, workers, sources of hosts and what is told of them; the driver decides."""
+"""Elastic job as it runs: agents, workers, host sources and reports; the driver decides."""

@@ -1,7 +1,7 @@
-"""Hosts of an elastic job whose processes a cluster's engine brings: each agent that connects is one, with one slot.
+"""Hosts of an elastic job whose processes a cluster's engine starts: each agent that connects is one, with one slot.
 
-An agent stands for one attempt of the engine to run a process: an attempt after a failure is another host, so nothing
-that is said of the one before counts for it. Agents of one machine are told so (``Host.machine``): their ranks share
+An agent stands for one attempt of the engine to run a process. An attempt after a failure is another host, so the
+blacklist entry of the first does not apply to it. Agents of one machine share ``Host.machine``: their ranks share
 memory, and local_rank counts over all of them.
 """
 
@@ -22,33 +22,33 @@ from hvd_kernel.launch.launchers.cluster_engine import ChangingEngine, Engine, E
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel.messages import Hello, Message
 
-_LET_GO_S = 10.0  # that the engine may take to notice that the job is over
+_CLOSE_S = 10.0  # time for the engine to notice that the job is over
 
 
 class EngineHost(HostAgent):
-    """One of them."""
+    """A process of the engine as a host."""
 
     @property
     def machine(self) -> str:
-        """Its machine, which it may share."""
+        """Return its machine, which several processes may share."""
         return str(self.card["host"])
 
 
 class EngineHosts(HostAgents):
-    """All of them, and the source that tells the driver of them.
+    """The processes of an engine as hosts, and the source that reports them to the driver.
 
     Parameters
     ----------
     agents, listener
         As in ``HostAgents``.
     feed
-        Takes events for the driver.
+        Passes an event to the driver.
     engine, env
-        Who brings the processes, and the user's variables for them.
+        What starts the processes, and the user's variables for them.
     np, patience_s
-        So many have to be there after that time.
+        The number of processes that must have connected after this time.
     processes
-        So many the engine has been asked for.
+        The number of processes requested from the engine.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class EngineHosts(HostAgents):
         self._listening = AgentListener(agents, secret, [*engine.addresses])
         self._invitation = Invitation(self._listening.address, secret, env, engine.hidden)
         self._run: EngineRun | None = None
-        self._is_told = False  # the driver hears of changes
+        self._reports = False  # changes are reported to the driver
         self._attempts: Counter[int] = Counter()
-        self._withdrawn: set[int] = set()  # processes that the engine is about to end
+        self._withdrawn: set[int] = set()  # processes that the engine is about to stop
         self._had_enough = False
-        self._going: HostAgent | None = None  # whose loss is being told
+        self._losing: HostAgent | None = None  # the host whose loss is being reported
         self._open = ExitStack()
 
     def start(self) -> None:
-        """Have the engine begin."""
+        """Start the engine."""
         self._open.enter_context(self._listening)
         if isinstance(self._engine, ChangingEngine):
             soon = self._agents.loop.call_soon_threadsafe
@@ -85,37 +85,37 @@ class EngineHosts(HostAgents):
         self._run = EngineRun(self._engine, self._invitation)
         self._run.watch(self._agents.loop, self._engine_ended)
         self._open.callback(self._run.unwatch, self._agents.loop)
-        self._open.callback(self._agents.loop.call_later(self._patience_s, self._look_at_start).cancel)
-        self._is_told = True
+        self._open.callback(self._agents.loop.call_later(self._patience_s, self._check_start).cancel)
+        self._reports = True
 
     def close(self) -> None:
-        """Tell no more. Idempotent."""
+        """Report no further changes. Idempotent."""
         self._open.close()
-        self._is_told = False
+        self._reports = False
 
-    def let_go(self) -> None:
-        """Wait for the engine's end, when the agents have been left; processes that have yet to come are cancelled."""
+    def wait_for_engine(self) -> None:
+        """Wait until the engine has ended, after the agents were closed; cancel it if processes have not connected."""
         if self._run is not None:
             if len(self._attempts) == self._processes and not isinstance(self._engine, ChangingEngine):
                 self._run.up()
-            self._run.close(_LET_GO_S)
+            self._run.close(_CLOSE_S)
 
     def get(self, name: str) -> HostAgent:
         """Return a host."""
-        found = self._by_name.get(name, self._going)
-        assert found is not None, name
-        return found
+        host = self._by_name.get(name, self._losing)
+        assert host is not None, name
+        return host
 
-    def settle(self, host: HostAgent) -> None:
-        """Hang up on an agent that was let go, when its last worker has ended."""
+    def disconnect_if_idle(self, host: HostAgent) -> None:
+        """Disconnect a released agent if its last worker has exited, and report that."""
         if host.is_released and not host.workers and not host.is_gone:
             host.is_gone = True
             del self._by_handle[host.handle]
             host.handle.discard()
-            self._tell()
+            self._report()
 
     def _receive(self, handle: AgentHandle, message: Message) -> None:
-        if isinstance(message, Hello) and isinstance(handle, ConnectedAgent) and self._is_told:
+        if isinstance(message, Hello) and isinstance(handle, ConnectedAgent) and self._reports:
             if handle.rank in self._withdrawn:
                 handle.discard()
                 return
@@ -125,45 +125,45 @@ class EngineHosts(HostAgents):
             handle.host = Host(name, 1)
             self._add(EngineHost(name, handle))
             super()._receive(handle, message)
-            self._tell()
+            self._report()
         else:
             super()._receive(handle, message)
 
     def _withdraw(self, index: int) -> None:
-        """Have the ranks leave a process; it is let go when they have."""
+        """Make the ranks leave a process; release it when they have."""
         self._withdrawn.add(index)
         leaving = [host for host in self._by_name.values() if self._index(host) == index]
-        self._tell()
+        self._report()
         for host in leaving:
             if not host.workers:
                 self.release(host.name)
 
     @staticmethod
     def _index(host: HostAgent) -> int:
-        """Return the number that the engine has given a host's process."""
+        """Return the engine's number of a host's process."""
         return int(host.card["rank"])
 
-    def _give_up(self, host: HostAgent, why: ClusterError) -> None:
+    def _give_up(self, host: HostAgent, error: ClusterError) -> None:
         if self._by_name.get(host.name) is host:
-            self._going = self._by_name.pop(host.name)
-            self._tell()  # before its loss, after which it is left out
-        super()._give_up(host, why)
-        self._going = None
+            self._losing = self._by_name.pop(host.name)
+            self._report()  # first: after its loss the blacklist would exclude it
+        super()._give_up(host, error)
+        self._losing = None
 
-    def _tell(self) -> None:
-        if self._is_told:
+    def _report(self) -> None:
+        if self._reports:
             staying = [host for host in self._by_name.values() if self._index(host) not in self._withdrawn]
             hosts = [Host(host.name, 1, host.machine) for host in staying]
             self._had_enough |= len(hosts) >= self._np
             self._feed(HostsFound(tuple(hosts)))
 
     def _engine_ended(self) -> None:
-        """Take note that no more processes will come; without an error they have been let go."""
+        """End the job if the engine has failed; without an error its processes have been released."""
         assert self._run is not None
         self._run.unwatch(self._agents.loop)
         if self._run.error is not None:
             self._feed(EndRequested(f"{self._engine.name} has ended: {self._engine.explain(self._run.error)}"))
 
-    def _look_at_start(self) -> None:
+    def _check_start(self) -> None:
         if self._run is not None and not self._had_enough:
-            self._feed(EndRequested(str(self._run.slow(self._patience_s, len(self._by_name), self._np))))
+            self._feed(EndRequested(str(self._run.timeout_error(self._patience_s, len(self._by_name), self._np))))

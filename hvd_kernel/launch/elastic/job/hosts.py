@@ -1,7 +1,7 @@
-"""Agents of an elastic job's hosts: started when a host gets its first worker, let go when it is to have none.
+"""Agents of an elastic job's hosts: started when a host gets its first worker, released when it is to have none.
 
-Nothing waits for an agent: what is to be sent to one that has not said hello yet is kept until it has. Two names of one
-machine are two hosts, with an agent each.
+The job never waits for an agent: messages to one that has not said hello yet are queued. Two names of one machine are
+two hosts, with an agent each.
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message
 from hvd_kernel.processes.event_loop import Timer
 
 _NO_ANSWER = "not responding"
-"""ssh says so when it gives up on a host that does not answer; one whose ssh has ended it, or that was killed, not."""
+"""Part of ssh's output when a host stops answering; absent if the host closed the connection or ssh was killed."""
 
-Late = Callable[[], Message]
-"""Makes a message when its agent is up: what it says depends on where that runs."""
+MessageFactory = Callable[[], Message]
+"""Makes a message when the agent is up: its content depends on where the agent runs."""
 
 
 class HostListener(Protocol):
-    """Who hears of hosts: the job."""
+    """Receives messages and losses of hosts: the job."""
 
-    def heard(self, host: HostAgent, message: Message) -> None:
-        """Take a message of a host's agent."""
+    def on_message(self, host: HostAgent, message: Message) -> None:
+        """Handle a message of a host's agent."""
 
-    def lost(self, host: HostAgent, why: str, *, silent: bool) -> None:
-        """Take note that an agent is gone, or has not come up, while it was wanted; ``silent``: no answer came."""
+    def on_lost(self, host: HostAgent, reason: str, *, silent: bool) -> None:
+        """Handle the loss of an agent that was needed, or that it did not start; ``silent``: no answer came."""
 
 
 @dataclass(eq=False)
 class HostAgent:
-    """A host with its agent. ``workers``: those that have been started there and have not ended."""
+    """A host with its agent. ``workers``: running workers on it, by number."""
 
     name: str
     handle: AgentHandle
-    timer: Timer | None = None  # its agent is given up then
+    timer: Timer | None = None  # limits the time until its hello
     workers: set[int] = field(default_factory=set)
-    kept: list[Late] = field(default_factory=list)  # to be sent when it is up
+    queued: list[MessageFactory] = field(default_factory=list)  # to be sent when the agent is up
     is_released: bool = False
     is_gone: bool = False
 
     @property
     def machine(self) -> str:
-        """What its ranks go by where they look for those of the same host: two names of one machine are two hosts."""
+        """Return what identifies the machine to its ranks (HVD_HOST); here two names of one machine are two hosts."""
         return self.name
 
     @property
     def card(self) -> dict[str, Any]:
-        """How the host can be reached; empty: its agent has not spoken yet."""
+        """Return how the host can be reached; empty before the agent's hello."""
         return self.handle.hello
 
-    def send(self, message: Late) -> None:
+    def send(self, message: MessageFactory) -> None:
         """Send a message, now or when the agent is up."""
         if self.is_gone:
             return
         if self.card:
             self.handle.send(message())
         else:
-            self.kept.append(message)
+            self.queued.append(message)
 
 
 class HostAgents:
-    """All of them, by the names of their hosts."""
+    """The agents of a job by the names of their hosts."""
 
     def __init__(
         self, agents: Agents, listener: HostListener, *, port: int | None, identity: str | None, patience_s: float
@@ -80,14 +80,14 @@ class HostAgents:
 
     @property
     def all(self) -> list[HostAgent]:
-        """Those whose agents are there, and those that are let go."""
+        """Return the hosts whose agents are connected, including released ones."""
         return [*self._by_handle.values()]
 
     def get(self, name: str) -> HostAgent:
-        """Return a host, whose agent is started where there is none, or where it is just let go."""
+        """Return a host; start an agent if it has none, or only one that is being released."""
         if name not in self._by_name:
             handle = SpawnedAgent(self._agents, Host(name, 1), self._port, self._identity, "")
-            timer = self._agents.loop.call_later(self._patience_s, lambda: self._late(handle))
+            timer = self._agents.loop.call_later(self._patience_s, lambda: self._timed_out(handle))
             self._add(HostAgent(name, handle, timer))
         return self._by_name[name]
 
@@ -95,19 +95,19 @@ class HostAgents:
         self._by_name[host.name] = self._by_handle[host.handle] = host
 
     def release(self, name: str) -> None:
-        """Let a host's agent go as soon as its workers have ended."""
+        """Release a host's agent as soon as its workers have exited."""
         if host := self._by_name.pop(name, None):
             host.is_released = True
-            self.settle(host)
+            self.disconnect_if_idle(host)
 
-    def settle(self, host: HostAgent) -> None:
-        """Hang up on an agent that was let go, when its last worker has ended."""
+    def disconnect_if_idle(self, host: HostAgent) -> None:
+        """Disconnect a released agent if its last worker has exited."""
         if host.is_released and not host.workers and not host.is_gone:
             host.handle.hang_up()
 
-    def _late(self, handle: AgentHandle) -> None:
+    def _timed_out(self, handle: AgentHandle) -> None:
         if not handle.hello and handle in self._by_handle:
-            self._give_up(self._by_handle[handle], ssh.silent(handle.host.name, self._patience_s, handle.said))
+            self._give_up(self._by_handle[handle], ssh.silent(handle.host.name, self._patience_s, handle.output))
 
     def _receive(self, handle: AgentHandle, message: Message) -> None:
         host = self._by_handle.get(handle)
@@ -123,13 +123,13 @@ class HostAgents:
             except ClusterError as error:
                 self._give_up(host, error)
                 return
-            kept, host.kept = host.kept, []
-            for late in kept:
-                host.send(late)
+            queued, host.queued = host.queued, []
+            for factory in queued:
+                host.send(factory)
         else:
-            self._listener.heard(host, message)
+            self._listener.on_message(host, message)
 
-    def _give_up(self, host: HostAgent, why: ClusterError) -> None:
+    def _give_up(self, host: HostAgent, error: ClusterError) -> None:
         if host.timer is not None:
             host.timer.cancel()
         silent = _NO_ANSWER in host.handle.stderr_tail()
@@ -139,9 +139,9 @@ class HostAgents:
             del self._by_name[host.name]
         host.handle.discard()
         if host.workers or not host.is_released:
-            self._listener.lost(host, str(why).removesuffix("."), silent=silent)
+            self._listener.on_lost(host, str(error).removesuffix("."), silent=silent)
 
 
 def _gone(host: HostAgent) -> ClusterError:
-    said = host.handle.stderr_tail().strip()
-    return ClusterError(f"its agent has ended{f'; its last output: {said}' if said else ''}")
+    output = host.handle.stderr_tail().strip()
+    return ClusterError(f"its agent has ended{f'; its last output: {output}' if output else ''}")

@@ -1,4 +1,4 @@
-"""Elastic job: carries out what its driver decides, with agents, clocks and pipes, and tells it what comes of that.
+"""Elastic job: executes the driver's actions with agents, clocks and pipes, and feeds the resulting events to it.
 
 discovery, agents, workers --events--> driver (driver.py) --actions--> agents, workers, stderr -> outcome
 """
@@ -18,18 +18,17 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.elastic import events
-from hvd_kernel.launch.elastic.discovery.named_source import source
+from hvd_kernel.launch.elastic.discovery.choice import source
 from hvd_kernel.launch.elastic.discovery.source import Feed, HostSource, StaticHosts
 from hvd_kernel.launch.elastic.driver import Driver
 from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.elastic.job.orders import Orders
-from hvd_kernel.launch.elastic.job.rendezvous_places import RendezvousPlaces
+from hvd_kernel.launch.elastic.job.orders import Orders, RendezvousPlaces
 from hvd_kernel.launch.elastic.job.report import outcome, report
 from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.job.workers import Streams, WorkerProcess, Workers
-from hvd_kernel.launch.elastic.settings import DriverSettings
+from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.launch.job_run import Job, Outcome
 from hvd_kernel.launch.line_output import standard, writer
 from hvd_kernel.launch.outcome import is_consequence
@@ -43,24 +42,24 @@ from hvd_kernel.protocol.messages import MetricsSample, RankLeft, from_wire
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 
-_NOT_FOUND = 127  # the shell's status of what cannot be started
-_LOOK_S = 0.5  # between two looks at what has no time of its own
-_LATER_S = 10.0  # that the driver, which only knows who has not come, waits longer than who can say where a rank is
-_GONE_S = 30.0  # that agents may take to end when their workers have
+_NOT_FOUND = 127  # the shell's status of a command that cannot be started
+_HOUSEKEEPING_S = 0.5  # longest time between two checks without a timer of their own
+_LATER_S = 10.0  # the driver waits longer by this than the stall monitor, which can report where a missing rank is
+_EXIT_S = 30.0  # time for agents to exit after their workers
 
 
 def launch_elastic(
     job: Job, options: ElasticOptions, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None
 ) -> Outcome:
-    """Start the ranks, replace those that fail, take in those that come, and leave nothing behind.
+    """Start the ranks, replace those that fail, add new ones, and leave no process behind.
 
-    Streams and Ctrl-C as in ``job_run.launch``. Of ``job`` the number of ranks and the hosts count for nothing: the
-    options say them.
+    Streams and Ctrl-C as in ``job_run.launch``. The number of ranks and the hosts are those of ``options``, not of
+    ``job``.
 
     Raises
     ------
     ConfigError
-        The job cannot be as it is described.
+        The description of the job is not valid.
     ClusterError
         ``timeout_s`` is over.
     """
@@ -85,7 +84,7 @@ def launch_elastic(
         env,
     )
     try:
-        with forwarded(agents), on_sigquit(running.stalls.want):
+        with forwarded(agents), on_sigquit(running.stalls.request_report):
             left = None if job.timeout_s is None else begun + job.timeout_s - time.monotonic()
             return running.run(left)
     except KeyboardInterrupt:
@@ -95,11 +94,11 @@ def launch_elastic(
     finally:
         running.close()
         agents.end()
-        running.let_go()
+        running.wait_for_engine()
 
 
 class ElasticJob:
-    """One job, from its first look for hosts until nothing of it is left."""
+    """One job, from its first host discovery until all of its processes have exited."""
 
     def __init__(
         self, job: Job, options: ElasticOptions, agents: Agents, streams: Streams, env: dict[str, str]
@@ -109,12 +108,12 @@ class ElasticJob:
         self._ended: events.EndJob | None = None
         self._late = False
         self._size = 0  # of the last generation
-        self._looking: Timer | None = None
+        self._housekeeping: Timer | None = None
         self._events: deque[events.Event] = deque()
         self._is_stepping = False
         self._workers = Workers(streams)
         self._answers: dict[int, bytes] = {}  # to the job's call, by worker
-        self._hosts, self._source = self._who_has_processes(options, env)
+        self._hosts, self._source = self._hosts_and_source(options, env)
         self._orders = Orders(job, _spares(options, env))
         self._rendezvous_places = RendezvousPlaces(job.network_interface)
         self.stalls = WorkerStalls(self._workers, streams.err, self._feed, env, _hang_s(options, env))
@@ -125,12 +124,12 @@ class ElasticJob:
             events.EndWorker: self._end_worker,
             events.ReleaseHost: lambda action: self._hosts.release(action.host),
             SetTimer: self._set_timer,
-            events.Say: lambda action: self._say(action.text),
+            events.Say: lambda action: self._print(action.text),
             events.EndJob: self._end,
         }
 
-    def _who_has_processes(self, options: ElasticOptions, env: Mapping[str, str]) -> tuple[HostAgents, HostSource]:
-        """Return who holds the agents, and who says which hosts there are."""
+    def _hosts_and_source(self, options: ElasticOptions, env: Mapping[str, str]) -> tuple[HostAgents, HostSource]:
+        """Return the agents of the hosts, and the source of the hosts; with an engine one object is both."""
         job, agents = self._job, self._agents
         patience_s = job.start_timeout_s or lookup.start_timeout(env)
         if job.engine is not None:
@@ -149,7 +148,7 @@ class ElasticJob:
         return hosts, _source(options, agents.loop, self._feed)
 
     def run(self, timeout_s: float | None) -> Outcome:
-        """Carry everything until the job is over and its workers have ended.
+        """Run the loop until the job is over and its workers have exited.
 
         Raises
         ------
@@ -157,8 +156,8 @@ class ElasticJob:
             The time is over.
         """
         if timeout_s is not None:
-            self._agents.loop.call_later(timeout_s, self._time_over)
-        self._look()
+            self._agents.loop.call_later(timeout_s, self._timed_out)
+        self._keep_house()
         self._source.start()
         while self._ended is None or self._workers.running:
             self._agents.loop.turn()
@@ -168,36 +167,36 @@ class ElasticJob:
         report(self._write, self._ended, self._workers, quiet=self._job.quiet)
         return replace(outcome(self._ended, self._workers), answers=self._answers)
 
-    def stop(self, why: str) -> None:
-        """Have the workers ended."""
-        self._feed(events.EndRequested(why))
+    def stop(self, reason: str) -> None:
+        """Stop the workers."""
+        self._feed(events.EndRequested(reason))
 
     def finish(self) -> None:
-        """See the end of the workers and of the agents."""
+        """Wait until the workers and the agents have exited."""
         self._source.close()
-        grace = time.monotonic() + self._job.grace_s + _GONE_S
-        while self._workers.running and time.monotonic() < grace:
-            self._agents.run_until(lambda: not self._workers.running, grace - time.monotonic())
+        deadline = time.monotonic() + self._job.grace_s + _EXIT_S
+        while self._workers.running and time.monotonic() < deadline:
+            self._agents.run_until(lambda: not self._workers.running, deadline - time.monotonic())
         for host in self._hosts.all:
             self._hosts.release(host.name)
-        self._agents.run_until(lambda: not self._hosts.all, max(0.0, grace - time.monotonic()))
+        self._agents.run_until(lambda: not self._hosts.all, max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Write what is left of outputs."""
+        """Write the pending output."""
         self._source.close()
         if self._stdin is not None:
             self._stdin.close()
         self._workers.close()
 
-    def let_go(self) -> None:
-        """Wait for the engine's end, where one has brought the processes."""
+    def wait_for_engine(self) -> None:
+        """Wait until the engine has ended, if the job has one."""
         if isinstance(self._hosts, EngineHosts):
-            self._hosts.let_go()
+            self._hosts.wait_for_engine()
 
     # Events.
 
     def _feed(self, event: events.Event) -> None:
-        """Tell the driver, and do what it wants; what comes of that at once is told after it."""
+        """Pass an event to the driver and execute its actions; events that these cause immediately are queued."""
         self._events.append(event)
         if self._is_stepping:
             return
@@ -206,24 +205,24 @@ class ElasticJob:
             while self._events:
                 event = self._events.popleft()
                 if isinstance(event, events.HostsFound):
-                    self._orders.found(event.hosts)
+                    self._orders.update(event.hosts)
                 actions = self._driver.step(event, time.monotonic())
-                self._rendezvous_places.expect(actions, self._workers)
+                self._rendezvous_places.prepare(actions, self._workers)
                 for action in actions:
                     self._actions[type(action)](action)
         finally:
             self._is_stepping = False
 
-    def heard(self, host: HostAgent, message: m.Message) -> None:
-        """Take a message of a host's agent."""
+    def on_message(self, host: HostAgent, message: m.Message) -> None:
+        """Handle a message of a host's agent."""
         worker = self._workers.get(getattr(message, "rank", -1))
         if isinstance(message, m.SparesReady | m.SparesFailed):
-            self._say(_told(host.name, message))
+            self._print(_spares_text(host.name, message))
         elif worker is not None and worker.host is host:
-            self._heard_of(worker, message)
+            self._on_worker(worker, message)
 
-    def _heard_of(self, worker: WorkerProcess, message: m.Message) -> None:
-        if worker.status is not None and not isinstance(message, m.Output):  # what it has left behind may go on writing
+    def _on_worker(self, worker: WorkerProcess, message: m.Message) -> None:
+        if worker.status is not None and not isinstance(message, m.Output):  # its descendants may continue to write
             return
         match message:
             case m.Output():
@@ -231,31 +230,26 @@ class ElasticJob:
             case m.InputTaken():
                 self._resume()
             case m.RankSaid():
-                self._said(worker, elastic.from_worker(message.data))
+                self._on_worker_message(worker, elastic.from_worker(message.data))
             case m.RankState():
                 self.stalls.receive(worker, message.state)
-                self._look()
-            case m.RankKilled() | m.Answered():
-                self._note(worker, message)
+                self._keep_house()
+            case m.RankKilled():
+                worker.reason = message.why
+            case m.Answered():
+                self._answers[worker.number] = message.data
             case m.StartFailed():
-                self._exited(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.why}")
+                self._on_exit(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.why}")
             case m.RankExited():
-                self._exited(worker, message.status, worker.why)
+                self._on_exit(worker, message.status, worker.reason)
 
-    def _note(self, worker: WorkerProcess, message: m.RankKilled | m.Answered) -> None:
-        """Take what is told of a worker right before its end."""
-        if isinstance(message, m.Answered):
-            self._answers[worker.number] = message.data
-        else:
-            worker.why = message.why
-
-    def lost(self, host: HostAgent, why: str, *, silent: bool) -> None:
-        """Take note that a host's agent is gone, with all workers there; ``silent``: it only does not answer."""
+    def on_lost(self, host: HostAgent, reason: str, *, silent: bool) -> None:
+        """Handle the loss of a host's agent with all workers there; ``silent``: no answer came."""
         for worker in [self._workers[number] for number in host.workers]:
-            self._end_of(worker, -signal.SIGKILL, why)
-        self._feed(events.HostLost(host.name, why, silent))
+            self._record_exit(worker, -signal.SIGKILL, reason)
+        self._feed(events.HostLost(host.name, reason, silent))
 
-    def _said(self, worker: WorkerProcess, message: elastic.FromWorker) -> None:
+    def _on_worker_message(self, worker: WorkerProcess, message: elastic.FromWorker) -> None:
         if isinstance(message, elastic.Logged):
             if self._job.on_logged is not None:
                 self._job.on_logged(message.value)
@@ -264,19 +258,19 @@ class ElasticJob:
             if self._job.on_sample is not None:
                 self._job.on_sample(from_wire(MetricsSample, message.sample))
             return
-        self.stalls.said(worker, message)
-        self._feed(events.WorkerSaid(worker.number, message))
+        self.stalls.on_message(worker, message)
+        self._feed(events.WorkerMessage(worker.number, message))
 
-    def _exited(self, worker: WorkerProcess, status: int, why: str) -> None:
-        self._end_of(worker, status, why)
-        self._feed(events.WorkerExited(worker.number, status, why, is_consequence(worker.failure())))
-        self._hosts.settle(worker.host)
+    def _on_exit(self, worker: WorkerProcess, status: int, reason: str) -> None:
+        self._record_exit(worker, status, reason)
+        self._feed(events.WorkerExited(worker.number, status, reason, is_consequence(worker.failure())))
+        self._hosts.disconnect_if_idle(worker.host)
 
-    def _end_of(self, worker: WorkerProcess, status: int, why: str) -> None:
-        worker.why = why
+    def _record_exit(self, worker: WorkerProcess, status: int, reason: str) -> None:
+        worker.reason = reason
         worker.end(status)
         worker.host.workers.discard(worker.number)
-        self.stalls.ended(worker)
+        self.stalls.on_exit(worker)
 
     # Actions.
 
@@ -287,7 +281,7 @@ class ElasticJob:
         host.send(partial(self._order, worker, action))
 
     def _order(self, worker: WorkerProcess, action: events.StartWorker) -> m.Message:
-        """Return what starts a worker; the first of all has what comes on stdin."""
+        """Return the order to start a worker; the first of all workers reads stdin."""
         reads = self._stdin is None and self._job.stdin >= 0
         if reads:
             self._stdin = StdinForwarder(self._job.stdin, worker.host.handle, self._agents.loop, worker.number)
@@ -296,22 +290,22 @@ class ElasticJob:
     def _send_to(self, action: events.SendTo) -> None:
         worker, message = self._workers[action.worker], action.message
         if isinstance(message, elastic.Place):
-            message = self._rendezvous_places.filled(message)
+            message = self._rendezvous_places.complete(message)
             self._place(worker, message)
         worker.host.send(lambda: m.TellRank(worker.number, elastic.encode(message)))
 
     def _place(self, worker: WorkerProcess, place: elastic.Place) -> None:
         worker.place = place
-        if len(self._workers.ranks(place.generation)) == place.size:  # the last of them
+        if len(self._workers.ranks(place.generation)) == place.size:  # the last place of the generation
             self._workers.generation = place.generation
-            self.stalls.placed()
-            self._tell_who_left(place.size)
-            for gone in self._workers:  # the job goes on: what has failed is shown
-                if gone.status is not None:
-                    gone.outputs[1].release()
+            self.stalls.start_generation()
+            self._report_left_ranks(place.size)
+            for exited in self._workers:  # the job continues: show the tracebacks of workers that have failed
+                if exited.status is not None:
+                    exited.outputs[1].release()
 
-    def _tell_who_left(self, size: int) -> None:
-        """Tell which ranks the new generation has no more."""
+    def _report_left_ranks(self, size: int) -> None:
+        """Report the ranks that the new generation does not have any more."""
         if self._job.on_sample is not None:
             for rank in range(size, self._size):
                 self._job.on_sample(RankLeft(rank))
@@ -328,74 +322,75 @@ class ElasticJob:
         self._ended = action
         self._source.close()
         for host in self._hosts.all:
-            if not host.card:  # its agent has not come up: nothing of it runs
+            if not host.card:  # its agent is not up: none of its workers runs
                 self._abandon(host)
-        for worker in self._workers.running:  # SIGTERM alone is a notice to it, which it acts on at its next commit
-            worker.host.send(partial(m.TellRank, worker.number, elastic.encode(elastic.Removed(action.why))))
+        for worker in self._workers.running:  # on SIGTERM alone a worker would leave only at its next commit
+            worker.host.send(partial(m.TellRank, worker.number, elastic.encode(elastic.Removed(action.reason))))
         self._agents.stop(self._job.grace_s)
 
     def _abandon(self, host: HostAgent) -> None:
-        host.kept.clear()
+        host.queued.clear()
         for number in host.workers:
             self._workers[number].end(-signal.SIGTERM)
         host.workers.clear()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._write(f"hvdrun: {text}\n".encode())
 
     def _resume(self) -> None:
         if self._stdin is not None:
             self._stdin.resume()
 
-    def _look(self) -> None:
-        """Do what has no time of its own, now and then."""
-        if self._looking is not None:
-            self._looking.cancel()
+    def _keep_house(self) -> None:
+        """Release overdue output and run the stall monitor; schedule the next time."""
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
         now = time.monotonic()
         for worker in self._workers:
             if worker.outputs[1].overdue(now):
                 worker.outputs[1].release()
-        self._looking = self._agents.loop.call_later(min(self.stalls.tick(now), _LOOK_S), self._look)
+        delay = min(self.stalls.tick(now), _HOUSEKEEPING_S)
+        self._housekeeping = self._agents.loop.call_later(delay, self._keep_house)
 
-    def _time_over(self) -> None:
+    def _timed_out(self) -> None:
         self._late = True
         self.stop("the time is over")
 
 
 def _spares(options: ElasticOptions, env: Mapping[str, str]) -> int:
-    """Return how many processes are to wait on each host. A notebook's cluster keeps some unasked, a job does not."""
+    """Return how many processes are to wait on each host: none by default, unlike in a notebook's cluster."""
     if options.spares is None:
         return int(lookup.value("HVD_SPARES", env)) if env.get("HVD_SPARES") else 0
     return options.spares
 
 
 def _hang_s(options: ElasticOptions, env: Mapping[str, str]) -> float:
-    """Return how long ranks wait in a reset for another one."""
+    """Return how long ranks wait in a reset for a missing one."""
     return float(lookup.value("HVD_HANG_TIMEOUT", env)) if options.hang_s is None else options.hang_s
 
 
-def _told(host: str, message: m.SparesReady | m.SparesFailed) -> str:
+def _spares_text(host: str, message: m.SparesReady | m.SparesFailed) -> str:
     if isinstance(message, m.SparesFailed):
         return f"warning: {host} has fewer spare processes than it was to have: {message.why}"
     return f"{host} has {message.count} spare process{'es' * (message.count != 1)} ready"
 
 
 def _source(options: ElasticOptions, loop: EventLoop, feed: Feed) -> HostSource:
-    """Return who says which hosts there are."""
+    """Return the source of the job's hosts."""
     if options.script:
         return source(options.script, options.slots, options.interval_s, loop, feed)
     return StaticHosts(events.HostsFound(options.hosts), feed)
 
 
 def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> DriverSettings:
-    """Return what the driver goes by: the options, and the environment where they say nothing."""
+    """Return the driver's settings: the options, with defaults from the environment."""
     timeout_s, limit, slot_failures = options.timeout_s, options.reset_limit, options.slot_failures
     if timeout_s is None:
         timeout_s = float(lookup.value("HVD_ELASTIC_TIMEOUT", env))
-    if limit is None and (said := lookup.value("HVD_RESET_LIMIT", env)):
-        limit = int(said)
-    if slot_failures is None and (said := lookup.value("HVD_SLOT_FAILURES", env)):
-        slot_failures = int(said)
+    if limit is None and (setting := lookup.value("HVD_RESET_LIMIT", env)):
+        limit = int(setting)
+    if slot_failures is None and (setting := lookup.value("HVD_SLOT_FAILURES", env)):
+        slot_failures = int(setting)
     return DriverSettings(
         np=options.np,
         min_np=options.min_np,
@@ -407,7 +402,7 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Driv
         slot_failures=slot_failures,
         host_failures=options.host_failures or int(lookup.value("HVD_HOST_FAILURES", env)),
         patience_s=max(DriverSettings.patience_s, _hang_s(options, env) + _LATER_S),
-        last_call_s=0.0 if options.hosts else DriverSettings.last_call_s,  # hosts that stay are all there
+        last_call_s=0.0 if options.hosts else DriverSettings.last_call_s,  # a fixed list of hosts is complete
         start_timeout_s=max(timeout_s, DriverSettings.start_timeout_s),
         end_grace_s=job.grace_s,
     )

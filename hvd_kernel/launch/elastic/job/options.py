@@ -1,4 +1,4 @@
-"""Options of an elastic job: how many ranks it may have, who says which hosts there are, and when it gives up. Pure."""
+"""Options of an elastic job: the limits of its size, its source of hosts, and when it fails. Pure."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.discovery.polled import HostDiscovery
+from hvd_kernel.launch.elastic.discovery.source import HostDiscovery
 from hvd_kernel.launch.placement import Host
 
 INTERVAL_S = 1.0
 COOLDOWN_S = (1, 3600)
-"""Least and most seconds of a cooldown, as Horovod has them."""
+"""Shortest and longest cooldown in seconds, as in Horovod."""
 
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """Of one job. ``hosts`` or ``script`` says where ranks may run.
+    """Options of one job. ``hosts`` or ``script`` determines where ranks may run.
 
     Raises
     ------
     ConfigError
-        Two of them contradict each other; the text names both in the words of the command line.
+        Two options contradict each other; the message names both as on the command line.
     """
 
-    np: int  # slots that must be there before the first start
-    min_np: int  # fewer than that: the ranks wait
-    max_np: int | None = None  # more than that stay empty; None: all slots are used
+    np: int  # slots that must be available before the first start
+    min_np: int  # with fewer ranks the job waits
+    max_np: int | None = None  # further slots stay empty; None: all slots are used
     hosts: tuple[Host, ...] = ()
     script: str | HostDiscovery = ""
-    slots: int | None = None  # of a host for which the script says none
+    slots: int | None = None  # of a host for which the script prints no number
     timeout_s: float | None = None  # longest wait for min_np slots; None: HOROVOD_ELASTIC_TIMEOUT
     reset_limit: int | None = None  # None: HVD_RESET_LIMIT
-    max_restarts: int | None = None  # processes that may be started in the places of those that failed
-    cooldown_s: tuple[int, int] | None = None  # None: a host that has been left out stays out
+    max_restarts: int | None = None  # processes that may be started to replace failed ones
+    cooldown_s: tuple[int, int] | None = None  # None: a host that has been left out is not used again
     interval_s: float = INTERVAL_S  # between the end of one run of the script and the next
-    spares: int | None = None  # processes that wait on each host, their imports done; None: HVD_SPARES where it is set
-    slot_failures: int | None = None  # a slot is left out after so many; None: HVD_SLOT_FAILURES
-    host_failures: int | None = None  # a host is left out while so many of its slots are; None: HVD_HOST_FAILURES
-    hang_s: float | None = None  # longest wait of ranks in a reset for one that does not come; None: HVD_HANG_TIMEOUT
-    by_engine: bool = False  # instead of script and hosts: the processes that the job's engine brings
+    spares: int | None = None  # processes that wait on each host with their imports done; None: HVD_SPARES if set
+    slot_failures: int | None = None  # failures after which a slot is left out; None: HVD_SLOT_FAILURES
+    host_failures: int | None = None  # left-out slots with which their host is left out; None: HVD_HOST_FAILURES
+    hang_s: float | None = None  # longest wait of ranks in a reset for a missing one; None: HVD_HANG_TIMEOUT
+    by_engine: bool = False  # the job's engine starts the processes, instead of script and hosts
 
     def __post_init__(self) -> None:
-        for holds, said in (
+        for holds, problem in (
             (bool(self.script) and bool(self.hosts), "a host discovery script and hosts both name hosts: keep one"),
             (
                 not (self.script or self.hosts or self.by_engine),
@@ -55,7 +55,7 @@ class ElasticOptions:
             ),
         ):
             if holds:
-                raise ConfigError(f"{said}.")
+                raise ConfigError(f"{problem}.")
         if self.cooldown_s is not None:
             _check_cooldown(*self.cooldown_s)
         slots = sum(host.slots for host in self.hosts)
@@ -73,7 +73,7 @@ def _check_cooldown(least: int, most: int) -> None:
 
 
 def sizes(np: int | None, least: int | None, most: int | None, hosts: Sequence[Host]) -> tuple[int, int]:
-    """Return how many ranks start and how few may go on: what is not said follows from the rest.
+    """Return the number of ranks to start and the least with which the job continues; missing values are derived.
 
     >>> sizes(None, 2, None, [])
     (2, 2)
@@ -81,7 +81,7 @@ def sizes(np: int | None, least: int | None, most: int | None, hosts: Sequence[H
     Raises
     ------
     ConfigError
-        Nothing says it.
+        They cannot be derived.
     """
     slots = sum(host.slots for host in hosts)
     start = np or min(slots, most or slots) or least

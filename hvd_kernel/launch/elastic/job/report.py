@@ -1,4 +1,4 @@
-"""Verdict on an elastic job that is over: whose failure has ended it, what is written of that, and its status."""
+"""Report on an elastic job that is over: the failure that has ended it, the last lines on stderr, and the outcome."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _FAILED = 1
 
 
 def report(write: Write, end: EndJob, workers: Workers, *, quiet: bool) -> None:
-    """Write what was kept back of tracebacks, that of the worker that failed first at last, and why the job has ended.
+    """Write the held tracebacks, that of the worker that failed first as the last one, and why the job has ended.
 
-    ``quiet``: whoever called tells of the failure himself, and none of it is written.
+    ``quiet``: write nothing, because the caller reports the failure.
     """
     cause = _first_failed(end, workers)
     if quiet:
         for worker in workers:
             worker.outputs[1].forget()
         return
-    theirs = None if cause is None else cause.outputs[1].held
+    traceback = None if cause is None else cause.outputs[1].held
     for worker in workers:
         if worker is cause:
             continue
-        if worker.outputs[1].held == theirs:
-            worker.outputs[1].forget()  # it comes last
+        if worker.outputs[1].held == traceback:
+            worker.outputs[1].forget()  # it is written as the last one
         worker.outputs[1].release()
     if cause is not None:
         cause.outputs[1].release()
@@ -36,40 +36,40 @@ def report(write: Write, end: EndJob, workers: Workers, *, quiet: bool) -> None:
 
 def sentence(end: EndJob, cause: WorkerProcess | None) -> str:
     """Return the last line of a job that failed."""
-    why = end.why.removesuffix(".")
+    reason = end.reason.removesuffix(".")
     if cause is None or cause.status is None:
-        return f"hvdrun: {why}; all ranks have ended.\n"
-    more = f"; {why}" if why else ""
-    return f"hvdrun: {cause.told} {failed(cause.status, cause.why)}{more}; all ranks have ended.\n"
+        return f"hvdrun: {reason}; all ranks have ended.\n"
+    suffix = f"; {reason}" if reason else ""
+    return f"hvdrun: {cause.title} {failed(cause.status, cause.reason)}{suffix}; all ranks have ended.\n"
 
 
 def outcome(end: EndJob, workers: Workers) -> Outcome:
-    """Return how the job has ended: codes are those of the last generation's ranks.
+    """Return the outcome of the job, with the exit codes of the last generation's ranks.
 
-    Where there was no generation, as no process has said ``hvd.init()``, they are those of the processes as they were
-    started, of a job that is done of those that have returned.
+    If there was no generation, because no process has called ``hvd.init()``, they are the codes of all processes in
+    the order of their start; for a job that is done, of those that have returned.
     """
-    ranks = workers.ranks() or [each for each in workers if each.status == 0 or end.verdict != "done"]
+    ranks = workers.ranks() or [worker for worker in workers if worker.status == 0 or end.verdict != "done"]
     codes = tuple(worker.status or 0 for worker in ranks)
     numbers = tuple(worker.number for worker in ranks)
     if end.verdict == "done":
         return Outcome(codes, workers=numbers)
     cause = _first_failed(end, workers)
     if cause is None:
-        return Outcome(codes, status=_FAILED, why=end.why, workers=numbers)
+        return Outcome(codes, status=_FAILED, reason=end.reason, workers=numbers)
     failure = cause.failure()
     status = shell_status(failure.code) or _FAILED
     rank = ranks.index(cause) if cause.rank is None and cause in ranks else cause.rank
-    return Outcome(codes, rank, failure.words, status, cause.why or end.why, numbers, cause.number)
+    return Outcome(codes, rank, failure.tail, status, cause.reason or end.reason, numbers, cause.number)
 
 
 def _first_failed(end: EndJob, workers: Workers) -> WorkerProcess | None:
-    """Return whom the verdict names; where another rank's exception has released that one, the rank that raised.
+    """Return the worker that the driver blames; if it only reports another rank's exception, the rank that raised.
 
-    The verdict falls when the first of them has ended, which may be the one that was released.
+    The driver decides when the first of them has exited, which may be the one that reports the other's.
     """
-    named = None if end.worker is None else workers.get(end.worker)
-    if named is None or not is_consequence(named.failure()):
-        return named
-    raised = (each for each in workers.ranks() if (each.status or 0) > 0 and not is_consequence(each.failure()))
-    return next(raised, named)
+    blamed = None if end.worker is None else workers.get(end.worker)
+    if blamed is None or not is_consequence(blamed.failure()):
+        return blamed
+    raised = (worker for worker in workers.ranks() if (worker.status or 0) > 0 and not is_consequence(worker.failure()))
+    return next(raised, blamed)

@@ -1,4 +1,4 @@
-"""Workers of an elastic job as its launcher has them: where each runs, its rank, what it has written, its end."""
+"""Workers of an elastic job as its launcher knows them: where each runs, its rank, its output, its exit."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ class WorkerProcess:
     number: int
     host: HostAgent
     slot: int
-    place: Place | None = None  # in the generation that it was told of last
-    status: int | None = None  # of its end, as in ``subprocess``
-    why: str = ""  # what has ended it: a limit
-    reachable: bool = False  # it can be asked where it is
+    place: Place | None = None  # the last one that was sent to it
+    status: int | None = None  # of its exit, as in ``subprocess``
+    reason: str = ""  # what has killed it: a limit
+    reachable: bool = False  # it can be queried for its whereabouts
     outputs: tuple[OutputStream, ...] = ()  # stdout and stderr
 
     @property
     def rank(self) -> int | None:
-        """Its rank, or the last that it had; None: it has had none."""
+        """Return its rank, or the last one that it had; None: it has had none."""
         return None if self.place is None else self.place.rank
 
     @property
     def label(self) -> str:
-        """What stands before its lines: its rank of now; before it has one, its slot."""
+        """Return the prefix of its output lines: its present rank, or its slot before it has one."""
         return str(self.rank) if self.place is not None else f"{self.host.name}:{self.slot}"
 
     @property
-    def told(self) -> str:
-        """What it is called in sentences."""
+    def title(self) -> str:
+        """Return its name in sentences."""
         return f"the process in {self.host.name}:{self.slot}" if self.rank is None else f"rank {self.rank}"
 
     def write(self, stream: str, data: bytes) -> None:
-        """Take what it has written."""
+        """Write its output to stdout or stderr."""
         self.outputs[stream == "stderr"].write(data)
 
     def end(self, status: int) -> None:
-        """Take note of its end."""
+        """Record its exit."""
         self.status = status
         for output in self.outputs:
             output.finish()
 
     def failure(self) -> FailedRank:
-        """Return its end as one of the failures of a job."""
+        """Return its exit as one of the failures of a job."""
         rank = -1 if self.rank is None else self.rank
-        return FailedRank(rank, self.status or 0, self.outputs[1].tail, self.why)
+        return FailedRank(rank, self.status or 0, self.outputs[1].tail, self.reason)
 
 
 @dataclass(frozen=True)
 class Streams:
-    """How workers' outputs are written. ``folder``: also into files there, a folder for each worker."""
+    """Destinations of the workers' output. ``folder``: also into files there, one sub-folder per worker."""
 
     out: Write
     err: Write
@@ -87,7 +87,7 @@ class Streams:
 
 
 class Workers:
-    """All that the job has had, by their numbers."""
+    """All workers that the job has had, by number."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -101,28 +101,28 @@ class Workers:
         return iter(self._all.values())
 
     def get(self, number: int) -> WorkerProcess | None:
-        """Return one; None: there is none of that number."""
+        """Return the worker of this number, or None."""
         return self._all.get(number)
 
     def add(self, number: int, host: HostAgent, slot: int) -> WorkerProcess:
-        """Take a new one."""
+        """Add a new worker and return it."""
         worker = self._all[number] = WorkerProcess(number, host, slot)
         worker.outputs = self._streams.of(worker)
         return worker
 
     @property
     def running(self) -> list[WorkerProcess]:
-        """Those that have not ended."""
+        """Return the workers that have not exited."""
         return [worker for worker in self if worker.status is None]
 
     def ranks(self, generation: int | None = None) -> list[WorkerProcess]:
-        """Return those of a generation, else of the newest, in the order of their ranks; some may have ended."""
-        wanted = self.generation if generation is None else generation
-        found = [worker for worker in self if worker.place and worker.place.generation == wanted]
-        return sorted(found, key=lambda worker: worker.rank or 0)
+        """Return the workers of a generation (default: the newest) by rank; some may have exited."""
+        number = self.generation if generation is None else generation
+        workers = [worker for worker in self if worker.place and worker.place.generation == number]
+        return sorted(workers, key=lambda worker: worker.rank or 0)
 
     def close(self) -> None:
-        """Write what is left, and close the files."""
+        """Write the pending output and close the files."""
         for worker in self:
             for output in worker.outputs:
                 output.close()
