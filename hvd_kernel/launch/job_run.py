@@ -23,6 +23,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.tables.programs import JSRUN
 from hvd_kernel.launch import environment
 from hvd_kernel.launch.agents import AgentHandle, Agents
+from hvd_kernel.launch.forwarding import forwarded
 from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.launchers.agent_listener import AgentListener
 from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
@@ -31,7 +32,6 @@ from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefix
 from hvd_kernel.launch.monitor import JobMonitor
 from hvd_kernel.launch.outcome import shell_status
 from hvd_kernel.launch.placement import Host, is_local, job_hosts, places
-from hvd_kernel.launch.signals import forwarded
 from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks

@@ -15,10 +15,10 @@ from dataclasses import replace
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.launch.agents import AgentHandle, Agents
+from hvd_kernel.launch.forwarding import StdinForwarder
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.launch.outcome import FailedRank, failed, is_consequence, root_cause
-from hvd_kernel.launch.stdin import StdinForwarder
 from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import Timer

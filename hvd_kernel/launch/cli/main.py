@@ -19,10 +19,9 @@ from hvd_kernel.jobs.tables.programs import ALL, HOROVOD, JSRUN, JSRUN_PLACE, la
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job.launch import launch_elastic
+from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.launch.signals import ignore_until_forwarded
-from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.processes.resources.capacity import Capacity
 from hvd_kernel.settings.network import addresses
 

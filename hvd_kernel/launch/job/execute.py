@@ -20,10 +20,10 @@ from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import Placed, place
 from hvd_kernel.jobs.readers.mpirun import still_true
 from hvd_kernel.jobs.shell_words import is_plain
+from hvd_kernel.launch.forwarding import own_stdin
 from hvd_kernel.launch.job import roles
 from hvd_kernel.launch.job.size import agent_launcher
 from hvd_kernel.launch.job_run import Job, Outcome, current_folder, launch
-from hvd_kernel.launch.stdin import own_stdin
 from hvd_kernel.processes.resources.limits import means
 from hvd_kernel.settings import gpus
 

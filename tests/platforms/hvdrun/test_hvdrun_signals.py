@@ -78,7 +78,7 @@ def test_a_signal_without_ranks_does_not_end_hvdrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("handled", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
 def test_signals_that_the_program_handles_stay_its_own(handled: object) -> None:
     from hvd_kernel.launch.agents import Agents
-    from hvd_kernel.launch.signals import forwarded
+    from hvd_kernel.launch.forwarding import forwarded
 
     before = signal.signal(signal.SIGUSR1, handled)
     agents = Agents()

@@ -1,4 +1,4 @@
-"""Verdict of an elastic job (launch/elastic/job/report.py): whom its last line and its status name."""
+"""Verdict of an elastic job (launch/elastic/job/launch.py): whom its last line and its status name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hvd_kernel.launch.elastic.events import EndJob
-from hvd_kernel.launch.elastic.job.report import outcome, report
+from hvd_kernel.launch.elastic.job.launch import outcome, report
 from hvd_kernel.launch.elastic.job.workers import Streams, Workers
 from hvd_kernel.protocol.elastic import Place
 

@@ -44,7 +44,7 @@ def test_all_agents_are_told_before_the_end_of_one_is_waited_for() -> None:
 # A shell with job control, whose job reads the terminal in the background, and in the foreground when it is told to.
 SHELL = """
 import os, signal
-from hvd_kernel.launch import stdin
+from hvd_kernel.launch import forwarding
 from hvd_kernel.processes.event_loop import EventLoop
 
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -61,9 +61,9 @@ class Rank0:
         os.write(1, f"sent {message.data}\\n".encode())
         os._exit(0)
 
-class Told(stdin.StdinForwarder):
-    def _is_ours(self):
-        ours = super()._is_ours()
+class Told(forwarding.StdinForwarder):
+    def _may_read(self):
+        ours = super()._may_read()
         os.write(1, b"" if ours else b"waits\\n")
         return ours
 

@@ -25,15 +25,13 @@ from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
 from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
 from hvd_kernel.launch.elastic.job.options import ElasticOptions
 from hvd_kernel.launch.elastic.job.orders import Orders, RendezvousPlaces
-from hvd_kernel.launch.elastic.job.report import outcome, report
 from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.job.workers import Streams, WorkerProcess, Workers
 from hvd_kernel.launch.elastic.state import DriverSettings
+from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
 from hvd_kernel.launch.job_run import Job, Outcome
-from hvd_kernel.launch.line_output import standard, writer
-from hvd_kernel.launch.outcome import is_consequence
-from hvd_kernel.launch.signals import forwarded
-from hvd_kernel.launch.stdin import StdinForwarder
+from hvd_kernel.launch.line_output import Write, standard, writer
+from hvd_kernel.launch.outcome import failed, is_consequence, shell_status
 from hvd_kernel.launch.whereabouts import on_sigquit
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
@@ -42,6 +40,7 @@ from hvd_kernel.protocol.messages import MetricsSample, RankLeft, from_wire
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 
+_FAILED_STATUS = 1
 _NOT_FOUND = 127  # the shell's status of a command that cannot be started
 _HOUSEKEEPING_S = 0.5  # longest time between two checks without a timer of their own
 _LATER_S = 10.0  # the driver waits longer by this than the stall monitor, which can report where a missing rank is
@@ -406,3 +405,70 @@ def _settings(options: ElasticOptions, job: Job, env: Mapping[str, str]) -> Driv
         start_timeout_s=max(timeout_s, DriverSettings.start_timeout_s),
         end_grace_s=job.grace_s,
     )
+
+
+# The end of a job: the failure that has ended it, the last lines on stderr, and the outcome
+
+
+def report(write: Write, end: events.EndJob, workers: Workers, *, quiet: bool) -> None:
+    """Write the held tracebacks, that of the worker that failed first as the last one, and why the job has ended.
+
+    ``quiet``: write nothing, because the caller reports the failure.
+    """
+    cause = _first_failed(end, workers)
+    if quiet:
+        for worker in workers:
+            worker.outputs[1].forget()
+        return
+    traceback = None if cause is None else cause.outputs[1].held
+    for worker in workers:
+        if worker is cause:
+            continue
+        if worker.outputs[1].held == traceback:
+            worker.outputs[1].forget()  # it is written as the last one
+        worker.outputs[1].release()
+    if cause is not None:
+        cause.outputs[1].release()
+    if end.verdict == "failed":
+        write(_sentence(end, cause).encode())
+
+
+def _sentence(end: events.EndJob, cause: WorkerProcess | None) -> str:
+    """Return the last line of a job that failed."""
+    reason = end.reason.removesuffix(".")
+    if cause is None or cause.status is None:
+        return f"hvdrun: {reason}; all ranks have ended.\n"
+    suffix = f"; {reason}" if reason else ""
+    return f"hvdrun: {cause.title} {failed(cause.status, cause.reason)}{suffix}; all ranks have ended.\n"
+
+
+def outcome(end: events.EndJob, workers: Workers) -> Outcome:
+    """Return the outcome of the job, with the exit codes of the last generation's ranks.
+
+    If there was no generation, because no process has called ``hvd.init()``, they are the codes of all processes in
+    the order of their start; for a job that is done, of those that have returned.
+    """
+    ranks = workers.ranks() or [worker for worker in workers if worker.status == 0 or end.verdict != "done"]
+    codes = tuple(worker.status or 0 for worker in ranks)
+    numbers = tuple(worker.number for worker in ranks)
+    if end.verdict == "done":
+        return Outcome(codes, workers=numbers)
+    cause = _first_failed(end, workers)
+    if cause is None:
+        return Outcome(codes, status=_FAILED_STATUS, reason=end.reason, workers=numbers)
+    failure = cause.failure()
+    status = shell_status(failure.code) or _FAILED_STATUS
+    rank = ranks.index(cause) if cause.rank is None and cause in ranks else cause.rank
+    return Outcome(codes, rank, failure.tail, status, cause.reason or end.reason, numbers, cause.number)
+
+
+def _first_failed(end: events.EndJob, workers: Workers) -> WorkerProcess | None:
+    """Return the worker that the driver blames; if it only reports another rank's exception, the rank that raised.
+
+    The driver decides when the first of them has exited, which may be the one that reports the other's.
+    """
+    blamed = None if end.worker is None else workers.get(end.worker)
+    if blamed is None or not is_consequence(blamed.failure()):
+        return blamed
+    raised = (worker for worker in workers.ranks() if (worker.status or 0) > 0 and not is_consequence(worker.failure()))
+    return next(raised, blamed)
