@@ -84,9 +84,7 @@ def daemon() -> tuple[str | None, bool]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("given", "is_there"), [({}, True), ({"HVD_MPS": "0"}, False)], ids=["usual", "none"])
-def test_ranks_that_share_a_device_find_one_mps_daemon_that_ends_with_them(
-    tmp_path: Path, given: dict[str, str], is_there: bool
-) -> None:
+def test_ranks_sharing_a_device_get_one_mps_daemon(tmp_path: Path, given: dict[str, str], is_there: bool) -> None:
     device = {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5"}
     found = called(daemon, Processes(["a", "a", "a"]), **device, **given)
     assert len({*found}) == 1
@@ -99,7 +97,7 @@ def test_ranks_that_share_a_device_find_one_mps_daemon_that_ends_with_them(
 
 
 @pytest.mark.nightly
-def test_a_rank_has_the_environment_of_the_engine_with_the_users_and_no_secret_of_either(
+def test_a_rank_has_the_engines_environment_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRIVERS_OWN", "1")
@@ -117,7 +115,7 @@ def counts_until(seen: str) -> None:
         metrics.step(samples=8)
 
 
-def test_samples_of_every_rank_come_while_it_runs_and_once_more_at_its_end(tmp_path: Path) -> None:
+def test_samples_of_every_rank_arrive_until_its_end(tmp_path: Path) -> None:
     seen, running, ended = tmp_path / "seen", set[int](), dict[int, MetricsSample]()
 
     def take(sample: MetricsSample) -> None:
@@ -244,9 +242,7 @@ def trains(folder: str, *, fails: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_an_elastic_job_goes_on_when_the_engine_brings_another_process(
-    fails: bool, tmp_path: Path, said: StringIO
-) -> None:
+def test_an_elastic_job_continues_with_a_new_engine_process(fails: bool, tmp_path: Path, said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Retrying(["a", "a"]), start_timeout_s=60.0)
     call = pack_call(partial(trains, fails=fails), (str(tmp_path),), {}, ())
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
@@ -274,9 +270,7 @@ def shrinks(folder: str) -> int:
 
 
 @pytest.mark.nightly
-def test_samples_of_an_elastic_job_come_from_each_rank_until_a_generation_is_without_it(
-    tmp_path: Path, said: StringIO
-) -> None:
+def test_samples_of_a_rank_end_with_its_last_generation(tmp_path: Path, said: StringIO) -> None:
     logged, left = dict[int, float](), []
 
     def take(event: MetricsSample | RankLeft) -> None:
@@ -300,7 +294,7 @@ def which() -> str:
 
 
 @pytest.mark.nightly
-def test_an_elastic_job_without_init_returns_what_each_process_has_returned(said: StringIO) -> None:
+def test_an_elastic_job_without_init_returns_all_values(said: StringIO) -> None:
     job = Job(command=[""], np=3, engine=Processes(["a", "b", "a"]), start_timeout_s=60.0)
     options = ElasticOptions(3, 3, 3, by_engine=True, timeout_s=60.0)
     found = in_engine(pack_call(which, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
@@ -329,7 +323,7 @@ def test_an_elastic_job_ends_when_its_engine_does(said: StringIO) -> None:
 
 
 @pytest.mark.nightly
-def test_an_elastic_job_without_room_is_given_up_after_the_time_to_start(said: StringIO) -> None:
+def test_an_elastic_job_without_resources_times_out(said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Processes(["a"]), start_timeout_s=4.0)
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
     with pytest.raises(

@@ -33,7 +33,7 @@ def ranks_on(engine: Processes, env: dict[str, str] | None = None, **how: float)
     assert [process.poll() for process in engine.processes] == [0] * len(engine.processes)
 
 
-def test_variables_stay_a_death_is_told_and_another_process_takes_the_place() -> None:
+def test_a_dead_rank_is_replaced_and_variables_stay() -> None:
     with ranks_on(Processes(["b", "a"])) as session:
         made = "import os\nx = rank * 10\n(hvd.rank(), size, local_rank, os.environ['INDEX'], os.environ['GIVEN'])"
         assert execute(session, made).run.values() == {0: (0, 2, 0, "0", "2"), 1: (1, 2, 0, "1", "2")}
@@ -47,7 +47,7 @@ def test_variables_stay_a_death_is_told_and_another_process_takes_the_place() ->
 
 
 @pytest.mark.nightly
-def test_ranks_of_other_hosts_reach_the_notebook_by_its_address_and_no_key_is_in_an_environment() -> None:
+def test_ranks_on_other_hosts_reach_the_notebook_without_a_key() -> None:
     with ranks_on(Processes(["a", "b", "a"], ["127.0.0.1"])) as session:
         place = "import os\n(rank, local_rank, os.environ['INDEX'], os.getpid(), os.getppid())"
         found = execute(session, place).run.values()
@@ -62,7 +62,7 @@ def test_ranks_of_other_hosts_reach_the_notebook_by_its_address_and_no_key_is_in
 
 
 @pytest.mark.nightly
-def test_ranks_that_share_a_device_find_one_mps_daemon_over_a_respawn_and_to_the_end(tmp_path: Path) -> None:
+def test_one_mps_daemon_survives_a_respawn(tmp_path: Path) -> None:
     device = {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5"}
     seen = "import os\nos.environ.get('CUDA_MPS_PIPE_DIRECTORY')"
     with ranks_on(Processes(["a", "a"]), device) as session:
@@ -103,7 +103,7 @@ class Again(Processes):
 
 
 @pytest.mark.nightly
-def test_a_rank_goes_with_the_process_that_held_it_and_another_process_brings_the_next() -> None:
+def test_a_lost_process_ends_its_rank_and_is_replaced() -> None:
     with ranks_on(Again(["a", "a"])) as session:
         found = execute(session, "import os\nos.getppid()").run.values()
         kill(int(stat_of(found[0])[1]), 9)

@@ -100,8 +100,8 @@ JOB: Table = {
 }
 _DASHED = ("--mpi-args", "--binding-args")  # their values begin with dashes
 _EPILOG = (
-    "Ranks know who they are from HOROVOD_RANK and HOROVOD_SIZE. A rank that fails ends the others; hvdrun's status is "
-    "its status. Stdin goes to rank 0."
+    "HOROVOD_RANK and HOROVOD_SIZE identify a rank. A rank that fails ends the others; hvdrun's status is its status. "
+    "Stdin goes to rank 0."
 )
 
 

@@ -1,1 +1,1 @@
-"""Elastic driver of a job whose ranks come and go: discovery, assignment, replacement, verdict."""
+"""Elastic driver of a job whose number of ranks changes: discovery, assignment, replacement, verdict."""

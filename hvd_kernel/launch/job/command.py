@@ -60,10 +60,10 @@ def parser() -> argparse.ArgumentParser:
     verbs.choices["plan"].add_argument("--format", choices=("text", "json"), default="text")
     run = verbs.choices["run"]
     run.add_argument("-np", dest="np", type=int, metavar="N", help="fewer ranks than the file has")
-    run.add_argument("--gpus", metavar="auto|all|0,1|none", help="devices of the ranks here, whatever the file says")
+    run.add_argument("--gpus", metavar="auto|all|0,1|none", help="devices of the ranks here, in place of the file's")
     run.add_argument("--mpi", action="store_true", help="start the ranks with mpiexec, with the -mca of an mpirun line")
     run.add_argument("--quiet", action="store_true", help="print no warnings")
-    run.add_argument("--verbose", action="store_true", help="say what is done")
+    run.add_argument("--verbose", action="store_true", help="print each step")
     write = verbs.choices["write"]
     write.add_argument("--kind", dest="to", required=True, choices=[*writers.WRITERS], help="the platform")
     write.add_argument("--image", help="container image, where FILE names none")

@@ -53,13 +53,13 @@ class Mpiexec:
             case Output():
                 self.receive(message.data, shown=False)
             case RankExited():
-                raise self._start_error(str(message.status), ready, np)
+                raise self.start_error(str(message.status), ready, np)
             case StartFailed():
-                raise self._start_error(message.why, ready, np)
+                raise self.start_error(message.why, ready, np)
             case ChannelClosed():
-                raise self._start_error("", ready, np)
+                raise self.start_error("", ready, np)
 
-    def _start_error(self, status: str, ready: int, np: int) -> ClusterError:
+    def start_error(self, status: str, ready: int, np: int) -> ClusterError:
         """Explain that it ended before the ranks were up."""
         suffix = f" ({status})" if status else ""
         return ClusterError(f"{self._name} ended{suffix} when {ready} of {np} ranks were up.{self._quoted()}")

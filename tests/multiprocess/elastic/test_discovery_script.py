@@ -61,7 +61,7 @@ def test_a_line_that_cannot_be_read() -> None:
     )
 
 
-def test_one_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
+def test_time_limit_kills_the_script_and_its_children(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

@@ -83,7 +83,7 @@ def test_what_all_ranks_raise_is_there_once(mark: str, how: str, patient: None) 
     assert re.fullmatch(r"hvdrun: rank \d failed \(exit status 1\); ranks \d[,-]\d failed alike; .*", last), last
 
 
-def test_who_says_the_same_and_is_ended_before_it_has_failed_is_not_heard_again(
+def test_an_equal_traceback_of_a_stopped_rank_is_written_once(
     mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = f"""{RANK}
@@ -265,9 +265,7 @@ def test_the_function_takes_streams_of_text_and_of_bytes(mark: str) -> None:
     assert (out.getvalue(), err.getvalue()) == ("[0]<stdout>:ä\n".encode(), "[0]<stderr>:ö\n")
 
 
-def test_an_agent_ends_though_nobody_reads_what_it_still_has_to_say(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_agent_exits_although_its_output_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
     monkeypatch.setattr(agents, "_EXIT_HERE_S", 100.0)
     ours = Agents()

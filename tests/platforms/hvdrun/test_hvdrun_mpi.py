@@ -173,7 +173,7 @@ def test_two_hosts_of_one_name_are_refused(mark: str, tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_a_rank_that_is_not_heard_over_mpi_ends_the_wait_of_the_others(mark: str) -> None:
+def test_a_failure_under_mpi_releases_the_waiting_ranks(mark: str) -> None:
     """And the end of who has waited is the end of all, though MPI_Finalize would wait for the same rank."""
     script = """
 from mpi4py import MPI
@@ -217,7 +217,7 @@ class Told(AgentHandle):
         self.theirs.close()
 
 
-def test_what_mpiexec_said_before_the_ranks_ended_is_heard_however_late_it_comes() -> None:
+def test_late_output_of_mpiexec_is_written() -> None:
     """And what it says of the end of their agents is not: that is our doing."""
     agents = Agents()
     holder, agent = Told(agents, holds_ranks=False), Told(agents, holds_ranks=True)

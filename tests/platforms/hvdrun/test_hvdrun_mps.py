@@ -40,7 +40,7 @@ def device(tmp_path: Path) -> dict[str, str]:
 
 
 @EITHER
-def test_ranks_that_share_a_device_find_a_private_daemon_that_ends_with_them(how: str, device: dict[str, str]) -> None:
+def test_ranks_sharing_a_device_get_a_private_mps_daemon(how: str, device: dict[str, str]) -> None:
     done = hvdrun("-np", "2", how, "--verbose", script=SEEN, **device)
     text = good(done)
     assert "hvdrun: localhost: MPS: a private daemon: 2 ranks share 1 device" in done.stderr.splitlines()
@@ -101,9 +101,7 @@ def test_it_ends_however_what_holds_the_ranks_ends(mark: str, who: str, number: 
 
 
 @NIGHTLY
-def test_the_daemon_of_an_agent_outlives_a_rank_and_is_started_anew_if_it_has_died(
-    mark: str, tmp_path: Path, device: dict[str, str]
-) -> None:
+def test_mps_daemon_outlives_a_rank_and_is_restarted(mark: str, tmp_path: Path, device: dict[str, str]) -> None:
     """As the ranks of an elastic job are started: one after another, by an agent that stays."""
     agents, said = Agents(), list[str]()
     env = clean_environment(**device)
@@ -137,7 +135,7 @@ def test_the_daemon_of_an_agent_outlives_a_rank_and_is_started_anew_if_it_has_di
 
 @NIGHTLY
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_ranks_that_mpi_starts_on_other_hosts_find_one_by_the_agent_that_comes_first(tmp_path: Path) -> None:
+def test_ranks_of_mpi_share_the_first_agents_mps_daemon(tmp_path: Path) -> None:
     with Hosts(2) as hosts, hosts.inside(0):
         far = hosts.ssh(tmp_path)
         fake_mps.installed(tmp_path / "mps")
@@ -151,9 +149,7 @@ def test_ranks_that_mpi_starts_on_other_hosts_find_one_by_the_agent_that_comes_f
 
 
 @NIGHTLY
-def test_who_takes_the_place_of_a_rank_of_an_elastic_job_finds_the_same_daemon(
-    tmp_path: Path, device: dict[str, str]
-) -> None:
+def test_an_elastic_replacement_uses_the_same_mps_daemon(tmp_path: Path, device: dict[str, str]) -> None:
     job = ElasticJob(tmp_path, epochs=4, exits={"1,0": {0: "kill"}, "2,0": {1: "kill"}})
     ended = job.run("-np", "2", "--min-np", "1", **device)
     ended.trained(2, 2, 2, 2)

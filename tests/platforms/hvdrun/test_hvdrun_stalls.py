@@ -105,7 +105,7 @@ def test_what_a_script_starts_in_the_background_shows_stacks_too(mark: str, tmp_
 
 
 @EITHER
-def test_a_hang_is_told_with_rank_and_line_and_sigquit_shows_all_ranks(mark: str, tmp_path: Path, how: str) -> None:
+def test_a_hang_is_reported_with_rank_and_line(mark: str, tmp_path: Path, how: str) -> None:
     with Gate(tmp_path) as gate, job("-np", "3", how, sys.executable, written(tmp_path, gate)) as running:
         said = running.until("waits for")
         assert f"hvdrun: allreduce 'grad/conv1' waits for rank 1, which is in train.py:{LINE} never_comes(): " in said
@@ -130,9 +130,7 @@ def test_over_ssh(mark: str, tmp_path: Path, ssh: tuple[dict[str, str], Path]) -
 
 @NIGHTLY
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_rank_in_c_code_that_keeps_pythons_lock_is_looked_at_from_outside(
-    mark: str, tmp_path: Path, failing: int
-) -> None:
+def test_a_rank_holding_the_gil_is_inspected_from_outside(mark: str, tmp_path: Path, failing: int) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with Gate(tmp_path) as gate:

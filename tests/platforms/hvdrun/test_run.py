@@ -112,7 +112,7 @@ def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, h
     assert found["seconds"] < 60
 
 
-def test_what_the_exception_tells_is_not_on_stderr_too_where_a_rank_takes_its_time_to_end(tmp_path: Path) -> None:
+def test_the_exceptions_traceback_is_not_on_stderr_too(tmp_path: Path) -> None:
     """A traceback of a rank that lives on is shown after a while: so it comes when nothing else is left to do."""
     found, said = script(tmp_path, "caught(lingers, output_filename='out')")
     assert isinstance(found, dict)

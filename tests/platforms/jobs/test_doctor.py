@@ -189,14 +189,14 @@ def test_what_is_installed_already_runs() -> None:
     assert {each.verdict for each in project.findings([("a.sh", text)], ready)} == {RUNS}
 
 
-def test_lines_of_a_project_that_imports_no_horovod_are_left_alone() -> None:
+def test_a_project_without_horovod_has_no_findings() -> None:
     lines = ("a.sh", "mpirun -np 2 python a.py\nsrun python a.py\n")
     assert project.findings([lines, ("a.py", "import mpi4py\n")]) == []
     assert len(project.findings([lines, ("a.py", HVD)])) == 3
 
 
 @pytest.mark.nightly
-def test_every_public_name_of_horovod_torch_is_known_without_an_import_of_torch() -> None:
+def test_names_of_horovod_torch_are_known_without_torch() -> None:
     import hvd_kernel.torch
 
     missing = [name for name in hvd_kernel.torch.__all__ if not python_code.module_has("horovod.torch", name)]
@@ -377,7 +377,7 @@ def test_a_file_of_continuous_integration(name: str, text: str, lines: tuple[int
     assert seen(name, "a: [\n") == []
 
 
-def test_of_hidden_folders_those_of_continuous_integration_are_read(tmp_path: Path) -> None:
+def test_hidden_folders_of_ci_are_read(tmp_path: Path) -> None:
     for folder in (".git", ".venv", ".ipynb_checkpoints", ".github/workflows", ".circleci"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.yml").touch()

@@ -52,7 +52,7 @@ def test_workers_keep_their_slots_or_leave_and_older_ones_stay(given_: dict) -> 
 
 
 @given(situations())
-def test_the_oldest_is_rank_0_and_ranks_of_a_host_are_beside_each_other(given_: dict) -> None:
+def test_the_oldest_is_rank_0_and_hosts_are_contiguous(given_: dict) -> None:
     found, living = assign(**given_), given_["living"]
     ages = [age(living, each.worker) for each in found.ranks]
     assert not ages or ages[0] == min(ages)
@@ -87,7 +87,7 @@ def test_the_local_rank_is_the_slot_wherever_it_can_be(given_: dict) -> None:
 
 
 @given(situations(), st.data())
-def test_on_hosts_whose_slots_are_all_filled_a_death_changes_no_local_rank(given_: dict, data: st.DataObject) -> None:
+def test_a_death_on_full_hosts_changes_no_local_rank(given_: dict, data: st.DataObject) -> None:
     given_ |= {"living": [], "max_np": None, "blocked": ()}
     before = assign(**given_)
     living = [Living(each.rank, each.host, each.slot, 1) for each in before.ranks]
@@ -155,7 +155,7 @@ def test_uneven_hosts() -> None:
     ]
 
 
-def test_a_process_that_is_new_in_slot_0_of_the_oldest_host_is_no_rank_0() -> None:
+def test_a_new_process_in_slot_0_is_not_rank_0() -> None:
     found = assign([Living(1, "a", 1, 1), Living(2, "b", 0, 2)], [Host("a", 2), Host("b", 1)])
     assert [(each.host, each.slot, each.worker) for each in found.ranks] == [("a", 1, 1), ("a", 0, None), ("b", 0, 2)]
 
@@ -167,7 +167,7 @@ def fails(blacklist: Blacklist, *slots: tuple[str, int], now: float = 0.0, size:
     return [blacklist.fail(slot, size, now) for slot in slots]
 
 
-def test_a_slot_is_out_after_its_failures_and_the_host_after_its_slots() -> None:
+def test_failures_exclude_a_slot_and_then_its_host() -> None:
     blacklist = Blacklist(None, None, 2, lambda: 0.0)
     assert fails(blacklist, ("a", 0), ("a", 0)) == ["", ""]
     assert fails(blacklist, ("a", 0)) == [f"slot 0 of a is left out {PERMANENTLY}"]
@@ -186,7 +186,7 @@ def test_with_one_failure_for_all_it_is_horovods() -> None:
     assert fails(blacklist, ("a", 1)) == [f"a is left out {PERMANENTLY}"]
 
 
-def test_each_time_lasts_longer_and_a_failure_meanwhile_changes_nothing() -> None:
+def test_each_exclusion_lasts_longer() -> None:
     blacklist = Blacklist((10.0, 100.0), None, 9, lambda: 0.5)
     ends = []
     now = 0.0
@@ -211,9 +211,9 @@ def test_a_cooldown_is_in_its_range_and_longer_each_time(times: int, least: floa
 def test_a_lost_host_that_discovery_names_anew_is_another_one() -> None:
     blacklist = Blacklist(None, None, 2, lambda: 0.0)
     assert blacklist.lose("a", 0.0) == f"a is left out {PERMANENTLY}"
-    blacklist.listed(["a", "b"])
+    blacklist.update(["a", "b"])
     assert blacklist.out(1.0) == {"a"}
-    blacklist.listed(["b"])
+    blacklist.update(["b"])
     assert blacklist.out(1.0) == set()
 
 
@@ -230,7 +230,7 @@ def test_after_its_cooldown_a_slot_has_all_its_failures_again(failures: int) -> 
     ]
 
 
-def test_ranks_of_one_machine_are_beside_each_other_whatever_its_names() -> None:
+def test_ranks_of_a_machine_with_two_names_are_adjacent() -> None:
     hosts = [Host("a/0", 1, "a"), Host("b/1", 1, "b"), Host("a/2", 1, "a")]
     found = assign([Living(7, "b/1", 0, joined=1)], hosts)
     told = [(each.host, each.worker, each.local_rank, each.local_size) for each in found.ranks]

@@ -42,7 +42,7 @@ def test_hosts_are_added_and_those_of_the_start_are_removed() -> None:
     assert let_finish(job) == e.EndJob("done")
 
 
-def test_a_failed_rank_is_replaced_and_the_oldest_process_is_rank_0() -> None:
+def test_a_failed_rank_is_replaced_and_the_oldest_is_rank_0() -> None:
     job = trains()
     job.kill(worker(job, 0))
     job.run(20.0)
@@ -62,7 +62,7 @@ def test_the_newest_state_is_taken_of_those_the_oldest_process() -> None:
     assert job.checks.places[1].root == 2
 
 
-def test_where_all_fail_the_first_for_a_reason_of_its_own_is_named() -> None:
+def test_the_first_failure_with_a_cause_of_its_own_is_blamed() -> None:
     job = trains()
     for number, consequence in ((0, True), (1, False), (2, False), (3, True)):
         job.deliver(e.WorkerExited(number, 1, consequence=consequence))
@@ -120,7 +120,7 @@ def test_new_hosts_alone_ask_for_no_reset_that_is_not_left() -> None:
     assert job.driver.generation == 1
 
 
-def test_a_host_comes_back_after_its_cooldown_as_the_last_and_later_each_time() -> None:
+def test_a_host_returns_last_after_its_cooldown() -> None:
     settings = replace(FOUR, cooldown_s=(1.0, 60.0), host_failures=1, np=6, max_np=6)
     job = trains(settings, BOTH | {"c": 2})
     delays = []
@@ -353,7 +353,7 @@ def test_who_is_asked_to_leave_is_not_replaced() -> None:
     assert let_finish(job) == e.EndJob("done")
 
 
-def test_a_slot_whose_worker_has_left_is_used_again_when_discovery_has_taken_it_away_and_named_it_again() -> None:
+def test_a_retired_slot_is_reused_when_discovery_lists_it_anew() -> None:
     job = trains()
     job._say(worker(job, 1), p.Leaving())
     job.run(20.0)
@@ -365,7 +365,7 @@ def test_a_slot_whose_worker_has_left_is_used_again_when_discovery_has_taken_it_
     assert job.ranks() == [(A, 0, 0), (A, 1, 4), (B, 0, 2), (B, 1, 3)]
 
 
-def test_a_slot_is_used_again_that_discovery_has_not_named_for_a_moment_alone() -> None:
+def test_a_slot_missing_for_a_moment_is_reused() -> None:
     """Within the last call: what counted before and what counts then are the same."""
     job = trains(replace(FOUR, last_call_s=5.0))
     job._say(worker(job, 1), p.Leaving())
@@ -388,7 +388,7 @@ def test_who_enters_elastic_run_later_is_told_what_has_changed() -> None:
     assert [number for number, _ in told(job, p.HostsUpdated)] == [0, 1, 3, 2]
 
 
-def test_a_failure_after_the_training_fails_the_job_and_resets_nobody() -> None:
+def test_a_failure_after_training_fails_without_a_reset() -> None:
     job = trains()
     for number in range(4):
         job.deliver(e.WorkerMessage(number, p.Finished()))

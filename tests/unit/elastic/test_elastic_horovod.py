@@ -96,7 +96,7 @@ def test_host_shutdown_on_worker_failure() -> None:
     assert [number for number, _ in of(job, p.Removed)] == [3]
 
 
-def test_all_registered_workers_are_told_of_changes_and_others_later() -> None:
+def test_only_registered_workers_are_notified_of_changes() -> None:
     """Horovod's worker_notification_manager and send_notifications_without_assignments: it tells rank 0 alone, once."""
     job = trains(hosts={"host-1": 2})
     job.driver._job.workers[1].registered = False

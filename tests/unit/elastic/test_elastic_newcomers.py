@@ -25,7 +25,7 @@ def test_members_train_on_while_newcomers_start() -> None:
     assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
 
 
-def test_newcomers_whose_host_goes_before_they_come_are_sent_home() -> None:
+def test_newcomers_of_a_removed_host_are_dismissed() -> None:
     job = trains(replace(FOUR, np=2), {A: 2})
     job.discover(BOTH)
     job.discover({A: 2})
@@ -85,7 +85,7 @@ def test_a_failure_that_leaves_too_few_waits_for_a_newcomer() -> None:
     assert (job.driver.generation, job.ranks()) == (2, [(A, 0, 0), (B, 0, 2)])
 
 
-def test_hosts_that_go_while_others_come_do_not_stop_the_training() -> None:
+def test_hosts_replaced_by_others_do_not_stop_training() -> None:
     job = trains()
     job.importing_s = (30.0, 30.0)
     job.discover({A: 2, "c": 2})
@@ -117,7 +117,7 @@ def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
     assert (job.driver.generation, len(job.ranks())) == (2, 12)
 
 
-def test_a_spare_takes_the_place_of_a_rank_that_fails_and_nothing_else_is_new_to_the_driver() -> None:
+def test_a_spare_replaces_a_failed_rank() -> None:
     job = trains(spares=1)
     job.importing_s = (30.0, 30.0)
     job.kill(worker(job, 1))
@@ -128,7 +128,7 @@ def test_a_spare_takes_the_place_of_a_rank_that_fails_and_nothing_else_is_new_to
     assert (job.driver.generation, len(job.ranks()), job.taken) == (3, 4, 2), "the next one was started behind it"
 
 
-def test_two_that_fail_where_one_spare_waits_have_a_spare_and_a_cold_process() -> None:
+def test_two_failures_use_one_spare_and_one_new_process() -> None:
     job = trains(spares=1)
     job.importing_s = (10.0, 10.0)
     for each in (worker(job, 0), worker(job, 1)):

@@ -42,9 +42,7 @@ def job(*ended: Ended) -> tuple[Workers, list[bytes]]:
         (((1, RELEASED, 0), (0, "", 0)), 0),
     ],
 )
-def test_the_rank_that_raised_is_named_although_one_that_it_released_has_ended_first(
-    ended: tuple[Ended, ...], rank: int
-) -> None:
+def test_the_rank_that_raised_is_blamed_if_it_exits_second(ended: tuple[Ended, ...], rank: int) -> None:
     workers, written = job(*ended)
     end = EndJob("failed", "no reset is left", 0)
     report(written.append, end, workers, quiet=False)

@@ -30,9 +30,7 @@ def test_failures_until_a_slot_and_a_host_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("flag", "env", "least"), [(None, {}, 130), (900.0, {}, 900), (None, {"HVD_HANG_TIMEOUT": "1000"}, 1000)]
 )
-def test_the_driver_waits_longer_than_who_can_say_where_a_rank_hangs(
-    flag: float | None, env: dict[str, str], least: float
-) -> None:
+def test_the_driver_waits_longer_than_the_stall_monitor(flag: float | None, env: dict[str, str], least: float) -> None:
     assert _settings(ElasticOptions(2, 1, hosts=HOSTS, hang_s=flag), JOB, env).patience_s > least
 
 

@@ -16,9 +16,7 @@ echo 'Timeout, server far not responding.' >&2
 """
 
 
-def test_what_ssh_says_at_its_end_is_known_when_its_channel_has_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_output_of_ssh_is_read_after_the_channel_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")

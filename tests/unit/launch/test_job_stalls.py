@@ -71,7 +71,7 @@ class Job:
         self.told.append((self.now, text))
 
 
-def test_while_nobody_waits_only_rank_0_is_asked_and_not_more_than_three_times_a_second() -> None:
+def test_only_rank_0_is_queried_while_no_rank_waits() -> None:
     job = Job()
     job.run(5.0)
     assert job.asked == [], "nobody has called init so far"
@@ -100,7 +100,7 @@ def test_rank_0_need_not_wait_itself_to_know_it() -> None:
     assert [text for _, text in job.told] == [WAITS.replace("rank 1", "rank 0")]
 
 
-def test_what_lasts_is_told_again_when_it_has_lasted_ten_times_as_long() -> None:
+def test_a_lasting_stall_is_reported_again() -> None:
     job = Job(waiting_since={0: 0.0, 2: 0.0})
     job.connect()
     job.run(100.0)
@@ -139,9 +139,7 @@ def test_another_operation_is_told_at_once() -> None:
     ],
 )
 @pytest.mark.parametrize("mute", [0, 1])
-def test_a_rank_that_gives_no_answer_is_looked_at_from_outside_when_others_wait(
-    mute: int, state: str, said: str
-) -> None:
+def test_a_silent_rank_is_inspected_while_others_wait(mute: int, state: str, said: str) -> None:
     job = Job(mute={mute: state})
     job.connect()
     job.run(5.0)
@@ -152,7 +150,7 @@ def test_a_rank_that_gives_no_answer_is_looked_at_from_outside_when_others_wait(
     assert [text for _, text in job.told] == [f"allreduce 'g' waits for rank {mute}, {said}\n"]
 
 
-def test_a_rank_that_cannot_be_asked_and_one_of_another_launcher_are_said_to_be_that() -> None:
+def test_unreachable_ranks_are_reported_as_such() -> None:
     job = Job(size=4, ours=(0, 1), mute={1: "absent"}, waiting_since={0: 0.0})
     job.connect(0)
     job.run(1.0)
@@ -171,7 +169,7 @@ def test_who_does_not_watch_asks_nobody_but_reports(job: Job) -> None:
     assert len(job.told) == 1
 
 
-def test_a_report_has_every_rank_also_those_that_have_ended_and_those_that_are_mute() -> None:
+def test_a_report_has_every_rank() -> None:
     job = Job(size=4, mute={1: "silent"}, waiting_since={0: 0.0}, watches=False)
     job.connect()
     job.stalls.ended(3)

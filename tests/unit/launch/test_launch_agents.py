@@ -74,7 +74,7 @@ loop.run()
 """
 
 
-def test_in_the_background_of_a_terminal_stdin_is_left_alone_until_it_is_in_the_foreground() -> None:
+def test_stdin_is_not_read_in_the_background_of_a_terminal() -> None:
     """Who reads there is stopped by SIGTTIN, and what is typed is the shell's."""
     import pty
 

@@ -121,12 +121,12 @@ def test_every_variable_flag_is_in_the_test() -> None:
     assert {flag for knob in KNOBS for flag in (*knob.flags, *knob.off)} <= tested
 
 
-def test_help_says_of_a_flag_what_the_table_of_settings_says_of_its_variable() -> None:
+def test_help_of_a_flag_is_that_of_its_variable() -> None:
     said = " ".join(parser().format_help().split())
-    assert "--cache-capacity CAPACITY names that the response cache holds; 0: no cache (default: 1024)" in said
-    assert "--autotune tune fusion threshold, cycle time, hierarchy and cache during training" in said
-    assert "most MB in one fused operation; 0: never fuse (default: 128)" in said, "the flag's unit is its own"
     rows = {variable: row for row in SETTINGS for variable in row.variables}
+    assert f"--cache-capacity CAPACITY {rows['HOROVOD_CACHE_CAPACITY'].doc} (default: 1024)" in said
+    assert f"--autotune {rows['HOROVOD_AUTOTUNE'].doc}" in said
+    assert "MB in one fused operation; 0: never fuse (default: 128)" in said, "the flag's unit is its own"
     assert rows["HOROVOD_FUSION_THRESHOLD"].default == str(128 << 20)
     assert rows["HOROVOD_STALL_CHECK_DISABLE"].default == "0", "the flag says the opposite of the variable"
 
@@ -240,7 +240,7 @@ def test_the_ranks_of_an_elastic_job_know_its_timeout() -> None:
         ("-np 2 --min-np 1 --blacklist-cooldown-range 9 8", "the lower first"),
     ],
 )
-def test_sizes_and_times_of_an_elastic_job_that_contradict_each_other(words: str, said: str) -> None:
+def test_contradicting_options_of_elastic_jobs_are_refused(words: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse([*words.split(), *COMMAND])
 
@@ -315,7 +315,7 @@ def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> Non
     assert str(file) in str(caught.value)
 
 
-def test_what_a_configuration_file_has_besides_is_ignored_with_a_word(tmp_path: Path) -> None:
+def test_unknown_keys_of_a_configuration_file_are_ignored(tmp_path: Path) -> None:
     """Horovod's own sample file was refused."""
     file = tmp_path / "c.yaml"
     file.write_text("""# of an older Horovod

@@ -31,7 +31,7 @@ from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
 from hvd_kernel.processes.mpi import network
 
 
-def test_the_launcher_loads_neither_torch_nor_mpi_nor_the_extension() -> None:
+def test_the_launcher_loads_no_torch_mpi_or_extension() -> None:
     code = (
         "import sys, hvd_kernel.launch.cli.main, hvd_kernel.processes.agent; "
         "print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native', 'ipyparallel') if m in sys.modules])"
@@ -281,7 +281,7 @@ def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
 # The verdict.
 
 
-def test_the_root_cause_is_the_first_failure_with_a_reason_of_its_own() -> None:
+def test_the_root_cause_is_the_first_failure_of_its_own() -> None:
     told = FailedRank(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
     shut = FailedRank(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
     late = FailedRank(4, 1, ("Traceback", "hvd_kernel.errors.RankStalled: rank 2 did not come"))

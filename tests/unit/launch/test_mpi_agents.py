@@ -178,9 +178,7 @@ def test_ranks_that_do_not_come(agents: Agents) -> None:
     assert re.search(rf"started on this host: .*\bsleep \({silent.pid}\), \w+", str(late.value))
 
 
-def test_ranks_that_have_come_while_the_launcher_could_not_look_are_not_late(
-    monkeypatch: pytest.MonkeyPatch, agents: Agents
-) -> None:
+def test_ranks_that_connect_during_a_pause_are_not_late(monkeypatch: pytest.MonkeyPatch, agents: Agents) -> None:
     """The deadline passes while a hello is on its way."""
     now, on_hello = [100.0], ConnectedAgent.on_hello
 
@@ -220,5 +218,7 @@ def test_mpiexecs_own_words() -> None:
     ours.receive(b"MPI_ABORT was invoked on rank 2 in communicator X\n  Errorcode: 9\n", shown=False)
     assert shown == [b"a warning\n", b"mapped\n"]
     assert ours.first_failure() == (2, 9)
-    assert str(ours.failed("1", 0, 2)).startswith("mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning")
+    assert str(ours.start_error("1", 0, 2)).startswith(
+        "mpiexec ended (1) when 0 of 2 ranks were up. It said:\na warning"
+    )
     assert str(Mpiexec(shown.append).spurious_end_error()).endswith("none of which had failed. It said nothing.")

@@ -167,7 +167,7 @@ def test_a_notebooks_ranks_are_those_that_are_wanted() -> None:
     assert parse_options(options(np=2, start_timeout=9)).spec() == ClusterSpec(2, start_timeout_s=9)
 
 
-def test_a_notebooks_ranks_on_an_engine_are_those_that_are_wanted() -> None:
+def test_a_notebooks_ranks_on_an_engine_are_reused() -> None:
     running = ClusterSpec(2, on="spark")
     assert parse_options(options(np=2)).spec(running) == running
     assert parse_options(options(np=2, hosts="a:2")).spec(running) == ClusterSpec(2, "a:2"), (
@@ -215,7 +215,7 @@ def test_a_rank_that_ended_without_a_word() -> None:
         values_of({0: answers("ok")[0]}, 2, Outcome((0, 0)))
 
 
-def test_of_an_elastic_job_the_exception_of_the_worker_that_its_verdict_names_is_raised() -> None:
+def test_the_blamed_workers_exception_is_raised() -> None:
     given = dict(zip((5, 7, 9), answers("early", "because", "late").values(), strict=True))
     with pytest.raises(RankFailed) as caught:
         elastic_values(given, Outcome((1, 1), 1, status=1, workers=(7, 9), failed_worker=9))
