@@ -10,6 +10,8 @@ from hvdtest.environments import environment, quiet
 from hvdtest.kernel import Kernel
 from hvdtest.notebooks import kernels_of
 
+from hvd_kernel.protocol.training_apart import nothing_exchanged
+
 pytestmark = [pytest.mark.nightly, pytest.mark.mp, pytest.mark.jupyter, pytest.mark.timeout(900)]
 LONG_S = 250.0  # for an import of TensorFlow on each rank, on cores that others use too
 
@@ -70,3 +72,22 @@ def test_a_new_rank_gets_the_model_and_the_panel_the_samples(tmp_path: Path, mon
         assert (same, moved, torch) == (True, True, False)
         assert before in {3 * 8 + 3, 3 * 8 + 4}, "the step that failed may have been counted before it did"
         assert after == before + 2 * 8
+
+
+PLAIN = """%%hvdrun -np 2
+import keras, numpy as np
+x = np.random.default_rng(rank).random((80, 4), np.float32)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+model.compile(keras.optimizers.SGD(0.01), loss="mse", jit_compile=False)
+model.fit(x, x[:, :3], batch_size=4, epochs=1, verbose=0);"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_cell_that_never_mentions_hvd_is_warned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(kernels_of(environment("keras_torch_jax"), tmp_path)))
+    env = quiet() | {"KERAS_BACKEND": backend, "HVD_GUARD": "on"}
+    with Kernel(tmp_path, env=env) as kernel:
+        outcome = kernel.run(PLAIN, timeout=LONG_S)
+        assert outcome.text("stderr").count(nothing_exchanged("ranks 0-1", 20)) == 1

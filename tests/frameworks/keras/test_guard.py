@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdtest.environments import environment, quiet
-from hvdtest.kernel import Kernel
 from hvdtest.launch import RankPool
-from hvdtest.notebooks import kernels_of
 
 from hvd_kernel.diagnosis.training_apart import warning_of
 from hvd_kernel.protocol.messages import OptimizerSteps
@@ -82,22 +78,3 @@ def test_plain_optimizers_are_warned(keras_ranks: RankPool, flavour: str) -> Non
         reports = {rank: [OptimizerSteps(*row) for row in of_rank[name]] for rank, of_rank in enumerate(found)}
         warnings[name] = warning_of(reports, frozenset(reports))
     assert warnings == {name: nothing_exchanged("ranks 0-1", STEPS) if name in APART else "" for name in warnings}
-
-
-CELL = """%%hvdrun -np 2
-import keras, numpy as np
-x = np.random.default_rng(rank).random((80, 4), np.float32)
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-model.compile(keras.optimizers.SGD(0.01), loss="mse", jit_compile=False)
-model.fit(x, x[:, :3], batch_size=4, epochs=1, verbose=0);"""
-
-
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_cell_that_never_mentions_hvd_is_warned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    monkeypatch.setenv("JUPYTER_PATH", str(kernels_of(environment("keras_torch_jax"), tmp_path)))
-    env = quiet() | {"KERAS_BACKEND": backend, "HVD_GUARD": "on"}
-    with Kernel(tmp_path, env=env) as kernel:
-        outcome = kernel.run(CELL, timeout=250.0)
-        assert outcome.text("stderr").count(nothing_exchanged("ranks 0-1", 20)) == 1
