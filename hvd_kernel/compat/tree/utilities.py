@@ -15,7 +15,6 @@ import os
 import pickle
 import re
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -89,7 +88,7 @@ def host_hash(salt: str | None = None) -> str:
     """Return a name that is equal for processes that can share memory: the host's name and a digest of its identity."""
     machine = importlib.import_module("hvd_kernel.settings.network").machine()
     identity = machine if salt is None else f"{machine}-{salt}"
-    return f"{socket.gethostname().partition('.')[0]}-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+    return f"{os.uname().nodename.partition('.')[0]}-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
