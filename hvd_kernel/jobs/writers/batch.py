@@ -97,7 +97,7 @@ def write_lsf(spec: JobSpec, _options: WriterOptions) -> str:
     replica = shape.alike("LSF job")
     notes = [*shape.notes, *common.lost(spec, "LSF"), *lost(spec)]
     if spec.rendezvous is not None:
-        notes.append("the ranks meet where hvdrun says")
+        notes.append("the ranks meet at the address of hvdrun")
     values = {"-J": spec.name, "-cwd": spec.workdir}
     directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
     directives += [f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes)]
@@ -122,7 +122,7 @@ def _resources(replica: Replica, notes: list[str]) -> list[str]:
         and required.cpu.limit is not None
         and required.cpu.request != required.cpu.limit
     ):
-        notes.append("of cpu the limit is asked for: what LSF gives is both request and limit")
+        notes.append("cpu: the limit is requested, as in LSF request and limit are the same")
     return directives
 
 
@@ -204,7 +204,7 @@ def _component(group: Group, elsewhere: set[str], notes: list[str]) -> list[str]
         directives.append(f"--gpus-per-node={first.resources.gpus or 0}")
     for name, bounds in (("cpu", first.resources.cpu), ("memory", first.resources.memory_bytes)):
         if bounds.limit is not None and bounds.request is not None and bounds.request != bounds.limit:
-            notes.append(f"of {name} the limit is asked for: what Slurm gives is both request and limit")
+            notes.append(f"{name}: the limit is requested, as in Slurm request and limit are the same")
     return directives
 
 

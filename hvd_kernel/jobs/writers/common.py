@@ -89,7 +89,7 @@ class Shape:
             return self.np or slots
         raise JobError(
             f"np: {self.np} ranks do not fill {parts} {part}s of {slots}: "
-            f"ask for {slots * (parts - 1)} or {slots * parts}."
+            f"request {slots * (parts - 1)} or {slots * parts}."
         )
 
     def counted(self, part: str) -> str:
@@ -187,7 +187,7 @@ def mebibytes(number: float, resource: str, notes: list[str]) -> int:
     """Return bytes as mebibytes, rounded up with a note."""
     rounded = math.ceil(number / 2**20)
     if rounded * 2**20 != number:
-        notes.append(f"{resource} of {number:.0f} bytes became {rounded} MiB: only whole ones can be asked for")
+        notes.append(f"{resource} of {number:.0f} bytes became {rounded} MiB: only whole MiB can be requested")
     return rounded
 
 

@@ -271,7 +271,7 @@ def write_mpijob(spec: JobSpec, options: WriterOptions) -> str:
 def rendezvous_notes(spec: JobSpec) -> list[str]:
     """Return a sentence about the job's rendezvous address, which is not used, if there is one."""
     rendezvous = spec.rendezvous
-    return [f"the ranks meet where hvdrun says, and not at {rendezvous.host}"] if rendezvous else []
+    return [f"the ranks meet at the address of hvdrun, not at {rendezvous.host}"] if rendezvous else []
 
 
 def _slots_only(replica: Replica) -> Replica:

@@ -281,7 +281,7 @@ DIFFERENT = msgspec.structs.replace(PLAIN, replicas=(Replica(), Replica(index=2,
         (
             {"np": 3, "replicas": (Replica(slots=2), Replica(index=1, slots=2))},
             "job",
-            "np: 3 ranks do not fill 2 pods of 2: ask for 2 or 4.",
+            "np: 3 ranks do not fill 2 pods of 2: request 2 or 4.",
         ),
         ({"interfaces": ("a b",)}, "job", "interfaces: 'a b' is not a network interface's name, such as eth0."),
         ({"image": "a" * 501}, "trainjob", "image: the Trainer takes at most 500 characters."),

@@ -80,17 +80,17 @@ def test_what_a_scheduler_cannot_say_is_noted() -> None:
         "the ranks meet at the first node",
         "interfaces eth0 left out: HVD_TCP_INTERFACE names one",
         "1.5 cores for 2 ranks became 1 for each: Slurm counts whole ones",
-        "memory of 3145729 bytes became 4 MiB: only whole ones can be asked for",
-        "of cpu the limit is asked for: what Slurm gives is both request and limit",
-        "of memory the limit is asked for: what Slurm gives is both request and limit",
+        "memory of 3145729 bytes became 4 MiB: only whole MiB can be requested",
+        "cpu: the limit is requested, as in Slurm request and limit are the same",
+        "memory: the limit is requested, as in Slurm request and limit are the same",
     ]
     assert notes(spec, "lsf") == [
         *(each.format("LSF") for each in common),
-        "the ranks meet where hvdrun says",
+        "the ranks meet at the address of hvdrun",
         "1.5 cores for 2 ranks became 1 for each: LSF counts whole ones",
-        "memory of 1000 bytes became 1 MiB: only whole ones can be asked for",
-        "memory of 3145729 bytes became 4 MiB: only whole ones can be asked for",
-        "of cpu the limit is asked for: what LSF gives is both request and limit",
+        "memory of 1000 bytes became 1 MiB: only whole MiB can be requested",
+        "memory of 3145729 bytes became 4 MiB: only whole MiB can be requested",
+        "cpu: the limit is requested, as in LSF request and limit are the same",
     ]
     assert "hidden" not in writers.write(spec, "slurm")
 
