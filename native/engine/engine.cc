@@ -1,6 +1,9 @@
 #include "engine/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <new>
 
 #include "base/deadline.h"
@@ -9,18 +12,28 @@
 #include "engine/controller/stall.h"
 #include "engine/execution/outputs.h"
 #include "engine/execution/waits.h"
-#include "engine/forked.h"
 #include "engine/message/validate.h"
 
 namespace hvd {
 namespace {
 
-// What a thread that nobody lets wait works at itself before enqueue() returns: so many bytes, for
-// so long. Both cost less than to wake another thread.
+// Limits for inline progress inside enqueue(): bytes and time. Both cost less than waking another
+// thread.
 constexpr std::int64_t kBriefBytes = 65536;
 constexpr std::chrono::microseconds kBriefly(100);
 
 std::atomic<std::uint64_t> serials{0};
+
+std::atomic<unsigned> forks_counted{0};
+
+// The number of forks between this process and the first one that called this. After fork() only
+// the calling thread exists in the child: an engine there has no threads, and its memory and
+// sockets belong to the parent.
+unsigned forks() {
+  static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { forks_counted.fetch_add(1, std::memory_order_relaxed); });
+  return registered == 0 ? forks_counted.load(std::memory_order_relaxed) : 0;
+}
 
 std::vector<std::string> transports_of(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -47,20 +60,21 @@ Status in_a_child() {
 
 Status no_memory() { return Status::make(Code::kUnavailable, "no memory", "engine"); }
 
-// Tensors that have no name meet by the number of calls before, what has no tensors by its kind.
+// Unnamed operations are matched across ranks by the number of calls before, or by their kind if
+// they have no tensors.
 std::string name_for(const Request& request, std::int64_t handle) {
   std::string name = std::string(lower_name_of(request.kind)) + ".noname";
   const bool moves = !request.tensors.empty() && request.kind != Kind::kAllocate;
   return moves ? name + "." + std::to_string(handle) : name;
 }
 
-// What a waiting thread may carry out itself. No join: that may take for ever. Nothing on a device:
-// the thread that talks to devices is one.
+// True if a waiting thread may execute it. Not a join, which may take for ever, and nothing on a
+// device: a single thread calls the device's driver.
 bool is_small(const Request& request, std::int64_t limit) {
   return request.kind != Kind::kJoin && !request.on_device() && request.bytes() <= limit;
 }
 
-// Devices have a deadline in any case: what hangs there has no rank that could still come.
+// Device operations always have a deadline: no late rank can resolve a hang on a device.
 DeviceRules device_rules(const EngineOptions& options, int rank) {
   DeviceRules rules;
   rules.rank = rank;
@@ -75,7 +89,7 @@ DeviceRules device_rules(const EngineOptions& options, int rank) {
   return rules;
 }
 
-// An error: it will never be.
+// True if waiting is over; an error means that the event will never be reached.
 bool reached_or_lost(DeviceEvent& event) {
   const Result<bool> reached = event.query();
   return !reached || reached.value();
@@ -123,7 +137,9 @@ Engine::Engine(std::unique_ptr<Mesh> mesh, const EngineOptions& options)
         stopped_.store(1, std::memory_order_release);
         futex_wake_all(stopped_);
       },
-      [](const char* what) { log(Level::kError, "engine", what); });  // it has its own boundary
+      [](const char* what) {
+        log(Level::kError, "engine", what);
+      });  // run() catches its own exceptions
   if (status) return;
   mesh_->raise_everywhere(status);
   handles_.close(std::make_shared<const Status>(status));
@@ -141,22 +157,22 @@ std::string Engine::transport_to(int peer) const {
 
 Result<std::int64_t> Engine::enqueue(Request request, std::vector<Operand> operands, Next next,
                                      void* stream) {
-  const Result<TaskPtr> task = give(std::move(request), std::move(operands), next, stream);
+  const Result<TaskPtr> task = enqueue_task(std::move(request), std::move(operands), next, stream);
   if (!task) return task.status();
   return task.value()->handle;
 }
 
 Status Engine::enqueue(Request request, std::vector<Operand> operands,
                        std::unique_ptr<Completion> completion, void* stream) {
-  const Result<TaskPtr> task =
-      take(std::move(request), std::move(operands), std::move(completion), Next::kBegins, stream);
+  const Result<TaskPtr> task = make_task(std::move(request), std::move(operands),
+                                         std::move(completion), Next::kBegins, stream);
   if (task) begin(task.value());
   return task.status();
 }
 
-Result<TaskPtr> Engine::give(Request request, std::vector<Operand> operands, Next next,
-                             void* stream) {
-  return take(std::move(request), std::move(operands), nullptr, next, stream);
+Result<TaskPtr> Engine::enqueue_task(Request request, std::vector<Operand> operands, Next next,
+                                     void* stream) {
+  return make_task(std::move(request), std::move(operands), nullptr, next, stream);
 }
 
 std::shared_ptr<PersistentRequest> Engine::persistent(const Request& request) const {
@@ -166,14 +182,14 @@ std::shared_ptr<PersistentRequest> Engine::persistent(const Request& request) co
   return may_meet ? make_persistent(request, groups_.find(0)) : nullptr;
 }
 
-// Everything is in private memory, and nothing of this rank is under way.
+// All operands are in private memory, and no operation of this rank is in flight.
 bool Engine::may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const {
   if (forked() || !handles_.may_begin_at_once(0, request.request.name)) return false;
   const std::size_t width = size_of(request.reduction.dtype);
-  return std::all_of(operands.begin(), operands.end(), [&](const Operand& one) {
-    const auto bytes = static_cast<std::int64_t>(one.count * width);
-    if (one.in == nullptr) return bytes == 0;
-    return one.in != one.out || regions_->place_of(one.in, bytes) == kPrivate;
+  return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+    const auto bytes = static_cast<std::int64_t>(operand.count * width);
+    if (operand.in == nullptr) return bytes == 0;
+    return operand.in != operand.out || regions_->place_of(operand.in, bytes) == kPrivate;
   });
 }
 
@@ -182,14 +198,14 @@ bool Engine::run(PersistentRequest& request, const std::vector<Operand>& operand
   const RundownScope scope(rundown_guard_);
   if (!scope || !may_run(request, operands)) return false;
   if (!progress_engine_->run(request, operands, since, ProgressEngine::Try::kMeets)) return false;
-  handles_.next();  // as every call
+  handles_.next();  // every call counts
   return true;
 }
 
 Result<TaskPtr> Engine::begin(PersistentRequest& request, const std::vector<Operand>& operands) {
   const std::int64_t since = now_ns();
   const RundownScope scope(rundown_guard_);
-  if (!scope || telling() || !may_pass_by() || !may_run(request, operands)) return TaskPtr();
+  if (!scope || telling() || !may_poll_briefly() || !may_run(request, operands)) return TaskPtr();
   try {
     may_lack_memory();
     auto task = std::make_shared<Task>();
@@ -205,8 +221,8 @@ Result<TaskPtr> Engine::begin(PersistentRequest& request, const std::vector<Oper
   }
 }
 
-Result<TaskPtr> Engine::take(Request request, std::vector<Operand> operands,
-                             std::unique_ptr<Completion> completion, Next next, void* stream) {
+Result<TaskPtr> Engine::make_task(Request request, std::vector<Operand> operands,
+                                  std::unique_ptr<Completion> completion, Next next, void* stream) {
   if (request.on_device()) {
     if (Status status = has_accelerator(); !status) return status;
   }
@@ -231,9 +247,9 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
   const RundownScope scope(rundown_guard_);
   if (request.name.empty()) request.name = name_for(request, task->handle);
   const auto group = groups_.find(request.set);
-  static const std::vector<int> kNobody;
+  static const std::vector<int> kNoMembers;
   Status status = validate(request, operands, topology_.rank, topology_.size,
-                           group == nullptr ? kNobody : group->ranks);
+                           group == nullptr ? kNoMembers : group->ranks);
   if (!status) return status;
   if (scope) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -260,20 +276,20 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     if (status = find_shares(*task, *group, placement.value()); !status) return status;
   }
   status = handles_.add(task);
-  return !status || !scope || held ? status : ask(task);
+  return !status || !scope || held ? status : request_operation(task);
 }
 
-// Where other operations are under way, this one joins them. Whoever tells a completion may have
-// the progress lock already.
+// If other operations are in flight, this one is queued behind them. A thread that runs a
+// completion may already own the progress lock.
 bool Engine::may_begin(const Request& request, const Task& task) {
   if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
-  return task.completion != nullptr ? brief_help_.due() : may_pass_by();
+  return task.completion != nullptr ? brief_help_.due() : may_poll_briefly();
 }
 
-// Whoever goes on with other work stays no longer than others need. Without cores to spare they do
-// not get one before this thread has used up its time; and beside process sets, ranks that have
-// agreed on an operation may have others to carry out before it, for as long as they take.
-bool Engine::may_pass_by() const {
+// A caller with other work must not wait for peers longer than they need. Without spare cores they
+// do not run before this thread has used its time slice. With process sets, ranks that have agreed
+// on an operation may have to execute others first, which may take any time.
+bool Engine::may_poll_briefly() const {
   return topology_.size == 1 || (spare_cores_ && groups_.only_the_global());
 }
 
@@ -293,7 +309,7 @@ bool Engine::is_quick(const Task& task) const {
   return topology_.size == 1 && task.small && task.request.bytes() <= kBriefBytes;
 }
 
-Status Engine::ask(const TaskPtr& task) {
+Status Engine::request_operation(const TaskPtr& task) {
   try {
     progress_engine_->submit(task->request);
   } catch (const std::bad_alloc&) {
@@ -313,9 +329,9 @@ std::string Engine::why_not_on(int device) {
 }
 
 Result<bool> Engine::poll(std::int64_t handle, bool reached) {
-  const Result<TaskPtr> found = find(handle);
-  if (!found) return found.status();
-  const TaskPtr& task = found.value();
+  const Result<TaskPtr> lookup = find(handle);
+  if (!lookup) return lookup.status();
+  const TaskPtr& task = lookup.value();
   if (!task->done()) return false;
   if (reached && task->event != nullptr && !reached_or_lost(*task->event)) return false;
   handles_.free_name(*task);
@@ -337,9 +353,9 @@ Result<bool> Engine::help(std::int64_t handle, std::chrono::nanoseconds longest)
 
 Result<std::unique_ptr<Outcome>> Engine::wait(std::int64_t handle,
                                               std::chrono::nanoseconds longest) {
-  const Result<TaskPtr> found = find(handle);
-  if (!found) return found.status();
-  const TaskPtr& task = found.value();
+  const Result<TaskPtr> lookup = find(handle);
+  if (!lookup) return lookup.status();
+  const TaskPtr& task = lookup.value();
   if (!help(task, longest)) return std::unique_ptr<Outcome>();
   auto outcome = std::make_unique<Outcome>();
   if (task->ending != nullptr) outcome->status = *task->ending;
@@ -380,14 +396,14 @@ SharedPart Engine::part_of(std::int64_t region) const {
   return {mesh_->heap_holder(), data, static_cast<std::size_t>(regions_->bytes_of(region))};
 }
 
-Status Engine::start_timeline(const std::string& path, bool mark_cycles, bool goes_on) {
+Status Engine::start_timeline(const std::string& path, bool mark_cycles, bool append) {
   if (forked()) return in_a_child();
   if (topology_.rank != 0) return Status::ok();
   const MutexLock lock(timeline_mutex_);
-  timeline_.reset();  // writes what it has before the new one begins, perhaps in the same file
-  const auto look = [this](bool last) { devices_->write_courses(trace_, last); };
+  timeline_.reset();  // flushes before the new one begins, perhaps in the same file
+  const auto before_read = [this](bool last) { devices_->write_courses(trace_, last); };
   Result<std::unique_ptr<Timeline>> timeline =
-      Timeline::start(trace_, path, mark_cycles, look, goes_on ? topology_.size : 0);
+      Timeline::start(trace_, path, mark_cycles, before_read, append ? topology_.size : 0);
   if (!timeline) return timeline.status();
   timeline_ = timeline.take();
   if (const RundownScope scope(rundown_guard_); scope)
@@ -435,25 +451,26 @@ std::vector<Pending> Engine::pending() const {
     const Request& request = task->request;
     all.push_back({request.name, request.kind, seconds(task->enqueued_ns), request.set, {}});
   }
-  for (Waiting& one : waiting) {
-    bool mine = false;
+  for (Waiting& request : waiting) {
+    bool in_flight = false;
     for (Pending& pending : all) {
-      if (pending.name != one.name || pending.set != one.set) continue;
-      pending.missing = one.missing;
-      mine = true;
+      if (pending.name != request.name || pending.set != request.set) continue;
+      pending.missing = request.missing;
+      in_flight = true;
     }
-    if (mine) continue;
-    all.push_back({one.name, one.kind, seconds(one.since_ns), one.set, std::move(one.missing)});
+    if (in_flight) continue;
+    all.push_back({request.name, request.kind, seconds(request.since_ns), request.set,
+                   std::move(request.missing)});
   }
-  const auto known = [&](const std::string& name, int set) {
+  const auto is_listed = [&](const std::string& name, int set) {
     return std::any_of(all.begin(), all.end(), [&](const Pending& pending) {
       return pending.name == name && pending.set == set;
     });
   };
-  for (const DeviceOperation& one : on_devices) {
-    for (const std::string& name : one.names) {
-      if (known(name, one.set)) continue;
-      all.push_back({name, one.kind, seconds(one.since_ns), one.set, {}});
+  for (const DeviceOperation& operation : on_devices) {
+    for (const std::string& name : operation.names) {
+      if (is_listed(name, operation.set)) continue;
+      all.push_back({name, operation.kind, seconds(operation.since_ns), operation.set, {}});
     }
   }
   return all;

@@ -1,5 +1,5 @@
-// How an engine ends: in peace where the others let it, else within a time, and in a forked child
-// not at all.
+// Shutdown of an engine: orderly if the other ranks take part, else after a timeout; in a forked
+// child the engine is leaked.
 #include <thread>
 
 #include "base/deadline.h"
@@ -9,11 +9,11 @@
 namespace hvd {
 namespace {
 
-// How long shutdown() waits for the progress lock before it goes without.
+// How long shutdown() waits for the progress engine before it aborts.
 constexpr double kLeaveSeconds = 10;
 constexpr double kGoodbyeSeconds = 5;
-// Devices have no doorbell for when they are done.
-constexpr std::chrono::microseconds kBetweenLooks(100);
+// Devices do not ring the doorbell when they are done.
+constexpr std::chrono::microseconds kPollInterval(100);
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void Engine::shutdown() {
   if (thread_->joinable()) thread_->join();
   rundown_guard_.close_and_wait();
   tried([&] { stop_timeline(); });
-  tried([&] { settle_devices(); });
+  tried([&] { drain_devices(); });
   tried([&] { time_devices(); });
   tried([&] { mesh_->leave(); });
   tried([&] { await_goodbyes(); });
@@ -36,8 +36,8 @@ void Engine::shutdown() {
   mesh_.reset();
 }
 
-// In a forked child: the threads are not here, sockets and memory are the parent's too. What would
-// join, say goodbye or free is left alone.
+// In a forked child the threads do not exist, and sockets and memory are shared with the parent, so
+// nothing may be joined, sent or freed.
 void Engine::abandon() {
   // NOLINTBEGIN(bugprone-unused-return-value)
   static_cast<void>(thread_.release());
@@ -50,39 +50,39 @@ void Engine::abandon() {
   // NOLINTEND(bugprone-unused-return-value)
 }
 
-// What was given to a device, here or at a peer, may still use this rank's memory.
-void Engine::settle_devices() {
+// Wait until no operation on a device, here or at a peer, can use this rank's memory any more.
+void Engine::drain_devices() {
   const Deadline deadline = Deadline::after_seconds(kLeaveSeconds);
   while (!mesh_->abort().raised() && !devices_->idle()) {
     if (deadline.expired()) mesh_->raise_everywhere(shut_down_by(topology_.rank));
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kPollInterval);
   }
-  const bool in_peace = !mesh_->abort().raised();
-  const Status cause = in_peace ? handles_.closed() : mesh_->abort().cause();
+  const bool orderly = !mesh_->abort().raised();
+  const Status cause = orderly ? handles_.closed() : mesh_->abort().cause();
   devices_->abandon(std::make_shared<const Status>(cause));
-  if (in_peace) regions_->part();
+  if (orderly) regions_->part();
 }
 
-// Device memory that a peer has mapped may not be given back before the peer has closed it, which
-// it does before it says goodbye. A peer that does not leave, in peace or not, is not waited for.
+// Device memory that a peer has mapped may not be freed before the peer has unmapped it, which it
+// does before it sends its goodbye. The wait for peers that do not leave is limited.
 void Engine::await_goodbyes() {
   if (!devices_->used()) return;
   const Deadline deadline = Deadline::after_seconds(kGoodbyeSeconds);
   for (int peer = 0; peer < topology_.size; ++peer) {
     while (peer != topology_.rank && !mesh_->has_left(peer)) {
       if (mesh_->abort().raised() || deadline.expired()) return;
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kPollInterval);
     }
   }
 }
 
 void Engine::leave_in_time() {
-  const bool asked = tried([&] {
+  const bool submitted = tried([&] {
     Request leave;
     leave.kind = Kind::kLeave;
     progress_engine_->submit(std::move(leave));
   });
-  const Deadline deadline = Deadline::after_seconds(asked ? kLeaveSeconds : 0);
+  const Deadline deadline = Deadline::after_seconds(submitted ? kLeaveSeconds : 0);
   while (stopped_.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
     futex_wait(stopped_, 0, deadline.remaining());
   }

@@ -1,7 +1,8 @@
-// The agreement of ranks that all stand in a call for the same thing (transport/shm/fast_path.h):
-// no messages, and nobody decides. Whatever is not quite so goes negotiation by messages
-// (controller.h). Operations of process sets are not everybody's, so where there are any, ranks at
-// the same position need not have the same past: then there is no fast path.
+// Fast-path negotiation: ranks that all block in a call for the same operation agree on it in
+// shared memory (transport/shm/fast_path.h), without messages and without a coordinator. All other
+// cases are negotiated by messages (controller.h). Operations of process sets do not involve all
+// ranks, so with process sets ranks at the same position may differ in their history: then the fast
+// path is off.
 #pragma once
 
 #include <algorithm>
@@ -24,29 +25,29 @@ namespace hvd {
 // Progress-lock owner only.
 class FastPathNegotiation {
  public:
-  // `position`: of all ranks at the beginning, the same.
+  // position: the initial position, the same on all ranks.
   FastPathNegotiation(std::unique_ptr<FastPath> fast_path, int size, std::uint32_t position)
       : fast_path_(std::move(fast_path)), size_(size), position_(position) {}
 
-  // This rank has carried it out.
+  // This rank has executed the response.
   void passed(const Response& response) {
-    const bool everybodys = response.set == 0 && response.kind != Kind::kLeave;
-    if (everybodys && response.status) passed();
+    const bool of_all_ranks = response.set == 0 && response.kind != Kind::kLeave;
+    if (of_all_ranks && response.status) passed();
   }
-  void passed() { ++position_; }  // it was everybody's
+  void passed() { ++position_; }  // an operation of all ranks
 
-  // This rank asks negotiation by messages: nobody need wait for it here.
+  // This rank negotiates by messages: no rank need wait for it here.
   void decline() {
     if (fast_path_ != nullptr) fast_path_->close(position_);
   }
 
-  // Who stands in its call waits for the others; who only passes by, hardly. Each tries less often
-  // after misses of its own.
+  // A blocking call waits for the other ranks, a call with other work hardly does. Each of the two
+  // tries less often after its own misses.
   enum class Try : std::uint8_t { kMeets, kPasses };
 
-  // Waits for the other ranks as long as patient() says so. Nothing: to be asked negotiation by
-  // messages. put_data(half): writes what this rank gives, where all give theirs beforehand. Who
-  // only passes by mostly misses the others, and would have copied in vain.
+  // Waits for the other ranks while patient() returns true. nullopt: negotiate by messages.
+  // put_data(half) writes this rank's data if all ranks write theirs beforehand. Not for kPasses,
+  // which mostly misses the other ranks: the copy would be wasted.
   template <class Patient, class PutData>
   std::optional<Response> agree(const Request& request, Try how, const Patient& patient,
                                 const PutData& put_data) {
@@ -67,8 +68,8 @@ class FastPathNegotiation {
     return response;
   }
 
-  // The same where all give their data beforehand, of a request that was encoded before: the half
-  // that they lie in.
+  // The same for an encoded request for which all ranks write their data beforehand. Returns the
+  // half that holds the data.
   template <class Patient, class PutData>
   std::optional<int> agree(std::string_view text_with_data, Try how, const Patient& patient,
                            const PutData& put_data) {
@@ -78,7 +79,8 @@ class FastPathNegotiation {
     return next_half();
   }
 
-  // Ranks that differ in whether they give their data beforehand do not agree. Empty: too long.
+  // Encoded so that ranks that differ in whether they write their data beforehand do not agree.
+  // Empty: the request is too long.
   static std::string text_with_data(const Request& request) {
     std::string text;
     append_request(text, request);
@@ -88,8 +90,7 @@ class FastPathNegotiation {
   }
 
  private:
-  // Ranks that miss each other again and again try less and less often; by position, so that they
-  // try at the same time.
+  // After repeated misses ranks try at fewer positions, the same ones on every rank.
   static constexpr unsigned kMostMisses = 6;
   static constexpr char kWithData = 'd';
 
@@ -104,11 +105,11 @@ class FastPathNegotiation {
 
   template <class Patient>
   bool all_agree(std::string_view text, Try how, const Patient& patient) {
-    if (missed_ == position_) return false;  // this rank has tried here
+    if (missed_ == position_) return false;  // tried at this position already
     FastPath::Stand stand = fast_path_->enter(position_, text);
     failpoint("engine.fast_path_entered");
     while (stand == FastPath::Stand::kCounted) {
-      stand = patient() ? fast_path_->look() : fast_path_->leave();
+      stand = patient() ? fast_path_->poll() : fast_path_->leave();
     }
     const bool all = stand == FastPath::Stand::kComplete;
     failpoint("engine.fast_path_left");
@@ -121,8 +122,8 @@ class FastPathNegotiation {
   const int size_;
   std::uint32_t position_;
   std::string text_;
-  std::array<unsigned, 2> misses_{};     // in a row, of those who wait, and of those who pass by
-  std::optional<std::uint32_t> missed_;  // the last position where it was tried in vain
+  std::array<unsigned, 2> misses_{};     // consecutive, of kMeets and kPasses
+  std::optional<std::uint32_t> missed_;  // the last position with a miss
   int half_ = 0;                         // for the next data, the same on all ranks at one position
 };
 

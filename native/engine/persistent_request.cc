@@ -12,8 +12,7 @@
 namespace hvd {
 namespace {
 
-// More never goes beside the word, and for more a rank that is alone had better let other threads
-// of Python work meanwhile.
+// The fast path's memory holds no more, and for more a single rank should release the GIL.
 constexpr std::int64_t kMostBytes = 65536;
 
 bool may_persist(const Request& request) {
@@ -45,15 +44,15 @@ void note(const Parts& parts, const PersistentRequest& request, std::int64_t sin
 }  // namespace
 
 std::shared_ptr<PersistentRequest> make_persistent(const Request& request,
-                                                   std::shared_ptr<const Group> everybody) {
+                                                   std::shared_ptr<const Group> all_ranks) {
   if (!may_persist(request)) return nullptr;
   auto made = std::make_shared<PersistentRequest>();
   made->request = request;
   made->text = FastPathNegotiation::text_with_data(request);
-  made->reduction = reduction_of(request, *everybody);
+  made->reduction = reduction_of(request, *all_ranks);
   made->reduction.dtype = request.tensors.front().dtype;
   made->bytes = request.bytes();
-  made->group = std::move(everybody);
+  made->group = std::move(all_ranks);
   return made;
 }
 

@@ -1,7 +1,7 @@
 // Persistent requests (MPI 4: MPI_Allreduce_init): a small sum of all ranks that is called under
-// one name again and again. What follows from the request alone is found out once; then a call that
-// meets all others on the fast path (fast_path_negotiation.h) needs no task, no handle and no
-// memory. Whatever is not quite so is asked for like any other operation.
+// one name repeatedly. Everything that follows from the request alone is computed once; a call that
+// meets all other ranks on the fast path (fast_path_negotiation.h) then needs no task, no handle
+// and no memory. Otherwise it is enqueued like any other operation.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct PersistentRequest {
   std::shared_ptr<const Group> group;  // all ranks
   Reduction reduction;
   std::int64_t bytes = 0;
-  // Whether one hand-over, or this rank alone, carries it out. Progress-lock owner only.
+  // True if one exchange, or this rank alone, executes it. Progress-lock owner only.
   std::optional<bool> fits;
 };
 
-// Null: it has no name, or is no small sum of host memory. The request is valid.
+// The request is valid. nullptr: it has no name, or is not a small sum in host memory.
 std::shared_ptr<PersistentRequest> make_persistent(const Request& request,
-                                                   std::shared_ptr<const Group> everybody);
+                                                   std::shared_ptr<const Group> all_ranks);
 
 // Progress-lock owner only, from here on.
 bool fits(const Parts& parts, PersistentRequest& request);
-// All ranks have agreed on it, this one in a call that began at since_ns. half: of the fast path's
-// memory, where all have put their data; negative: this rank is the only one. Counters and trace
-// have it as any other operation. When it ended.
+// Execute a request that all ranks have agreed on, this one in a call that began at since_ns;
+// return the time at which it ended. half: the half of the fast path's memory that holds all data;
+// negative: there is only one rank. Counters and trace treat it like any other operation.
 Result<std::int64_t> perform(const Parts& parts, const PersistentRequest& request,
                              const std::vector<Operand>& operands, int half, std::int64_t since_ns);
 

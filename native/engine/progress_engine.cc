@@ -1,13 +1,18 @@
 #include "engine/progress_engine.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "engine/affinity.h"
 #include "engine/execution/eager.h"
 #include "engine/execution/waits.h"
 
@@ -22,7 +27,7 @@ std::vector<int> neighbours_of(int rank, int size, int fanout) {
   return neighbours;
 }
 
-// On one host there is no hierarchy to try out.
+// On a single host there is no hierarchy to tune.
 ControllerOptions controller_options(ControllerOptions options, const Topology& topology) {
   const auto& hosts = topology.host_of;
   if (std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; })) {
@@ -32,7 +37,95 @@ ControllerOptions controller_options(ControllerOptions options, const Topology& 
   return options;
 }
 
+// The core of a local rank from "0,2,4" (HOROVOD_THREAD_AFFINITY); -1: none is listed.
+// kInvalidArgument: not a list of numbers.
+Result<int> core_of(const std::string& list, int local_rank) {
+  std::size_t at = 0;
+  for (int rank = 0; at < list.size(); ++rank) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    const std::string text = list.substr(at, comma - at);
+    char* end = nullptr;
+    const long core = std::strtol(text.c_str(), &end, 10);
+    if (text.empty() || *end != '\0' || core < 0 || core >= CPU_SETSIZE) {
+      return Status::make(Code::kInvalidArgument,
+                          "\"" + list + "\" is not a list of cores like 0,1,2",
+                          "engine/progress_engine");
+    }
+    if (rank == local_rank) return static_cast<int>(core);
+    at = comma + 1;
+  }
+  return -1;
+}
+
+// Pin the calling thread. Failures are logged as warnings.
+void pin_thread(const std::string& list, const Topology& topology) {
+  if (list.empty()) return;
+  const Result<int> core = core_of(list, topology.local_rank);
+  if (!core) return log(Level::kWarning, "engine", core.status().message);
+  const std::string rank = "local rank " + std::to_string(topology.local_rank);
+  if (core.value() < 0) {
+    return log(Level::kWarning, "engine",
+               "thread affinity \"" + list + "\" names no core for " + rank);
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(core.value()), &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) {
+    log(Level::kWarning, "engine",
+        "cannot run " + rank + " on core " + std::to_string(core.value()) + ": " +
+            std::strerror(errno));  // NOLINT(concurrency-mt-unsafe): glibc's is safe
+  }
+}
+
 }  // namespace
+
+bool EagerExchange::may_send(const Task& task) const {
+  return links_ != nullptr && task.completion == nullptr && may_send_eagerly(parts_, task);
+}
+
+void EagerExchange::send(const Task& task, const EagerTag& tag) const {
+  send_eagerly(parts_, task, tag);
+}
+
+Result<bool> EagerExchange::poll(Controller& controller, std::int64_t now_ns) {
+  awaited_.clear();
+  bool any = false;
+  const EagerRounds& rounds = controller.eager();
+  if (links_ == nullptr) return any;
+  const std::uint64_t position = rounds.position();
+  for (int peer = 0; rounds.open() && peer < parts_.mesh.topology().size; ++peer) {
+    if (peer == parts_.mesh.topology().rank || rounds.has_received(peer)) continue;
+    const EagerArrival arrival = links_->poll(peer, position);
+    if (arrival.kind == EagerArrival::Kind::kEager && arrival.tag.position == position) {
+      const std::uint64_t completed = rounds.completed();
+      if (Status status = controller.eager_received(peer, arrival.tag.slot, now_ns); !status)
+        return status;
+      any = any || rounds.has_received(peer) || rounds.completed() != completed;
+    } else if (arrival.kind == EagerArrival::Kind::kNothing) {
+      awaited_.push_back(peer);
+    } else if (arrival.kind == EagerArrival::Kind::kGone && controller.must_arrive(peer)) {
+      return Status::make(
+          Code::kShutdown,
+          "rank " + std::to_string(peer) + " has shut down while this rank still needs it",
+          "engine/progress_engine", peer);
+    }
+  }
+  if (!rounds.open()) awaited_.clear();
+  return any;
+}
+
+void EagerExchange::wait(std::uint32_t seen, std::chrono::nanoseconds longest) const {
+  const auto rung = [&] { return parts_.mesh.doorbell().heard() != seen; };
+  links_->wait(awaited_, rung, longest);
+}
+
+void EagerExchange::watch() const {
+  if (waits()) links_->watch(awaited_);
+}
+
+void EagerExchange::wake() const {
+  if (links_ != nullptr) links_->interrupt_wait();
+}
 
 ProgressEngine::ProgressEngine(const Parts& parts, const EngineOptions& options)
     : parts_(parts),
@@ -56,10 +149,10 @@ ProgressEngine::ProgressEngine(const Parts& parts, const EngineOptions& options)
 void ProgressEngine::run() {
   name_thread("hvd-progress");
   block_signals();
-  progress_lock_.take();
+  progress_lock_.acquire();
   guarded([&] { pin_thread(affinity_, mesh_.topology()); });
   while (!ended_) guarded([&] { run_until_idle(); });
-}  // and keeps the progress lock: nobody takes a step any more
+}  // keeps the progress lock, so no thread runs another step
 
 void ProgressEngine::submit(Request request) {
   may_lack_memory();
@@ -90,82 +183,82 @@ void ProgressEngine::help(const TaskPtr& task, const Deadline& deadline, Spin sp
   if (task->done()) return;
   if (task->request.on_device()) return hurry();
   if (!task->small) return;
-  if (!take_progress_lock(*task, spin)) {
-    if (task->held.exchange(false)) ask_from_outside(task);
-    // Who has the progress lock may have looked at the queue for the last time.
+  if (!acquire_progress_lock(*task, spin)) {
+    if (task->held.exchange(false)) enqueue_request_unlocked(task);
+    // The owner of the progress lock may have polled the queue for the last time.
     if (!queue_.empty()) ring();
     return;
   }
   guarded([&] {
-    if (task->held.exchange(false)) ask_for(task, spin, fast);
+    if (task->held.exchange(false)) negotiate(task, spin, fast);
     run_for(*task, deadline, spin);
   });
-  bool given = false;
-  guarded([&] { given = hand_back(); });
-  if (!given) progress_lock_.pass_on();
+  bool released = false;
+  guarded([&] { released = release_if_idle(); });
+  if (!released) progress_lock_.hand_off();
 }
 
-// Where the ring comes too early, the next look at what is held finds who waits.
+// If the ring comes too early, the next poll of the held operations finds the waiting thread.
 void ProgressEngine::hurry() {
   if (!holds_.load(std::memory_order_relaxed)) return;
   hurries_.store(true, std::memory_order_relaxed);
   ring();
 }
 
-// Who sleeps may wait for the data of an eager round.
+// A sleeping caller may wait for the data of an eager round instead of the doorbell.
 void ProgressEngine::ring() {
   mesh_.doorbell().ring();
-  eager_.stir();
+  eager_.wake();
 }
 
-bool ProgressEngine::take_progress_lock(Task& task, Spin& spin) {
-  while (!progress_lock_.try_take()) {
+bool ProgressEngine::acquire_progress_lock(Task& task, Spin& spin) {
+  while (!progress_lock_.try_acquire()) {
     if (task.done() || !spin.again()) return false;
   }
   return true;
 }
 
-void ProgressEngine::ask_for(const TaskPtr& task, Spin& spin, Try fast) {
+void ProgressEngine::negotiate(const TaskPtr& task, Spin& spin, Try fast) {
   if (!may_use_fast_path()) {
     fast_path_.decline();
-    return ask_by_message(task);
+    return enqueue_request(task);
   }
   if (fast == Try::kMeets && submit_eagerly(*task)) return;
-  const auto nothing_else = [&] { return nothing_has_come() && spin.again(); };
+  const auto patient = [&] { return is_quiet() && spin.again(); };
   const auto put_data = [&](int half) {
     const Request& request = task->request;
     if (!may_be_put_beside(parts_, request)) return false;
     put_beside(parts_, task->operands, request.tensors.front().dtype, half, beside_);
     return true;
   };
-  std::optional<Response> response = fast_path_.agree(task->request, fast, nothing_else, put_data);
+  std::optional<Response> response = fast_path_.agree(task->request, fast, patient, put_data);
   if (!response) {
-    spin.restart();  // the answer to the message comes as soon
-    return ask_by_message(task);
+    spin.restart();  // the response may arrive as fast
+    return enqueue_request(task);
   }
   parts_.counters.fast_paths.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
   carry_out({std::move(*response), {task}});
 }
 
-bool ProgressEngine::nothing_has_come() const {
-  return !mesh_.abort().raised() && mesh_.doorbell().heard() == looked_at_;
+bool ProgressEngine::is_quiet() const {
+  return !mesh_.abort().raised() && mesh_.doorbell().heard() == polled_at_;
 }
 
 bool ProgressEngine::run(PersistentRequest& request, const std::vector<Operand>& operands,
                          std::int64_t since_ns, Try how) {
   Spin spin = how == Try::kMeets ? Spin::before_sleep(may_spin_) : Spin::in_passing();
-  while (!progress_lock_.try_take()) {
+  while (!progress_lock_.try_acquire()) {
     if (!spin.again()) return false;
   }
-  const std::uint32_t looked_at = looked_at_;
-  bool done = false, given = false;
+  const std::uint32_t polled_at = polled_at_;
+  bool done = false, released = false;
   guarded([&] { done = run_with_all(request, operands, since_ns, spin, how); });
-  // What has not been rung for is not there.
-  const bool nothing = done && looked_at == looked_at_ && nothing_has_come();
-  given = nothing && progress_lock_.give_back(looked_at_);
-  if (!given) guarded([&] { given = hand_back(); });
-  if (!given) progress_lock_.pass_on();
+  // Every sender rings the doorbell, so no ring means that nothing is pending.
+  const bool quiet = done && polled_at == polled_at_ && is_quiet();
+  released = quiet && progress_lock_.release_if_quiet(polled_at_);
+  if (!released) guarded([&] { released = release_if_idle(); });
+  if (!released) progress_lock_.hand_off();
   return done;
 }
 
@@ -174,7 +267,7 @@ bool ProgressEngine::run_with_all(PersistentRequest& request, const std::vector<
   if (!may_use_fast_path() || !fits(parts_, request)) return false;
   int half = -1;
   if (mesh_.topology().size > 1) {
-    const auto patient = [&] { return nothing_has_come() && spin.again(); };
+    const auto patient = [&] { return is_quiet() && spin.again(); };
     const auto put_data = [&](int to) {
       put_beside(parts_, operands, request.reduction.dtype, to, beside_);
     };
@@ -195,7 +288,7 @@ bool ProgressEngine::run_with_all(PersistentRequest& request, const std::vector<
   return true;
 }
 
-// The data first: the others wait for them.
+// Send the data before any message: the peers wait for them.
 bool ProgressEngine::submit_eagerly(const Task& task) {
   if (!eager_.may_send(task)) return false;
   std::optional<EagerTag> tag;
@@ -210,26 +303,26 @@ bool ProgressEngine::submit_eagerly(const Task& task) {
   return true;
 }
 
-void ProgressEngine::ask_by_message(const TaskPtr& task) {
+void ProgressEngine::enqueue_request(const TaskPtr& task) {
   may_lack_memory();
   queue_.push(task->request);
 }
 
-// Without the progress lock. Others may wait for what cannot be asked for: then all of them learn
-// of it.
-void ProgressEngine::ask_from_outside(const TaskPtr& task) noexcept {
+// Without the progress lock. If the request cannot be enqueued, all ranks fail, because peers may
+// wait for it.
+void ProgressEngine::enqueue_request_unlocked(const TaskPtr& task) noexcept {
   try {
-    ask_by_message(task);
+    enqueue_request(task);
   } catch (const std::exception& error) {  // no memory
     raise_after_exception(error.what());
   }
 }
 
-// What came before is carried out first.
+// Earlier operations must be executed first.
 bool ProgressEngine::may_use_fast_path() {
   if (tuning_ || timeline_.load(std::memory_order_relaxed)) return false;
   const std::uint32_t heard = mesh_.doorbell().heard();
-  if (heard != looked_at_) look(heard);
+  if (heard != polled_at_) poll(heard);
   return !ended_ && agenda_.empty() && queue_.empty() && parts_.groups.only_the_global();
 }
 
@@ -244,11 +337,11 @@ void ProgressEngine::guarded(const Body& body) noexcept {
   }
 }
 
-// The background thread's round: all there is to do, then one sleep.
+// One round of the background thread: everything that is due, then one sleep.
 void ProgressEngine::run_until_idle() {
   for (;;) {
     const std::uint32_t seen = mesh_.doorbell().heard();
-    const bool news = look(seen);
+    const bool news = poll(seen);
     if (ended_) return;
     if (!agenda_.empty()) {
       work();
@@ -263,18 +356,18 @@ void ProgressEngine::run_until_idle() {
   }
 }
 
-// The caller's: until its own task is done.
+// A caller's rounds until its own task is done.
 void ProgressEngine::run_for(Task& task, const Deadline& deadline, Spin& spin) {
   while (!task.done() && !ended_) {
     const std::uint32_t seen = mesh_.doorbell().heard();
-    const bool news = look(seen);
+    const bool news = poll(seen);
     if (ended_) return;
     if (!agenda_.empty()) {
       const Work& next = agenda_.front();
       if (next.bytes > caller_runs_bytes_ || next.device() != kCpu) return;
       parts_.counters.caller_runs.fetch_add(1, std::memory_order_relaxed);
       work();
-      if (!task.done() && deadline.expired()) return;  // it was others' work
+      if (!task.done() && deadline.expired()) return;  // executed other operations
       spin.restart();
     } else if (!news && !spin.again()) {
       if (deadline.expired()) return;
@@ -289,52 +382,52 @@ void ProgressEngine::sleep(std::uint32_t seen, std::chrono::nanoseconds longest)
   eager_.waits() ? eager_.wait(seen, longest) : progress_lock_.sleep(seen, longest);
 }
 
-// True: nothing is to be done, the progress lock is released, and what comes now wakes the
-// background thread. False: the progress lock is still held, for the background thread to go on.
-bool ProgressEngine::hand_back() {
+// True: nothing is due, the progress lock is released, and later events wake the background thread.
+// False: the progress lock is still held, and the background thread has work to do.
+bool ProgressEngine::release_if_idle() {
   while (!ended_) {
     const std::uint32_t seen = mesh_.doorbell().heard();
-    if (look(seen)) continue;
+    if (poll(seen)) continue;
     attend_if_needed();
     const bool too_late = due_ns_ >= 0 && due_ns_ < alarm_ns_;
     if (!agenda_.empty() || too_late) return false;
     eager_.watch();
-    if (progress_lock_.give_back(seen)) return true;
+    if (progress_lock_.release_if_quiet(seen)) return true;
   }
   return false;
 }
 
-// Everything that has come until now, `heard` of the doorbell before. True: something had.
-bool ProgressEngine::look(std::uint32_t heard) {
+// Handle everything that has arrived. heard: the doorbell's count before. True: something arrived.
+bool ProgressEngine::poll(std::uint32_t heard) {
   if (mesh_.abort().raised()) {
     end(mesh_.abort().cause());
     return true;
   }
-  const std::vector<int> left = departed(heard);  // before the messages: those it sent still count
-  const bool asked = submit_all();
-  bool came = hear_all();
-  came = hear_eager() || came;
+  const std::vector<int> left = departed(heard);  // before the messages, which still count
+  const bool submitted = submit_all();
+  bool received = receive_messages();
+  received = receive_eager() || received;
   const bool hurries = hurries_.load(std::memory_order_relaxed) && hurries_.exchange(false);
   const bool due = hurries || (due_ns_ >= 0 && now_ns() >= due_ns_);
-  const bool news = asked || came || due || std::exchange(stirred_, false);
-  if (news && !ended_) take_news();
-  if (left.empty()) looked_at_ = heard;
-  if (!left.empty() && agenda_.empty() && !ended_) note_departures(left);
+  const bool news = submitted || received || due || std::exchange(stirred_, false);
+  if (news && !ended_) step_controller();
+  if (left.empty()) polled_at_ = heard;
+  if (!left.empty() && agenda_.empty() && !ended_) handle_departures(left);
   if (news) parts_.counters.cycles.fetch_add(1, std::memory_order_relaxed);
   return news || (!left.empty() && agenda_.empty());
 }
 
 bool ProgressEngine::submit_all() {
   if (queue_.empty()) return false;
-  queue_.take(asked_);
+  queue_.take(submitted_);
   may_lack_memory();
   const std::int64_t now = now_ns();
   const MutexLock lock(controller_mutex_);
-  for (Request& request : asked_) controller_.submit(std::move(request), now);
+  for (Request& request : submitted_) controller_.submit(std::move(request), now);
   return true;
 }
 
-bool ProgressEngine::hear_all() {
+bool ProgressEngine::receive_messages() {
   bool any = false;
   for (ControlMessage message = mesh_.poll_control(); message.from >= 0;
        message = mesh_.poll_control()) {
@@ -352,23 +445,22 @@ bool ProgressEngine::hear_all() {
   return any;
 }
 
-bool ProgressEngine::hear_eager() {
+bool ProgressEngine::receive_eager() {
   if (ended_ || !eager_.on()) return false;
-  Result<bool> came = false;
+  Result<bool> received = false;
   {
     const MutexLock lock(controller_mutex_);
-    came = eager_.look(controller_, now_ns());
+    received = eager_.poll(controller_, now_ns());
   }
-  if (came) return came.value();
-  fail_everywhere(came.status());
+  if (received) return received.value();
+  fail_everywhere(received.status());
   return true;
 }
 
-// Who has said goodbye since the doorbell was heard last. Rare, so it is looked after only when it
-// rang.
+// The peers that have sent a goodbye since the last poll. Rare, so checked only after a ring.
 std::vector<int> ProgressEngine::departed(std::uint32_t heard) const {
   std::vector<int> left;
-  if (heard == looked_at_) return left;
+  if (heard == polled_at_) return left;
   for (const int peer : neighbours_) {
     if (mesh_.has_left(peer)) left.push_back(peer);
   }
@@ -376,20 +468,20 @@ std::vector<int> ProgressEngine::departed(std::uint32_t heard) const {
 }
 
 // A goodbye without a request to leave: that rank could not wait for its turn.
-void ProgressEngine::note_departures(const std::vector<int>& left) {
+void ProgressEngine::handle_departures(const std::vector<int>& left) {
   for (const int peer : left) {
     forget_neighbour(peer);
     const MutexLock lock(controller_mutex_);
     controller_.peer_left(peer, now_ns());
   }
-  take_news();
+  step_controller();
 }
 
 void ProgressEngine::forget_neighbour(int rank) {
   neighbours_.erase(std::remove(neighbours_.begin(), neighbours_.end(), rank), neighbours_.end());
 }
 
-void ProgressEngine::take_news() {
+void ProgressEngine::step_controller() {
   News news;
   may_lack_memory();
   {
@@ -416,7 +508,7 @@ void ProgressEngine::take_news() {
   for (Response& response : news.agenda) agenda_.push_back(executor_.prepare(std::move(response)));
 }
 
-// What is agreed on and not begun included.
+// Includes operations that are agreed on and not begun.
 InFlight ProgressEngine::in_flight(std::int64_t now_ns) const {
   InFlight all = parts_.devices.in_flight(now_ns);
   all.awaited = parts_.handles.device_waits().load(std::memory_order_relaxed) > 0;
@@ -429,7 +521,7 @@ InFlight ProgressEngine::in_flight(std::int64_t now_ns) const {
 void ProgressEngine::post(const std::vector<OutgoingMessage>& messages) {
   for (const OutgoingMessage& outgoing : messages) {
     const Status status = mesh_.send_control(outgoing.to, outgoing.bytes);
-    // A peer that has said goodbye, or an abort: the next look learns of it, with its cause.
+    // The peer has sent a goodbye, or there is an abort: the next poll reports the cause.
     if (status || status.code == Code::kShutdown || mesh_.abort().raised()) continue;
     return fail_everywhere(status);
   }
@@ -453,7 +545,7 @@ void ProgressEngine::carry_out(const Work& work) {
 }
 
 void ProgressEngine::depart(const Response& response) {
-  if (!response.status) return end(response.status);  // it is this rank's own, or it cuts it off
+  if (!response.status) return end(response.status);  // this rank leaves or is cut off
   forget_neighbour(response.rank);
 }
 
@@ -461,7 +553,7 @@ void ProgressEngine::attend(bool waiting) {
   if (std::exchange(attending_, waiting) != waiting) mesh_.attend(waiting);
 }
 
-// About to wait, or to release the progress lock: does anybody wait for others?
+// Called before a wait or a release of the progress lock: report whether ranks wait for others.
 void ProgressEngine::attend_if_needed() {
   const MutexLock lock(controller_mutex_);
   attend(!controller_.idle());

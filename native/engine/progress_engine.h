@@ -1,36 +1,93 @@
-// The life around the agreement: this rank's requests and the messages of others go into the
-// controller, its letters to the peers, its agenda to the executor. Done by whoever has the
-// progress lock (progress_lock.h): the background thread, or a caller that waits for a small
-// operation of its own.
+// Progress engine: passes this rank's requests and the messages of peers to the controller, its
+// messages to the peers, and its agenda to the executor. It is run by the owner of the progress
+// lock (progress_lock.h): the background thread, or a caller that waits for its own small
+// operation.
 //
-// Leaving is a request like any other, so it takes its turn: everything that all ranks had asked
-// for before is carried out first, what nobody can complete any more fails by name, and only then
-// the rank is let go. Nobody ever waits for a rank that is gone.
+// Leaving is a request like any other and keeps its place in the order: everything that all ranks
+// requested before is executed first, operations that no rank can complete any more fail by name,
+// and only then the rank may leave. No rank ever waits for a rank that has left.
 //
-// Whatever is thrown below (no memory) ends this engine, and with it every rank's, never the
+// An exception from below (no memory) stops this engine and the engines of all ranks, never the
 // process.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/backoff.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "engine/controller/controller.h"
-#include "engine/eager_exchange.h"
 #include "engine/execution/executor.h"
 #include "engine/fast_path_negotiation.h"
+#include "engine/message/request.h"
 #include "engine/options.h"
 #include "engine/persistent_request.h"
 #include "engine/progress_lock.h"
-#include "engine/queue.h"
 #include "tensor/slot_store.h"
+#include "transport/link/eager_links.h"
 
 namespace hvd {
+
+// Requests of user threads for the progress-lock owner, in the order of the calls. After push() the
+// caller rings the doorbell, or acquires the progress lock itself.
+class RequestQueue {
+ public:
+  void push(Request request) {
+    const MutexLock lock(mutex_);
+    requests_.push_back(std::move(request));
+    waiting_.store(true, std::memory_order_release);
+  }
+
+  bool empty() const { return !waiting_.load(std::memory_order_acquire); }
+
+  // Swaps the vectors, so that no call allocates memory.
+  void take(std::vector<Request>& requests) {
+    requests.clear();
+    const MutexLock lock(mutex_);
+    requests.swap(requests_);
+    waiting_.store(false, std::memory_order_relaxed);
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Request> requests_ GUARDED_BY(mutex_);
+  std::atomic<bool> waiting_{false};
+};
+
+// Data of eager rounds (eager/eager_rounds.h): sends this rank's data and polls for those of the
+// peers while the round is open. Progress-lock owner only, wake() excepted.
+class EagerExchange {
+ public:
+  explicit EagerExchange(const Parts& parts) : parts_(parts), links_(parts.mesh.eager()) {}
+
+  bool on() const { return links_ != nullptr; }
+  bool may_send(const Task& task) const;
+  void send(const Task& task, const EagerTag& tag) const;
+
+  // Pass arrived data to the controller. True: data arrived. An error: data that must arrive will
+  // not.
+  Result<bool> poll(Controller& controller, std::int64_t now_ns);
+  // As of the last poll: this rank has sent its data and waits for peers.
+  bool waits() const { return !awaited_.empty(); }
+  // Wait until data arrive, or the doorbell was rung since `seen`.
+  void wait(std::uint32_t seen, std::chrono::nanoseconds longest) const;
+  // Request that the doorbell is rung when data arrive.
+  void watch() const;
+  // End wait() after the doorbell was rung. Any thread.
+  void wake() const;
+
+ private:
+  const Parts parts_;
+  EagerLinks* const links_;  // nullptr: eager rounds are off
+  std::vector<int> awaited_;
+};
 
 class ProgressEngine {
  public:
@@ -40,53 +97,53 @@ class ProgressEngine {
 
   // Any thread.
   void submit(Request request);
-  // Carries operations out until the task is done or the time is over; returns earlier when another
-  // thread has the progress lock, or an operation comes first that is larger, or on a device: the
-  // background thread does those, and is told that they are waited for. A task that is held is
-  // asked for here.
+  // Execute operations until the task is done or the deadline expires. Returns earlier if another
+  // thread owns the progress lock, or if a larger operation or one on a device comes first: the
+  // background thread executes those, and is notified that a caller waits for them. Submits the
+  // task's request if it is held.
   void help(const TaskPtr& task, const Deadline& deadline);
-  // The same for who has other work: it never sleeps, and waits for others for a few microseconds
-  // at most. What they are late for is left to the background thread.
+  // The same for a caller with other work: never sleeps, and waits for peers for a few microseconds
+  // at most. The background thread completes the rest.
   void begin(const TaskPtr& task);
-  // A small sum, called at since_ns, if all ranks stand in a call for it soon. False: nothing has
-  // happened, and it is to be asked for as a task.
+  // Execute a small sum, called at since_ns, if all ranks call it soon. False: nothing was done,
+  // and it must be enqueued as a task.
   using Try = FastPathNegotiation::Try;
   bool run(PersistentRequest& request, const std::vector<Operand>& operands, std::int64_t since_ns,
            Try how);
   std::vector<Waiting> waiting() const;
-  // While somebody writes a timeline, it shows who asks when: so everything is asked negotiation by
+  // A timeline shows when each rank requests, so while it is on everything is negotiated by
   // messages.
   void timeline(bool on, bool mark_cycles);
 
  private:
-  // Progress-lock owner only, from here on. None of them waits for anybody, work() excepted.
+  // Progress-lock owner only, from here on. None of them waits for a peer, work() excepted.
   template <typename Body>
   void guarded(const Body& body) noexcept;
   void help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast);
   void run_until_idle();
   void run_for(Task& task, const Deadline& deadline, Spin& spin);
-  bool hand_back();
-  bool take_progress_lock(Task& task, Spin& spin);
-  void ask_for(const TaskPtr& task, Spin& spin, Try fast);
+  bool release_if_idle();
+  bool acquire_progress_lock(Task& task, Spin& spin);
+  void negotiate(const TaskPtr& task, Spin& spin, Try fast);
   bool submit_eagerly(const Task& task);
-  void ask_by_message(const TaskPtr& task);
-  void ask_from_outside(const TaskPtr& task) noexcept;
+  void enqueue_request(const TaskPtr& task);
+  void enqueue_request_unlocked(const TaskPtr& task) noexcept;
   bool may_use_fast_path();
-  bool nothing_has_come() const;
+  bool is_quiet() const;
   bool run_with_all(PersistentRequest& request, const std::vector<Operand>& operands,
                     std::int64_t since_ns, Spin& spin, Try how);
   void sleep(std::uint32_t seen, std::chrono::nanoseconds longest);
 
   void ring();
   void hurry();
-  bool look(std::uint32_t heard);
+  bool poll(std::uint32_t heard);
   bool submit_all();
-  bool hear_all();
-  bool hear_eager();
+  bool receive_messages();
+  bool receive_eager();
   std::vector<int> departed(std::uint32_t heard) const;
-  void note_departures(const std::vector<int>& left);
+  void handle_departures(const std::vector<int>& left);
   void forget_neighbour(int rank);
-  void take_news();
+  void step_controller();
   InFlight in_flight(std::int64_t now_ns) const;
   void post(const std::vector<OutgoingMessage>& messages);
   void work();
@@ -111,27 +168,27 @@ class ProgressEngine {
   const bool may_spin_;
   std::atomic<bool> timeline_{false};
   std::atomic<bool> mark_cycles_{false};
-  std::atomic<bool> holds_{false};    // agreed on, on a device, and not carried out yet
-  std::atomic<bool> hurries_{false};  // somebody waits since for what may be held
+  std::atomic<bool> holds_{false};    // an operation on a device is agreed on and held
+  std::atomic<bool> hurries_{false};  // a user thread waits for one that may be held
   ProgressLock progress_lock_;
-  Queue queue_;
+  RequestQueue queue_;
 
   Executor executor_;
   FastPathNegotiation fast_path_;
-  SlotStore beside_;  // of data for its memory
+  SlotStore beside_;  // writes data to the fast path's memory
   EagerExchange eager_;
-  std::deque<Work> agenda_;     // agreed, not yet done
-  std::vector<Request> asked_;  // the queue's other half
+  std::deque<Work> agenda_;         // agreed on, not executed yet
+  std::vector<Request> submitted_;  // swapped with the queue's vector
   bool ended_ = false;
   bool attending_ = false;
-  bool stirred_ = false;         // the controller may have news though nothing has come
-  std::int64_t due_ns_ = -1;     // when the controller must be looked at though nothing happens
-  std::int64_t alarm_ns_ = -1;   // when the background thread wakes up by itself
-  std::vector<int> neighbours_;  // in the tree, as long as they are there
-  std::uint32_t looked_at_ = 0;  // the doorbell, when everything was last looked at
-  const Ending no_memory_;       // made beforehand
+  bool stirred_ = false;         // poll the controller though nothing arrived
+  std::int64_t due_ns_ = -1;     // when the controller must be polled even if nothing happens
+  std::int64_t alarm_ns_ = -1;   // when the background thread wakes up without a ring
+  std::vector<int> neighbours_;  // in the tree, until they leave
+  std::uint32_t polled_at_ = 0;  // the doorbell's count at the last complete poll
+  const Ending no_memory_;       // allocated beforehand
 
-  mutable Mutex controller_mutex_;  // for waiting(); all else comes from the progress-lock owner
+  mutable Mutex controller_mutex_;  // for waiting(); all other calls are the progress-lock owner's
   Controller controller_ GUARDED_BY(controller_mutex_);
 };
 

@@ -1,4 +1,4 @@
-// Progress engine, its end: by failure, by lack of memory, or because its turn to leave has come.
+// End of the progress engine: by failure, by lack of memory, or by a completed request to leave.
 #include <exception>
 #include <new>
 #include <string>
@@ -14,12 +14,12 @@ void ProgressEngine::end(Status status) noexcept {
   try {
     ending = std::make_shared<const Status>(std::move(status));
   } catch (const std::bad_alloc&) {
-    ending = no_memory_;  // then without its words
+    ending = no_memory_;  // loses the message
   }
   close(ending);
 }
 
-// A device that works for other ranks is let go before the user learns that the memory is his own.
+// Devices stop using the operands' memory before the callers learn that it is theirs again.
 void ProgressEngine::close(const Ending& ending) noexcept {
   if (mesh_.abort().raised()) parts_.devices.abandon(ending);
   parts_.handles.close(ending);
@@ -32,18 +32,18 @@ void ProgressEngine::fail_everywhere(const Status& status) {
 }
 
 void ProgressEngine::raise_after_exception(const char* what) noexcept {
-  tried([&] {  // else without telling the others
+  tried([&] {  // without memory the other ranks are not notified
     if (mesh_.abort().raised()) return;
     mesh_.raise_everywhere(Status::make(Code::kInternal, what, "engine/progress_engine", rank_));
   });
 }
 
 void ProgressEngine::fail_after_exception(const char* what) noexcept {
-  agenda_.clear();  // its memory may be what is missing
+  agenda_.clear();  // frees memory
   raise_after_exception(what);
   try {
     if (mesh_.abort().raised()) end(mesh_.abort().cause());
-  } catch (...) {  // NOLINT(bugprone-empty-catch): then without its words
+  } catch (...) {  // NOLINT(bugprone-empty-catch): loses the message
   }
   close(no_memory_);
 }

@@ -2,7 +2,7 @@
 
 namespace hvd {
 
-void ProgressLock::take() {
+void ProgressLock::acquire() {
   std::uint32_t state = kFree;
   while (!state_.compare_exchange_weak(state, kHeld, std::memory_order_acq_rel)) {
     if (state == kHeld && !state_.compare_exchange_strong(state, kWanted)) state = kFree;
@@ -12,7 +12,7 @@ void ProgressLock::take() {
   doorbell_.awake();
 }
 
-bool ProgressLock::try_take() {
+bool ProgressLock::try_acquire() {
   std::uint32_t state = kFree;
   if (!state_.compare_exchange_strong(state, kHeld, std::memory_order_acq_rel)) return false;
   doorbell_.awake();
@@ -24,7 +24,7 @@ void ProgressLock::park(std::uint32_t seen, std::chrono::nanoseconds longest) {
   if (doorbell_.heard() == seen) {
     release();
     doorbell_.wait(seen, longest, kBackground);
-    take();
+    acquire();
   } else {
     doorbell_.awake();
   }
@@ -36,7 +36,7 @@ void ProgressLock::sleep(std::uint32_t seen, std::chrono::nanoseconds longest) {
   doorbell_.awake();
 }
 
-bool ProgressLock::give_back(std::uint32_t seen) {
+bool ProgressLock::release_if_quiet(std::uint32_t seen) {
   doorbell_.announce(kBackground);
   if (doorbell_.heard() != seen) {
     doorbell_.awake();
@@ -46,14 +46,14 @@ bool ProgressLock::give_back(std::uint32_t seen) {
   return true;
 }
 
-void ProgressLock::pass_on() {
+void ProgressLock::hand_off() {
   doorbell_.announce(kBackground);
-  // Rung after the release, or the background thread could come, find the progress lock held, and
-  // sleep on it; rung at all, because it may be just about to fall asleep.
+  // Ring after the release: otherwise the background thread could wake up, find the lock held, and
+  // sleep on it. Ringing is needed because it may be about to fall asleep.
   if (!release()) doorbell_.ring();
 }
 
-// True: the background thread slept on the progress lock and is woken.
+// True: the background thread slept on the progress lock and was woken.
 bool ProgressLock::release() {
   if (state_.exchange(kFree, std::memory_order_acq_rel) != kWanted) return false;
   futex_wake_all(state_);

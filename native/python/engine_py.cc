@@ -85,8 +85,8 @@ struct Call {
 
   std::int64_t enqueue(Engine& engine) {
     if (request.on_device()) return enqueue_on_device(engine);
-    const TaskPtr task = value_or_raise(engine.give(std::move(request), std::move(memory.operands),
-                                                    waits ? Next::kWaits : Next::kBegins));
+    const TaskPtr task = value_or_raise(engine.enqueue_task(
+        std::move(request), std::move(memory.operands), waits ? Next::kWaits : Next::kBegins));
     if (waits) {
       help(engine, task);  // what it gave, wait() tells
     } else {
@@ -100,7 +100,7 @@ struct Call {
   std::int64_t enqueue_on_device(Engine& engine) {
     return value_or_raise([&] {
       const py::gil_scoped_release unlocked;
-      return engine.enqueue(std::move(request), std::move(memory.operands), Next::kGoesOn,
+      return engine.enqueue(std::move(request), std::move(memory.operands), Next::kContinues,
                             memory.stream);
     }());
   }

@@ -145,7 +145,7 @@ PyObject* run(Asked asked) {
   const Request* const request = asked.request();
   if (request == nullptr) return nullptr;
   const TaskPtr task =
-      value_or_raise(engine.give(*request, std::move(asked.operands), Next::kWaits));
+      value_or_raise(engine.enqueue_task(*request, std::move(asked.operands), Next::kWaits));
   try {
     wait_until_done(engine, task);
   } catch (py::error_already_set&) {
@@ -173,7 +173,7 @@ PyObject* begin(Asked asked) {
   if (!done) {
     const Request* const request = asked.request();
     if (request == nullptr) return nullptr;
-    task = value_or_raise(engine.give(*request, std::move(asked.operands), Next::kBegins));
+    task = value_or_raise(engine.enqueue_task(*request, std::move(asked.operands), Next::kBegins));
   }
   handles.hold(owner, engine, task, asked.tensors.ptr(), asked.out.ptr());
   if (!done) begin_here(engine, task);

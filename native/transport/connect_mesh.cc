@@ -52,7 +52,7 @@ class ConnectedMesh : public Mesh {
     {
       const MutexLock lock(news_mutex_);
       wake_links_ = {};
-      stir_links_ = {};
+      interrupt_links_ = {};
     }
     tcp_.reset();  // what is not sent yet still goes out
     mpi_.reset();
@@ -268,7 +268,7 @@ class ConnectedMesh : public Mesh {
   void control_news() {
     doorbell_->ring();
     const MutexLock lock(news_mutex_);
-    if (stir_links_) stir_links_();
+    if (interrupt_links_) interrupt_links_();
   }
 
   void make_control(std::vector<PeerSockets>& sockets) {
@@ -344,7 +344,7 @@ class ConnectedMesh : public Mesh {
     Status status = tcp_->start();
     const MutexLock lock(news_mutex_);
     wake_links_ = [this] { tcp_->wake(); };
-    stir_links_ = [this] { tcp_->stir(); };
+    interrupt_links_ = [this] { tcp_->interrupt_wait(); };
     return status;
   }
 
@@ -398,7 +398,7 @@ class ConnectedMesh : public Mesh {
   bool agreed_ = false;  // all ranks have heard why they do not meet
   Mutex news_mutex_;
   std::function<void()> wake_links_ GUARDED_BY(news_mutex_);  // those that sleep on no counter
-  std::function<void()> stir_links_ GUARDED_BY(news_mutex_);
+  std::function<void()> interrupt_links_ GUARDED_BY(news_mutex_);
   std::vector<std::unique_ptr<SendLink>> to_;
   std::vector<std::unique_ptr<RecvLink>> from_;
 };

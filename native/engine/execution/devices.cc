@@ -156,7 +156,7 @@ std::int64_t Outstanding::between_looks() const {
   return std::max(shortest / kLooks, kShortestPauseNs);
 }
 
-Outstanding::Report Outstanding::look(std::int64_t now_ns) {
+Outstanding::Report Outstanding::check(std::int64_t now_ns) {
   Report report;
   drop_done(now_ns);
   const bool gap = looked_ns_ > 0 && now_ns - looked_ns_ > 2 * between_looks() + kOwnGapNs;
@@ -332,7 +332,7 @@ void Devices::watch() {
   while (!leaving_ && !abandoned_) {
     changed_.wait_for(lock, pause);
     if (leaving_ || abandoned_) return;
-    const Outstanding::Report report = outstanding_.look(now_ns());
+    const Outstanding::Report report = outstanding_.check(now_ns());
     lock.unlock();  // who is told may end the engine
     if (!report.warning.empty()) log(Level::kWarning, "engine/devices", report.warning);
     if (!report.overdue) overdue_(report.overdue);

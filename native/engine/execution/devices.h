@@ -121,7 +121,7 @@ class Outstanding {
     std::string warning;  // empty: none
     Status overdue;       // ok: not yet
   };
-  Report look(std::int64_t now_ns);
+  Report check(std::int64_t now_ns);
   // How long until the next look, whatever comes meanwhile; negative: never.
   std::int64_t between_looks() const;
   // The engine has ended: events that were not reached say why for ever.

@@ -1,6 +1,6 @@
-// Slots that are sent before anybody has agreed on their operation (engine/eager). They go between
-// a link's other slots, in their order, and are dropped when it turns out that something else is
-// next: who takes slots from the link never sees one that nobody has accepted.
+// Eager slots: sent before their operation is agreed on (engine/eager). They travel in order among
+// the other slots of a link, and are dropped if another operation turns out to be next. A consumer
+// of the link never sees an eager slot that was not accepted.
 #pragma once
 
 #include <chrono>
@@ -11,47 +11,48 @@
 
 namespace hvd {
 
-// More ranks than that send so much to each other that agreeing first is as quick.
+// With more ranks the volume makes negotiating first as fast.
 constexpr int kMostEagerRanks = 8;
 
-// What an eager slot is for.
+// The operation of an eager slot.
 struct EagerTag {
   std::uint64_t position = 0;  // in the order of operations
   std::uint32_t slot = 0;      // of the response cache
 };
 
-struct EagerFound {
-  enum class What : std::uint8_t {
+struct EagerArrival {
+  enum class Kind : std::uint8_t {
     kNothing,
     kEager,
-    kOrdinary,  // another slot is next, which belongs to something that was agreed on
-    kGone       // and nothing comes any more
+    kOrdinary,  // another slot is next, which belongs to a negotiated operation
+    kGone       // the peer has left and no more slots arrive
   };
-  What what = What::kNothing;
+  Kind kind = Kind::kNothing;
   EagerTag tag;
 };
 
-// Progress-lock owner only, stir() excepted. None of them waits, wait() excepted.
+// Progress-lock owner only, interrupt_wait() excepted. None of them blocks, wait() excepted.
 class EagerLinks {
  public:
   virtual ~EagerLinks() = default;
 
   virtual std::size_t most_bytes() const = 0;
-  // Memory for the next slot to the peer; null: there is no room at present.
+  // Memory for the next slot to the peer; nullptr: no room at present.
   virtual std::byte* acquire(int peer) = 0;
   virtual void publish(int peer, const EagerTag& tag, std::size_t bytes) = 0;
-  // What is next from there; eager slots of earlier positions are dropped.
-  virtual EagerFound look(int peer, std::uint64_t position) = 0;
-  // The slot found belongs to what is carried out next: the link gives it like any other.
+  // The next slot of the peer; drops eager slots of earlier positions.
+  virtual EagerArrival poll(int peer, std::uint64_t position) = 0;
+  // The slot of the last poll() belongs to the next operation: the link returns it like any other.
   virtual void accept(int peer) = 0;
 
-  // Until something comes from one of them, or stir(), or `longest`; not where news() says so.
+  // Wait for a slot of one of the peers, interrupt_wait(), or `longest`; returns at once if news()
+  // is true.
   virtual void wait(const std::vector<int>& peers, const std::function<bool()>& news,
                     std::chrono::nanoseconds longest) = 0;
-  // The same for who does not wait here: its doorbell is rung, once.
+  // For a caller that does not block here: ring its doorbell once when a slot arrives.
   virtual void watch(const std::vector<int>& peers) = 0;
-  // After the doorbell was rung. Any thread.
-  virtual void stir() = 0;
+  // End wait() after the doorbell was rung. Any thread.
+  virtual void interrupt_wait() = 0;
 };
 
 }  // namespace hvd

@@ -65,7 +65,7 @@ class BasicFastPath {
   BasicFastPath(const Memory& memory, unsigned rank, unsigned size)
       : memory_(memory), rank_(rank), size_(size) {}
 
-  // kCounted: to be followed by look() until it says something else, or by leave().
+  // kCounted: to be followed by poll() until it says something else, or by leave().
   Stand enter(Value position, std::string_view text) {
     position &= Word::kPositions;
     bool written = false;
@@ -89,7 +89,7 @@ class BasicFastPath {
     }
   }
 
-  Stand look() { return stand(memory_.load()); }
+  Stand poll() { return stand(memory_.load()); }
 
   // kComplete: it was too late to leave.
   Stand leave() {

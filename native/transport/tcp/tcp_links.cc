@@ -132,7 +132,7 @@ void TcpLinks::publish(Peer& peer, std::size_t bytes) {
 }
 
 void TcpLinks::pushed(Peer& peer) {
-  tell(peer, peer.sender.new_failure());
+  report_broken(peer, peer.sender.new_failure());
   if (peer.sender.pending() && sleeping_.load(std::memory_order_seq_cst)) signal_event(work_);
 }
 
@@ -145,7 +145,7 @@ Result<Slot> TcpLinks::peek(Peer& peer, const Abort& abort) {
 Slot TcpLinks::attempt(Peer& peer, Direction direction) {
   if (direction == Direction::kSend) {
     peer.sender.push();
-    tell(peer, peer.sender.new_failure());
+    report_broken(peer, peer.sender.new_failure());
     return peer.sender.acquire();
   }
   Slot slot = peer.receiver.peek();
@@ -155,7 +155,7 @@ Slot TcpLinks::attempt(Peer& peer, Direction direction) {
   }
   if (slot.data == nullptr && peer.receiver.ended()) {
     peer.ended.store(true, std::memory_order_release);
-    tell(peer, peer.receiver.new_failure());
+    report_broken(peer, peer.receiver.new_failure());
   }
   return slot;
 }
@@ -195,7 +195,7 @@ void TcpLinks::push_pending() {
   for (const auto& peer : peers_) {
     if (!peer->sender.pending()) continue;
     peer->sender.push();
-    tell(*peer, peer->sender.new_failure());
+    report_broken(*peer, peer->sender.new_failure());
   }
 }
 
@@ -204,7 +204,7 @@ bool TcpLinks::pending() const {
                      [](const auto& peer) { return peer->sender.pending(); });
 }
 
-void TcpLinks::tell(Peer& peer, const std::string& why) {
+void TcpLinks::report_broken(Peer& peer, const std::string& why) {
   if (!why.empty()) broken_(peer.rank, "its data connection broke: " + why);
 }
 
@@ -270,21 +270,21 @@ void TcpLinks::publish(int peer, const EagerTag& tag, std::size_t bytes) {
   pushed(to);
 }
 
-EagerFound TcpLinks::look(int peer, std::uint64_t position) {
+EagerArrival TcpLinks::poll(int peer, std::uint64_t position) {
   Peer& from = peer_of(peer);
   const bool gone = from.gone();  // before the look: what it sent before it went still counts
   for (;;) {
     if (from.receiver.peek().data == nullptr) break;
-    if (!from.receiver.unaccepted()) return {EagerFound::What::kOrdinary, {}};
+    if (!from.receiver.unaccepted()) return {EagerArrival::Kind::kOrdinary, {}};
     const EagerTag tag = from.receiver.tag();
-    if (tag.position >= position) return {EagerFound::What::kEager, tag};
+    if (tag.position >= position) return {EagerArrival::Kind::kEager, tag};
     from.receiver.release();
   }
   if (from.receiver.ended()) {
     from.ended.store(true, std::memory_order_release);
-    tell(from, from.receiver.new_failure());
+    report_broken(from, from.receiver.new_failure());
   }
-  return {gone ? EagerFound::What::kGone : EagerFound::What::kNothing, {}};
+  return {gone ? EagerArrival::Kind::kGone : EagerArrival::Kind::kNothing, {}};
 }
 
 void TcpLinks::accept(int peer) { peer_of(peer).receiver.accept(); }
@@ -296,13 +296,13 @@ void TcpLinks::add_awaited(const std::vector<int>& peers, std::vector<pollfd>& i
   }
 }
 
-// Whoever rings has rung before it looks at stirs_, and here that is said before news() looks at
+// Whoever rings has rung before it looks at in_wait_, and here that is said before news() looks at
 // the doorbell (all sequentially consistent): one of the two sees the other.
 void TcpLinks::wait(const std::vector<int>& peers, const std::function<bool()>& news,
                     std::chrono::nanoseconds longest) {
   const Counted counted(waiting_);
   push_pending();
-  stirs_.store(true, std::memory_order_seq_cst);
+  in_wait_.store(true, std::memory_order_seq_cst);
   if (!news()) {
     std::vector<pollfd> items{{news_.get(), POLLIN, 0}};
     add_awaited(peers, items);
@@ -313,7 +313,7 @@ void TcpLinks::wait(const std::vector<int>& peers, const std::function<bool()>& 
     if (::poll(items.data(), items.size(), ms) > 0 && items[0].revents != 0 && !abort_.raised())
       drain_event(news_);
   }
-  stirs_.store(false, std::memory_order_relaxed);
+  in_wait_.store(false, std::memory_order_relaxed);
 }
 
 void TcpLinks::watch(const std::vector<int>& peers) {
@@ -326,8 +326,8 @@ void TcpLinks::watch(const std::vector<int>& peers) {
   signal_event(work_);
 }
 
-void TcpLinks::stir() {
-  if (stirs_.load(std::memory_order_seq_cst)) signal_event(news_);
+void TcpLinks::interrupt_wait() {
+  if (in_wait_.load(std::memory_order_seq_cst)) signal_event(news_);
 }
 
 }  // namespace hvd

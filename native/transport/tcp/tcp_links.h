@@ -47,12 +47,12 @@ class TcpLinks : public EagerLinks {
   std::size_t most_bytes() const override { return slot_bytes_ - kEagerTag; }
   std::byte* acquire(int peer) override;
   void publish(int peer, const EagerTag& tag, std::size_t bytes) override;
-  EagerFound look(int peer, std::uint64_t position) override;
+  EagerArrival poll(int peer, std::uint64_t position) override;
   void accept(int peer) override;
   void wait(const std::vector<int>& peers, const std::function<bool()>& news,
             std::chrono::nanoseconds longest) override;
   void watch(const std::vector<int>& peers) override;
-  void stir() override;
+  void interrupt_wait() override;
 
   struct Peer;
   Result<Slot> acquire(Peer& peer, const Abort& abort);
@@ -67,7 +67,7 @@ class TcpLinks : public EagerLinks {
   void sleep(const Peer& peer, Direction direction);
   void push_pending();
   bool pending() const;
-  void tell(Peer& peer, const std::string& why);
+  void report_broken(Peer& peer, const std::string& why);
   void run();
   void sleep_of_io();
   void add_awaited(const std::vector<int>& peers, std::vector<pollfd>& items) const;
@@ -83,7 +83,7 @@ class TcpLinks : public EagerLinks {
   Fd news_, work_;  // events: for those who wait; for the I/O thread
   std::atomic<int> waiting_{0};
   std::atomic<bool> sleeping_{false}, stop_{false};
-  std::atomic<bool> stirs_{false};  // somebody waits for eager slots, whom a doorbell is to wake
+  std::atomic<bool> in_wait_{false};  // somebody waits for eager slots, whom a doorbell is to wake
   std::function<void()> ring_;
   Mutex watch_mutex_;
   std::vector<pollfd> watched_ GUARDED_BY(watch_mutex_);

@@ -157,7 +157,7 @@ void FailureDetector::help() {
 }
 
 void FailureDetector::judge_stops() {
-  const std::optional<StopDetector::Stopped> stopped = stops_.look(Clock::now());
+  const std::optional<StopDetector::Stopped> stopped = stops_.check(Clock::now());
   if (!stopped || abort_.raised()) return;
   raise(Status::make(Code::kStalled,
                      name_of(stopped->rank) + " (process " + std::to_string(stopped->pid) +

@@ -59,7 +59,7 @@ bool StopDetector::waited_all_along() {
   return same;
 }
 
-std::optional<StopDetector::Stopped> StopDetector::look(Clock::time_point now) {
+std::optional<StopDetector::Stopped> StopDetector::check(Clock::time_point now) {
   if (now - looked_ < std::chrono::milliseconds(kTickMs / 2)) return std::nullopt;
   const bool gap = now - looked_ > kOwnGap;
   looked_ = now;

@@ -35,7 +35,7 @@ class StopDetector {
   };
   // Logs a warning when it is time for one; a rank that has been stopped too long. It knows no
   // other time than the one it is given.
-  std::optional<Stopped> look(Clock::time_point now);
+  std::optional<Stopped> check(Clock::time_point now);
 
  private:
   struct Process {

@@ -26,7 +26,7 @@ Status step(Engine& engine, int rank, int number) {
   std::vector<std::int64_t> handles;
   Status first;
   const auto ask = [&](const Request& request, const std::vector<Operand>& operands,
-                       Next next = Next::kGoesOn) {
+                       Next next = Next::kContinues) {
     const auto handle = engine.enqueue(request, operands, next);
     if (handle.is_ok()) {
       handles.push_back(handle.value());

@@ -50,7 +50,7 @@ TEST_CASE("latency: a synchronous allreduce of 4 KiB" * doctest::skip()) {
   SUBCASE("1 rank") { size = 1; }
   SUBCASE("2 ranks") { size = 2; }
   SUBCASE("4 ranks") { size = 4; }
-  for (const Next next : {Next::kWaits, Next::kGoesOn}) {
+  for (const Next next : {Next::kWaits, Next::kContinues}) {
     Engines engines = engines_of(size);
     const Cost cost = cost_of_call(engines, 20000, 1024, next);
     const auto& counters = engines[0]->counters();

@@ -116,7 +116,7 @@ template <class Memory, class Leave>
 auto next_stand(Hall& hall, Local<Memory>& local, std::size_t rank, const Leave& leave) {
   const bool called = local.owes && hall.heard[rank].load() != 0;
   if (called || hall.impatient[rank].load() != 0) return leave(local.fast_path);
-  return local.fast_path.look();
+  return local.fast_path.poll();
 }
 
 template <class Memory, class Leave>

@@ -51,7 +51,7 @@ Status sum_for_ever(Engine& engine, std::vector<float>& values, const Line& line
     // In turn the way of a gradient and that of a call that waits.
     Result<std::int64_t> handle =
         engine.enqueue(std::move(request), {{values.data(), values.data(), values.size()}},
-                       round % 2 == 0 ? Next::kWaits : Next::kGoesOn);
+                       round % 2 == 0 ? Next::kWaits : Next::kContinues);
     if (!handle) return handle.status();
     std::unique_ptr<Outcome> outcome;
     while (outcome == nullptr) {

@@ -47,7 +47,7 @@ Operand in_place(const FakeTensor<T>& tensor, std::size_t count) {
 inline std::int64_t start(Engine& engine, const Request& request, std::vector<Operand> operands,
                           std::uintptr_t stream = 0) {
   const auto handle =
-      engine.enqueue(request, std::move(operands), Next::kGoesOn, stream_of(stream));
+      engine.enqueue(request, std::move(operands), Next::kContinues, stream_of(stream));
   REQUIRE(handle.status().message == "");
   return handle.value();
 }

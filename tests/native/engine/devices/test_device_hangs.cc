@@ -40,7 +40,7 @@ struct Watched {
                  std::vector<std::int64_t>* warned = nullptr) {
     while (now_ns < end_ns) {
       now_ns += outstanding.between_looks();
-      const Outstanding::Report report = outstanding.look(now_ns);
+      const Outstanding::Report report = outstanding.check(now_ns);
       if (warned != nullptr && !report.warning.empty())
         warned->push_back((now_ns - kStart) / kSecond);
       if (!report.overdue) return report.overdue;
@@ -158,8 +158,8 @@ TEST_CASE("device: a warning in every warning time, and an end at the deadline")
 TEST_CASE("device: the rank whose inputs do not come is told before those that wait for it") {
   Watched watched(rules(0, 600));
   watched.give(kStart, false);
-  CHECK(watched.outstanding.look(kStart + 600 * kSecond - 1).overdue.is_ok());
-  const Status overdue = watched.outstanding.look(kStart + 600 * kSecond).overdue;
+  CHECK(watched.outstanding.check(kStart + 600 * kSecond - 1).overdue.is_ok());
+  const Status overdue = watched.outstanding.check(kStart + 600 * kSecond).overdue;
   CHECK(overdue.rank == 3);
   CHECK(overdue.message ==
         "ALLREDUCE x is not done on device 1 of rank 3 after 600 s: what its inputs are computed "
@@ -203,7 +203,7 @@ TEST_CASE("device: those that are done are not kept, nobody asking") {
                                   [](const FakeDevicePtr& one) { return one.use_count() > 1; });
   CHECK(kept <= 64);
   CHECK(watched.outstanding.now(kStart + 1000).empty());
-  CHECK(watched.outstanding.look(kStart + 3600 * kSecond).overdue.is_ok());
+  CHECK(watched.outstanding.check(kStart + 3600 * kSecond).overdue.is_ok());
 }
 
 TEST_CASE("device: no times, no looks") {

@@ -10,7 +10,7 @@ Result<TaskPtr> give(Engine& engine, const std::string& name, std::vector<float>
                      ReduceOp op = ReduceOp::kSum) {
   Request request = request_for<float>(name, values.size());
   request.op = op;
-  return engine.give(std::move(request), {in_place(values)}, Next::kBegins);
+  return engine.enqueue_task(std::move(request), {in_place(values)}, Next::kBegins);
 }
 
 TaskPtr begun(Engine& engine, const std::string& name, std::vector<float>& values) {

@@ -6,7 +6,7 @@
 namespace hvd::test {
 namespace {
 
-Result<std::int64_t> start(Engine& engine, float& value, Next next = Next::kGoesOn) {
+Result<std::int64_t> start(Engine& engine, float& value, Next next = Next::kContinues) {
   return engine.enqueue(request_for<float>("one name", 1), {{&value, &value, 1}}, next);
 }
 

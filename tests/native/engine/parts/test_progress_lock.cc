@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/progress_lock.h"
-#include "engine/rundown_guard.h"
 #include "ranks.h"
 
 namespace hvd::test {
@@ -57,7 +57,7 @@ struct Shop {
     futex_wake_all(job->done);
   }
   void background() {
-    progress_lock.take();
+    progress_lock.acquire();
     while (!stop.load()) {
       const std::uint32_t seen = doorbell.heard();
       const bool news = look();
@@ -70,7 +70,7 @@ struct Shop {
   }
   void call(Job& job) {
     put(job, false);
-    if (progress_lock.try_take()) {
+    if (progress_lock.try_acquire()) {
       run_for(job);
       hand_back();
     } else {
@@ -95,8 +95,8 @@ struct Shop {
     for (;;) {
       const std::uint32_t seen = doorbell.heard();
       if (look()) continue;
-      if (!agenda.empty()) return progress_lock.pass_on();
-      if (progress_lock.give_back(seen)) return;
+      if (!agenda.empty()) return progress_lock.hand_off();
+      if (progress_lock.release_if_quiet(seen)) return;
     }
   }
 };
@@ -109,18 +109,18 @@ TEST_CASE(
   DoorbellMemory memory;
   Doorbell doorbell(memory);
   ProgressLock progress_lock(doorbell);
-  REQUIRE(progress_lock.try_take());
-  CHECK_FALSE(progress_lock.try_take());
+  REQUIRE(progress_lock.try_acquire());
+  CHECK_FALSE(progress_lock.try_acquire());
   const std::uint32_t seen = doorbell.heard();
   doorbell.ring();
-  CHECK_FALSE(progress_lock.give_back(seen));
-  CHECK_FALSE(progress_lock.try_take());  // still held
-  CHECK(progress_lock.give_back(doorbell.heard()));
+  CHECK_FALSE(progress_lock.release_if_quiet(seen));
+  CHECK_FALSE(progress_lock.try_acquire());  // still held
+  CHECK(progress_lock.release_if_quiet(doorbell.heard()));
   CHECK(memory.sleeps.load() != 0);  // the background thread is to be woken by the next ring
-  REQUIRE(progress_lock.try_take());
+  REQUIRE(progress_lock.try_acquire());
   CHECK(memory.sleeps.load() == 0);  // a peer makes no system call for an awake rank
-  progress_lock.pass_on();
-  CHECK(progress_lock.try_take());
+  progress_lock.hand_off();
+  CHECK(progress_lock.try_acquire());
 }
 
 TEST_CASE("progress lock: a parked background thread sleeps on while callers come and go") {

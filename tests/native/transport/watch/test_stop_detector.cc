@@ -62,7 +62,7 @@ class Looker {
   std::optional<milliseconds> look_for(milliseconds time) {
     for (milliseconds passed{100}; passed <= time; passed += milliseconds(100)) {
       now_ += milliseconds(100);
-      found_ = guard_.look(now_);
+      found_ = guard_.check(now_);
       if (found_) return passed;
     }
     return std::nullopt;
