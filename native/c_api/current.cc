@@ -81,7 +81,7 @@ void resign(const Engine& engine) noexcept {
 
 void release(hvd_engine* engine) noexcept {
   if (engine == nullptr || engine->count.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-  if (telling()) return end_elsewhere(engine);
+  if (runs_completion()) return end_elsewhere(engine);
   end(engine);
 }
 

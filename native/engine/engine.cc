@@ -205,7 +205,8 @@ bool Engine::run(PersistentRequest& request, const std::vector<Operand>& operand
 Result<TaskPtr> Engine::begin(PersistentRequest& request, const std::vector<Operand>& operands) {
   const std::int64_t since = now_ns();
   const RundownScope scope(rundown_guard_);
-  if (!scope || telling() || !may_poll_briefly() || !may_run(request, operands)) return TaskPtr();
+  if (!scope || runs_completion() || !may_poll_briefly() || !may_run(request, operands))
+    return TaskPtr();
   try {
     may_lack_memory();
     auto task = std::make_shared<Task>();
@@ -282,7 +283,8 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
 // If other operations are in flight, this one is queued behind them. A thread that runs a
 // completion may already own the progress lock.
 bool Engine::may_begin(const Request& request, const Task& task) {
-  if (request.bytes() > kBriefBytes || telling() || !handles_.none_in_flight()) return false;
+  if (request.bytes() > kBriefBytes || runs_completion() || !handles_.none_in_flight())
+    return false;
   return task.completion != nullptr ? brief_help_.due() : may_poll_briefly();
 }
 
@@ -379,7 +381,7 @@ bool Engine::help(const TaskPtr& task, std::chrono::nanoseconds longest) {
   const DeviceWait on_device(handles_.device_waits(), *task);
   if (const RundownScope scope(rundown_guard_); scope) progress_engine_->help(task, deadline);
   const bool done = task->done() || wait_done(*task, deadline.remaining());
-  note_wait(counters_, trace_, task->request.name, begin, now_ns());
+  record_wait(counters_, trace_, task->request.name, begin, now_ns());
   return done;
 }
 

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Reads one value into the options; false: the text does not fit.
+// Parses one value into the options; false: the text is invalid.
 using Setter = bool (*)(const std::string& text, EngineOptions& options);
 
 struct Row {
@@ -70,7 +70,7 @@ bool one_of(const std::string& text, std::initializer_list<const char*> names,
   return false;
 }
 
-// "0,2,4": digits between commas.
+// "0,2,4": numbers separated by commas.
 bool cores(const std::string& text, std::string& target) {
   bool digit_before = false;
   for (const char c : text) {
@@ -274,7 +274,7 @@ Status refuse(const std::string& message) {
   return Status::make(Code::kInvalidArgument, message, "engine/options");
 }
 
-// Where the tuner starts is what was set.
+// The tuner starts with the configured values.
 void start_tuner(EngineOptions& options) {
   Tunables& start = options.controller.tuner.start;
   start.fusion_threshold = options.controller.fusion_threshold;
@@ -284,8 +284,8 @@ void start_tuner(EngineOptions& options) {
   start.cache = options.controller.cache_capacity > 0;
 }
 
-// What every rank decides by for itself, so all must have the same; of the rest rank 0's word is
-// enough.
+// The options by which every rank decides on its own, so all ranks must have the same values; of
+// the rest only rank 0's values matter.
 std::string agreement_of(const EngineOptions& options) {
   return std::string("allreduce_algorithm=") + name_of(options.algorithms.allreduce) +
          "\nhierarchical_allreduce=" + std::to_string(options.algorithms.hierarchical_allreduce) +
@@ -310,7 +310,7 @@ Result<EngineOptions> parse_options(const std::map<std::string, std::string>& ta
       return refuse("unknown engine option \"" + key + "\"; known are " + known);
     }
     if (!row->second.set(text, options)) {
-      // A secret is not shown.
+      // Secrets are not shown.
       const std::string shown = key == "secret" ? "" : "=\"" + text + "\"";
       return refuse("engine option " + key + shown + ": expected " + row->second.expects);
     }

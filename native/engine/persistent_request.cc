@@ -23,8 +23,8 @@ bool may_persist(const Request& request) {
                      [&](const TensorMeta& tensor) { return tensor.dtype == dtype; });
 }
 
-void note(const Parts& parts, const PersistentRequest& request, std::int64_t since_ns,
-          std::int64_t begin_ns, std::int64_t end_ns) {
+void record(const Parts& parts, const PersistentRequest& request, std::int64_t since_ns,
+            std::int64_t begin_ns, std::int64_t end_ns) {
   Counters& counters = parts.counters;
   counters.bytes.fetch_add(request.bytes, std::memory_order_relaxed);
   counters.ops.fetch_add(1, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ Result<std::int64_t> perform(const Parts& parts, const PersistentRequest& reques
   if (!status) return status;
   failpoint("engine.after_operation");
   const std::int64_t end = now_ns();
-  note(parts, request, since_ns, begin, end);
+  record(parts, request, since_ns, begin, end);
   return end;
 }
 

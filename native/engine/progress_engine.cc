@@ -282,7 +282,7 @@ bool ProgressEngine::run_with_all(PersistentRequest& request, const std::vector<
     return false;
   }
   if (how == Try::kMeets) {
-    note_wait(parts_.counters, parts_.trace, request.request.name, since_ns, ended.value());
+    record_wait(parts_.counters, parts_.trace, request.request.name, since_ns, ended.value());
   }
   fast_path_.passed();
   return true;

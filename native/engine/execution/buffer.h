@@ -1,6 +1,5 @@
-// Memory that the core owns: results whose size only the ranks together know, and scratch.
-//   placement  where memory is to be: on the host, or on the device of the operation that is being
-//              carried out
+// Memory that the core owns: results whose size depends on all ranks, and scratch.
+//   placement  where memory is allocated: on the host, or on the device of the current operation
 #pragma once
 
 #include <cstddef>
@@ -18,13 +17,13 @@
 
 namespace hvd {
 
-// A place that asks for memory, for tests.
+// Marks an allocation, for tests.
 inline void may_lack_memory() {
   if (failpoint("engine.alloc")) throw std::bad_alloc();
 }
 
 struct Placement {
-  Accelerator* accelerator = nullptr;  // null: the host
+  Accelerator* accelerator = nullptr;  // nullptr: the host
   int device = kCpu;
 };
 
@@ -34,17 +33,17 @@ struct Buffer {
   std::size_t bytes = 0;
   int device = kCpu;
 
-  // 64-byte aligned, never null. kUnavailable: there is not that much memory.
+  // 64-byte aligned, never null. kUnavailable: not enough memory.
   Status allocate(const Placement& placement = {}) {
     if (failpoint("engine.alloc")) return lacking();
     return placement.accelerator == nullptr ? allocate_here() : allocate_on(placement);
   }
-  // Memory of a device that somebody else has allocated.
-  void adopt(std::shared_ptr<void> memory, std::size_t length, int its_device) {
+  // Adopt device memory that was allocated elsewhere.
+  void adopt(std::shared_ptr<void> memory, std::size_t length, int on_device) {
     on_device_ = std::move(memory);
     shape = {static_cast<std::int64_t>(length)};
     bytes = length;
-    device = its_device;
+    device = on_device;
   }
   std::byte* data() const {
     return on_device_ == nullptr ? data_.get() : static_cast<std::byte*>(on_device_.get());
@@ -70,7 +69,7 @@ struct Buffer {
   }
 
   std::unique_ptr<std::byte[], Free> data_;
-  std::shared_ptr<void> on_device_;  // given back in stream order, also after the engine's end
+  std::shared_ptr<void> on_device_;  // freed in stream order, even after the engine's end
 };
 
 }  // namespace hvd

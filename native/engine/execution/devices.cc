@@ -15,18 +15,19 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kFew = 64;
-constexpr std::int64_t kLooks = 4;  // within the shortest time that is told of
-// A rank whose own inputs do not come is told before those that wait for it: it is the one to name.
+constexpr std::int64_t kPolls = 4;  // within the shortest time limit
+// A rank whose own inputs are not ready reports before the ranks that wait for it, so that the
+// error names this rank.
 constexpr std::int64_t kMostGraceNs = 10'000'000'000;
 constexpr std::int64_t kShortestPauseNs = 1'000'000;
-// A gap in our own looking: this process, or the whole machine, stood still as well.
+// A gap between two checks: this process, or the whole machine, was suspended, too.
 constexpr std::int64_t kOwnGapNs = 1'000'000'000;
-// Of the timeline: how far a device may be behind, and how long its last operations are waited for.
+// Timeline: how many operations a device may be behind, and how long to wait for the last ones.
 constexpr std::size_t kMostCourses = 4096;
 constexpr double kLastCoursesSeconds = 5;
 constexpr std::chrono::microseconds kBetweenCourses(100);
 
-// A rank that has joined was not asked whether it has a device.
+// A rank that has joined may have no device.
 Status stands_in_without(const Status& why) {
   return Status::make(Code::kUnavailable,
                       "a rank that has joined cannot take part in the others' operations on "
@@ -69,7 +70,7 @@ void DoneEvent::lose_unless_reached(const Ending& cause) noexcept {
   try {
     const Result<bool> there = event_->query();
     if (there && there.value()) return;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the reason; then it is lost
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory, so the reason is lost
   }
   cause_ = cause;
   lost_.store(true, std::memory_order_release);
@@ -89,13 +90,13 @@ void DeviceCourse::write(Trace& trace) const {
     whole.step(algorithm, span->done_ns);
   } else {
     whole.step("QUEUE", begun_ns);
-    whole.step(algorithm, given_ns);
+    whole.step(algorithm, enqueued_ns);
   }
   for (const Tensor& tensor : tensors) {
-    TraceTensor given = tensor.given;
-    given.name = tensor.name;
-    given.shape = tensor.shape;
-    trace.add(whole, given);
+    TraceTensor traced = tensor.tensor;
+    traced.name = tensor.name;
+    traced.shape = tensor.shape;
+    trace.add(whole, traced);
   }
 }
 
@@ -108,8 +109,8 @@ void Outstanding::begin(DeviceOperation operation) {
   operations_.push_back(std::move(operation));
 }
 
-void Outstanding::given(std::shared_ptr<DoneEvent> done) {
-  if (operations_.empty()) return;  // the engine has ended meanwhile
+void Outstanding::enqueued(std::shared_ptr<DoneEvent> done) {
+  if (operations_.empty()) return;  // the engine has ended
   if (done == nullptr)
     operations_.pop_back();
   else
@@ -140,7 +141,7 @@ InFlight Outstanding::in_flight(std::int64_t now_ns) {
 
 void Outstanding::drop_done(std::int64_t now_ns) {
   if (!operations_.empty() && over(operations_.front())) {
-    oldest_since_ns_ = now_ns;  // or a little earlier: who makes progress has time
+    oldest_since_ns_ = now_ns;  // or a little earlier; progress resets the clock
     warned_ns_ = 0;
   }
   operations_.erase(std::remove_if(operations_.begin(), operations_.end(), over),
@@ -148,19 +149,19 @@ void Outstanding::drop_done(std::int64_t now_ns) {
   few_ = operations_.size();
 }
 
-std::int64_t Outstanding::between_looks() const {
+std::int64_t Outstanding::check_interval() const {
   const std::int64_t warning = rules_.warning_ns, deadline = rules_.deadline_ns;
   if (warning <= 0 && deadline <= 0) return -1;
   const bool both = warning > 0 && deadline > 0;
   const std::int64_t shortest = both ? std::min(warning, deadline) : std::max(warning, deadline);
-  return std::max(shortest / kLooks, kShortestPauseNs);
+  return std::max(shortest / kPolls, kShortestPauseNs);
 }
 
 Outstanding::Report Outstanding::check(std::int64_t now_ns) {
   Report report;
   drop_done(now_ns);
-  const bool gap = looked_ns_ > 0 && now_ns - looked_ns_ > 2 * between_looks() + kOwnGapNs;
-  looked_ns_ = now_ns;
+  const bool gap = checked_ns_ > 0 && now_ns - checked_ns_ > 2 * check_interval() + kOwnGapNs;
+  checked_ns_ = now_ns;
   if (gap) oldest_since_ns_ = now_ns;
   if (operations_.empty()) return report;
   const std::int64_t waited = now_ns - oldest_since_ns_;
@@ -246,7 +247,7 @@ Result<DeviceEventPtr> Devices::end() {
   auto event = std::make_shared<DoneEvent>(done.take(), mutex_);
   captures_ = event->captured();
   const MutexLock lock(*mutex_);
-  outstanding_.given(captures_ ? nullptr : event);
+  outstanding_.enqueued(captures_ ? nullptr : event);
   return DeviceEventPtr(std::move(event));
 }
 
@@ -290,12 +291,12 @@ void Devices::write_courses(Trace& trace, bool last) {
   courses_.clear();
 }
 
-// True: there are others. The oldest first: a device does one after the other. Devices are asked
-// without the mutex.
+// Write the oldest operation if it is done. True: call again. Devices execute in order, and are
+// queried without the mutex.
 bool Devices::write_done(Trace& trace) {
   MutexLock lock(courses_mutex_);
   while (!courses_.empty()) {
-    const DeviceCourse& oldest = courses_.front();  // stays where it is while others come
+    const DeviceCourse& oldest = courses_.front();  // its address is stable while others are added
     lock.unlock();
     const Result<bool> reached = oldest.done->query();
     if (reached && (!reached.value() || oldest.done->span_comes())) return true;
@@ -312,12 +313,12 @@ bool Devices::abandoned() {
 }
 
 Status Devices::start_watching() {
-  if (watching_ || outstanding_.between_looks() < 0) return Status::ok();
+  if (watching_ || outstanding_.check_interval() < 0) return Status::ok();
   Status status = start_thread(
       watch_, [this] { watch(); },
       [this](const char* what) {
         overdue_(Status::make(Code::kInternal,
-                              std::string("the thread that looks at devices has ended: ") + what,
+                              std::string("the thread that checks devices has ended: ") + what,
                               "engine/devices"));
       });
   watching_ = status.is_ok();
@@ -328,12 +329,12 @@ void Devices::watch() {
   name_thread("hvd-devices");
   block_signals();
   MutexLock lock(*mutex_);
-  const std::chrono::nanoseconds pause(outstanding_.between_looks());
+  const std::chrono::nanoseconds pause(outstanding_.check_interval());
   while (!leaving_ && !abandoned_) {
     changed_.wait_for(lock, pause);
     if (leaving_ || abandoned_) return;
     const Outstanding::Report report = outstanding_.check(now_ns());
-    lock.unlock();  // who is told may end the engine
+    lock.unlock();  // the callback may end the engine
     if (!report.warning.empty()) log(Level::kWarning, "engine/devices", report.warning);
     if (!report.overdue) overdue_(report.overdue);
     lock.lock();
@@ -386,7 +387,7 @@ void Devices::abandon(const Ending& cause) noexcept {
   changed_.notify_all();
   try {
     accelerator->abandon();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the engine ends all the same
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the engine ends anyway
   }
 }
 

@@ -1,13 +1,13 @@
-// Device operations of this rank: from the events behind which their inputs are to the
-// end of the engine.
+// Device operations of this rank: from the events that mark their inputs as ready to the end of the
+// engine.
 //
-// What a device has been given it may never do: a kernel that hangs, or waits for one that does. A
-// thread of its own ("hvd-devices", from the first device tensor on) looks at the oldest of these
-// operations now and then, warns, and raises the abort in the end.
+// Enqueued work may never complete: a kernel hangs, or waits for one that does. A separate thread
+// ("hvd-devices", started with the first device tensor) checks the oldest operation periodically,
+// warns, and finally raises the abort.
 //
-// An engine that fails lets its devices go on, with whatever data there is. An event that had not
-// been reached by then tells the cause for ever: nobody takes that data for a result. Who is told
-// may free the memory: it is told once the device has let it go.
+// When an engine fails, its devices continue with whatever data there is. Events that were not
+// reached by then return the cause for ever, so that these data are never used as a result. The
+// caller may free the buffers when notified, which happens only after the device has released them.
 #pragma once
 
 #include <atomic>
@@ -35,10 +35,10 @@
 
 namespace hvd {
 
-// As the device's, until the engine fails before it is reached.
+// The device's event, replaced by an error if the engine fails before it is reached.
 class DoneEvent final : public DeviceEvent {
  public:
-  // abandoning: held until the devices are let go.
+  // abandoning: locked until the devices have released the memory.
   DoneEvent(DeviceEventPtr event, std::shared_ptr<Mutex> abandoning)
       : event_(std::move(event)), abandoning_(std::move(abandoning)) {}
 
@@ -54,8 +54,8 @@ class DoneEvent final : public DeviceEvent {
   std::optional<DeviceSpan> span() override { return event_->span(); }
   bool span_comes() override { return event_->span_comes(); }
 
-  bool over();  // as the device says it: reached, or nothing comes any more
-  // Once; what is not known to be reached is lost.
+  bool over();  // on the device: reached, or never will be
+  // Called once; an event that is not known to be reached is lost.
   void lose_unless_reached(const Ending& cause) noexcept;
 
  private:
@@ -67,54 +67,53 @@ class DoneEvent final : public DeviceEvent {
   std::atomic<bool> lost_{false};
 };
 
-// How long devices may take.
+// Time limits of device operations.
 struct DeviceRules {
   int rank = 0;
   std::int64_t warning_ns = 0;   // 0: no warning
   std::int64_t deadline_ns = 0;  // 0: for ever
-  std::string setting;           // where the deadline comes from
+  std::string setting;           // name of the setting of the deadline
 };
 
-// An operation from the moment in which it is begun on a device.
+// An operation that was begun on a device.
 struct DeviceOperation {
   std::vector<std::string> names;
   Kind kind = Kind::kAllreduce;
   int set = 0;
   int device = kCpu;
   std::int64_t since_ns = 0;
-  DeviceEventPtr ready;             // of its newest input; null: this rank stands in
-  std::shared_ptr<DoneEvent> done;  // null: it is still being given
+  DeviceEventPtr ready;             // of its newest input; nullptr: this rank substitutes
+  std::shared_ptr<DoneEvent> done;  // nullptr: not completely enqueued yet
 };
 
-// An operation as the host has seen it. The trace has it once the device has done it.
+// An operation as the host saw it, written to the trace when the device has completed it.
 struct DeviceCourse {
   struct Tensor {
     std::string name, shape;
-    TraceTensor given;  // without those
+    TraceTensor tensor;  // without name and shape
   };
-  TraceCourse course;  // until the device was asked
+  TraceCourse course;  // until enqueueing began
   const char* algorithm = "";
-  std::int64_t begun_ns = 0, given_ns = 0;  // between them it was given to the device
+  std::int64_t begun_ns = 0, enqueued_ns = 0;  // begin and end of enqueueing
   std::vector<Tensor> tensors;
   DeviceEventPtr done;
 
-  // Where the device's time is not known: as long as it took to give it.
+  // Without the device's times the duration is that of enqueueing.
   void write(Trace& trace) const;
 };
 
-// The operations that are not known to be done, in the order in which they were begun. It knows no
-// other time than the one it is given.
+// The operations that are not known to be done, in order. The time is always an argument.
 class Outstanding {
  public:
   explicit Outstanding(DeviceRules rules) : rules_(std::move(rules)) {}
 
   void begin(DeviceOperation operation);
-  // The last one has been given to its device. Null: it never comes by anything that could be
-  // looked at, being part of a graph.
-  void given(std::shared_ptr<DoneEvent> done);
-  // Those that are not done at this moment.
+  // The last one is enqueued on its device. nullptr: it is part of a graph and has no event to
+  // query.
+  void enqueued(std::shared_ptr<DoneEvent> done);
+  // The operations that are not done at this time.
   const std::vector<DeviceOperation>& now(std::int64_t now_ns);
-  // From the first that is not done: a device does one after the other, and asking it takes time.
+  // Counted from the first that is not done: a device executes in order, and a query takes time.
   InFlight in_flight(std::int64_t now_ns);
 
   struct Report {
@@ -122,9 +121,9 @@ class Outstanding {
     Status overdue;       // ok: not yet
   };
   Report check(std::int64_t now_ns);
-  // How long until the next look, whatever comes meanwhile; negative: never.
-  std::int64_t between_looks() const;
-  // The engine has ended: events that were not reached say why for ever.
+  // Time between two checks; negative: never.
+  std::int64_t check_interval() const;
+  // The engine has ended: events that were not reached return the cause for ever.
   void lose(const Ending& cause) noexcept;
 
  private:
@@ -133,60 +132,60 @@ class Outstanding {
 
   const DeviceRules rules_;
   std::vector<DeviceOperation> operations_;
-  std::size_t few_ = 0;  // so many were left when those that are done were dropped last
-  std::int64_t oldest_since_ns_ = 0;  // for so long the first has been the first
-  std::int64_t looked_ns_ = 0;
+  std::size_t few_ = 0;               // number left after the last removal of completed ones
+  std::int64_t oldest_since_ns_ = 0;  // since when the first one is the oldest
+  std::int64_t checked_ns_ = 0;
   std::int64_t warned_ns_ = 0;  // of the first; 0: not yet
 };
 
 class Devices {
  public:
-  // overdue: called on the thread that looks, also where that cannot go on.
+  // overdue: called on the checking thread, also if that thread fails.
   Devices(Accelerators& accelerators, DeviceRules rules,
           std::function<void(const Status&)> overdue);
   ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  // Any thread. Ok: there is an accelerator (loaded here the first time).
+  // Any thread. Ok: an accelerator is available (loaded by the first call).
   Status available();
-  // Any thread. "" or why tensors on that device are never taken.
+  // Any thread. "" or the reason why tensors on that device are never supported.
   std::string why_not(int device) { return accelerators_.why_not(device); }
-  // Any thread. The event behind which the inputs of an operation are.
+  // Any thread. The event that marks the inputs of an operation as ready.
   Result<DeviceEventPtr> ready(int device, void* stream);
 
-  // Any thread. Where memory of the core's for tensors on `device` is.
+  // Any thread. The placement of core memory for tensors on `device`.
   Result<Placement> placement(int device);
 
-  // Progress-lock owner, as Accelerator has them. device: kAnyDevice where this rank stands in for
-  // others.
+  // Progress-lock owner; see Accelerator. device: kAnyDevice if this rank substitutes for others.
   struct Begun {
     Backend* backend = nullptr;
     Placement placement;
-    bool first = false;  // of this set: the devices of its ranks have met
+    bool first = false;  // first operation of this set: the devices of its ranks have met
   };
   Result<Begun> begin(DeviceOperation operation, const Group& group, std::int64_t bytes,
                       const std::vector<DeviceEventPtr>& ready);
   Result<DeviceEventPtr> end();
-  // False: not kept, nobody writes it.
+  // False: not kept, because no timeline is written.
   bool keep(DeviceCourse& course);
   Result<DeviceRegion> share(int device, const Group& group, std::size_t bytes);
   Status drain();
   void release(const DeviceRegion& region);
 
-  // Progress-lock owner. None while a graph is captured: nothing of that is done before it runs.
+  // Progress-lock owner. Empty while a graph is captured: nothing executes before it runs.
   InFlight in_flight(std::int64_t now_ns);
 
   // Any thread.
-  bool idle() const;  // nothing is under way
-  bool used() const;  // a tensor on a device has come
+  bool idle() const;  // nothing is in flight
+  bool used() const;  // a tensor on a device was enqueued
   DeviceTimes times() const;
   std::vector<DeviceOperation> outstanding();  // without events
-  // From now on courses are kept, until write_courses() is called for the last time.
+  // Keep courses until the last call of write_courses().
   void keep_courses();
-  // Of what devices have done; last: of what they do in the next seconds too. One caller at a time.
+  // Write the courses of completed operations; last: also of those that complete within seconds.
+  // One caller at a time.
   void write_courses(Trace& trace, bool last);
-  // Nothing is begun afterwards. The first call counts.
+  // Begin nothing more. Only the first call has an effect.
   void abandon(const Ending& cause) noexcept;
 
  private:
@@ -205,10 +204,10 @@ class Devices {
   ConditionVariable changed_;
   std::thread watch_;
   std::set<int> met_;      // progress-lock owner only
-  bool captures_ = false;  // the same: the last operation has become part of a graph
+  bool captures_ = false;  // progress-lock owner only: the last operation was captured into a graph
   Mutex courses_mutex_;
   bool keeping_ GUARDED_BY(courses_mutex_) = false;
-  // In the order in which they were given.
+  // In the order in which they were enqueued.
   std::deque<DeviceCourse> courses_ GUARDED_BY(courses_mutex_);
 };
 

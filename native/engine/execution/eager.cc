@@ -11,7 +11,7 @@ namespace {
 template <typename Visit>
 bool every_peer(const Mesh& mesh, const Visit& visit) {
   const int size = mesh.topology().size;
-  for (int step = 1; step < size; ++step) {  // not everybody turns to the same one first
+  for (int step = 1; step < size; ++step) {  // spreads the ranks over the peers
     if (!visit((mesh.topology().rank + step) % size)) return false;
   }
   return true;
@@ -29,7 +29,7 @@ void copy_inputs(const std::vector<Operand>& operands, Dtype dtype, std::byte* t
 
 }  // namespace
 
-bool may_be_given(const Parts& parts, const Request& request, std::size_t most_bytes) {
+bool may_be_sent_early(const Parts& parts, const Request& request, std::size_t most_bytes) {
   if (request.kind != Kind::kAllreduce || request.set != 0) return false;
   if (request.on_device() || request.prescale != 1.0 || request.op == ReduceOp::kAdasum)
     return false;
@@ -45,7 +45,8 @@ bool may_be_given(const Parts& parts, const Request& request, std::size_t most_b
 
 bool may_send_eagerly(const Parts& parts, const Task& task) {
   EagerLinks* const links = parts.mesh.eager();
-  if (links == nullptr || !may_be_given(parts, task.request, links->most_bytes())) return false;
+  if (links == nullptr || !may_be_sent_early(parts, task.request, links->most_bytes()))
+    return false;
   return every_peer(parts.mesh, [&](int peer) { return links->acquire(peer) != nullptr; });
 }
 
@@ -73,7 +74,7 @@ Status allreduce_eagerly(const Parts& parts, const Group& group,
 
 bool may_be_put_beside(const Parts& parts, const Request& request) {
   const FastPathData data = parts.mesh.fast_path_data();
-  return data.base != nullptr && may_be_given(parts, request, data.bytes);
+  return data.base != nullptr && may_be_sent_early(parts, request, data.bytes);
 }
 
 void put_beside(const Parts& parts, const std::vector<Operand>& operands, Dtype dtype, int half,

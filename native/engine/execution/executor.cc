@@ -23,15 +23,15 @@ const char* negotiate_phase(Kind kind) {
   return kPhases[static_cast<std::size_t>(kind)];
 }
 
-Status not_asked_for(const Work& work) {
+Status not_requested(const Work& work) {
   const std::vector<std::string>& names = work.response.names;
   return Status::make(Code::kInternal,
                       "rank 0 sent a response for " + (names.empty() ? "nothing" : names.front()) +
-                          " and others, which this rank has not asked for",
+                          " and others, which this rank has not requested",
                       "engine/executor");
 }
 
-// Rank 0 puts together what lies on one device on every rank (fusion.h).
+// Rank 0 fuses only tensors that lie on one device on every rank (fusion.h).
 Status several_devices(const Work& work) {
   return Status::make(Code::kInternal,
                       "rank 0 fused tensors that lie on different devices of this rank: " +
@@ -55,7 +55,7 @@ DeviceOperation operation_of(const Work& work) {
   return operation;
 }
 
-// What leaves a rank once for every member is more than what it gave.
+// Operations that send a tensor to every member move more than the tensor's bytes.
 std::int64_t bytes_moved(const Work& work, const Group* group) {
   const Kind kind = work.response.kind;
   const bool spreads = kind == Kind::kAllgather || kind == Kind::kAlltoall;
@@ -79,13 +79,13 @@ const char* meeting_phase(std::string_view algorithm) {
   return algorithm.rfind("NCCL", 0) == 0 ? "INIT_NCCL" : "INIT_DEVICES";
 }
 
-void give_number(const Work& work, std::int64_t number) {
+void set_number(const Work& work, std::int64_t number) {
   for (const TaskPtr& task : work.tasks) {
     if (task != nullptr) task->number = number;
   }
 }
 
-// Some of them may have found their memory: it is given back now.
+// Free the results that were allocated before another allocation failed.
 void forget_results(const Work& work) {
   for (const TaskPtr& task : work.tasks) {
     if (task == nullptr) continue;
@@ -110,7 +110,7 @@ Work Executor::prepare(Response response) const {
   for (const std::string& name : work.response.names) {
     work.tasks.push_back(parts_.handles.in_flight(work.response.set, name));
   }
-  // Ranks join under names of their own.
+  // Each rank's join has its own name.
   if (work.response.kind == Kind::kJoin) work.tasks = {parts_.handles.in_flight(Kind::kJoin)};
   work.bytes = bytes_moved(work, parts_.groups.find(work.response.set).get());
   work.agreed_ns = now_ns();
@@ -128,7 +128,7 @@ Status Executor::perform(const Work& work) {
   used_ = nullptr;
   placement_ = {};
   done_ = nullptr;
-  met_ns_ = found_ns_ = 0;
+  met_ns_ = allocated_ns_ = 0;
   const std::int64_t begin = now_ns();
   Status status = perform_agreed(work);
   if (status && placement_.accelerator != nullptr) status = end_on_device(work);
@@ -138,7 +138,7 @@ Status Executor::perform(const Work& work) {
     return status;
   }
   failpoint("engine.after_operation");
-  note(work, begin);
+  record(work, begin);
   done_ = nullptr;
   finish_all(work, refusal_);
   return Status::ok();
@@ -147,8 +147,8 @@ Status Executor::perform(const Work& work) {
 Status Executor::perform_agreed(const Work& work) {
   static constexpr std::array<Step, kKindCount> kSteps{
       &Executor::allreduce,  &Executor::allgather,     &Executor::broadcast,
-      &Executor::nothing,  // a barrier: the agreement was it
-      &Executor::nothing,  // who leaves is the progress engine's business
+      &Executor::nothing,  // a barrier: the agreement is the barrier
+      &Executor::nothing,  // the progress engine handles departures
       &Executor::alltoall,   &Executor::reducescatter, &Executor::join,      &Executor::add_set,
       &Executor::remove_set, &Executor::allocate,      &Executor::release,   &Executor::tune};
   return (this->*kSteps[static_cast<std::size_t>(work.response.kind)])(work);
@@ -158,7 +158,7 @@ Status Executor::nothing(const Work&) { return Status::ok(); }
 
 Status Executor::allreduce(const Work& work) {
   for (std::size_t i = 0; i < work.tasks.size(); ++i) {
-    if (work.request(i) == nullptr) return not_asked_for(work);
+    if (work.request(i) == nullptr) return not_requested(work);
   }
   const auto group = group_of(work);
   if (!group) return group.status();
@@ -189,7 +189,7 @@ Status Executor::allreduce(const Work& work) {
 }
 
 Status Executor::broadcast(const Work& work) {
-  if (!complete(work)) return not_asked_for(work);
+  if (!complete(work)) return not_requested(work);
   const auto group = group_of(work);
   if (!group) return group.status();
   const auto backend = backend_of(work, *group.value());
@@ -208,14 +208,14 @@ Status Executor::broadcast(const Work& work) {
 }
 
 Status Executor::allgather(const Work& work) {
-  if (!complete(work)) return not_asked_for(work);
+  if (!complete(work)) return not_requested(work);
   const auto group = group_of(work);
   if (!group) return group.status();
   if (Status status = sizes_fit(work, *group.value()); !status) return status;
   const auto backend = backend_of(work, *group.value());
   if (!backend) return backend.status();
   const Result<std::vector<Gather>> tensors = gathers_of(work, *group.value(), placement_);
-  found_ns_ = now_ns();
+  allocated_ns_ = now_ns();
   if (Status status = vote(work, *group.value(), tensors.status());
       !status || refusal_ != nullptr) {
     return status;
@@ -224,7 +224,7 @@ Status Executor::allgather(const Work& work) {
 }
 
 Status Executor::alltoall(const Work& work) {
-  if (!complete(work)) return not_asked_for(work);
+  if (!complete(work)) return not_requested(work);
   const auto group = group_of(work);
   if (!group) return group.status();
   if (Status status = sizes_fit(work, *group.value()); !status) return status;
@@ -232,7 +232,7 @@ Status Executor::alltoall(const Work& work) {
   if (!backend) return backend.status();
   const Result<Exchange> exchange =
       exchange_of(*work.tasks.front(), *group.value(), work.response.sizes, placement_);
-  found_ns_ = now_ns();
+  allocated_ns_ = now_ns();
   if (Status status = vote(work, *group.value(), exchange.status());
       !status || refusal_ != nullptr) {
     return status;
@@ -241,7 +241,7 @@ Status Executor::alltoall(const Work& work) {
 }
 
 Status Executor::reducescatter(const Work& work) {
-  if (!complete(work)) return not_asked_for(work);
+  if (!complete(work)) return not_requested(work);
   const auto group = group_of(work);
   if (!group) return group.status();
   const auto backend = backend_of(work, *group.value());
@@ -266,35 +266,35 @@ Status Executor::reducescatter(const Work& work) {
 }
 
 Status Executor::join(const Work& work) {
-  give_number(work, work.response.rank);
+  set_number(work, work.response.rank);
   return Status::ok();
 }
 
 Status Executor::add_set(const Work& work) {
   const std::vector<std::int64_t>& sizes = work.response.sizes;
-  if (sizes.empty()) return not_asked_for(work);
+  if (sizes.empty()) return not_requested(work);
   parts_.groups.set(static_cast<int>(sizes.front()), {sizes.begin() + 1, sizes.end()});
-  give_number(work, sizes.front());
+  set_number(work, sizes.front());
   return Status::ok();
 }
 
 Status Executor::remove_set(const Work& work) {
-  if (work.response.sizes.empty()) return not_asked_for(work);
+  if (work.response.sizes.empty()) return not_requested(work);
   const bool known = parts_.groups.erase(static_cast<int>(work.response.sizes.front()));
-  give_number(work, known ? 1 : 0);
+  set_number(work, known ? 1 : 0);
   return Status::ok();
 }
 
-// The ranks of a host agree on the place without a word; whether all hosts have the memory, the
-// ranks tell each other.
+// The ranks of a host compute the same offset without messages. Whether all hosts have the memory
+// is voted on.
 Status Executor::allocate(const Work& work) {
-  if (work.response.sizes.size() < 2) return not_asked_for(work);
+  if (work.response.sizes.size() < 2) return not_requested(work);
   if (work.response.sizes.size() > 2) return allocate_on_devices(work);
   const std::int64_t region = work.response.sizes[0];
   const Status mine = parts_.regions.allocate(region, work.response.sizes[1]);
   const Result<int> failing = first_failing_rank(!mine);
   if (!failing) return failing.status();
-  give_number(work, region);
+  set_number(work, region);
   if (failing.value() == parts_.mesh.topology().size) return Status::ok();
   parts_.regions.release(region);
   const std::string why = mine ? "there is none on its host, or not enough" : mine.message;
@@ -306,7 +306,7 @@ Status Executor::allocate(const Work& work) {
   return Status::ok();
 }
 
-// All find the same; who has joined takes part.
+// All ranks reach the same result; ranks that have joined take part.
 Status Executor::allocate_on_devices(const Work& work) {
   const std::int64_t region = work.response.sizes[0], bytes = work.response.sizes[1];
   const int device = complete(work) ? work.device() : kAnyDevice;
@@ -328,30 +328,30 @@ Status Executor::allocate_on_devices(const Work& work) {
     task->outputs = {std::move(buffer)};
   }
   parts_.regions.adopt(region, memory.take(), bytes);
-  give_number(work, region);
+  set_number(work, region);
   return Status::ok();
 }
 
 Status Executor::release(const Work& work) {
-  if (work.response.sizes.empty()) return not_asked_for(work);
+  if (work.response.sizes.empty()) return not_requested(work);
   const std::int64_t region = work.response.sizes.front();
   const bool on_devices = parts_.regions.is_on_devices(region);
   Status status = on_devices ? parts_.devices.drain() : Status::ok();
-  // Others may still carry out what comes before in memory that would go away.
+  // Peers may still execute earlier operations in memory that is released here.
   if (status) status = meet();
   if (!status) return status;
   auto adopted = parts_.regions.release(region);
-  return adopted ? give_back(std::move(*adopted)) : status;
+  return adopted ? return_memory(std::move(*adopted)) : status;
 }
 
-Status Executor::give_back(DeviceRegion region) {
+Status Executor::return_memory(DeviceRegion region) {
   parts_.devices.release(region);
   region.mapping.reset();
-  // Nobody gives memory back that another has mapped.
+  // No rank frees memory that a peer has mapped.
   if (Status status = meet(); !status) return status;
   region.mine.reset();
-  // That may wait for the whole device, ranks that are threads of this process included: nobody
-  // gives it anything until all have.
+  // The free may wait for the whole device, also for ranks that are threads of this process: no
+  // rank enqueues work until all have freed.
   return meet();
 }
 
@@ -364,7 +364,7 @@ Status Executor::tune(const Work& work) {
 
 Status Executor::meet() { return first_failing_rank(false).status(); }
 
-// The first rank that says so, on every rank; the number of ranks: nobody does.
+// The first rank that failed, the same on every rank; the number of ranks: none failed.
 Result<int> Executor::first_failing_rank(bool failed) {
   return first_failing(parts_.backends.cpu(), *parts_.groups.find(0), failed);
 }
@@ -381,8 +381,9 @@ Result<std::shared_ptr<const Group>> Executor::group_of(const Work& work) const 
   auto group = parts_.groups.find(work.response.set);
   if (group != nullptr && group->group_rank >= 0) return group;
   return Status::make(Code::kInternal,
-                      "this rank is not in process set " + std::to_string(work.response.set) +
-                          ", which shall carry out " + work.response.names.front(),
+                      "rank " + std::to_string(parts_.mesh.topology().rank) + " was asked to run " +
+                          work.response.names.front() + " in process set " +
+                          std::to_string(work.response.set) + ", of which it is not a member",
                       "engine/executor");
 }
 
@@ -398,8 +399,8 @@ Status Executor::begin_on_device(const Work& work, const Group& group) {
   const int device = work.device();
   std::vector<DeviceEventPtr> ready;
   for (const TaskPtr& task : work.tasks) {
-    const int its = task == nullptr ? kAnyDevice : task->request.tensors.front().device;
-    if (its != device) return several_devices(work);
+    const int task_device = task == nullptr ? kAnyDevice : task->request.tensors.front().device;
+    if (task_device != device) return several_devices(work);
     if (task != nullptr) ready.push_back(task->ready);
   }
   const auto begun =
@@ -411,8 +412,7 @@ Status Executor::begin_on_device(const Work& work, const Group& group) {
   return Status::ok();
 }
 
-// Nobody waits for the device: the tasks are finished, with the event behind which their outputs
-// are.
+// Finish the tasks without waiting for the device; their event marks the outputs as ready.
 Status Executor::end_on_device(const Work& work) {
   const Result<DeviceEventPtr> done = parts_.devices.end();
   if (!done) return done.status();
@@ -434,7 +434,7 @@ void Executor::timeline(bool on) {
   if (on) parts_.devices.keep_courses();
 }
 
-void Executor::note(const Work& work, std::int64_t begin_ns) {
+void Executor::record(const Work& work, std::int64_t begin_ns) {
   const std::int64_t end = now_ns();
   TraceCourse course(negotiate_phase(work.response.kind), name_of(work.response.kind),
                      work.agreed_ns > 0 ? work.agreed_ns : begin_ns);
@@ -448,9 +448,9 @@ void Executor::note(const Work& work, std::int64_t begin_ns) {
   }
   parts_.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
   parts_.counters.ops.fetch_add(ops, std::memory_order_relaxed);
-  if (done_ != nullptr) return note_on_device(work, course, begin_ns, end);
+  if (done_ != nullptr) return record_on_device(work, course, begin_ns, end);
   parts_.counters.busy_ns.fetch_add(end - begin_ns, std::memory_order_relaxed);
-  if (found_ns_ > 0) course.step("ALLOCATE_OUTPUT", found_ns_);
+  if (allocated_ns_ > 0) course.step("ALLOCATE_OUTPUT", allocated_ns_);
   const char* const algorithm = used_ == nullptr ? "" : used_->last_algorithm();
   if (*algorithm != '\0') course.step(algorithm, end);
   course.end(end);
@@ -466,10 +466,9 @@ void Executor::note(const Work& work, std::int64_t begin_ns) {
   }
 }
 
-// The trace has it at once where nobody asks when the device did it: then it lasts as long as it
-// took to give it to the device.
-void Executor::note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
-                              std::int64_t end_ns) {
+// Without device times the operation is traced at once, with the duration of enqueueing.
+void Executor::record_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
+                                std::int64_t end_ns) {
   DeviceCourse done{course, used_->last_algorithm(), begin_ns, end_ns, {}, done_};
   for (const TaskPtr& task : work.tasks) {
     if (task == nullptr) continue;

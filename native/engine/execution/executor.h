@@ -1,4 +1,5 @@
-// Carries one response out on this rank's tensors, finishes their tasks, and writes down when.
+// Executor: executes a response on this rank's tensors, finishes their tasks, and records the
+// times.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@
 
 namespace hvd {
 
-// What a rank's engine is made of, besides threads and messages.
+// The parts of a rank's engine besides threads and messages.
 struct Parts {
   Mesh& mesh;
   Handles& handles;
@@ -36,10 +37,9 @@ class Executor {
 
   // Finds this rank's tasks.
   Work prepare(Response response) const;
-  // A failure here has left the links in the middle of something: the engine cannot go on.
+  // A failure leaves the links in an undefined state: the engine cannot continue.
   Status perform(const Work& work);
-  // Any thread. While a timeline is written, the trace also has dtypes and shapes, and when devices
-  // did what.
+  // Any thread. While a timeline is written, the trace also has dtypes, shapes and device times.
   void timeline(bool on);
 
  private:
@@ -58,7 +58,7 @@ class Executor {
   Status allocate(const Work& work);
   Status allocate_on_devices(const Work& work);
   Status release(const Work& work);
-  Status give_back(DeviceRegion region);
+  Status return_memory(DeviceRegion region);
   Status tune(const Work& work);
 
   Result<std::shared_ptr<const Group>> group_of(const Work& work) const;
@@ -66,26 +66,26 @@ class Executor {
   Status begin_on_device(const Work& work, const Group& group);
   Status end_on_device(const Work& work);
   Result<int> first_failing_rank(bool failed);
-  Status meet();  // all ranks
-  // Sets refusal_ where a rank of the group lacks memory for the work.
+  Status meet();  // barrier of all ranks
+  // Sets refusal_ if a rank of the group lacks memory for the work.
   Status vote(const Work& work, const Group& group, const Status& mine);
   void finish_all(const Work& work, const Ending& ending);
-  void note(const Work& work, std::int64_t begin_ns);
-  void note_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
-                      std::int64_t end_ns);
+  void record(const Work& work, std::int64_t begin_ns);
+  void record_on_device(const Work& work, const TraceCourse& course, std::int64_t begin_ns,
+                        std::int64_t end_ns);
 
   const int rank_;
   const Parts parts_;
   AlgorithmOptions algorithms_;
   std::atomic<bool> timeline_{false};
-  // Of the operation that is carried out.
+  // State of the current operation.
   Backend* used_ = nullptr;
   Placement placement_;
-  DeviceEventPtr done_;        // on a device
-  std::int64_t met_ns_ = 0;    // until then the devices of the group met; 0: they had
-  std::int64_t found_ns_ = 0;  // until then memory for the results was looked for; 0: it was there
-  Buffer scratch_;             // until it has been given to the device
-  Ending refusal_;             // of all ranks alike: the operation fails, the engine goes on
+  DeviceEventPtr done_;            // on a device
+  std::int64_t met_ns_ = 0;        // when the devices of the group had met; 0: they had before
+  std::int64_t allocated_ns_ = 0;  // when memory for the results was allocated; 0: none was needed
+  Buffer scratch_;                 // until the operation is enqueued on the device
+  Ending refusal_;  // the same on all ranks: the operation fails, the engine continues
 };
 
 }  // namespace hvd

@@ -1,6 +1,5 @@
-// The process sets whose addition this rank has carried out, and their removal not yet: asked for
-// by user threads too. What the ranks have agreed on, which may be ahead of that, the controller
-// knows (engine/controller/process_sets.h).
+// The process sets that this rank has added and not removed yet, also for user threads. The
+// controller has the agreed sets, which may be ahead of these (engine/controller/process_sets.h).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,7 @@ class Groups {
     set(0, std::move(all));
   }
 
-  // Null: there is no set of this id. group_rank is -1 when this rank does not belong to it.
+  // nullptr: no set has this id. group_rank is -1 if this rank is not a member.
   std::shared_ptr<const Group> find(int id) const {
     const MutexLock lock(mutex_);
     const auto found = groups_.find(id);

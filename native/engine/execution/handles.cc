@@ -20,13 +20,13 @@ Status name_taken(const std::string& name) {
 
 }  // namespace
 
-// The completions that this thread has to tell, one after the other. It needs no memory: tasks that
-// wait for their turn hang on each other.
-class Telling {
+// The completions that this thread runs, one after another. Waiting tasks are an intrusive list, so
+// it needs no memory.
+class CompletionRun {
  public:
   static bool active() { return last_ != nullptr; }
 
-  static void tell(TaskPtr task) noexcept {
+  static void run(TaskPtr task) noexcept {
     Completion* const newest = task->completion.get();
     if (active()) {
       last_->next_ = std::move(task);
@@ -43,11 +43,11 @@ class Telling {
   }
 
  private:
-  static thread_local Completion* last_;  // null: it tells nothing
+  static thread_local Completion* last_;  // nullptr: none is running
 };
-thread_local Completion* Telling::last_ = nullptr;
+thread_local Completion* CompletionRun::last_ = nullptr;
 
-bool telling() { return Telling::active(); }
+bool runs_completion() { return CompletionRun::active(); }
 
 namespace {
 
@@ -56,7 +56,7 @@ void complete(const TaskPtr& task, const Ending& ending) {
   if (task->state.exchange(Task::kDone, std::memory_order_acq_rel) == Task::kWaitedFor) {
     futex_wake_all(task->state);
   }
-  if (task->completion != nullptr) Telling::tell(task);
+  if (task->completion != nullptr) CompletionRun::run(task);
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ Status Handles::add(const TaskPtr& task) {
         by_handle_.erase(task->handle);
         return name_taken(task->request.name);
       }
-    } catch (...) {  // no memory: nothing has happened
+    } catch (...) {  // no memory: undo
       by_handle_.erase(task->handle);
       throw;
     }
@@ -104,25 +104,25 @@ void Handles::add_done(const TaskPtr& task) {
 
 TaskPtr Handles::find(std::int64_t handle) const {
   const MutexLock lock(mutex_);
-  const auto found = by_handle_.find(handle);
-  return found == by_handle_.end() ? nullptr : found->second;
+  const auto task = by_handle_.find(handle);
+  return task == by_handle_.end() ? nullptr : task->second;
 }
 
 bool Handles::forget(std::int64_t handle) {
-  TaskPtr task;  // outlives the lock: it may be the last to know its memory
+  TaskPtr task;  // destroyed after the unlock: it may own the task's memory
   const MutexLock lock(mutex_);
-  const auto found = by_handle_.find(handle);
-  if (found == by_handle_.end()) return false;
-  task = std::move(found->second);
-  by_handle_.erase(found);
+  const auto position = by_handle_.find(handle);
+  if (position == by_handle_.end()) return false;
+  task = std::move(position->second);
+  by_handle_.erase(position);
   if (task->finished) erase_name(*task);
   return true;
 }
 
 TaskPtr Handles::in_flight(int set, std::string_view name) const {
   const MutexLock lock(mutex_);
-  const auto found = by_name_.find(Key{set, name});
-  return found == by_name_.end() || found->second->finished ? nullptr : found->second;
+  const auto task = by_name_.find(Key{set, name});
+  return task == by_name_.end() || task->second->finished ? nullptr : task->second;
 }
 
 TaskPtr Handles::in_flight(Kind kind) const {
@@ -156,7 +156,7 @@ bool Handles::may_begin_at_once(int set, std::string_view name) const {
 void Handles::finish(const TaskPtr& task, const Ending& ending) {
   {
     const MutexLock lock(mutex_);
-    if (task->finished) return;  // closed meanwhile
+    if (task->finished) return;  // closed before
     task->finished = true;
     --unfinished_;
     if (!task->keeps_name || by_handle_.count(task->handle) == 0) erase_name(*task);

@@ -3,12 +3,13 @@
 //             is waited for
 //   handle    the number under which the user waits for a task; counted from 0 by every call, also
 //             by calls that fail
-//   completion  what is told when a task has ended that nobody waits for
-// A task is in flight until it is finished, and known by its handle until its outcome has been
-// given. Its name is taken within its set as long as it is in flight; where the caller does not
-// wait at once, until poll() has said that it is finished or its outcome has been given: so whether
-// a second task of the name is refused depends on this rank's calls, not on how fast others are. A
-// task with a completion is known by no handle, and its name is free before the completion is told.
+//   completion  callback at the end of a task that no thread waits for
+// A task is in flight until it is finished, and registered by its handle until its outcome is
+// returned. Its name is reserved within its set while it is in flight. If the caller does not wait
+// at once, the name stays reserved until poll() has reported the end or the outcome is returned: so
+// whether a second task of the name is refused depends on this rank's calls, not on the speed of
+// other ranks. A task with a completion has no handle, and its name is free before the completion
+// runs.
 #pragma once
 
 #include <atomic>
@@ -31,83 +32,84 @@
 
 namespace hvd {
 
-// Null: ok. Shared, so that ending many tasks needs no memory.
+// nullptr: ok. Shared, so that ending many tasks needs no memory.
 using Ending = std::shared_ptr<const Status>;
 
 struct Task;
 using TaskPtr = std::shared_ptr<Task>;
 
-// Told exactly once, whichever way the task ends, on the thread that ends it, which may have the
-// turn but holds no lock. It may enqueue: what ends meanwhile on this thread is told after it has
-// returned, so that nothing recurses.
+// Runs exactly once, however the task ends, on the thread that ends it. That thread may own the
+// progress lock but holds no mutex. It may enqueue: completions of tasks that end meanwhile on this
+// thread run after it has returned, so there is no recursion.
 class Completion {
  public:
   virtual ~Completion() = default;
   virtual void ended(Task& task) noexcept = 0;
 
  private:
-  friend class Telling;
-  TaskPtr next_;  // to be told after this one
+  friend class CompletionRun;
+  TaskPtr next_;  // its completion runs after this one
 };
 
 struct Task {
   std::int64_t handle = 0;
   std::int64_t enqueued_ns = 0;
-  bool small = false;             // a caller may carry it out itself
-  bool keeps_name = false;        // until the caller knows that it is finished
+  bool small = false;             // a caller may execute it
+  bool keeps_name = false;        // until the caller knows the end
   bool finished = false;          // guarded by the mutex of Handles
-  std::atomic<bool> held{false};  // nobody has been asked yet: who waits for it does so
+  std::atomic<bool> held{false};  // not submitted yet: the waiting thread does that
   Request request;
   std::vector<Operand> operands;           // one per tensor of the request, in elements
-  DeviceEventPtr ready;                    // of tensors on a device; null: on the host
-  std::unique_ptr<Completion> completion;  // null: somebody waits for it
+  DeviceEventPtr ready;                    // of tensors on a device; nullptr: on the host
+  std::unique_ptr<Completion> completion;  // nullptr: a thread waits for it
 
   // Written before the state becomes kDone, read after it.
   Ending ending;
   std::vector<std::shared_ptr<Buffer>> outputs;
   std::vector<std::int64_t> sizes;
   std::int64_t number = -1;
-  DeviceEventPtr event;  // behind which the outputs are; null: they are there
+  DeviceEventPtr event;  // reached when the outputs are ready; nullptr: ready
   Word state{kRunning};
 
   static constexpr std::uint32_t kRunning = 0;
-  static constexpr std::uint32_t kWaitedFor = 1;  // somebody sleeps on `state`
+  static constexpr std::uint32_t kWaitedFor = 1;  // a thread sleeps on `state`
   static constexpr std::uint32_t kDone = 2;
   bool done() const { return state.load(std::memory_order_acquire) == kDone; }
 };
 
-// This thread is telling a completion.
-bool telling();
+// True if this thread is running a completion.
+bool runs_completion();
 
 class Handles {
  public:
   Handles();
   std::int64_t next() { return counter_.fetch_add(1); }
 
-  // Refuses a name that is taken. After close() the task is taken and finished at once with the
+  // Refuses a reserved name. After close() the task is accepted and finished at once with the
   // closing status.
   Status add(const TaskPtr& task);
-  // It has ended well already, and no other has its name.
+  // Add a task that has succeeded already and whose name is free.
   void add_done(const TaskPtr& task);
 
-  // Null for a handle that was never given out or whose outcome has been given.
+  // nullptr for a handle that was never allocated or whose outcome was returned.
   TaskPtr find(std::int64_t handle) const;
-  bool forget(std::int64_t handle);  // true: it was known; of several threads one is told so
-  void free_name(const Task& task);  // the caller has been told that it is finished
+  bool forget(std::int64_t handle);  // true for exactly one caller
+  void free_name(const Task& task);  // the end was reported to the caller
 
-  // By name; null when this rank has nothing of that name in flight.
+  // By name; nullptr: this rank has no such task in flight.
   TaskPtr in_flight(int set, std::string_view name) const;
-  TaskPtr in_flight(Kind kind) const;  // the first of this kind that is found
+  TaskPtr in_flight(Kind kind) const;  // any task of this kind
   std::vector<TaskPtr> all_in_flight() const;
-  bool none_in_flight() const;  // nor any name taken
-  // Everything has finished, and nobody who may not have heard so has this name.
+  bool none_in_flight() const;  // nor any name reserved
+  // No task is in flight, and this name is not reserved by a finished one.
   bool may_begin_at_once(int set, std::string_view name) const;
 
   void finish(const TaskPtr& task, const Ending& ending);
-  // It was never asked for: nobody is told of it. False: it has ended meanwhile.
+  // Remove a task that was never submitted; its completion does not run. False: it has ended
+  // already.
   bool withdraw(const Task& task);
-  // Finishes everything in flight, and everything that comes later. The first closing wins. Needs
-  // no memory.
+  // Finish all tasks in flight, and all later ones. Only the first call has an effect. Needs no
+  // memory.
   void close(const Ending& ending) noexcept;
   Status closed() const;                                      // ok: open
   std::atomic<int>& device_waits() { return device_waits_; }  // DeviceWait
@@ -115,7 +117,7 @@ class Handles {
  private:
   struct Key {
     int set;
-    std::string_view name;  // the task's own
+    std::string_view name;  // owned by the task
     bool operator==(const Key& other) const { return set == other.set && name == other.name; }
   };
   struct Hash {
@@ -132,10 +134,10 @@ class Handles {
   Ending closed_ GUARDED_BY(mutex_);
   std::unordered_map<std::int64_t, TaskPtr> by_handle_ GUARDED_BY(mutex_);
   std::unordered_map<Key, TaskPtr, Hash> by_name_ GUARDED_BY(mutex_);
-  std::size_t unfinished_ GUARDED_BY(mutex_) = 0;  // of those by name
+  std::size_t unfinished_ GUARDED_BY(mutex_) = 0;  // among by_name_
 };
 
-// User threads that wait for operations on devices to be given to them; one of them while it lives.
+// Scope in which a user thread waits until its operation is enqueued on a device; counted.
 class DeviceWait {
  public:
   DeviceWait(std::atomic<int>& all, const Task& task)
@@ -152,7 +154,7 @@ class DeviceWait {
   std::atomic<int>* const all_;
 };
 
-// True when the task is finished; sleeps at most `longest`.
+// Wait for at most `longest`; return true if the task is finished.
 bool wait_done(Task& task, std::chrono::nanoseconds longest);
 
 }  // namespace hvd

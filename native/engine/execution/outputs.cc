@@ -17,7 +17,7 @@ std::size_t bytes_of_row(const TensorMeta& tensor) {
   return static_cast<std::size_t>(elements_of_row(tensor)) * size_of(tensor.dtype);
 }
 
-// The tensor's shape with other rows, in memory of the core.
+// Allocate an output of the tensor's shape with another number of rows.
 Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t rows,
                               const Placement& placement) {
   auto output = std::make_shared<Buffer>();
@@ -38,7 +38,7 @@ Result<std::byte*> add_output(Task& task, const TensorMeta& tensor, std::int64_t
   return data;
 }
 
-// Tensor `index` of the task. rows: of every member of the group.
+// Tensor `index` of the task. rows: per member of the group.
 Result<Gather> gather_of(Task& task, std::size_t index, const Group& group,
                          const std::int64_t* rows, const Placement& placement) {
   const TensorMeta& tensor = task.request.tensors[index];
@@ -79,14 +79,15 @@ std::int64_t exchanged_bytes(const Work& work, const Group& group, int group_ran
   return rows * static_cast<std::int64_t>(bytes_of_row(work.request(0)->tensors.front()));
 }
 
-// Of a rank that has joined, which stands in for all of it; the others need nothing.
+// Memory of a rank that has joined, which substitutes for all tensors; the other ranks need none.
 std::int64_t stand_in_bytes(const Work& work) {
   std::int64_t bytes = 0;
   for (const Request& request : work.response.absent) bytes += request.bytes();
   return bytes;
 }
 
-constexpr std::int64_t kMostBytes = 0x0100'0000'0000'0000;  // of one result: more than there is
+constexpr std::int64_t kMostBytes =
+    0x0100'0000'0000'0000;  // of one result; more than any machine has
 
 Status wrong_sizes(const Work& work) {
   return Status::make(
@@ -95,8 +96,8 @@ Status wrong_sizes(const Work& work) {
       "engine/outputs", 0);
 }
 
-// Whether the sum of non-negative numbers, each of so many bytes, can be a size in memory.
-bool holds(const std::int64_t* first, std::size_t count, std::int64_t bytes) {
+// True if non-negative counts of elements of `bytes` bytes sum to a possible size in memory.
+bool is_possible(const std::int64_t* first, std::size_t count, std::int64_t bytes) {
   std::int64_t most = kMostBytes / std::max<std::int64_t>(bytes, 1);
   for (std::size_t i = 0; i < count; ++i) {
     if (first[i] < 0 || first[i] > most) return false;
@@ -113,7 +114,7 @@ bool gather_fits(const Work& work, const Group& group) {
     for (const TensorMeta& tensor : task->request.tensors) {
       if (at + n > sizes.size() || tensor.shape.empty()) return false;
       const std::int64_t* const rows = sizes.data() + at;
-      if (!holds(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
+      if (!is_possible(rows, n, static_cast<std::int64_t>(bytes_of_row(tensor)))) return false;
       if (rows[group.group_rank] != tensor.shape.front()) return false;
       at += n;
     }
@@ -127,7 +128,7 @@ bool exchange_fits(const Work& work, const Group& group) {
   const std::vector<std::int64_t>& sizes = work.response.sizes;
   const TensorMeta& tensor = work.tasks.front()->request.tensors.front();
   const auto row = static_cast<std::int64_t>(bytes_of_row(tensor));
-  if (tensor.shape.empty() || sizes.size() != n * n || !holds(sizes.data(), n * n, row))
+  if (tensor.shape.empty() || sizes.size() != n * n || !is_possible(sizes.data(), n * n, row))
     return false;
   const auto sent = sizes.begin() + static_cast<std::ptrdiff_t>(mine * n);
   const std::int64_t all = std::accumulate(sent, sent + group.size(), std::int64_t{0});

@@ -1,6 +1,6 @@
-// Outputs: from a response and a task to what the backend is asked to do, for the operations whose
-// results only the ranks together know the size of: shapes, memory, shares. What they need is
-// computed from the agreement alone, so every rank knows it of every other (vote.h).
+// Outputs: convert a response and a task to the backend's arguments (shapes, memory, shares) for
+// operations whose result size depends on all ranks. The memory that they need is computed from the
+// agreement alone, so every rank knows it for every other rank (vote.h).
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@
 
 namespace hvd {
 
-// Whether the sizes that came with an agreement are those of this rank's requests: as many, none
-// negative or more than memory can hold, and this rank's own what it has asked with. Rank 0 is not
-// trusted to say so: what it sends decides how much is copied here.
+// Check that the sizes of an agreement match this rank's requests: their number, none negative or
+// larger than memory, and this rank's own as requested. Rank 0 is not trusted here, because its
+// message decides how much is copied.
 Status sizes_fit(const Work& work, const Group& group);
 
-// Of the whole operation, the same on every rank.
+// Bytes of the whole operation, the same on every rank.
 std::int64_t whole_bytes(const Work& work, const Group& group);
-// What that member needs of memory that the core has to find before it can carry the work out.
+// Bytes that the core must allocate on that member before it can execute the work.
 std::int64_t needed_bytes(const Work& work, const Group& group, int group_rank);
-// Of any member.
+// The maximum over all members.
 std::int64_t most_needed_bytes(const Work& work, const Group& group);
 
-// placement: where results are to be. All tensors of all tasks. The results are added to the tasks.
+// Allgather of all tensors of all tasks. placement: of the results, which are added to the tasks.
 // kUnavailable: no memory.
 Result<std::vector<Gather>> gathers_of(const Work& work, const Group& group,
                                        const Placement& placement);
 
-// rows: from group rank p to group rank q at [p * n + q]. Result and received rows are put into the
-// task. kUnavailable: no memory.
+// rows: from group rank p to group rank q at [p * n + q]. Sets the result and the received rows of
+// the task. kUnavailable: no memory.
 Result<Exchange> exchange_of(Task& task, const Group& group, const std::vector<std::int64_t>& rows,
                              const Placement& placement);
 
-// Of a reducescatter. Group rank p gets rows / n rows, the first rows % n members one more.
+// Reducescatter. Group rank p receives rows / n rows, the first rows % n members one more.
 Scatter scatter_of(const Task& task, std::size_t index, const Group& group);
-// Finds memory for this member's shares where the operands name none, and names it there. How large
-// they are this rank knows by itself, so that is done before anybody else hears of the operation:
-// kUnavailable is the caller's own.
+// Allocate memory for this member's shares where the operands have none. Their size does not depend
+// on other ranks, so this is done before the request is sent: kUnavailable concerns the caller
+// only.
 Status find_shares(Task& task, const Group& group, const Placement& placement);
 
 }  // namespace hvd

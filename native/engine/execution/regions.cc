@@ -23,7 +23,7 @@ struct Range {
   std::uintptr_t begin;
   std::size_t bytes;
 
-  bool holds(const Range& other) const {
+  bool contains(const Range& other) const {
     return other.begin >= begin && other.begin - begin <= bytes &&
            other.bytes <= bytes - (other.begin - begin);
   }
@@ -73,7 +73,7 @@ Status Regions::allocate(std::int64_t region, std::int64_t bytes) {
   return Status::ok();
 }
 
-// The first gap that is long enough: the same on every rank of the host.
+// The first gap that is large enough: the same on every rank of the host.
 std::optional<std::size_t> Regions::room_for(std::size_t bytes) const {
   std::vector<std::pair<std::size_t, std::size_t>> taken;  // from, to
   taken.reserve(parts_.size());
@@ -149,11 +149,11 @@ std::int64_t Regions::place_of(const void* data, std::int64_t bytes) const {
   const Range range{reinterpret_cast<std::uintptr_t>(data), static_cast<std::size_t>(bytes)};
   for (const auto& [region, part] : parts_) {
     const Range whole{begin_of(part), part.bytes};
-    if (whole.holds(range)) return place_at(region, range.begin - whole.begin);
+    if (whole.contains(range)) return place_at(region, range.begin - whole.begin);
   }
   for (const auto& [region, part] : on_devices_) {
     const Range whole{reinterpret_cast<std::uintptr_t>(part.memory.mine.get()), part.bytes};
-    if (whole.holds(range)) return place_at(region, range.begin - whole.begin);
+    if (whole.contains(range)) return place_at(region, range.begin - whole.begin);
   }
   return kPrivate;
 }

@@ -21,7 +21,7 @@ std::string size_text(std::int64_t bytes) {
   return text.data();
 }
 
-// "allgather 'x' and 2 more". The frontends put the kind before the name that the user gave.
+// "allgather 'x' and 2 more". The frontends put the kind before the user's name.
 std::string operation_text(const Response& response) {
   const std::string kind = lower_name_of(response.kind);
   const std::string& name = response.names.front();

@@ -1,19 +1,18 @@
-// Whether every rank has the memory that an operation's result needs: voted on before data moves.
+// Vote on memory: check that every rank has memory for an operation's result before data move.
 //
-// Why. How large the result of an allgather or alltoall is, only the ranks together know, so a rank
-// finds out that it has no memory for it when all have agreed to carry the operation out, and its
-// peers are about to send. It cannot stay away: what they send would lie in its links for ever. So
-// the ranks tell each other first; if one has none the operation fails on all of them, with one
-// error that names that rank, nothing has moved, and the engine lives.
+// Reason. The result size of an allgather or alltoall depends on all ranks, so a rank detects that
+// it has no memory only when all have agreed to execute the operation and its peers are about to
+// send. It cannot skip the operation, because the data would stay in its links for ever. So the
+// ranks vote first: if one has no memory, the operation fails on all of them with one error that
+// names that rank, no data have moved, and the engine continues.
 //
-// What it costs. One reduction of four bytes over the group: what the smallest allreduce costs, 0.6
-// us between two ranks over shared memory, a round trip over sockets. Even so not for results of at
-// most kVotedBytes: where those do not fit there is no memory for anything, and the engine ends.
-// (Of a device's memory, which the frontend takes whole, every byte is voted on.) Whether they vote
-// the ranks decide from what they have agreed on, never from what they have.
+// Cost. One reduction of four bytes over the group, the cost of the smallest allreduce. Results of
+// at most kVotedBytes are not voted on: if those do not fit there is no memory for anything, and
+// the engine ends. (Memory of a device, which the frontend allocates completely, is always voted
+// on.) Ranks decide whether to vote from the agreement only, never from their own memory.
 //
-// What it does not see. The kernel may promise more memory than there is (overcommit): a rank that
-// is killed when it touches the pages is a rank that died.
+// Limit. The kernel may promise more memory than exists (overcommit): a rank that is killed when it
+// touches the pages counts as a dead rank.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +27,13 @@ namespace hvd {
 
 constexpr std::int64_t kVotedBytes = 1'048'576;
 
-// The first member of the group that says so, on every member alike; the number of members: none
-// does.
+// The first member of the group that failed, the same on every member; the number of members: none
+// failed.
 Result<int> first_failing(Backend& backend, const Group& group, bool failed);
 
-// backend: the host's. mine: kUnavailable when this rank lacks memory for the work. Null: nobody
-// does; else how the work ends, on every member alike. A failure: the engine cannot go on.
+// backend: of the host. mine: kUnavailable if this rank lacks memory for the work. Returns nullptr
+// if no rank does, else the error of the work, the same on every member. A failed status: the
+// engine cannot continue.
 Result<Ending> vote_on_memory(Backend& backend, const Work& work, const Group& group,
                               const Status& mine);
 

@@ -36,7 +36,7 @@ const char* name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].up
 const char* lower_name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].lower; }
 
 std::int64_t TensorMeta::count() const {
-  std::uint64_t count = 1;  // wraps around on nonsense, which validate() then refuses
+  std::uint64_t count = 1;  // wraps around for invalid shapes, which validate() then refuses
   for (const std::int64_t extent : shape) count *= static_cast<std::uint64_t>(extent);
   return static_cast<std::int64_t>(count);
 }

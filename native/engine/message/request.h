@@ -1,15 +1,13 @@
 // Terms.
-//   request    what one rank asks for: "I have tensor x of this shape, to be summed over set 0".
-//   response   what rank 0 tells every rank of the set to do next, once all of them have asked:
-//   carry
-//              out these names together, or fail them
-//   group      a request of several tensors: they are one operation under one name, so it is all or
-//              nothing by construction
+//   request    the request of one rank: "I have tensor x of this shape, to be summed over set 0".
+//   response   rank 0's instruction to every rank of the set, once all of them have requested:
+//              execute these names as one operation, or fail them
+//   group      a request of several tensors: one operation under one name, so it is all or nothing
+//              by construction
 //   set        a process set, by its id; 0: all ranks. A name belongs to its set: the same name may
-//   be
-//              in flight in two sets.
-// All ranks carry out the same responses in the same order, each those of the sets it belongs to:
-// one total order, so overlapping sets cannot wait for each other in a circle.
+//              be in flight in two sets.
+// All ranks execute the same responses in the same order, each those of the sets it belongs to: one
+// total order, so overlapping sets cannot deadlock.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +22,7 @@
 
 namespace hvd {
 
-// The numbers are the wire's: append, never renumber.
+// The numbers are part of the wire format: append, never renumber.
 enum class Kind : std::uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
@@ -34,31 +32,33 @@ enum class Kind : std::uint8_t {
   kAlltoall = 5,
   kReducescatter = 6,
   kJoin = 7,
-  kAddSet = 8,     // of all ranks, also those that will not belong to it
+  kAddSet = 8,     // of all ranks, also of non-members
   kRemoveSet = 9,  // of all ranks
   kAllocate = 10,  // shared memory, of all ranks: `sizes` = {bytes}; on devices: with a tensor of
-                   // that many bytes on this rank's
+                   // that many bytes on this rank's device
   kRelease = 11,   // of all ranks: `sizes` = {region}
   kTune = 12,      // a response only: new parameters from here on
-  kPark = 13,      // a request only, answered by nothing: `sizes` = {1}, this rank waits for the
-                   // user at a prompt, {0}: no longer
-  kBlocked = 14,  // a request only, answered by nothing: what this rank waits for, and what else it
-                  // may ask for before that has ended (controller/deadlock.h)
+  kPark = 13,      // a request without a response: `sizes` = {1}, this rank waits for the user at
+                   // a prompt, {0}: no longer
+  kBlocked = 14,  // a request without a response: what this rank waits for, and what it may request
+                  // before that has completed (controller/deadlock.h)
 };
 constexpr int kKindCount = 15;
 
 const char* name_of(Kind kind);  // "ALLREDUCE", as in Horovod's messages and timeline
 HVD_VISIBLE const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
 
-// Where a tensor lies in shared memory: region * kRegionSpan + offset; kPrivate: it does not.
+// Place of a tensor in shared memory: region * kRegionSpan + offset; kPrivate: not in shared
+// memory.
 constexpr std::int64_t kPrivate = -1;
 constexpr std::int64_t kRegionSpan = 1'099'511'627'776;  // 2^40
 
 struct HVD_VISIBLE TensorMeta {
   Dtype dtype = Dtype::kFloat32;
-  int device = kCpu;  // kCpu, or which of the rank's own devices: every rank has its own numbers
+  int device = kCpu;  // kCpu, or one of the rank's devices, which each rank numbers on its own
   std::vector<std::int64_t> shape;
-  std::int64_t place = kPrivate;  // may differ between ranks: then it is moved like a private one
+  std::int64_t place =
+      kPrivate;  // if it differs between ranks, the tensor is moved like a private one
 
   std::int64_t count() const;
   // Extents are not negative, their product fits, and there are at most 255 of them.
@@ -82,7 +82,7 @@ struct Request {
   bool on_device() const { return !tensors.empty() && tensors.front().device != kCpu; }
 };
 
-// What autotune may change.
+// Parameters that autotune may change.
 struct Tunables {
   std::int64_t fusion_threshold = 0;  // bytes
   std::int64_t cycle_ns = 0;
@@ -95,29 +95,29 @@ struct Response {
   Kind kind = Kind::kBarrier;
   int set = 0;
   Status status;                   // not ok: the named requests fail with it
-  std::vector<std::string> names;  // one operation together, in this order
+  std::vector<std::string> names;  // fused into one operation, in this order
   // allgather: rows of tensor t of group rank p at [t * n + p]; alltoall: rows from group rank p to
   // q at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region,
   // bytes, on devices 1; release: region
   std::vector<std::int64_t> sizes;
-  int rank = -1;        // leave: who leaves; join: who joined last
+  int rank = -1;        // leave: the leaving rank; join: the last rank to join
   bool shared = false;  // all operands lie at the same place of shared memory on every
                         // rank of the set
-  // In the order of names; given only when a rank of the set has joined, which then has no request
-  // of its own to look at.
+  // In the order of names; set only if a rank of the set has joined, because that rank has no
+  // request of its own.
   std::vector<Request> absent;
   Tunables tunables;  // tune
-  // On this rank alone: its data are there already, in slots of the links (eager/eager_rounds.h),
+  // Not on the wire: the data have arrived already, in slots of the links (eager/eager_rounds.h),
   // or in a half of the fast path's memory (transport/shm/fast_path.h).
   bool eager = false;
   int fast_path_half = -1;
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
-std::string shapes_text(const Request& request);  // "[2, 3], [4]"; of many the first ones
+std::string shapes_text(const Request& request);  // "[2, 3], [4]"; only the first of many
 const char* dtype_text(const Request& request);   // "float32"; "mixed"; "": it has no tensors
 
-// Horovod's sentence, with the rank that it never names.
+// Horovod's error, plus the rank, which Horovod does not name.
 Status shut_down_by(int rank);
 
 }  // namespace hvd

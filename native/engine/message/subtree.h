@@ -1,6 +1,5 @@
-// The part of the tree that hangs on one rank: itself, and all whose way to rank 0 leads through
-// it.
-//   number   of a rank in a subtree: its place in ascending order. Rank 0's subtree is everything,
+// The subtree of one rank: the rank itself, and all ranks whose path to rank 0 leads through it.
+//   number   index of a rank in a subtree, in ascending order. Rank 0's subtree contains all ranks,
 //            and a rank's number there is the rank.
 #pragma once
 
@@ -63,7 +62,7 @@ class Subtree {
   }
   const RankSet& below(int place) const { return below_[static_cast<std::size_t>(place)]; }
 
-  // Of all ranks: does the way of `rank` to rank 0 lead through `other`?
+  // True if the path from `rank` to rank 0 leads through `other`; for any ranks.
   bool leads_through(int rank, int other) const {
     for (int one = parent_of(rank, fanout_); one >= 0; one = parent_of(one, fanout_)) {
       if (one == other) return true;
@@ -79,7 +78,7 @@ class Subtree {
  private:
   struct Level {
     long long first, last;
-    int before;  // how many ranks are on the levels above
+    int before;  // number of ranks on the levels above
   };
 
   static int width(const Level& level) { return static_cast<int>(level.last - level.first + 1); }

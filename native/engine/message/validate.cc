@@ -49,7 +49,7 @@ std::string device_text(int device) {
   return device == kCpu ? "the CPU" : "device " + std::to_string(device);
 }
 
-// One operation is carried out in one place.
+// All tensors of an operation are on one device or on the host.
 Status check_devices(const Request& request) {
   const int first = request.tensors.empty() ? kCpu : request.tensors.front().device;
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
@@ -115,7 +115,7 @@ Status check_alltoall(const Request& request, std::size_t members) {
   return Status::ok();
 }
 
-// On a device: with one tensor, which says on which.
+// On a device: with one tensor, which names the device.
 Status check_allocate(const Request& request) {
   if (request.sizes.size() != 1 || request.sizes.front() <= 0)
     return refuse("allocate needs a number of bytes");
@@ -181,7 +181,7 @@ Status check_kind(const Request& request, std::size_t members, int size) {
   return Status::ok();
 }
 
-// What is agreed on by all ranks.
+// Operations of all ranks.
 bool is_global(Kind kind) { return !moves_tensors(kind) && kind != Kind::kBarrier; }
 
 }  // namespace

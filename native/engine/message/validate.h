@@ -1,5 +1,5 @@
-// Validation of one rank's own call: errors found before anything is sent: for this rank only.
-// Horovod's words where Horovod has some.
+// Validation of one rank's own call before anything is sent; errors concern this rank only. Uses
+// Horovod's messages where Horovod has them.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace hvd {
 
-// What a request says, whoever makes it. members: how many ranks its set has.
+// Check a request of any rank. members: size of its set.
 Status sensible(const Request& request, std::size_t members, int size);
 
-// One operand for each tensor. members: the ranks of the request's set, ascending; none: there is
-// no such set.
+// One operand for each tensor. members: the ranks of the request's set, ascending; empty: no such
+// set.
 Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
                 const std::vector<int>& members);
 
-// The rows of the first tensor, the same for each member. An error: they do not divide. Nothing
-// where validate() has another sentence.
+// The rows of the first tensor, the same for each member. An error: they are not divisible. Empty
+// if validate() reports another error.
 HVD_VISIBLE Result<std::vector<std::int64_t>> equal_shares(const Request& request,
                                                            std::size_t members);
 

@@ -60,7 +60,7 @@ bool no_negative(const std::vector<std::int64_t>& sizes) {
   return true;
 }
 
-// What the rest of the engine relies on without looking.
+// Invariants that the rest of the engine relies on without checks.
 bool well_formed(const Request& request) {
   const bool named =
       request.kind != Kind::kLeave && request.kind != Kind::kPark && request.kind != Kind::kBlocked;
@@ -85,7 +85,7 @@ bool well_formed(const Request& request) {
     case Kind::kRelease:
     case Kind::kPark:
       return request.set == 0 && request.sizes.size() == 1;
-    case Kind::kBlocked:  // its reader looks further
+    case Kind::kBlocked:  // checked further by its reader
       return request.set == 0 && request.sizes.size() >= 2;
     case Kind::kTune:
       return false;
@@ -168,7 +168,7 @@ Response read_response(Unpacker& reader) {
   return response;
 }
 
-// Slots from `least` on.
+// Slots, each at least `least`.
 std::vector<int> read_slots(Unpacker& reader, int least) {
   std::vector<int> slots = reader.list<int>();
   for (const int slot : slots) {
@@ -219,7 +219,7 @@ void open(Packer& packer, char tag) {
   packer.number(tag);
 }
 
-// Plain, or with a number of eager rounds.
+// The tag `plain`, or `numbered` followed by a number of eager rounds.
 std::optional<std::uint64_t> expect(Unpacker& reader, char plain, char numbered) {
   const bool known = reader.number<std::uint8_t>() == kVersion;
   const char tag = reader.number<char>();
@@ -257,9 +257,9 @@ std::string encode(const RequestList& requests) {
   packer.length(requests.slots.size() - first);
   for (std::size_t i = first; i < requests.slots.size(); ++i) packer.number(requests.slots[i]);
   packer.length(requests.full.size());
-  for (const RequestMessage& ask : requests.full) {
-    write(packer, ask.request);
-    packer.list(ask.ranks);
+  for (const RequestMessage& message : requests.full) {
+    write(packer, message.request);
+    packer.list(message.ranks);
   }
   return bytes;
 }

@@ -36,7 +36,7 @@ class ArrayFile {
     return file;
   }
 
-  // Opens an array that was complete, to add to it; no file at all: there is none.
+  // Opens a complete array to append to it; nullopt: no such file.
   static std::optional<ArrayFile> reopen(const std::string& path) {
     ArrayFile file;
     file.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -54,12 +54,12 @@ class ArrayFile {
   }
   off_t end() const { return end_; }
 
-  // Elements with commas between them.
+  // Elements, separated by commas.
   Status append(const std::string& elements) { return write(",\n" + elements); }
 
  private:
-  // New elements and the new end in one write over the old end: nobody who reads between two calls
-  // finds the array open.
+  // Overwrites the old end with new elements and the new end in one write, so that a reader between
+  // two calls always finds a complete array.
   Status write(const std::string& text) {
     std::string_view left;
     const std::string whole = text + std::string(kEnd);
@@ -76,7 +76,7 @@ class ArrayFile {
     return Status::ok();
   }
 
-  // What was complete before stays: its end goes where it was, on blocks that the file has already.
+  // Restore the array as it was before the failed write, on blocks that the file has already.
   Status give_up(int error) {
     if (end_ > 0 &&
         ::pwrite(fd_.get(), kEnd.data(), kEnd.size(), end_) == static_cast<ssize_t>(kEnd.size()) &&
@@ -87,7 +87,7 @@ class ArrayFile {
   }
 
   Fd fd_;
-  off_t end_ = 0;  // where the closing bracket is
+  off_t end_ = 0;  // position of the closing bracket
 };
 
 std::int64_t epoch_us() {
@@ -95,7 +95,7 @@ std::int64_t epoch_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(epoch).count();
 }
 
-// What is written: from an origin on, to which times are relative.
+// An open file and the origin of its times.
 struct Begun {
   ArrayFile file;
   TimelineEvents events;
@@ -108,9 +108,9 @@ Result<Begun> begun(const std::string& path, bool mark_cycles) {
   return Begun{file.take(), TimelineEvents(origin_ns, mark_cycles)};
 }
 
-// Rows get numbers that the file cannot have yet: each one that it has takes more than a byte.
-std::optional<Begun> taken_up(const std::string& path, bool mark_cycles, int ranks_now) {
-  constexpr std::size_t kFirst = 512;  // bytes in which the first event is
+// Rows get numbers that are not in the file yet: each row in it takes more than a byte.
+std::optional<Begun> reopened(const std::string& path, bool mark_cycles, int ranks_now) {
+  constexpr std::size_t kFirst = 512;  // bytes that contain the first event
   std::optional<ArrayFile> file = ArrayFile::reopen(path);
   if (!file) return std::nullopt;
   const std::optional<std::int64_t> origin_us =
@@ -124,18 +124,19 @@ std::optional<Begun> taken_up(const std::string& path, bool mark_cycles, int ran
 }
 
 void give_up_writing(const std::string& why) {
-  log(Level::kWarning, kWhere, why + ": it ends here, training goes on");
+  log(Level::kWarning, kWhere, why + ": it ends here, training continues");
 }
 
 }  // namespace
 
 struct Timeline::State {
-  State(const Trace& the_trace, ArrayFile the_file, TimelineEvents the_events, Look the_look)
+  State(const Trace& the_trace, ArrayFile the_file, TimelineEvents the_events,
+        BeforeRead the_callback)
       : trace(the_trace),
         file(std::move(the_file)),
         events(std::move(the_events)),
-        look(std::move(the_look)) {
-    (void)trace.read(cursor);  // what came before is not ours
+        before_read(std::move(the_callback)) {
+    (void)trace.read(cursor);  // skip earlier records
   }
 
   ~State() {
@@ -155,10 +156,10 @@ struct Timeline::State {
       if (!stop) changed.wait_for(lock, kPeriod);
       last = stop;
       lock.unlock();
-      look_around(last);
-      const Status status = write_news(last);
+      complete_trace(last);
+      const Status status = write_new(last);
       if (!status) {
-        if (!last) look_around(true);
+        if (!last) complete_trace(true);
         give_up_writing(status.message);
         return;
       }
@@ -166,15 +167,15 @@ struct Timeline::State {
     }
   }
 
-  void look_around(bool last) const {
-    if (look != nullptr) look(last);
+  void complete_trace(bool last) const {
+    if (before_read != nullptr) before_read(last);
   }
 
-  Status write_news(bool last) {
+  Status write_new(bool last) {
     const std::uint64_t before = cursor;
     std::vector<TraceRecord> records = trace.read(cursor);
     const std::uint64_t lost = cursor - before - records.size();
-    // What a tensor went through is written, not where the program stood.
+    // Only the phases of tensors are written, not the waits of the program.
     records.erase(std::remove_if(records.begin(), records.end(), is_wait), records.end());
     const bool quiet = records.empty();
     records.insert(records.begin(), std::make_move_iterator(held.begin()),
@@ -186,8 +187,8 @@ struct Timeline::State {
     return text.empty() ? Status::ok() : file.append(text);
   }
 
-  // Bars that nest are added one after the other, the negotiation's first: those of the last
-  // operation may not all be here yet. Nothing is held back twice.
+  // Nested bars are added one after another, the negotiation's first: those of the last operation
+  // may be incomplete, so they are held back, once.
   void hold_back(std::vector<TraceRecord>& records, std::size_t held_before) {
     auto from = records.end();
     const auto first = records.begin() + static_cast<std::ptrdiff_t>(held_before);
@@ -204,7 +205,7 @@ struct Timeline::State {
   ArrayFile file;
   std::uint64_t cursor = 0;
   TimelineEvents events;
-  const Look look;
+  const BeforeRead before_read;
   std::vector<TraceRecord> held;
   Mutex mutex;
   ConditionVariable changed;
@@ -213,15 +214,16 @@ struct Timeline::State {
 };
 
 Result<std::unique_ptr<Timeline>> Timeline::start(const Trace& trace, const std::string& path,
-                                                  bool mark_cycles, Look look, int ranks_now) {
+                                                  bool mark_cycles, BeforeRead before_read,
+                                                  int ranks_now) {
   std::optional<Begun> old;
-  if (ranks_now > 0) old = taken_up(path, mark_cycles, ranks_now);
+  if (ranks_now > 0) old = reopened(path, mark_cycles, ranks_now);
   Result<Begun> made = old ? Result<Begun>(std::move(*old)) : begun(path, mark_cycles);
   if (!made) return made.status();
   auto state = std::make_unique<State>(trace, std::move(made.value().file),
-                                       std::move(made.value().events), std::move(look));
+                                       std::move(made.value().events), std::move(before_read));
   Status status = start_thread(
-      state->thread, [mine = state.get()] { mine->run(); },
+      state->thread, [running = state.get()] { running->run(); },
       [](const char* what) { give_up_writing(what); });
   if (!status) return status;
   return std::unique_ptr<Timeline>(new Timeline(std::move(state)));

@@ -1,6 +1,7 @@
-// The trace as a file for chrome://tracing and Perfetto: a JSON array that is complete at every
-// moment (each write overwrites the closing bracket). One thread ("hvd-timeline") reads the trace;
-// nobody waits for it. Horovod: docs/timeline.rst. Every tensor is a "process" whose name is
+// Timeline: the trace as a file for chrome://tracing and Perfetto, a JSON array that is always
+// complete (each write overwrites the closing bracket). One thread ("hvd-timeline") reads the
+// trace; no other thread waits for it. Horovod: docs/timeline.rst. Every tensor is a "process"
+// named
 // "<op>.<name>".
 #pragma once
 
@@ -15,15 +16,16 @@ namespace hvd {
 
 class Timeline {
  public:
-  // Called before it looks at the trace, to add what is known only now; last: for the last time.
-  using Look = std::function<void(bool last)>;
-  // From the records that come after this moment on. mark_cycles: an instant event per CYCLE
-  // record. ranks_now: behind what the file has already, with a mark that the ranks have met again
-  // and are so many; 0, or no such file: a new one.
+  // Called before each read of the trace, to add records that are complete only now; last: the
+  // final call.
+  using BeforeRead = std::function<void(bool last)>;
+  // Starts with the records after this call. mark_cycles: write an instant event per CYCLE record.
+  // ranks_now: append to an existing file, with a mark that the ranks have met again and their
+  // number; 0, or no such file: start a new file.
   static Result<std::unique_ptr<Timeline>> start(const Trace& trace, const std::string& path,
-                                                 bool mark_cycles, Look look = nullptr,
+                                                 bool mark_cycles, BeforeRead before_read = nullptr,
                                                  int ranks_now = 0);
-  ~Timeline();  // writes what has come until now, and closes the file
+  ~Timeline();  // writes pending records and closes the file
 
  private:
   struct State;

@@ -45,7 +45,7 @@ bool is(const TraceRecord& record, std::string_view phase) { return record.phase
 
 std::int64_t end_of(const TraceRecord& record) { return record.start_ns + record.duration_ns; }
 
-// The first that is free from `start_ns` on; a new one where none is.
+// The first lane that is free at `start_ns`; otherwise a new one.
 std::size_t fast_path_from(std::vector<std::int64_t>& lanes, std::int64_t start_ns) {
   const auto free = std::find_if(lanes.begin(), lanes.end(),
                                  [&](std::int64_t end_ns) { return end_ns <= start_ns; });
@@ -140,33 +140,33 @@ void TimelineEvents::cycle(const TraceRecord& record, std::string& out) const {
 }
 
 void TimelineEvents::ready(Row& row, const TraceRecord& record, std::string& out) const {
-  row.asked.push_back({static_cast<int>(record.detail), record.start_ns});
+  row.ready.push_back({static_cast<int>(record.detail), record.start_ns});
   append(out, R"({"name":")" + number(record.detail) + R"(","ph":"X","ts":)" +
                   micros(record.start_ns) + R"(,"dur":0,"pid":)" + number(row.pid) +
                   R"(,"tid":0})");
 }
 
-// Every rank's last request before the end of the negotiation was for it: earlier ones, of an
-// operation that failed, have no bars.
-void TimelineEvents::begin_when_first_asked(Row& row, TraceRecord& negotiation) {
+// The last request of each rank before the end of the negotiation belongs to it; earlier requests,
+// of failed operations, have no bars.
+void TimelineEvents::begin_at_first_request(Row& row, TraceRecord& negotiation) {
   const std::int64_t end = end_of(negotiation);
   std::map<int, std::int64_t> last;
-  std::vector<Asked> later;
-  for (const Asked& one : row.asked) {
-    if (one.at_ns > end)
-      later.push_back(one);
+  std::vector<Ready> later;
+  for (const Ready& request : row.ready) {
+    if (request.at_ns > end)
+      later.push_back(request);
     else
-      last[one.rank] = one.at_ns;
+      last[request.rank] = request.at_ns;
   }
   for (const auto& [rank, at_ns] : last) {
     negotiation.start_ns = std::min(negotiation.start_ns, at_ns);
   }
   negotiation.duration_ns = end - negotiation.start_ns;
-  row.asked = std::move(later);
+  row.ready = std::move(later);
 }
 
-// By begin; of those that begin together the longest is outside, or else the one that was added
-// first. (std::stable_sort needs what C++17 has deprecated.)
+// By begin; of bars with the same begin the longest is outside, or else the one that was added
+// first. (std::stable_sort uses something that C++17 has deprecated.)
 std::vector<const TraceRecord*> TimelineEvents::from_outside(const Bars& bars) {
   std::vector<const TraceRecord*> order;
   order.reserve(bars.size());
@@ -180,7 +180,7 @@ std::vector<const TraceRecord*> TimelineEvents::from_outside(const Bars& bars) {
 
 void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
   if (bars.empty()) return;
-  if (negotiates(bars.front())) begin_when_first_asked(row, bars.front());
+  if (negotiates(bars.front())) begin_at_first_request(row, bars.front());
   const std::vector<const TraceRecord*> nested = from_outside(bars);
   const std::size_t lane = fast_path_from(row.lanes, nested.front()->start_ns);
   const std::string place =
@@ -210,7 +210,7 @@ void TimelineEvents::operation(Row& row, Bars bars, std::string& out) const {
 
 std::string TimelineEvents::of(const std::vector<TraceRecord>& records) {
   std::string out;
-  std::map<std::string, Bars> open;  // by name: the operation whose records come
+  std::map<std::string, Bars> open;  // by name: the operation whose records follow
   for (const TraceRecord& record : records) {
     if (is(record, "CYCLE")) {
       cycle(record, out);

@@ -34,8 +34,8 @@ constexpr double kMedianNoise = 0.536;
 struct Knob {
   std::int64_t Tunables::* field;
   bool TunerOptions::* fixed;
-  double unit;                  // of the field, in what the log shows
-  double most;                  // in that unit; the least is 0
+  double unit;                  // unit of the field in the log
+  double most;                  // in that unit; the minimum is 0
   double power;                 // value = most * coordinate^power: small values matter more
   std::array<double, 4> first;  // Horovod's first points, in that unit
 };
@@ -58,7 +58,7 @@ constexpr std::array<Switch, 3> kSwitches{
      {&Tunables::hierarchical_allgather, &TunerOptions::fixed_hierarchical_allgather},
      {&Tunables::cache, &TunerOptions::fixed_cache}}};
 
-// Horovod's columns; there is no torus here.
+// Horovod's columns, except torus.
 class Log {
  public:
   explicit Log(const std::string& path) {
@@ -85,7 +85,7 @@ class Log {
   }
 
  private:
-  // A log that cannot be written is given up; tuning goes on.
+  // A log that cannot be written is closed; tuning continues.
   void write(std::string_view text) {
     if (file_ &&
         ::write(file_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -116,9 +116,9 @@ struct Tuner::State {
     if (knobs.empty() && switches.empty()) done = true;
   }
 
-  // Bytes per microsecond of the steps since the last sample, when there are enough of them.
+  // Bytes per microsecond of the steps since the last sample, once there are enough of them.
   std::optional<double> sample(std::int64_t bytes_now, std::int64_t now_ns) {
-    if (!begin_ns) {  // when the first step began is not known
+    if (!begin_ns) {  // the begin of the first step is unknown
       begin_ns = now_ns;
       return std::nullopt;
     }
@@ -130,7 +130,7 @@ struct Tuner::State {
     return static_cast<double>(std::exchange(bytes, 0)) / us;
   }
 
-  // The median of five samples, when there are five.
+  // The median of five samples, once there are five.
   std::optional<double> score(double one) {
     samples.push_back(one);
     if (samples.size() < kSamplesPerScore) return std::nullopt;
@@ -148,7 +148,8 @@ struct Tuner::State {
     }
   }
 
-  // Where the user started, so that the end is never worse; then Horovod's; then the search's own.
+  // The user's start, so that the result is never worse; then Horovod's points; then those of the
+  // search.
   Point next_point() const {
     if (points.size() > kKnobs.front().first.size()) {
       return most_promising(points, scores, options.noise * kMedianNoise,
@@ -163,15 +164,15 @@ struct Tuner::State {
     return point;
   }
 
-  // The next thing to measure, or the best when nothing is left.
+  // Choose the next trial, or the best when none is left.
   void choose() {
     trial = best;
     if (!knobs.empty() && static_cast<int>(scores.size()) < options.max_samples) {
       points.push_back(next_point());
-      if (points.size() > 1) set(points.back());  // the start may lie outside of the bounds
+      if (points.size() > 1) set(points.back());  // the start may be outside of the bounds
     } else if (tried < switches.size()) {
       bool& value = trial.*switches[tried]->field;
-      if (best_score) value = !value;  // else there is nothing to compare with yet
+      if (best_score) value = !value;  // otherwise there is nothing to compare with yet
     } else {
       done = true;
       log.row(best, best_score.value_or(0));
@@ -195,8 +196,8 @@ struct Tuner::State {
   const TunerOptions options;
   Log log;
   std::vector<const Knob*> knobs;
-  std::vector<const Switch*> switches;  // those that are not fixed
-  std::vector<Point> points;            // what the search has measured, and measures now
+  std::vector<const Switch*> switches;  // without the fixed ones
+  std::vector<Point> points;            // measured, and being measured
   std::vector<double> scores;
   std::size_t tried = 0;  // switches
   Tunables trial, best;

@@ -1,9 +1,9 @@
-// Finds the fusion threshold and the cycle time at which the most bytes per second are reduced,
-// then the categorical choices, while the user trains. Pure: bytes and the time go in.
+// Autotune: finds the fusion threshold and the cycle time that maximise reduced bytes per second,
+// then the categorical choices, during training. Pure: bytes and the time are arguments.
 //   sample   the bytes per microsecond of `steps_per_sample` steps; a point's score is the median
 //   of
 //            five samples
-//   step     from one agreement of everything that was asked for to the next
+//   step     from one point at which all requests are agreed on to the next
 // Bayesian optimisation: a Gaussian process over (threshold, cycle time) and the point of the
 // largest expected improvement next (Rasmussen & Williams 2006, chapter 2; Jones 1998). After that
 // each categorical choice in turn. Horovod: docs/autotune.rst; the log has its columns.
@@ -27,7 +27,7 @@ struct TunerOptions {
   double noise = 0.8;    // of the Gaussian process, in [0, 1]
   std::int64_t seed = 1;
   Tunables start;
-  // What the user has set is not changed.
+  // Parameters that the user has set are not changed.
   bool fixed_threshold = false, fixed_cycle = false, fixed_cache = false;
   bool fixed_hierarchical_allreduce = false, fixed_hierarchical_allgather = false;
 };
@@ -36,9 +36,9 @@ class Tuner {
  public:
   explicit Tuner(const TunerOptions& options);
   ~Tuner();
-  // One step of so many bytes has ended. A value: use this from now on.
+  // A step of `bytes` bytes has ended. A value: use these parameters from now on.
   std::optional<Tunables> step(std::int64_t bytes, std::int64_t now_ns);
-  bool done() const;  // the best is found, and in use
+  bool done() const;  // the search is over, the best is in use
   const Tunables& best() const;
 
  private:

@@ -13,7 +13,7 @@ constexpr double kJitter = 1e-9;  // equal points without noise would make the m
 constexpr std::array<double, 6> kLengths{0.08, 0.15, 0.25, 0.4, 0.7, 1.2};
 constexpr std::uint64_t kCandidates = 512;
 constexpr double kFirstStep = 0.04, kLastStep = 0.001;
-// With much noise the model would measure its favourite again and again: trials are too dear.
+// With much noise the model would repeat its best point, and trials are expensive.
 constexpr double kApart = 0.05;
 
 using Matrix = std::vector<std::vector<double>>;
@@ -141,7 +141,7 @@ Point most_promising(const std::vector<Point>& points, const std::vector<double>
                      double noise, std::uint64_t seed) {
   const std::vector<double> scores = standardised(values);
   const GaussianProcess process = likeliest(points, scores, noise * noise);
-  // With noise the best measured value is partly luck: what the process makes of it counts.
+  // With noise the best measured value is partly luck: use the prediction at that point.
   double best = -HUGE_VAL;
   for (const Point& point : points) best = std::max(best, process.at(point).mean);
   const auto promise = [&](const Point& point) {

@@ -1,4 +1,5 @@
-// A Gaussian process over a few points of the unit cube, and where to look next for its maximum
+// A Gaussian process over a few points of the unit cube, and the next point in the search of its
+// maximum
 // (Rasmussen & Williams 2006, chapter 2; Jones, Schonlau & Welch 1998). Pure, for at most some tens
 // of points: everything is recomputed each time.
 #pragma once
@@ -15,14 +16,14 @@ struct Prediction {
   double deviation = 0;
 };
 
-// The prior: mean 0, covariance exp(-distance^2 / (2 length^2)); what was measured has independent
+// The prior: mean 0, covariance exp(-distance^2 / (2 length^2)); measurements have independent
 // noise of the given variance.
 class GaussianProcess {
  public:
   GaussianProcess(std::vector<Point> points, const std::vector<double>& values, double length,
                   double noise_variance);
   Prediction at(const Point& point) const;
-  // Of the values, given length and noise: to compare lengths by.
+  // Of the values, given length and noise; used to compare lengths.
   double log_likelihood() const { return log_likelihood_; }
 
  private:
@@ -35,7 +36,7 @@ class GaussianProcess {
   double log_likelihood_ = 0;
 };
 
-// By how much a value of this distribution exceeds `best`, on average, where it does.
+// The expected amount by which a value of this distribution exceeds `best`.
 double expected_improvement(const Prediction& prediction, double best);
 
 // Number `index` of a sequence that covers the unit cube of one or two dimensions evenly; `seed`

@@ -31,7 +31,7 @@ struct Watched {
     outstanding.begin({{"x"}, Kind::kAllreduce, 0, 1, now_ns, std::move(ready), nullptr});
     device->held = true;
     DeviceEventPtr done = std::make_shared<FakeEvent>(device, "done");
-    outstanding.given(std::make_shared<DoneEvent>(std::move(done), std::make_shared<Mutex>()));
+    outstanding.enqueued(std::make_shared<DoneEvent>(std::move(done), std::make_shared<Mutex>()));
     return device;
   }
 
@@ -39,7 +39,7 @@ struct Watched {
   Status look_on(std::int64_t& now_ns, std::int64_t end_ns,
                  std::vector<std::int64_t>* warned = nullptr) {
     while (now_ns < end_ns) {
-      now_ns += outstanding.between_looks();
+      now_ns += outstanding.check_interval();
       const Outstanding::Report report = outstanding.check(now_ns);
       if (warned != nullptr && !report.warning.empty())
         warned->push_back((now_ns - kStart) / kSecond);
@@ -141,7 +141,7 @@ TEST_CASE("device: what is in flight is all from the first that is not done") {
 
 TEST_CASE("device: a warning in every warning time, and an end at the deadline") {
   Watched watched(rules(60, 600));
-  CHECK(watched.outstanding.between_looks() == 15 * kSecond);
+  CHECK(watched.outstanding.check_interval() == 15 * kSecond);
   watched.give(kStart);
   std::vector<std::int64_t> warned;
   std::int64_t now = kStart;
@@ -207,11 +207,11 @@ TEST_CASE("device: those that are done are not kept, nobody asking") {
 }
 
 TEST_CASE("device: no times, no looks") {
-  CHECK(Outstanding(rules(0, 0)).between_looks() < 0);
-  CHECK(Outstanding(rules(0, 8)).between_looks() == 2 * kSecond);
-  CHECK(Outstanding(rules(8, 0)).between_looks() == 2 * kSecond);
-  CHECK(Outstanding(rules(8, 4)).between_looks() == kSecond);
-  CHECK(Outstanding(rules(0, 1e-9)).between_looks() == kSecond / 1000);
+  CHECK(Outstanding(rules(0, 0)).check_interval() < 0);
+  CHECK(Outstanding(rules(0, 8)).check_interval() == 2 * kSecond);
+  CHECK(Outstanding(rules(8, 0)).check_interval() == 2 * kSecond);
+  CHECK(Outstanding(rules(8, 4)).check_interval() == kSecond);
+  CHECK(Outstanding(rules(0, 1e-9)).check_interval() == kSecond / 1000);
 }
 
 }  // namespace hvd::test
