@@ -1,5 +1,5 @@
-// The abort of one engine: raised once (the first cause wins), looked at by every wait loop.
-// The liveness invariant rests on it: no native call blocks for ever after a failure.
+// The abort of one engine: raised once (the first cause wins), checked by every wait loop. It
+// ensures liveness: no native call blocks for ever after a failure.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ class Abort {
  public:
   bool raised() const { return raised_.load(std::memory_order_acquire); }
 
-  // The first cause is kept, later ones are dropped. Returns true for the first.
+  // Keeps the first cause and drops later ones. Returns true for the first.
   bool raise(Status cause) {
     const MutexLock lock(mutex_);
     if (raised_.load(std::memory_order_relaxed)) return false;

@@ -1,5 +1,5 @@
-// Backing off: how long one looks again and again for what comes soon, and how often one tries what
-// has been in vain.
+// Backing off: how long to spin for an event that is expected soon, and how often to retry what has
+// failed.
 #pragma once
 
 #include <algorithm>
@@ -22,64 +22,63 @@ inline void spin_pause() {
 #endif
 }
 
-// The policy of a spin loop: again() stands between two looks, and says when it has been long
-// enough. The clock is read now and then only.
+// The policy of a spin loop: again() is called between two polls, and returns false when the loop
+// should end. It reads the clock only occasionally.
 class Spin {
  public:
-  // Either stays on the core between two looks, or lets others have it.
+  // Whether to keep the core between two polls or to yield it.
   enum class Between { kPause, kYield };
 
   Spin(Between between, std::chrono::nanoseconds longest)
       : between_(between), longest_ns_(longest.count()) {}
-  Spin(Between between, unsigned looks) : between_(between), most_looks_(looks) {}
+  Spin(Between between, unsigned looks) : between_(between), most_polls_(looks) {}
 
-  // Ahead of a sleep that is ended by whoever has something. Where there are cores to spare: longer
-  // than a peer needs to come out of its last call, shorter than a sleep and a wake-up cost twice.
-  // Where there are not, the others have this core a few times first. (Four ranks on two cores, 64
-  // KiB: 83 us when they slept at once, 54 us with 8 times, 50 us with 16, 62 us with 32.)
+  // Before a sleep that an event ends. With spare cores: longer than a peer needs to return from
+  // its last call, shorter than twice the cost of a sleep and a wake-up. Without spare cores: yield
+  // a few times first. (Four ranks on two cores, 64 KiB: 83 us when they slept at once, 54 us with
+  // 8 yields, 50 us with 16, 62 us with 32.)
   static Spin before_sleep(bool spare_cores) {
     return spare_cores ? Spin(Between::kPause, std::chrono::microseconds(50))
                        : Spin(Between::kYield, 16U);
   }
-  // For who has other work, and with cores to spare: no longer than it costs to wake another
-  // thread.
+  // For callers with other work, with spare cores: no longer than waking another thread takes.
   static Spin in_passing() { return {Between::kPause, std::chrono::microseconds(5)}; }
   static Spin none() { return {Between::kPause, 0U}; }
 
   bool again() {
-    if (looks_ >= most_looks_) return false;
-    ++looks_;
+    if (polls_ >= most_polls_) return false;
+    ++polls_;
     if (between_ == Between::kYield) {
       std::this_thread::yield();
     } else {
       spin_pause();
     }
-    if (looks_ % kLooksPerClock != 0 || longest_ns_ < 0) return true;
+    if (polls_ % kPollsPerClock != 0 || longest_ns_ < 0) return true;
     const std::int64_t now = now_ns();
     if (until_ns_ == 0) until_ns_ = now + longest_ns_;
-    if (now >= until_ns_) looks_ = most_looks_;
-    return looks_ < most_looks_;
+    if (now >= until_ns_) polls_ = most_polls_;
+    return polls_ < most_polls_;
   }
   void restart() {
-    looks_ = 0;
+    polls_ = 0;
     until_ns_ = 0;
   }
 
  private:
-  static constexpr unsigned kLooksPerClock = 8;
+  static constexpr unsigned kPollsPerClock = 8;
 
   Between between_;
-  unsigned most_looks_ = std::numeric_limits<unsigned>::max();
-  std::int64_t longest_ns_ = -1;  // negative: as many looks as that
-  unsigned looks_ = 0;
+  unsigned most_polls_ = std::numeric_limits<unsigned>::max();
+  std::int64_t longest_ns_ = -1;  // negative: number of polls
+  unsigned polls_ = 0;
   std::int64_t until_ns_ = 0;
 };
 
-// For what can only be asked for again and again, because nothing wakes a sleeper (a driver's
-// event, NCCL's state, a message of MPI): a spin first, then naps in between.
+// For events that can only be polled, because nothing wakes a sleeper (a driver's event, NCCL's
+// state, a message of MPI): spin first, then nap between polls.
 class Polling {
  public:
-  // The naps are short for the first while.
+  // The first naps are short.
   Polling(const Spin& first, std::chrono::nanoseconds nap, std::chrono::nanoseconds later_nap)
       : spin_(first), nap_(nap), later_nap_(later_nap) {}
   static Polling of_device() {
@@ -101,11 +100,11 @@ class Polling {
   unsigned naps_ = 0;
 };
 
-// Exponential back-off: what has been in vain several times in a row is tried less and less often.
-// Any thread. Counts are relaxed: a try too many or too few does no harm.
+// Exponential back-off: after consecutive failures an action is tried less often. Any thread.
+// Counts are relaxed: a try too many or too few does no harm.
 class Backoff {
  public:
-  // Whether to try this time: every time, then every second, fourth, ... 64th one.
+  // True if the action is due: every time, then every second, fourth, ... 64th time.
   bool due() {
     const unsigned every = 1U << misses_.load(std::memory_order_relaxed);
     return (calls_.fetch_add(1, std::memory_order_relaxed) & (every - 1)) == 0;
@@ -119,7 +118,7 @@ class Backoff {
   static constexpr unsigned kMostMisses = 6;
 
   std::atomic<unsigned> calls_{0};
-  std::atomic<unsigned> misses_{0};  // in a row
+  std::atomic<unsigned> misses_{0};  // consecutive
 };
 
 }  // namespace hvd

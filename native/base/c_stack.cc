@@ -27,7 +27,7 @@ void write_stack(int signal) {
   std::array<void*, kMostFrames> frames{};
   backtrace_symbols_fd(frames.data(), backtrace(frames.data(), kMostFrames), descriptor);
   const ssize_t written = write(descriptor, kStackEnd, std::strlen(kStackEnd));
-  static_cast<void>(written);  // a handler has nobody to tell
+  static_cast<void>(written);  // a signal handler cannot report errors
   errno = before;
 }
 
@@ -35,12 +35,12 @@ void write_stack(int signal) {
 
 Status write_stack_at(int signal, int descriptor) {
   std::array<void*, 1> frame{};
-  backtrace(frame.data(), 1);  // the first call loads a library, which no handler may
+  backtrace(frame.data(), 1);  // the first call loads a library, which a handler may not do
   descriptor_of_signal.store(descriptor, std::memory_order_relaxed);
   struct sigaction action{};
   struct sigaction was{};
   action.sa_handler = write_stack;
-  action.sa_flags = SA_RESTART | SA_ONSTACK;  // the call that the signal has found goes on
+  action.sa_flags = SA_RESTART | SA_ONSTACK;  // the interrupted system call is restarted
   if (sigaction(signal, &action, &was) != 0) {
     return errno_status("no C stack is written at signal " + std::to_string(signal), "base/c_stack",
                         errno);

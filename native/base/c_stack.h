@@ -1,4 +1,4 @@
-// The C stack of a thread, written at a signal: where a process is that does nothing else any more.
+// The C stack of a thread, written at a signal, for a process that does not respond otherwise.
 #pragma once
 
 #include "base/status.h"
@@ -8,10 +8,10 @@ namespace hvd {
 
 constexpr const char* kStackEnd = "end of stack\n";
 
-// At this signal the thread that takes it writes the C functions that it is in to the descriptor,
-// innermost first, one in a line ("libfoo.so(name+0x1f)[0x7f...]"), and then kStackEnd. What does
-// not fit a pipe that does not block is lost. A handler that is there already (not one with
-// SA_SIGINFO) runs before. Once more: to another descriptor.
+// Install a handler for this signal: the receiving thread writes its C stack to the descriptor,
+// innermost function first, one per line ("libfoo.so(name+0x1f)[0x7f...]"), and then kStackEnd.
+// Output that does not fit into a nonblocking pipe is lost. An existing handler (not one with
+// SA_SIGINFO) runs first. A second call replaces the descriptor.
 HVD_VISIBLE Status write_stack_at(int signal, int descriptor);
 
 }  // namespace hvd

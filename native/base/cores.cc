@@ -23,8 +23,8 @@ int cores_of(const std::string& quota_and_period) {
 
 int smaller(int a, int b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
 
-// A folder of cgroups and all above it up to where they are mounted. Where a container sees its own
-// cgroup as the mounted one, its path is one of the host's: those folders are not there.
+// A cgroup folder and its ancestors up to the mount point. In a container that sees its own cgroup
+// as the mounted one, the path is the host's: those folders do not exist.
 template <typename CoresIn>
 int least_above(const std::string& mounted, std::string path, const CoresIn& cores_in) {
   int least = cores_in(mounted);
@@ -49,7 +49,7 @@ int cores_of_mask() {
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   const unsigned cores =
-      std::thread::hardware_concurrency();  // over 1,024 cores the mask is bigger
+      std::thread::hardware_concurrency();  // with more than 1,024 cores the mask is larger
   return cores == 0 ? 1 : static_cast<int>(cores);
 }
 

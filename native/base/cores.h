@@ -6,14 +6,15 @@
 
 namespace hvd {
 
-// What the affinity mask and the cgroup's CPU quota allow, not what the machine has; at least one.
+// Number of cores by the affinity mask and the cgroup's CPU quota, not of the machine; at least
+// one.
 int usable_cores();
 
-// What a file says; empty: there is no such file, or it may not be read.
+// The contents of a file; empty: it does not exist or is not readable.
 using ReadFile = std::function<std::string(const std::string& path)>;
-// The smallest CPU quota of the cgroup that this process is in and of those above it, in whole
-// cores (a quota of two and a half is two: a third thread that spins would stop them all), at least
-// one; 0: there is none. Both versions: cpu.max, cpu.cfs_quota_us.
+// The smallest CPU quota of this process's cgroup and its ancestors, in whole cores (a quota of 2.5
+// counts as two: a third spinning thread would throttle all of them), at least one; 0: no quota.
+// Both versions: cpu.max, cpu.cfs_quota_us.
 int quota_cores(const ReadFile& read);
 
 }  // namespace hvd

@@ -1,5 +1,4 @@
-// Points in time on the monotonic clock. Every wait below the bindings carries one, or watches an
-// abort.
+// Deadlines on the monotonic clock. Every wait below the bindings has one, or watches an abort.
 #pragma once
 
 #include <poll.h>
@@ -18,7 +17,7 @@ inline std::int64_t now_ns() {
 
 class Deadline {
  public:
-  // Far enough to be for ever, near enough that arithmetic on it cannot overflow.
+  // Practically for ever, but arithmetic on it cannot overflow.
   static Deadline never() { return Deadline(std::chrono::hours(24 * 365)); }
   static Deadline after_seconds(double seconds) {
     if (seconds > 24.0 * 3600 * 365) return never();
@@ -26,12 +25,12 @@ class Deadline {
         std::chrono::duration<double>(seconds)));
   }
   explicit Deadline(std::chrono::nanoseconds from_now) : Deadline(now_ns(), from_now) {}
-  // Who has just looked at the clock need not do so again.
+  // For callers that have just read the clock.
   Deadline(std::int64_t begin_ns, std::chrono::nanoseconds from_begin)
       : at_(Clock::duration(std::chrono::nanoseconds(begin_ns)) + from_begin) {}
 
-  // Over, too, as soon as this descriptor can be read: then there is nothing to wait for. Whoever
-  // sleeps until the deadline polls it with the rest (-1: there is none).
+  // Also expires as soon as this descriptor is readable, when waiting has become useless. Code that
+  // sleeps until the deadline must poll the descriptor, too (-1: none).
   Deadline or_readable(int descriptor) const {
     Deadline sooner = *this;
     sooner.descriptor_ = descriptor;
@@ -44,7 +43,7 @@ class Deadline {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now());
     return left.count() > 0 ? left : std::chrono::nanoseconds(0);
   }
-  // For poll(): rounded up, so that a wait never ends a moment too early and spins.
+  // For poll(): rounded up, so that a wait never ends slightly too early and spins.
   int remaining_ms(int longest = 1000) const {
     const auto ms = (remaining().count() + 999'999) / 1'000'000;
     return ms > longest ? longest : static_cast<int>(ms);

@@ -32,7 +32,7 @@ constexpr std::array<Named, 4> kActions{{{"kill", Action::kKill},
                                          {"throw", Action::kThrow},
                                          {"fail", Action::kFail}}};
 
-// What a passage does. Without a name, as memory for it may be what is short.
+// The effect of a passage. Without its name, because copying it may need memory that is missing.
 struct Effect {
   Action action = Action::kFail;
   long milliseconds = 0;
@@ -91,7 +91,8 @@ bool read_one(std::string_view text, Armed& armed) {
   return read_effect(action, armed.effect);
 }
 
-// Whether this passage is the one. Several threads may pass; each passage has its own number.
+// True if this passage triggers the failpoint. Several threads may pass; each passage has its own
+// number.
 bool due(const char* name, Effect& found) {
   const MutexLock lock(mutex);
   for (Armed& armed : table()) {

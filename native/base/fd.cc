@@ -17,8 +17,9 @@
 namespace hvd {
 namespace {
 
-// The descriptors that a forked child does not get, a bit each: a child may not take a lock that
-// another thread of its parent had. Those beyond, which no usual limit allows, it gets.
+// Bitmap of the descriptors that forked children do not inherit: a child may not acquire a lock
+// that another thread of its parent held. Larger descriptors, which no usual limit allows, are
+// inherited.
 constexpr std::size_t kMostClosed = std::size_t{1} << 20U, kWordBits = 64;
 std::array<std::atomic<std::uint64_t>, kMostClosed / kWordBits> closed_on_fork;
 std::atomic<std::size_t> words_used{0};
@@ -39,8 +40,8 @@ void set_closed_on_fork(int fd, bool closed) {
   }
 }
 
-// In the child, where only what a signal handler may call may be called. The numbers stay taken:
-// their owners close them as ever.
+// Runs in the child, where only async-signal-safe functions are allowed. The numbers stay in use:
+// their owners close them as usual.
 void close_in_child() {
   const int error = errno;
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -58,7 +59,7 @@ void close_in_child() {
 
 void Fd::reset(int fd) {
   if (std::exchange(parents_only_, false)) set_closed_on_fork(fd_, false);
-  if (fd_ >= 0) ::close(fd_);  // Linux frees the descriptor even on EINTR: never retried
+  if (fd_ >= 0) ::close(fd_);  // Linux frees the descriptor even on EINTR, so never retry
   fd_ = fd;
 }
 
@@ -77,8 +78,8 @@ std::string limit_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
-// Which limit was met, where the system's sentence does not say it.
-std::string limit_behind(int error) {
+// The limit that was reached, which the system's message does not name.
+std::string limit_reached(int error) {
   if (error == EMFILE) return "; RLIMIT_NOFILE is " + limit_of(RLIMIT_NOFILE);
   if (error == ENFILE) return "; the system's fs.file-max is reached";
   if (error == ENOMEM) return "; RLIMIT_AS is " + limit_of(RLIMIT_AS);
@@ -90,7 +91,7 @@ std::string limit_behind(int error) {
 Status errno_status(const std::string& what, const std::string& where, int error) {
   return Status::make(Code::kUnavailable,
                       what + ": " + std::generic_category().message(error) + " (errno " +
-                          std::to_string(error) + ")" + limit_behind(error),
+                          std::to_string(error) + ")" + limit_of(error),
                       where);
 }
 
@@ -109,7 +110,7 @@ Result<Fd> make_event() {
 
 void signal_event(const Fd& event) {
   const std::uint64_t one = 1;
-  // EAGAIN means that the counter is full, that is: it is signalled already.
+  // EAGAIN means that the counter is full: it is signalled already.
   while (::write(event.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }

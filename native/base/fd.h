@@ -1,4 +1,4 @@
-// A file descriptor that closes itself, and errno as a Status.
+// An owning file descriptor, and errno as a Status.
 #pragma once
 
 #include <cerrno>
@@ -29,9 +29,8 @@ class Fd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void reset(int fd = -1);
-  // A child that this process forks from now on does not get it, as with O_CLOEXEC at exec(): its
-  // number leads nowhere there (/dev/null). For a connection whose end says that a process has
-  // ended.
+  // Children that are forked later do not inherit it, as with O_CLOEXEC at exec(): their number
+  // refers to /dev/null. For connections whose end signals that a process has exited.
   void close_on_fork();
 
  private:
@@ -39,16 +38,16 @@ class Fd {
   bool parents_only_ = false;
 };
 
-// A call that does not wait found nothing to do.
+// A nonblocking call had nothing to do.
 inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-// ... or a signal came in between: the same call may go through later.
+// ... or was interrupted by a signal: the call may succeed later.
 inline bool again(int error) { return would_block(error) || error == EINTR; }
 
-// "<what>: <the system's sentence> (errno 24)" and the limit that was met, code kUnavailable.
+// "<what>: <the system's message> (errno 24)" and the limit that was reached, code kUnavailable.
 Status errno_status(const std::string& what, const std::string& where, int error);
 
-// poll() refuses more descriptors than RLIMIT_NOFILE: its soft limit is raised where so many are
-// needed, as far as the hard one allows.
+// Raise the soft limit RLIMIT_NOFILE if needed, as far as the hard limit allows, because poll()
+// refuses more descriptors.
 void allow_descriptors(std::size_t needed);
 
 // An eventfd for waking a poll(); nonblocking, close-on-exec.

@@ -12,7 +12,7 @@
 namespace hvd {
 
 void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest,
-                std::uint32_t who) {
+                std::uint32_t waiters) {
   // The variant with bits takes a point in time, on the monotonic clock, not a duration.
   constexpr std::int64_t kLongest = std::int64_t{86'400} * 1'000'000'000;
   timespec time{};
@@ -22,12 +22,12 @@ void futex_wait(Word& word, std::uint32_t seen, std::chrono::nanoseconds longest
   time.tv_nsec = static_cast<long>(end % 1'000'000'000);
   // Not FUTEX_PRIVATE: the waker may be another process.
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET, seen, &time,
-            nullptr, who);
+            nullptr, waiters);
 }
 
-void futex_wake_all(Word& word, std::uint32_t who) {
+void futex_wake_all(Word& word, std::uint32_t waiters) {
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_BITSET, INT_MAX, nullptr,
-            nullptr, who);
+            nullptr, waiters);
 }
 
 }  // namespace hvd

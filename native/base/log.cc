@@ -12,8 +12,8 @@
 namespace hvd {
 namespace {
 
-// Our own name first, then Horovod's; in small letters. Empty: neither says anything.
-std::string asked_for(const char* ours, const char* horovods) {
+// The value of our variable, else Horovod's, in lower case. Empty: neither is set.
+std::string setting(const char* ours, const char* horovods) {
   for (const char* const variable : {ours, horovods}) {
     const char* const text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
     if (text == nullptr || *text == '\0') continue;
@@ -25,9 +25,9 @@ std::string asked_for(const char* ours, const char* horovods) {
   return "";
 }
 
-// What is no word for yes is read as Horovod reads it, by strtol. Nobody says anything: no time.
+// Values other than a word for yes are parsed with strtol, as Horovod does. Not set: no time.
 bool shows_time() {
-  const std::string hides = asked_for("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME");
+  const std::string hides = setting("HVD_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME");
   if (hides.empty() || hides == "true" || hides == "yes" || hides == "on") return false;
   return std::strtol(hides.c_str(), nullptr, 10) == 0;
 }
@@ -48,7 +48,7 @@ std::string time_text() {
 }
 
 Level threshold() {
-  const std::string name = asked_for("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL");
+  const std::string name = setting("HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL");
   if (name == "trace" || name == "debug") return Level::kDebug;
   if (name == "info") return Level::kInfo;
   if (name == "error" || name == "fatal") return Level::kError;
@@ -75,8 +75,8 @@ void log(Level level, const std::string& room, const std::string& text) {
   if (level < threshold()) return;
   const std::string line = (shows_time() ? time_text() : "") + "hvd_kernel " + name_of(level) +
                            ": " + room + ": " + text + "\n";
-  // One write: lines of several ranks on one terminal do not mix. Nothing to do when stderr is
-  // gone.
+  // One write, so that lines of several ranks on one terminal do not mix. Errors are ignored:
+  // stderr may be closed.
   if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 

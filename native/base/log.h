@@ -1,5 +1,5 @@
-// Rare messages for the operator, one line each on stderr; never an answer to the user (that is a
-// Status).
+// Log: rare messages for the operator, one line each on stderr. Errors for the caller are a Status
+// instead.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@ namespace hvd {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// Shown from the level that HOROVOD_LOG_LEVEL names (default: warning), behind the time where
-// HOROVOD_LOG_HIDE_TIME is there and says no. Any thread.
+// Shown at or above HOROVOD_LOG_LEVEL (default: warning), with the time if HOROVOD_LOG_HIDE_TIME is
+// set to false. Any thread.
 void log(Level level, const std::string& room, const std::string& text);
 
 }  // namespace hvd

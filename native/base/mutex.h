@@ -1,6 +1,6 @@
-// Mutex, lock and condition variable with Clang's thread-safety annotations: what a mutex guards is
-// said where that is declared, and clang-tidy (-Wthread-safety in .clang-tidy) refuses to touch it
-// without the mutex. Other compilers see std::mutex and nothing else.
+// Mutex, lock and condition variable with Clang's thread-safety annotations: guarded members are
+// annotated where they are declared, and clang-tidy (-Wthread-safety in .clang-tidy) rejects
+// accesses without the mutex. Other compilers only see std::mutex.
 //   GUARDED_BY(m)      a member that is read and written with m held
 //   REQUIRES(m)        a function, or a lambda, that is called with m held
 #pragma once
@@ -50,7 +50,7 @@ class SCOPED_CAPABILITY MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Predicates are loops at the caller, where the analysis sees that the lock is held.
+// Without predicates: callers loop, where the analysis sees that the lock is held.
 class ConditionVariable {
  public:
   void notify_one() noexcept { condition_.notify_one(); }

@@ -1,6 +1,6 @@
-// Errors below the bindings are values: a code, a sentence for the user, where it arose, and whose
-// fault it is. Exceptions exist only in native/python (errors_py.cc), which maps each code to one
-// Python class.
+// Status: errors below the bindings are values, with a code, a message for the user, the place of
+// origin and the rank at fault. Exceptions exist only in native/python (errors_py.cc), which maps
+// each code to one Python class.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ enum class Code {
   kUnavailable,  // a resource of the system is missing (memory, fd, port)    ->
                  // HorovodInternalError
   kInternal,  // our own bug                                               -> HorovodInternalError
-  kStalled,   // ranks waited too long for others, who are named           -> errors.RankStalled
+  kStalled,   // ranks waited too long for others, which are named         -> errors.RankStalled
   kNoMemory,  // a rank has no memory for a result; raised on every rank   -> errors.OutOfMemory
 };
 constexpr int kCodeCount = 11;
@@ -29,7 +29,7 @@ struct [[nodiscard]] Status {
   Code code = Code::kOk;
   std::string message;
   std::string where;  // "transport/tcp_bootstrap: connect"
-  int rank = -1;      // the rank that caused it, -1 when there is none
+  int rank = -1;      // the rank that caused it, or -1
 
   static Status ok() { return {}; }
   static Status make(Code code, std::string message, std::string where, int rank = -1) {
@@ -39,7 +39,7 @@ struct [[nodiscard]] Status {
   explicit operator bool() const { return is_ok(); }
 };
 
-// A value or the reason why there is none.
+// A value or an error.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// Threads: their names in ps, top and gdb, and exceptions that end there.
+// Threads: names for ps, top and gdb, and a boundary for exceptions.
 #pragma once
 
 #include <functional>
@@ -8,14 +8,14 @@
 
 namespace hvd {
 
-// What an exception ended a thread with, told on that thread.
+// Called on a thread that an exception has ended, with the exception's text.
 using Failed = std::function<void(const char* what)>;
 
-// std::thread throws where the system has no more threads; this is an error like any other. No
-// exception leaves the thread: it ends, and `failed` is told, again where that has no memory.
+// Like std::thread, but a lack of threads is an error, not an exception. An exception in the body
+// ends the thread and calls `failed`, once more if that call runs out of memory.
 Status start_thread(std::thread& into, std::function<void()> body, Failed failed);
 
-// For what needs a little memory while there may be none. False: it ended in exceptions only.
+// Run a body that needs a little memory, again if it throws. False: every attempt threw.
 template <typename Body>
 bool tried(const Body& body) noexcept {
   for (int attempt = 0; attempt < 3; ++attempt) {

@@ -27,7 +27,7 @@ template <std::size_t kWords>
 void store(Words<kWords>& words, std::string_view text) {
   std::array<char, kWords * 8> bytes{};
   const std::string_view kept = prefix(text, bytes.size() - 1);
-  std::copy(kept.begin(), kept.end(), bytes.begin());  // also where there is nothing
+  std::copy(kept.begin(), kept.end(), bytes.begin());  // also if it is empty
   for (std::size_t i = 0; i < kWords; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + 8 * i, 8);
@@ -62,7 +62,7 @@ void Trace::add(std::int64_t start_ns, std::int64_t duration_ns, const char* pha
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Entry& entry = entries_[number & mask_];
   std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
-  // Odd: a writer of the last round is still inside; newer: one of the next round was faster.
+  // Odd: a writer of the last round is still writing; newer: a writer of the next round was faster.
   if (stamp % 2 == 1 || stamp > 2 * number) return;
   if (!entry.stamp.compare_exchange_strong(stamp, 2 * number + 1, std::memory_order_acq_rel))
     return;
@@ -110,7 +110,7 @@ std::vector<TraceRecord> Trace::read(std::uint64_t& cursor) const {
     const std::uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
     if (stamp > 2 * cursor + 2) continue;  // overwritten by the next round
     if (stamp < 2 * cursor + 2) {
-      // Not complete yet: the next call goes on here, unless its writer gave up long ago.
+      // Not complete yet: the next call continues here, unless the writer was lost long ago.
       if (end - cursor <= (mask_ + 1) / 2) break;
       continue;
     }

@@ -1,15 +1,13 @@
-// The one event stream: a ring of the newest records. Timeline, stall report, live widgets and
-// benchmarks are its readers.
-//   record   what happened: phase ("ALLREDUCE"), name of the tensor, when, how long, how many
-//   bytes,
-//            and one number more: of an operation how many requests were carried out together, of
-//            READY (rank 0 only: a rank has asked) the rank. While a timeline is written, an
-//            operation's record also has dtype and shape
-//            WAIT: a user thread stood still in wait() for that long
-//   cursor   the number of the next record a reader has not seen
-// Lock-free. Any number of writers; a reader never disturbs them. A reader that is slower than the
-// ring is long loses the oldest records, and so does (rarely) a writer that was stopped in the
-// middle of a record for a whole round.
+// Trace: the event stream, a ring of the newest records. Timeline, stall report, live widgets and
+// benchmarks read it.
+//   record   phase ("ALLREDUCE"), name of the tensor, start, duration, bytes, and one more number:
+//            for an operation the number of requests executed together, for READY (rank 0 only: a
+//            rank has requested) the rank. While a timeline is written, an operation's record also
+//            has dtype and shape. WAIT: a user thread blocked in wait() for that duration
+//   cursor   the number of the next record that a reader has not read
+// Lock-free, with any number of writers; readers never disturb them. A reader that is too slow for
+// the ring loses the oldest records, and so does (rarely) a writer that was stopped within a record
+// for a whole round.
 #pragma once
 
 #include <algorithm>
@@ -37,22 +35,22 @@ struct TraceRecord {
   std::string shape;       // cut after 47 bytes
 };
 
-// What one tensor gave to an operation.
+// One tensor's part in an operation.
 struct TraceTensor {
   std::string_view name;
-  std::int64_t since_ns = 0;  // when it was asked for
+  std::int64_t since_ns = 0;  // when it was requested
   std::int64_t bytes = 0;
-  std::int64_t together = 0;  // requests that were carried out with it, itself included
+  std::int64_t together = 0;  // requests executed with it, including itself
   const char* dtype = "";
   std::string_view shape;
 };
 
-// An operation's course: agreed on, then one thing after the other, as the records say it.
+// The course of an operation: its negotiation, then consecutive steps, as in the records.
 class TraceCourse {
  public:
   TraceCourse(const char* negotiate, const char* phase, std::int64_t agreed_ns)
       : negotiate_(negotiate), phase_(phase), agreed_ns_(agreed_ns), end_ns_(agreed_ns) {}
-  // What it did from where the last step ended until `end_ns`. Nothing where that was earlier.
+  // Add a step from the end of the last one to `end_ns`; nothing if that is earlier.
   void step(const char* phase, std::int64_t end_ns);
   void end(std::int64_t end_ns) { end_ns_ = std::max(end_ns_, end_ns); }
 
@@ -77,17 +75,17 @@ class Trace {
   void add(std::int64_t start_ns, std::int64_t duration_ns, const char* phase,
            std::string_view name, std::int64_t bytes, std::int64_t detail = 0,
            const char* dtype = "", std::string_view shape = {});
-  // Its negotiation, the operation, and within that its steps.
+  // Add records of the negotiation, the operation, and the steps within it.
   void add(const TraceCourse& course, const TraceTensor& tensor);
 
-  // The records from `cursor` on; `cursor` moves behind the last one read.
+  // The records starting at `cursor`, which moves behind the last one read.
   HVD_VISIBLE std::vector<TraceRecord> read(std::uint64_t& cursor) const;
 
  private:
   static constexpr std::size_t kNameWords = 8, kShapeWords = 6;
   // stamp: 2t+1 while record number t is written, 2t+2 when it is complete. Fields are atomics
-  // because readers may look while a writer writes; they throw away what they saw when the stamp
-  // has moved.
+  // because readers may read while a writer writes; they discard the values if the stamp has
+  // changed.
   struct Entry {
     std::atomic<std::uint64_t> stamp{0};
     std::atomic<std::int64_t> start{0}, duration{0}, bytes{0}, detail{0};

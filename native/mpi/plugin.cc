@@ -1,4 +1,4 @@
-// hvd_mpi.so: the verbs of transport/mpi/mpi_plugin.h over MPI. Nothing here waits, and nothing is
+// hvd_mpi.so: the verbs of transport/mpi/mpi_plugin.h over MPI. Nothing blocks here, and nothing is
 // called after MPI_Finalize.
 #include <mpi.h>
 
@@ -12,8 +12,8 @@ using hvd::MpiRequest;
 
 static_assert(sizeof(MPI_Request) <= sizeof(void*), "a request is a pointer or a number");
 
-// One duplicate of the world for the life of the process: to free it would be collective, and so
-// might wait for a rank that is dead. What belongs to which start, the tags tell.
+// One duplicate of the world for the life of the process: freeing it would be collective, and so
+// might wait for a dead rank. Tags separate the starts.
 struct Own {
   MPI_Comm world = MPI_COMM_NULL;
   MPI_Comm coming = MPI_COMM_NULL;

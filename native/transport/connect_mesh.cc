@@ -1,5 +1,5 @@
-// Ranks as processes (or as threads that meet like processes): shared memory or TCP for data,
-// sockets for control and watch.
+// Mesh of ranks that are processes (or threads that connect like processes): shared memory or TCP
+// for data, sockets for control and watch.
 #include <algorithm>
 #include <functional>
 
@@ -54,13 +54,13 @@ class ConnectedMesh : public Mesh {
       wake_links_ = {};
       interrupt_links_ = {};
     }
-    tcp_.reset();  // what is not sent yet still goes out
+    tcp_.reset();  // sends what is still pending
     mpi_.reset();
     failure_detector_.reset();
     control_.reset();  // after the failure detector, which serves its sockets
   }
 
-  // A rank that is gone is not waited for, here or at any other: all come to the end, or none.
+  // Connect all ranks. The deadline covers lost ranks: either all ranks finish, or none.
   Status connect(Bootstrap& bootstrap) {
     deadline_ = deadline_.or_readable(bootstrap.news());
     Status status = connect_all(bootstrap);
@@ -126,7 +126,7 @@ class ConnectedMesh : public Mesh {
   int hosts() const {
     return 1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end());
   }
-  // Rank 0 is to hear of all of them without a step in between.
+  // Eager rounds need a star: every rank is a child of rank 0.
   bool may_be_eager() const {
     return !over_mpi() && size_ <= kMostEagerRanks && size_ - 1 <= options_.fanout &&
            hosts() == size_;
@@ -148,7 +148,7 @@ class ConnectedMesh : public Mesh {
     return {locals_.size(), options_.slot_bytes, options_.slots, options_.first_count};
   }
 
-  // First exchange: who shares a host, and whether all ranks were told the same.
+  // First exchange: which ranks share a host, and whether all ranks have the same options.
   Status agree(Bootstrap& bootstrap) {
     const std::string host = options_.host.empty() ? this_host() : options_.host;
     Result<std::vector<std::string>> hosts =
@@ -178,10 +178,10 @@ class ConnectedMesh : public Mesh {
     return read_cards(all.value());
   }
 
-  // Second exchange: whether the ranks of every host can share memory. Known to all ranks before
-  // they decide which sockets they need.
+  // Second exchange: whether the ranks of every host can share memory. All ranks need the result
+  // before they decide which sockets to open.
   Status plan_memory(Bootstrap& bootstrap, ArenaPlan& plan) {
-    // Wherever two ranks are on one host: all ranks take part in the exchange, or none.
+    // If any two ranks share a host, all ranks take part in the exchange.
     if (!may_share() || hosts() == size_) return Status::ok();
     if (failpoint("connect.plan")) return Status::make(Code::kInternal, "failpoint", kRoom);
     if (topology_.local_size > 1) plan = plan_arena(shape(), rank_ == locals_.front());
@@ -220,7 +220,7 @@ class ConnectedMesh : public Mesh {
     return met.status();
   }
 
-  // Over the sockets that the failure detector gets afterwards.
+  // Uses the sockets that the failure detector owns afterwards.
   Status share_memory(std::vector<PeerSockets>& sockets, std::shared_ptr<ShmArena> made) {
     own_doorbell_ = std::make_unique<DoorbellMemory>();
     doorbell_ = std::make_unique<Doorbell>(*own_doorbell_);
@@ -256,7 +256,7 @@ class ConnectedMesh : public Mesh {
     return failure_detector_->prepare();
   }
 
-  // Whoever waits, for a message or for a slot, looks again.
+  // Wake the threads that wait for a message or for a slot.
   void news() {
     doorbell_->ring();
     for (Counter* const counter : waits_) wake_sleeper(*counter);
@@ -264,7 +264,7 @@ class ConnectedMesh : public Mesh {
     if (wake_links_) wake_links_();
   }
 
-  // Whoever sleeps on the doorbell may wait for eager slots meanwhile.
+  // A thread that waits for control messages may be waiting for eager slots at the same time.
   void control_news() {
     doorbell_->ring();
     const MutexLock lock(news_mutex_);
@@ -311,7 +311,7 @@ class ConnectedMesh : public Mesh {
       if (!line->pending()) return false;
       line->flush();
       if (line->pending()) return true;
-      doorbell_->ring();  // for whoever leaves, and waits until all is out
+      doorbell_->ring();  // wakes a thread that flushes before leaving
       return false;
     });
     control_->add(std::move(line));
@@ -325,7 +325,8 @@ class ConnectedMesh : public Mesh {
       Result<std::unique_ptr<MpiLinks>> mpi =
           MpiLinks::open({rank_, size_, options_.slot_bytes, options_.slots, options_.flush_s},
                          bootstrap, failure_detector_->abort(), raises("hvd-mpi"), deadline_);
-      // Where it names a rank all have heard it, and go: that a peer has gone is no news then.
+      // An error with a rank is known to all ranks, which then exit: a lost peer is no further
+      // news.
       agreed_ = mpi.status().rank >= 0;
       if (!mpi.is_ok()) return mpi.status();
       mpi_ = mpi.take();
@@ -384,20 +385,21 @@ class ConnectedMesh : public Mesh {
   MeshOptions options_;
   Deadline deadline_;
   Topology topology_;
-  std::vector<int> locals_;  // the ranks of this host
+  std::vector<int> locals_;  // ranks of this host
   bool has_arena_ = false;
   std::shared_ptr<ShmArena> arena_;
   std::shared_ptr<SharedHeap> heap_;
-  std::unique_ptr<DoorbellMemory> own_doorbell_;  // used where no other process could see it
+  std::unique_ptr<DoorbellMemory> own_doorbell_;  // used if no other process needs it
   std::unique_ptr<Doorbell> doorbell_;
-  std::vector<Counter*> waits_;  // what this rank may sleep on in a link over memory
+  std::vector<Counter*> waits_;  // counters that this rank may sleep on in a link over memory
   std::unique_ptr<FailureDetector> failure_detector_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<TcpLinks> tcp_;
   std::unique_ptr<MpiLinks> mpi_;
-  bool agreed_ = false;  // all ranks have heard why they do not meet
+  bool agreed_ = false;  // all ranks know why the connection failed
   Mutex news_mutex_;
-  std::function<void()> wake_links_ GUARDED_BY(news_mutex_);  // those that sleep on no counter
+  std::function<void()> wake_links_
+      GUARDED_BY(news_mutex_);  // for links that do not sleep on a counter
   std::function<void()> interrupt_links_ GUARDED_BY(news_mutex_);
   std::vector<std::unique_ptr<SendLink>> to_;
   std::vector<std::unique_ptr<RecvLink>> from_;

@@ -1,5 +1,5 @@
-// n ranks as threads of one process: links and control channel are the same rings as between
-// processes, over this process's heap. Nobody dies here, so there is no watch.
+// Mesh of n ranks that are threads of one process: links and control channel are the same rings as
+// between processes, on this process's heap. Threads do not die alone, so there is no watch.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -21,20 +21,20 @@ namespace {
 
 const char* const kRoom = "transport/local_mesh";
 
-// What the others see of one rank.
+// The part of one rank that its peers use.
 struct RankContext {
   explicit RankContext(std::uint32_t first_count) : up(first_count), down(first_count) {}
   DoorbellMemory doorbell;
   HeapControlRing up, down;  // to and from the parent
   Abort abort;
   std::atomic<bool> left{false};
-  std::vector<Counter*> waits;  // what it may sleep on in a link
+  std::vector<Counter*> waits;  // counters that it may sleep on in a link
 };
 
 struct Hub {
-  Hub(int ranks, const MeshOptions& told)
+  Hub(int ranks, const MeshOptions& mesh_options)
       : size(ranks),
-        options(told),
+        options(mesh_options),
         fast_path_texts(std::make_unique<FastPathText[]>(static_cast<std::size_t>(ranks))),
         fast_path_data(2 * static_cast<std::size_t>(ranks) *
                        fast_path_data_bytes(static_cast<std::size_t>(ranks))) {
@@ -46,7 +46,8 @@ struct Hub {
                                            : std::make_unique<HeapRing>(slot_bytes, options.slots,
                                                                         options.first_count));
     if (size == 1) return;
-    Result<std::shared_ptr<MemfdHeap>> made = MemfdHeap::create(heap_bytes_or_all(told.heap_bytes));
+    Result<std::shared_ptr<MemfdHeap>> made =
+        MemfdHeap::create(heap_bytes_or_all(mesh_options.heap_bytes));
     if (made.is_ok()) heap = made.take();
     if (!heap) log(Level::kWarning, kRoom, "no shared heap: " + made.status().message);
   }
@@ -56,7 +57,7 @@ struct Hub {
   }
   RankContext& context(int rank) const { return *contexts[static_cast<std::size_t>(rank)]; }
   void ring_doorbell(int rank) const { Doorbell(context(rank).doorbell).ring(); }
-  // Whoever waits, for a message or for a slot, looks again.
+  // Wake the rank if it waits for a message or for a slot.
   void news(int rank) const {
     ring_doorbell(rank);
     for (Counter* const counter : context(rank).waits) wake_sleeper(*counter);
@@ -70,7 +71,8 @@ struct Hub {
   std::unique_ptr<FastPathText[]> fast_path_texts;  // by rank
   std::vector<std::byte> fast_path_data;
   std::shared_ptr<SharedHeap> heap;
-  // A rank that has made room pushes on what the other has kept: that one may wait in a link.
+  // A rank that has made room sends what its peer has kept, because the peer may be blocked in a
+  // link.
   Mutex mutex;
   std::map<std::pair<int, int>, MemoryLine*> lines GUARDED_BY(mutex);  // of a rank, to a peer
   void push_on(int rank, int peer) {
@@ -134,7 +136,7 @@ class LocalMesh : public Mesh {
   }
 
   void leave() override {
-    // Nobody shall see this goodbye before the abort that is its reason.
+    // Peers must receive the abort before the goodbye that it causes.
     if (abort().raised()) raise_everywhere(abort().cause());
     control_.flush(Deadline::after_seconds(hub_->options.flush_s));
     mine().left.store(true);

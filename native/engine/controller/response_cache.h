@@ -1,7 +1,7 @@
 // Response cache: earlier agreements have a number.
-//   slot       that number. A rank repeats its last request with one bit; the response is the
-//   number version    number of slot assignments when this one was made. A bit whose sender knew
-//   fewer
+//   slot       that number. A rank repeats its last request with one bit, and the response is the
+//              number, too
+//   version    number of slot assignments when this one was made. A bit whose sender knew fewer
 //              assignments means what the slot held before: the sender must request in full
 // Only rank 0 chooses slots. Every rank that receives a response (the members of its set and the
 // ranks on the path to them) records its slots, so a rank's table is the part of rank 0's table

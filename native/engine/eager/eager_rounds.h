@@ -2,8 +2,7 @@
 // with rank 0 first. A rank that has the data of all ranks treats the sum as decided; no response
 // is sent.
 //   position   number of responses for all ranks that this rank has received plus rounds that it
-//   has
-//              completed: the same operation has the same position on every rank
+//              has completed: the same operation has the same position on every rank
 //   round      a position at which this rank has sent its data. It completes, or it is dead: then
 //              its operation is requested like any other, and the data are dropped
 //   notice     sent to rank 0 besides the data: the rank's ordinary request, in case the round is

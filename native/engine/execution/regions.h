@@ -2,8 +2,7 @@
 // keeps the same table, because allocations are agreed on like operations and executed in the same
 // order.
 //   region   the result of one allocation: consecutive parts of the same length, one per rank of
-//   this
-//            host; on devices, a part for every rank on its own device
+//            this host; on devices, a part for every rank on its own device
 // Only the progress-lock owner writes; any thread may read.
 #pragma once
 

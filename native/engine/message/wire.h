@@ -3,8 +3,7 @@
 //                   (eager/eager_rounds.h): u64 position, request list | 'R' a response list, down
 //                   the tree | 'S' u64 rounds, response list), then that list
 //   request list    u64 assignments, u64 changes, u32 first word, u32 n, n x u64 bits, u32 n, n
-//                   request messages
-//   request message a request, u32 n, n x i32 rank
+//                   request messages request message a request, u32 n, n x i32 rank
 //   request         u8 kind, u8 op, i32 set, i32 root, f64 prescale, f64 postscale, text name, u32
 //                   n, n tensors, u32 n, n x i64 size
 //   tensor          u8 dtype, i32 device, i64 place, u8 n, n x i64 extent

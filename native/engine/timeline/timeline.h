@@ -1,8 +1,7 @@
 // Timeline: the trace as a file for chrome://tracing and Perfetto, a JSON array that is always
 // complete (each write overwrites the closing bracket). One thread ("hvd-timeline") reads the
 // trace; no other thread waits for it. Horovod: docs/timeline.rst. Every tensor is a "process"
-// named
-// "<op>.<name>".
+// named "<op>.<name>".
 #pragma once
 
 #include <functional>

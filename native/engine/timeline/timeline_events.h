@@ -1,8 +1,7 @@
 // Trace records as events of Chrome's trace format. Pure: records in, text out.
 //   row      one per name ("process" in the format's words): "allreduce.grad"
 //   lane     of a row ("thread"): one, and another if an operation begins before the previous one
-//   of
-//            the same name has ended, as on a device; so bars of a lane nest and never cross
+//            of the same name has ended, as on a device; so bars of a lane nest and never cross
 //   bar      a begin (B) and an end (E) event on a lane
 //   instant  a point in time: a rank has requested (READY), a cycle has begun (CYCLE)
 // The bars of a lane are ordered by nesting, so that viewers, which sort by time and keep the order

@@ -20,8 +20,8 @@ namespace hvd {
 namespace {
 
 // Terms.
-//   knob   one dimension of the Bayesian search, mapped to [0, 1]
-//   switch one categorical choice: on or off
+//   knob   one dimension of the Bayesian search, mapped to [0, 1] switch one categorical choice: on
+//          or off
 //   trial  the tunables that are being measured
 
 constexpr const char* kRoom = "engine/autotune";

@@ -1,8 +1,7 @@
 // Autotune: finds the fusion threshold and the cycle time that maximise reduced bytes per second,
 // then the categorical choices, during training. Pure: bytes and the time are arguments.
 //   sample   the bytes per microsecond of `steps_per_sample` steps; a point's score is the median
-//   of
-//            five samples
+//            of five samples
 //   step     from one point at which all requests are agreed on to the next
 // Bayesian optimisation: a Gaussian process over (threshold, cycle time) and the point of the
 // largest expected improvement next (Rasmussen & Williams 2006, chapter 2; Jones 1998). After that

@@ -1,7 +1,6 @@
 // A Gaussian process over a few points of the unit cube, and the next point in the search of its
-// maximum
-// (Rasmussen & Williams 2006, chapter 2; Jones, Schonlau & Welch 1998). Pure, for at most some tens
-// of points: everything is recomputed each time.
+// maximum (Rasmussen & Williams 2006, chapter 2; Jones, Schonlau & Welch 1998). Pure, for at most
+// some tens of points: everything is recomputed each time.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ std::string Handshake::step(std::string_view message) {
   return calls_ ? "" : proof("listener");
 }
 
-// A caller with the wrong key learns that, rather than that the line went dead.
+// A caller with the wrong key receives a refusal instead of a closed connection.
 std::string Handshake::refuse() {
   state_ = State::kRefused;
   wanted_ = 0;
@@ -134,7 +134,7 @@ bool converse(const Fd& socket, Handshake& handshake) {
     if (got <= 0) return false;
     const std::string answer =
         handshake.feed(std::string_view(part.data(), static_cast<std::size_t>(got)));
-    // So few bytes always fit into the buffer of a new connection.
+    // This always fits into the buffer of a new connection.
     if (!answer.empty() && !send_all(socket, answer, Deadline::after_seconds(0))) return false;
   }
   return true;

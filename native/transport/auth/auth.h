@@ -1,13 +1,13 @@
 // Authentication of the other end of a new connection, before anything else is read from it.
-//   caller     connects and claims something: its rank, whom it wants, what for
-//   listener   accepts; reads at most 64 bytes of a stranger, and proves nothing to one
-//   key        what both know: made of the ranks' shared secret and of the listener's own token
+//   caller     connects and makes a claim: its rank, the rank it wants to reach, the purpose
+//   listener   accepts; reads at most 64 bytes of an unauthenticated caller, proves nothing to it
+//   key        known to both: derived from the ranks' shared secret and the listener's token
 // Four messages, each of fixed length:
 //   caller     32  claim, nonce            listener   16  nonce
 //   caller     32  proof                   listener   32  proof; zeros: refused
 // A proof is an HMAC over both nonces, the claim and the direction: it cannot be replayed,
 // reflected or carried to another connection.
-// Both sides are machines that are fed with bytes, so that one thread can talk to many.
+// Both sides are state machines that are fed with bytes, so that one thread can serve many.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ constexpr std::size_t kMostOfStranger = 64;
 
 struct Claim {
   std::int32_t rank = -1;
-  std::int32_t to = -1;  // the rank that is wanted; for the bootstrap: the size
+  std::int32_t to = -1;  // the rank to reach; for the bootstrap: the size
   std::uint8_t purpose = 0;
   std::uint8_t stream = 0;
 };
@@ -34,20 +34,21 @@ class Handshake {
  public:
   enum class State { kTalking, kDone, kRefused };
 
-  // The key for a caller's claim; none: nobody who claims that is wanted here.
+  // The key for a caller's claim; nullopt: such a caller is not expected here.
   using KeyFor = std::function<std::optional<std::string>(const Claim&)>;
 
   static Result<Handshake> caller(const Claim& claim, std::string key);
   static Result<Handshake> listener(KeyFor key_for);
 
-  // How many bytes it waits for: never read more, they belong to what follows.
+  // Number of bytes that it waits for: never read more, because later bytes are not its own.
   std::size_t wanted() const { return wanted_ - received_.size(); }
-  // Takes what came, at most wanted() bytes; gives what is to be sent.
+  // Handle received bytes, at most wanted(); return the bytes to send.
   std::string feed(std::string_view bytes);
-  std::string opening() const { return opening_; }  // what the caller sends first
+  std::string opening() const { return opening_; }  // the caller's first bytes
   State state() const { return state_; }
-  const Claim& claim() const { return claim_; }  // the listener's: believed only when done
-  // The caller heard the other side out, but that does not know the key, or does not accept ours.
+  const Claim& claim() const { return claim_; }  // on the listener: valid only when done
+  // The caller received the complete answer, but the listener does not know the key, or refused
+  // ours.
   bool unproven() const { return state_ == State::kRefused && heard_proof_; }
 
  private:
@@ -68,13 +69,15 @@ class Handshake {
   bool heard_proof_ = false;
 };
 
-// What keys a listener's connections: the ranks' secret (may be empty) and the listener's token.
+// The key of a listener's connections, from the ranks' secret (may be empty) and the listener's
+// token.
 std::string connection_key(const std::string& secret, const std::string& token);
 
-// The same user is at the other end of a unix socket.
+// True if the peer of a unix socket has the same user.
 bool same_user(const Fd& socket);
 
-// Moves what is there between a nonblocking socket and the handshake. False: the socket ended.
+// Pass available bytes between a nonblocking socket and the handshake. False: the socket was
+// closed.
 bool converse(const Fd& socket, Handshake& handshake);
 
 }  // namespace hvd

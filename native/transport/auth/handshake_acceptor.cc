@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{2000};
-constexpr milliseconds kFairShare{250};  // that a caller has even when others want its place
+constexpr milliseconds kFairShare{250};  // guaranteed to a caller even if others wait for its place
 constexpr int kRoundMs = 100;
 const char* const kRoom = "transport/handshake_acceptor";
 
@@ -26,7 +26,7 @@ void HandshakeAcceptor::listen(Fd listener, bool unix_socket, Handshake::KeyFor 
 Status HandshakeAcceptor::call(int number, Fd socket, const Claim& claim, const std::string& key) {
   Result<Handshake> handshake = Handshake::caller(claim, key);
   if (!handshake.is_ok()) return handshake.status();
-  // Goes into the socket's buffer: nothing here waits for the other side to accept.
+  // Fits into the socket's buffer: this does not block until the other side accepts.
   Status status = send_all(socket, handshake.value().opening(), Deadline::after_seconds(0));
   if (status) talks_.push_back({number, false, std::move(socket), handshake.take(), Clock::now()});
   return status;
@@ -86,7 +86,7 @@ Status HandshakeAcceptor::accept_all(const Listener& listening) {
   return Status::ok();
 }
 
-// Closes the socket of whoever turns out to be no rank.
+// Advance a handshake; closes the socket if the caller is not a rank.
 void HandshakeAcceptor::hear(Talk& talk, std::vector<Connection>& connections) {
   if (!talk.socket) return;
   const bool open = converse(talk.socket, talk.handshake);

@@ -1,9 +1,9 @@
-// Many new connections at once, of strangers and of ranks, each until it is known who is there.
-//   talk     a connection whose handshake is under way: a caller that was accepted, or a call of
-//            our own
-//   connection    a talk that has come to its end, well or badly
-// A stranger costs 64 bytes, a descriptor and two seconds at most, and delays nobody: all talks go
-// on at the same time, and when there are too many the oldest callers go first.
+// Handshakes of many new connections at once, with ranks and unauthenticated callers.
+//   talk         a connection during its handshake, incoming or outgoing
+//   connection   the result of a completed handshake, successful or not
+// A caller that never authenticates costs at most 64 bytes, a descriptor and two seconds, and
+// delays no other connection: all handshakes run concurrently, and if there are too many the oldest
+// callers are dropped first.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@
 namespace hvd {
 
 constexpr std::size_t kMostCallers = 64;
-// How many strangers a listener's queue holds beside the ranks.
+// Room for unauthenticated callers in a listener's queue, besides the ranks.
 constexpr std::size_t kListenBacklog = 512;
 
 struct Connection {
   enum class End { kKnown, kRefused, kGone };
   End end = End::kGone;
-  int call = -1;  // which call of our own; -1: a caller, and then it is known
+  int call = -1;  // index of the outgoing call; -1: an authenticated caller
   bool unix_socket = false;
   Claim claim;
   Fd socket;
@@ -34,10 +34,10 @@ class HandshakeAcceptor {
   void close_listeners() { listeners_.clear(); }
   Status call(int number, Fd socket, const Claim& claim, const std::string& key);
 
-  // Waits until something happens, no longer than the deadline or some milliseconds; gives the
-  // connections. Callers that are no ranks are dropped inside.
+  // Wait for events, until the deadline or for some milliseconds; return the connections. Callers
+  // that are not ranks are dropped.
   Result<std::vector<Connection>> wait(Deadline deadline);
-  int refused() const { return refused_; }  // callers that did not know the key
+  int refused() const { return refused_; }  // number of callers without the key
 
  private:
   struct Listener {

@@ -13,7 +13,7 @@ constexpr std::size_t kHashBytes = 32;
 std::string sha256(std::string_view bytes);  // 32 bytes, not hexadecimal
 std::string hmac_sha256(std::string_view key, std::string_view message);
 
-// Takes the same time wherever the first difference is.
+// Constant time.
 bool same_bytes(std::string_view a, std::string_view b);
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
-// Bootstrap: how ranks that know nothing of each other but (rank, size) exchange their addresses,
-// once, before any link exists. Carriers: TcpBootstrap (a port on rank 0), a Python callable over
-// mpi4py or a TCPStore (python/engine_py.cc), threads.
+// Bootstrap: ranks that know only (rank, size) exchange their addresses, once, before any link
+// exists. Carriers: TcpBootstrap (a port on rank 0), a Python callable over mpi4py or a TCPStore
+// (python/engine_py.cc), threads.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ namespace hvd {
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
-  // Collective: every rank gives bytes, every rank gets all of them, indexed by rank.
+  // Collective: every rank contributes bytes and receives all of them, indexed by rank.
   virtual Result<std::vector<std::string>> allgather(const std::string& mine) = 0;
 
-  // For while ranks wait for each other outside of the bootstrap, which is the first to hear that
-  // one of them is gone: a descriptor that can be read then (-1: none), and why.
+  // For waits outside of the bootstrap, which is the first to notice a lost rank: a descriptor that
+  // becomes readable then (-1: none), and the error.
   virtual int news() const { return -1; }
   virtual Status alive() { return Status::ok(); }
-  // Collective: no rank comes back from it before all have come to it, if the carrier can tell.
+  // Collective: no rank returns before all ranks have called it, if the carrier supports that.
   virtual Status finish() { return Status::ok(); }
-  // This rank leaves without the others, for this reason; they hear it from whoever can tell them.
+  // This rank gives up for this reason, which the carrier reports to the other ranks if possible.
   virtual void give_up(const Status& /*why*/) {}
 };
 

@@ -139,7 +139,7 @@ Status Rendezvous::call(std::size_t number) {
   return status;
 }
 
-// A socket that is known at both ends, or a call of ours that came to nothing.
+// Handle an authenticated socket, or an outgoing connection that failed.
 Status Rendezvous::take(Connection connection) {
   const bool calls = connection.call >= 0;
   const int peer = calls ? connection.claim.to : connection.claim.rank;
@@ -149,12 +149,12 @@ Status Rendezvous::take(Connection connection) {
                             " do not have the same secret; set HVD_SECRET_KEY (or "
                             "HOROVOD_SECRET_KEY) to the same text on every rank",
                         kRoom, peer);
-  // Strangers may have pushed the call out: its place is still empty.
+  // Unauthenticated callers may have displaced the connection: retry.
   if (connection.end == Connection::End::kGone)
     return call(static_cast<std::size_t>(connection.call));
   Fd& place = sockets_[static_cast<std::size_t>(peer)].at(
       static_cast<Purpose>(connection.claim.purpose), connection.claim.stream);
-  if (place) return Status::ok();  // a second one for the same place: not kept
+  if (place) return Status::ok();  // a second one for the same place is dropped
   place = std::move(connection.socket);
   --empty_;
   return Status::ok();

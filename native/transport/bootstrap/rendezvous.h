@@ -1,7 +1,7 @@
-// Rendezvous, in which every rank gets its sockets to every other: each listens, tells its address
-// and a random token through the bootstrap, and connects to the ranks below it. Both sides of a
-// connection prove that they know the token of the rank that listens, and the ranks' secret where
-// there is one (auth.h), before anything else is read. Afterwards nobody listens any more.
+// Rendezvous: connects every rank to every other rank. Each rank listens, publishes its address and
+// a random token through the bootstrap, and connects to the ranks with smaller numbers. Both sides
+// of a connection prove that they know the token of the listening rank, and the ranks' secret if
+// there is one (auth.h), before anything else is read. Afterwards all ranks stop listening.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ enum class Purpose : std::uint8_t { kFailureDetector = 0, kControl = 1, kData = 
 constexpr std::size_t kPurposes = 3;
 constexpr std::size_t kMostStreams = 64;
 
-// What one rank needs towards one peer; the same on both sides.
+// The sockets that one rank needs to one peer; the same on both sides.
 struct PeerPlan {
   bool same_host = false;                // unix sockets for watch and control
   std::array<bool, kPurposes> wanted{};  // by Purpose; data sockets are always TCP
-  std::size_t streams = 1;               // how many data sockets
+  std::size_t streams = 1;               // number of data sockets
   bool unix_socket(Purpose purpose) const { return same_host && purpose != Purpose::kData; }
   std::size_t sockets(Purpose purpose) const {
     if (!wanted[static_cast<std::size_t>(purpose)]) return 0;
@@ -37,7 +37,7 @@ struct PeerPlan {
 struct PeerSockets {
   std::array<Fd, kPurposes> by_purpose;
   std::vector<Fd> more_data;  // the data streams after the first
-  int pid = 0;                // as the peer says
+  int pid = 0;                // as reported by the peer
   Fd& operator[](Purpose purpose) { return by_purpose[static_cast<std::size_t>(purpose)]; }
   Fd& at(Purpose purpose, std::size_t stream) {
     return stream == 0 ? (*this)[purpose] : more_data[stream - 1];
@@ -50,16 +50,16 @@ class Rendezvous {
   Rendezvous(int rank, std::vector<PeerPlan> plans, Deadline deadline, std::string secret = "")
       : rank_(rank), plans_(std::move(plans)), deadline_(deadline), secret_(std::move(secret)) {}
 
-  // Collective. listen_host is used only when some plan wants TCP.
+  // Collective. listen_host is used only if a plan needs TCP.
   Result<std::vector<PeerSockets>> meet(Bootstrap& bootstrap, const std::string& listen_host);
 
  private:
-  struct Card {  // what a rank tells of itself
+  struct Card {  // what a rank publishes
     std::string token, unix_name, tcp_host;
     std::uint16_t tcp_port = 0;
     int pid = 0;
   };
-  struct Place {  // one socket that is needed
+  struct Place {  // one required socket
     int peer;
     Purpose purpose;
     std::size_t stream;
@@ -83,7 +83,7 @@ class Rendezvous {
   Fd unix_listener_, tcp_listener_;
   HandshakeAcceptor acceptor_;
   std::vector<Place> places_;
-  std::size_t empty_ = 0;  // how many of the places have no socket yet
+  std::size_t empty_ = 0;  // number of places without a socket
   std::vector<PeerSockets> sockets_;
 };
 

@@ -14,7 +14,7 @@
 namespace hvd {
 namespace {
 
-constexpr std::uint8_t kPurpose = 0xB0;  // no purpose of rendezvous.h
+constexpr std::uint8_t kPurpose = 0xB0;  // distinct from the purposes in rendezvous.h
 constexpr double kGraceSeconds = 2;
 const char* const kRoom = "transport/tcp_bootstrap";
 const char* const kClosed = "the peer closed the connection";
@@ -33,7 +33,7 @@ std::string missing(const std::vector<Fd>& peers) {
   return text;
 }
 
-// Rank 0's answers carry a Status in front of the payload.
+// Rank 0's answers have a Status before the payload.
 std::string answer(const Status& status, const std::string& payload) {
   return Packer()
       .number(static_cast<std::uint8_t>(status.code))
@@ -55,7 +55,7 @@ Result<std::string> opened(const std::string& frame) {
   return payload;
 }
 
-// What is wrong with a rank that is one of ours.
+// The error of an authenticated rank, if any.
 Status fault_of(const Claim& claim, int size, const std::vector<Fd>& peers) {
   const auto refuse = [&claim](const std::string& text) {
     return Status::make(Code::kInvalidArgument, text, kRoom, claim.rank);
@@ -77,7 +77,7 @@ Status dropped_out(int rank, const std::string& why, Code code = Code::kUnavaila
                       kRoom, rank);
 }
 
-// A descriptor that cannot be waited for (a file) is left out.
+// A descriptor that cannot be polled (a file) is skipped.
 void add_to(const Fd& epoll, int descriptor, std::uint32_t events) {
   epoll_event event{};
   event.events = events;
@@ -89,8 +89,8 @@ bool has_hung_up(const Fd& socket) {
   return ::poll(&item, 1, 0) > 0;
 }
 
-// To be asked before who lives: news end the deadline, too, and would be taken for lateness if they
-// came in between.
+// Call it before checking which ranks live: news also end the deadline, and would count as a
+// timeout if they arrived in between.
 bool is_over(const Deadline& deadline) {
   const bool over = deadline.expired();
   failpoint("bootstrap.deadline_seen");
@@ -175,7 +175,7 @@ Deadline TcpBootstrap::patience(double seconds) const {
   return Deadline::after_seconds(seconds).or_readable(news_.get());
 }
 
-// Where nobody listens yet there is nothing to wait on but time, and news.
+// While no rank listens yet, only time and news can be waited for.
 void TcpBootstrap::nap(std::chrono::milliseconds longest, Deadline deadline) const {
   pollfd item = deadline.descriptor();
   static_cast<void>(::poll(&item, 1, deadline.remaining_ms(static_cast<int>(longest.count()))));
@@ -188,10 +188,10 @@ Status TcpBootstrap::alive() {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     if (!peers_[i] || !has_hung_up(peers_[i])) continue;
     if (rank_ == 0) return dropped_out(static_cast<int>(i), kClosed);
-    // Rank 0 may have said why before it went away.
+    // Rank 0 may have sent the reason before it disconnected.
     const Result<std::string> frame = receive_frame(peers_[0], Deadline::after_seconds(0));
-    const Result<std::string> said = frame.is_ok() ? opened(frame.value()) : frame;
-    return said.is_ok() || !frame.is_ok() ? dropped_out(0, kClosed) : said.status();
+    const Result<std::string> reason = frame.is_ok() ? opened(frame.value()) : frame;
+    return reason.is_ok() || !frame.is_ok() ? dropped_out(0, kClosed) : reason.status();
   }
   return Status::ok();
 }
@@ -208,7 +208,7 @@ Status TcpBootstrap::known_live() const {
   return Status::ok();
 }
 
-// One of ours; what is wrong with it is wrong with the whole start.
+// An authenticated rank; an error of one rank is an error of the whole start.
 Status TcpBootstrap::accept_connection(Connection connection) {
   Status fault = fault_of(connection.claim, size_, peers_);
   if (fault) {
@@ -234,7 +234,7 @@ Status TcpBootstrap::late(const std::string& host, std::uint16_t port, int refus
   return status;
 }
 
-// A socket on which both sides have proved themselves; empty: ended, to be tried again.
+// A socket on which both sides are authenticated; empty: closed, to be retried.
 Result<Fd> TcpBootstrap::introduce(Fd socket, Deadline deadline) const {
   HandshakeAcceptor acceptor;
   const Claim claim{rank_, size_, kPurpose, 0};
@@ -262,7 +262,7 @@ Status TcpBootstrap::reach_root(const std::string& host, std::uint16_t port) {
     if (socket.is_ok()) socket = introduce(socket.take(), deadline);
     if (socket.status().code == Code::kInvalidArgument) return socket.status();
     if (socket.is_ok() && socket.value()) {
-      // Rank 0 gives up after its own timeout, and then says who is missing: worth waiting for.
+      // Rank 0 gives up after its own timeout and then reports the missing ranks: wait for that.
       const Result<std::string> frame =
           receive_frame(socket.value(), patience(timeout_s_ + kGraceSeconds));
       if (frame.is_ok()) {
@@ -324,7 +324,7 @@ Result<std::vector<std::string>> TcpBootstrap::allgather(const std::string& mine
   const Deadline deadline = patience(2 * timeout_s_);
   const Status sent = send_frame(peers_[0], mine, deadline);
   if (sent.code == Code::kInvalidArgument) return sent;
-  // Also when it takes nothing any more: it may have said why before it went away.
+  // Also if it receives nothing any more: it may have sent the reason before it disconnected.
   const Result<std::string> frame = receive_frame(peers_[0], deadline);
   if (!frame.is_ok()) {
     if (Status status = known_live(); !status) return status;

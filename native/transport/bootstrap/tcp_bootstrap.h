@@ -1,7 +1,7 @@
-// The exchange of addresses over one port of rank 0: a star. Rank 0 listens, the others try until
-// the timeout. Whoever comes proves that it knows the secret of the ranks (auth.h). Without one
-// anybody who can reach the port may pose as a rank, so that an address that is not the loopback's
-// is refused then, unless HVD_INSECURE=1.
+// Bootstrap over one port of rank 0: a star. Rank 0 listens, the other ranks try until the timeout.
+// A caller proves that it knows the secret of the ranks (auth.h). Without a secret any process that
+// can reach the port could pose as a rank, so an address other than the loopback is refused then,
+// unless HVD_INSECURE=1.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace hvd {
 
-// A rank of this host that was met before, by its pidfd, which the caller keeps open: when it has
-// ended there is no use in waiting for it. Any descriptor serves that becomes readable then.
+// A rank of this host that is known from before, by its pidfd, which the caller keeps open: once it
+// has exited, waiting for it is useless. Any descriptor that becomes readable then will do.
 struct Acquaintance {
   int rank;
   int pidfd;
@@ -26,8 +26,8 @@ struct Acquaintance {
 
 class HVD_VISIBLE TcpBootstrap : public Bootstrap {
  public:
-  // Returns when every rank is there; the error names the ranks that are missing. kRankDied: one
-  // of the known ranks has ended.
+  // Returns once every rank is connected; the error names the missing ranks. kRankDied: one of the
+  // known ranks has exited.
   static Result<std::unique_ptr<TcpBootstrap>> connect(int rank, int size, const std::string& host,
                                                        std::uint16_t port, double timeout_s,
                                                        const std::string& secret = "",
@@ -59,8 +59,8 @@ class HVD_VISIBLE TcpBootstrap : public Bootstrap {
   double timeout_s_;
   std::string key_;
   std::vector<Acquaintance> known_;
-  Fd news_;                // an epoll of those, and of the ends of peers_
-  std::vector<Fd> peers_;  // rank 0: a socket per rank (its own empty); the others: rank 0's alone
+  Fd news_;                // an epoll of the known ranks and of peers_
+  std::vector<Fd> peers_;  // rank 0: a socket per rank (its own empty); other ranks: only rank 0's
 };
 
 }  // namespace hvd

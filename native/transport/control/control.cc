@@ -27,7 +27,7 @@ ControlLine* Control::line_to(int peer) const {
 }
 
 Status Control::send(int peer, const std::string& bytes) {
-  const bool left = rules_.left(peer);  // looked at first: an abort is told before the goodbye
+  const bool left = rules_.left(peer);  // checked first: an abort arrives before the goodbye
   if (rules_.abort->raised()) return rules_.abort->cause();
   if (left)
     return Status::make(Code::kShutdown, "rank " + std::to_string(peer) + " has shut down", kRoom,
@@ -57,9 +57,9 @@ ControlMessage Control::poll() {
   return message;
 }
 
-// Whoever sends rings this rank's doorbell afterwards, and so does a reader who has made room:
-// unrung since the last look means that no line has anything new. One load, however many lines
-// there are.
+// Senders ring this rank's doorbell afterwards, and so do readers that have made room: no ring
+// since the last poll means that no line has anything new. So an idle poll costs one load, whatever
+// the number of lines.
 void Control::collect() {
   const std::uint32_t now = rules_.doorbell->heard();
   if (ever_ && now == heard_) return;
@@ -73,7 +73,7 @@ void Control::collect() {
   ever_ = true;
 }
 
-// Whoever takes what is kept, or makes room for it, rings this rank's doorbell; so does an abort.
+// Consuming kept data, making room for it, and an abort all ring this rank's doorbell.
 void Control::flush(Deadline deadline) {
   Doorbell& doorbell = *rules_.doorbell;
   for (bool pending = true; pending;) {

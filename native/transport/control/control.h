@@ -1,9 +1,9 @@
 // The control channel of one rank: whole messages, in order, to and from its neighbours in the tree
-// (tree.h). Used by the progress-lock owner; what could not go out at once is kept and goes out
-// with later calls, or by whoever serves the line meanwhile.
-//   line    the way to one neighbour: a pair of rings in shared memory (control_line.h) or a socket
-//           (control_socket.h)
-//   frame   a message on a line: numbered, on each line and way (transport/socket/frame.h)
+// (tree.h). Used by the progress-lock owner. What cannot be sent at once is kept and sent by later
+// calls, or by the thread that serves the line.
+//   line    the connection to one neighbour: a pair of rings in shared memory (control_line.h) or a
+//           socket (control_socket.h)
+//   frame   a message on a line, numbered per line and direction (transport/socket/frame.h)
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace hvd {
 
-// Takes whole messages off the front of a stream of frames, and says what stands there then.
+// Move complete messages from the front of a stream of frames; return what follows them.
 FrameParser::Next take_messages(FrameParser& frames, int from, std::deque<ControlMessage>& into);
 
 class ControlLine {
@@ -32,23 +32,23 @@ class ControlLine {
   int peer() const { return peer_; }
 
   virtual bool send(const std::string& message) = 0;  // false: the connection is broken
-  // What has come so far goes into the inbox; false: rubbish.
+  // Move received messages to the inbox; false: invalid data.
   virtual bool collect(std::deque<ControlMessage>& inbox) = 0;
   virtual void flush() = 0;
-  virtual bool pending() const = 0;  // it keeps something
-  virtual void finish() = 0;         // nothing more will be sent
+  virtual bool pending() const = 0;  // it has kept data
+  virtual void finish() = 0;         // sends the end of the stream
 
  private:
   int peer_;
 };
 
-// What the channel needs to know and to say outside.
+// The channel's environment and callbacks.
 struct ControlRules {
   Doorbell* doorbell = nullptr;  // of this rank: rung after every message to it
   const Abort* abort = nullptr;
   std::function<bool(int peer)> left;
-  std::function<void(int peer)> broken;      // the line broke: the next look learns what it means
-  std::function<void(int peer)> unreadable;  // it sent rubbish
+  std::function<void(int peer)> broken;      // the line broke; the next poll finds the reason
+  std::function<void(int peer)> unreadable;  // the peer sent invalid data
 };
 
 class Control {
@@ -58,7 +58,7 @@ class Control {
   void add(std::unique_ptr<ControlLine> line) { lines_.push_back(std::move(line)); }
   Status send(int peer, const std::string& bytes);
   ControlMessage poll();
-  void flush(Deadline deadline);  // what send() kept; ends early on an abort
+  void flush(Deadline deadline);  // sends what send() kept; returns early on an abort
   void finish();
 
  private:
@@ -68,8 +68,8 @@ class Control {
   ControlRules rules_;
   std::vector<std::unique_ptr<ControlLine>> lines_;
   std::deque<ControlMessage> inbox_;
-  std::uint32_t heard_ = 0;  // the doorbell when everything that had come was collected
-  bool ever_ = false;        // ... and whether that was ever
+  std::uint32_t heard_ = 0;  // the doorbell's count at the last complete collection
+  bool ever_ = false;        // ... if there was one
 };
 
 }  // namespace hvd

@@ -31,8 +31,8 @@ void MemoryLine::flush() {
   if (pending()) push_kept();
 }
 
-// Nothing is touched after keeps_ is cleared: the progress-lock owner may write without the lock
-// from then on.
+// After keeps_ is cleared nothing may be accessed: from then on the progress-lock owner writes
+// without the lock.
 void MemoryLine::push_kept() {
   const std::size_t moved = write_what_fits(writer_, std::string_view(kept_).substr(done_));
   done_ += moved;

@@ -1,6 +1,6 @@
 // A line of the control channel between two ranks of one host: two rings of bytes (control_ring.h).
-// A message that is larger than the ring, or finds it full, is kept and goes out piecewise; the
-// peer, when it has read, tells us of the room.
+// A message that does not fit into the ring is kept and sent piecewise; the peer notifies this rank
+// when it has read.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,9 @@ namespace hvd {
 class MemoryLine : public ControlLine {
  public:
   struct Calls {
-    std::function<void()> sent;       // the peer has something to read
-    std::function<void()> made_room;  // the peer waits for room and has some now
-    std::function<void()> kept;       // something waits for room here; may be empty
+    std::function<void()> sent;       // the peer has data to read
+    std::function<void()> made_room;  // the peer waited for room, which it has now
+    std::function<void()> kept;       // data wait for room here; may be empty
   };
   MemoryLine(int peer, const ControlMemory& out, const ControlMemory& in, Calls calls);
 
@@ -31,7 +31,8 @@ class MemoryLine : public ControlLine {
  private:
   void push_kept() REQUIRES(mutex_);
 
-  ControlWriter writer_;  // the progress-lock owner's while keeps_ is false, else guarded by mutex_
+  ControlWriter
+      writer_;  // used by the progress-lock owner while keeps_ is false, else guarded by mutex_
   ControlReader reader_;
   Calls calls_;
   FrameParser frames_ = FrameParser::numbered(kMaxFrame);
@@ -39,7 +40,7 @@ class MemoryLine : public ControlLine {
   Mutex mutex_;
   std::atomic<bool> keeps_{false};
   std::string kept_ GUARDED_BY(mutex_);
-  std::size_t done_ GUARDED_BY(mutex_) = 0;  // of kept_, written already
+  std::size_t done_ GUARDED_BY(mutex_) = 0;  // bytes of kept_ that are written
 };
 
 }  // namespace hvd

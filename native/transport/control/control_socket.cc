@@ -7,6 +7,42 @@
 
 namespace hvd {
 
+bool Outbox::send(std::string_view bytes) {
+  const MutexLock lock(mutex_);
+  if (kept_.empty() && !push(bytes)) return false;
+  kept_.append(bytes);
+  return !broken_;
+}
+
+bool Outbox::flush() {
+  const MutexLock lock(mutex_);
+  std::string_view rest = kept_;
+  const bool good = push(rest);
+  kept_.erase(0, good ? kept_.size() - rest.size() : kept_.size());
+  return good;
+}
+
+bool Outbox::pending() const {
+  const MutexLock lock(mutex_);
+  return !kept_.empty();
+}
+
+// Advance `bytes` by what the socket accepted.
+bool Outbox::push(std::string_view& bytes) {
+  while (!broken_ && !bytes.empty()) {
+    const ssize_t sent =
+        ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (would_block(errno)) {
+      break;
+    } else if (errno != EINTR) {
+      broken_ = true;
+    }
+  }
+  return !broken_;
+}
+
 SocketLine::~SocketLine() { ::shutdown(socket_.get(), SHUT_WR); }
 
 bool SocketLine::send(const std::string& message) {
@@ -15,7 +51,7 @@ bool SocketLine::send(const std::string& message) {
   return true;
 }
 
-// Told by a goodbye alone, a peer would have to guess whether all that was sent before has arrived.
+// With a goodbye alone a peer could not know whether everything that was sent before has arrived.
 void SocketLine::finish() {
   if (outbox_.send(end_of_frames()) && outbox_.pending()) calls_.kept();
 }
@@ -31,7 +67,7 @@ bool SocketLine::collect(std::deque<ControlMessage>& inbox) {
   return !rubbish_;
 }
 
-// A broken connection is no news here: the failure detector knows what it means.
+// A broken connection is not handled here: the failure detector interprets it.
 void SocketLine::readable() {
   while (reads()) {
     std::array<char, 16384> part{};
@@ -47,10 +83,10 @@ void SocketLine::readable() {
       ended_.store(true, std::memory_order_release);
     }
   }
-  calls_.came();
+  calls_.received();
 }
 
-// False: nothing more comes, or nothing more that can be read.
+// False: the stream has ended or is invalid.
 bool SocketLine::take(std::string_view part) {
   frames_.stream().append(part);
   FrameParser::Next next{};
@@ -62,14 +98,14 @@ bool SocketLine::take(std::string_view part) {
     if (inbox_.size() == before && !rubbish_) return next != FrameParser::Next::kEnd;
     any_.store(true, std::memory_order_release);
   }
-  calls_.came();
+  calls_.received();
   return next == FrameParser::Next::kNothing;
 }
 
 void SocketLine::writable() {
-  // Broken: known to its other users soon enough.
+  // A broken connection is reported by its other uses.
   static_cast<void>(outbox_.flush());
-  if (!outbox_.pending()) calls_.came();
+  if (!outbox_.pending()) calls_.received();
 }
 
 }  // namespace hvd

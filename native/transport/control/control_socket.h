@@ -1,25 +1,46 @@
-// A line of the control channel between two hosts: a socket. Sending is the progress-lock owner's;
-// the watch reads, so that whoever sleeps on the doorbell makes no system call to look, and sends
-// what was kept.
+// A line of the control channel between two hosts: a socket. The progress-lock owner sends. The
+// watch reads, so that polling needs no system call, and sends what was kept.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 #include "base/mutex.h"
 #include "transport/control/control.h"
-#include "transport/socket/outbox.h"
 #include "transport/watch/failure_detector.h"
 
 namespace hvd {
 
+// Outbox of one control socket. send() never blocks: what the socket does not accept at once is
+// kept, and the thread that watches the socket flushes it. So a coordinator can proceed to the
+// collective that its peer needs before the peer reads again.
+class Outbox {
+ public:
+  explicit Outbox(const Fd& socket) : socket_(socket) {}
+
+  // False if the connection is broken.
+  bool send(std::string_view bytes);
+  bool flush();
+  bool pending() const;
+  const Fd& socket() const { return socket_; }
+
+ private:
+  bool push(std::string_view& bytes) REQUIRES(mutex_);
+
+  const Fd& socket_;
+  mutable Mutex mutex_;
+  std::string kept_ GUARDED_BY(mutex_);
+  bool broken_ GUARDED_BY(mutex_) = false;
+};
+
 class SocketLine : public ControlLine, public Served {
  public:
   struct Calls {
-    std::function<void()> came;  // a message, the end, or room for all that was kept
-    std::function<void()> kept;  // something waits for the socket
+    std::function<void()> received;  // a message or the end arrived, or all kept data are sent
+    std::function<void()> kept;      // data wait for the socket
   };
   SocketLine(int peer, Fd socket, Calls calls)
       : ControlLine(peer), socket_(std::move(socket)), outbox_(socket_), calls_(std::move(calls)) {}
@@ -45,11 +66,11 @@ class SocketLine : public ControlLine, public Served {
   Fd socket_;
   Outbox outbox_;
   Calls calls_;
-  std::atomic<bool> ended_{false};                         // nothing more comes
-  FrameParser frames_ = FrameParser::numbered(kMaxFrame);  // the failure detector's
+  std::atomic<bool> ended_{false};                         // nothing more arrives
+  FrameParser frames_ = FrameParser::numbered(kMaxFrame);  // used by the failure detector
   std::uint32_t sent_ = 0;                                 // frames
   Mutex mutex_;
-  std::atomic<bool> any_{false};  // the inbox is not empty, or rubbish came
+  std::atomic<bool> any_{false};  // the inbox is not empty, or invalid data arrived
   std::deque<ControlMessage> inbox_ GUARDED_BY(mutex_);
   bool rubbish_ GUARDED_BY(mutex_) = false;
 };

@@ -1,10 +1,10 @@
-// Doorbell: what a rank sleeps on. Whoever changes something that the rank may wait for rings its
-// doorbell: peers of its host (the words lie in shared memory), the failure detector, the I/O
-// threads, its own user threads.
-//   progress-lock owner   the one thread of a process that may use the mesh's links and control
-//                 channel at present. Only it announces and wakes up again; so a peer makes a
-//                 system call only for a rank that sleeps.
-// Use:  seen = doorbell.heard();  look for news;  nothing: doorbell.announce(); look once more;
+// Doorbell: the word that a rank sleeps on. Every thread that changes something that the rank may
+// wait for rings its doorbell: peers of its host (the words are in shared memory), the failure
+// detector, the I/O threads, its own user threads.
+//   progress-lock owner   the only thread of a process that may use the mesh's links and control
+//                 channel at present. Only this thread announces a sleep and withdraws it, so a
+//                 peer makes a system call only for a rank that sleeps.
+// Use:  seen = doorbell.heard();  poll;  nothing: doorbell.announce();  poll again;
 //       doorbell.wait(seen, longest); doorbell.awake();
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace hvd {
 
-// A template over the word, so that the explorer of interleavings (tests/native/explorer) runs this
-// very code.
+// A template over the word, so that the interleaving explorer (tests/native/explorer) runs this
+// code.
 template <class W>
 struct BasicDoorbellMemory {
   alignas(64) W rung{0};
@@ -33,21 +33,22 @@ class BasicDoorbell {
   void ring() {
     if (failpoint("doorbell.before_ring")) return;
     memory_.rung.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint32_t who = memory_.sleeps.load(std::memory_order_seq_cst);
-    if (who != 0) futex_wake_all(memory_.rung, who);
+    const std::uint32_t threads = memory_.sleeps.load(std::memory_order_seq_cst);
+    if (threads != 0) futex_wake_all(memory_.rung, threads);
   }
-  // The progress-lock owner alone. Several threads of a process may sleep on its doorbell: `who`
-  // are the bits of those that a ring shall wake.
-  void announce(std::uint32_t who = kAnybody) {
-    memory_.sleeps.store(who, std::memory_order_seq_cst);
+  // Progress-lock owner only. Several threads of a process may sleep on its doorbell: `threads` are
+  // the bits of those that a ring wakes.
+  void announce(std::uint32_t threads = kAnyWaiter) {
+    memory_.sleeps.store(threads, std::memory_order_seq_cst);
   }
   void awake() { memory_.sleeps.store(0, std::memory_order_relaxed); }
-  // Returns at once when the doorbell was rung after `seen`. May return early.
-  void wait(std::uint32_t seen, std::chrono::nanoseconds longest, std::uint32_t who = kAnybody) {
-    if (heard() == seen) futex_wait(memory_.rung, seen, longest, who);
+  // Returns at once if the doorbell was rung after `seen`. May return early.
+  void wait(std::uint32_t seen, std::chrono::nanoseconds longest,
+            std::uint32_t threads = kAnyWaiter) {
+    if (heard() == seen) futex_wait(memory_.rung, seen, longest, threads);
   }
-  // Ends every wait() of `who` in this and other processes, announced or not.
-  void wake_waiters(std::uint32_t who = kAnybody) { futex_wake_all(memory_.rung, who); }
+  // Ends every wait() of `threads` in this and other processes, announced or not.
+  void wake_waiters(std::uint32_t threads = kAnyWaiter) { futex_wake_all(memory_.rung, threads); }
 
  private:
   BasicDoorbellMemory<W>& memory_;

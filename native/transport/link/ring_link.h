@@ -1,4 +1,4 @@
-// The two ends of a SlotRing as links that wait.
+// The two ends of a SlotRing as blocking links.
 #pragma once
 
 #include <functional>
@@ -59,7 +59,7 @@ class RingRecvLink : public RecvLink {
   }
 
  private:
-  // The length was written by another process: a wrong one must not lead out of the slot.
+  // The length was written by another process: it must not exceed the slot.
   Result<Slot> checked(const Slot& slot) const {
     if (slot.bytes <= ring_.memory().slot_bytes) return slot;
     return Status::make(Code::kInternal,

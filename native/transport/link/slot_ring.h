@@ -1,14 +1,13 @@
 // The ring of slots behind every link, over any memory: this process's heap (threads as ranks,
 // staging for TCP) or memory shared with another process. One thread sends, one receives.
-//   published   how many slots the sender has filled since the start; only the sender writes it
-//   released    how many the receiver has given back; only the receiver writes it
-//   sleeps      set by the side that waits for a counter before it sleeps on it, so that nobody
-//               makes a system call for a waiter who is not there
-// Slots are used round and round. Counters wrap around at 2^32, which need not be a multiple of
-// `count`: each side keeps its place apart. The two counters are on cache lines of their own: the
-// sides do not disturb each other.
-// Templates over the memory, so that the explorer of interleavings (tests/native/explorer) runs
-// this very code.
+//   published   number of slots that the sender has filled since the start; only it writes this
+//   released    number of slots that the receiver has released; only it writes this
+//   sleeps      set by the waiting side before it sleeps on a counter, so that the other side makes
+//               a system call only for a sleeping waiter
+// Slots are used cyclically. Counters wrap around at 2^32, which need not be a multiple of `count`:
+// each side keeps its position separately. The two counters are on separate cache lines, so the
+// sides do not disturb each other. Templates over the memory, so that the interleaving explorer
+// (tests/native/explorer) runs this code.
 #pragma once
 
 #include <array>
@@ -40,13 +39,13 @@ struct RingHeader {
       std::array<std::uint64_t, kMaxSlots> payload{};  // bytes in each slot, valid while published
 };
 
-// Before anybody uses the ring.
+// Call it before the ring is used.
 inline void start_counters(RingHeader& header, std::uint32_t first) {
   header.published.value.store(first, std::memory_order_relaxed);
   header.released.value.store(first, std::memory_order_relaxed);
 }
 
-// Where one ring lies. Both sides have the same geometry but may see it at different addresses.
+// The memory of one ring. Both sides have the same geometry but may map it at different addresses.
 struct RingMemory {
   RingHeader* header = nullptr;
   std::byte* slots = nullptr;
@@ -58,23 +57,23 @@ struct RingMemory {
   }
 };
 
-// Ends the sleep of whoever waits for the counter: it looks at what else may end its wait.
+// Wake the waiter of the counter, which then checks its other reasons to stop waiting.
 template <class C>
 void wake_sleeper(C& counter) {
   if (counter.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake_all(counter.value);
 }
 
-// Moves a counter on by one and wakes the other side if it has announced that it sleeps.
-// Store the counter, then look for a sleeper; the sleeper announces itself, then looks at the
-// counter. All four are sequentially consistent, so at least one of the two sees the other.
+// Increment a counter and wake the other side if it has announced a sleep. This side stores the
+// counter and then checks for a sleeper; the sleeper announces itself and then checks the counter.
+// All four are sequentially consistent, so at least one of the two sees the other.
 template <class C>
 void advance(C& counter) {
   counter.value.fetch_add(1, std::memory_order_seq_cst);
   wake_sleeper(counter);
 }
 
-// The sender's end, without waiting. The loads are sequentially consistent for those who announce a
-// sleep first and look then (wait_for, the I/O thread).
+// The sender's end, nonblocking. The loads are sequentially consistent for callers that announce a
+// sleep first and check then (wait_for, the I/O thread).
 template <class Memory>
 class BasicRingProducer {
  public:
@@ -83,7 +82,7 @@ class BasicRingProducer {
         sent_(memory.header->published.value.load(std::memory_order_acquire)),
         released_(sent_) {}
 
-  Slot try_acquire() {  // data is null when every slot is out
+  Slot try_acquire() {  // data is null if every slot is in use
     if (sent_ - released_ == memory_.count) {
       released_ = memory_.header->released.value.load(std::memory_order_seq_cst);
       if (sent_ - released_ == memory_.count) return {};
@@ -100,8 +99,7 @@ class BasicRingProducer {
     return memory_.header->released.value.load(std::memory_order_acquire) == sent_;
   }
   const Memory& memory() const { return memory_; }
-  // The word whose change ends the wait of a full ring, and the value it has while the ring is
-  // full.
+  // The word whose change ends the wait for a full ring, and its value while the ring is full.
   auto& awaited() const { return memory_.header->released; }
   std::uint32_t full_at() const { return sent_ - memory_.count; }
 
@@ -109,10 +107,10 @@ class BasicRingProducer {
   Memory memory_;
   std::uint32_t place_ = 0;
   std::uint32_t sent_;
-  std::uint32_t released_;  // as last seen: the shared line is read only when this is not enough
+  std::uint32_t released_;  // cached: the shared line is read only if this is not enough
 };
 
-// The receiver's end, without waiting.
+// The receiver's end, nonblocking.
 template <class Memory>
 class BasicRingConsumer {
  public:
@@ -121,7 +119,7 @@ class BasicRingConsumer {
         received_(memory.header->released.value.load(std::memory_order_acquire)),
         published_(received_) {}
 
-  Slot try_peek() {  // data is null when nothing is there
+  Slot try_peek() {  // data is null if no slot is published
     if (published_ == received_) {
       published_ = memory_.header->published.value.load(std::memory_order_seq_cst);
       if (published_ == received_) return {};
@@ -141,17 +139,17 @@ class BasicRingConsumer {
   Memory memory_;
   std::uint32_t place_ = 0;
   std::uint32_t received_;
-  std::uint32_t published_;  // as last seen
+  std::uint32_t published_;  // cached
 };
 
 using RingProducer = BasicRingProducer<RingMemory>;
 using RingConsumer = BasicRingConsumer<RingMemory>;
 
-// How a wait may end without its counter moving.
+// How a wait may end without a change of its counter.
 template <class Flag>
 struct BasicWaitRules {
-  bool spare_cores = false;     // there are no more ranks here than cores
-  const Flag* left = nullptr;   // the peer said goodbye ...
+  bool spare_cores = false;     // this host has no more ranks than cores
+  const Flag* left = nullptr;   // the peer has sent a goodbye ...
   const Flag* ended = nullptr;  // ... and (where data may still be under way) all that it sent is
                                 // in the ring
   int peer = -1;
@@ -163,8 +161,8 @@ struct BasicWaitRules {
 };
 using WaitRules = BasicWaitRules<std::atomic<bool>>;
 
-// Whoever raises the abort or hears a goodbye wakes the sleepers; only one that is just about to
-// sleep may miss that, and learns of it so much later.
+// Raising the abort or receiving a goodbye wakes the sleepers. Only a thread that is about to sleep
+// may miss that, and notices it this much later.
 constexpr std::chrono::milliseconds kWaitSlice{10};
 
 bool changed_while_spinning(const Counter& counter, std::uint32_t seen, const Abort& abort,
@@ -178,11 +176,11 @@ Status wait_for(C& counter, std::uint32_t seen, const A& abort, const BasicWaitR
   if (changed_while_spinning(counter, seen, abort, rules.spare_cores)) return Status::ok();
   for (;;) {
     if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
-    // In this order: a peer that leaves because of an abort tells of the abort first.
+    // In this order: a peer that leaves because of an abort sends the abort first.
     const bool peer_gone = rules.gone();
     if (abort.raised()) return abort.cause();
     if (peer_gone) {
-      // What it sent before its goodbye is there by now.
+      // What it sent before its goodbye has arrived by now.
       if (counter.value.load(std::memory_order_acquire) != seen) return Status::ok();
       return has_shut_down(rules.peer);
     }

@@ -28,7 +28,7 @@ std::string text_of(const sockaddr& address) {
   return text.data();
 }
 
-// An address of IPv6 that holds on one line only would need the line's name beside it.
+// A link-local address of IPv6 would need the interface's name, too.
 bool usable(const ifaddrs& item, int family) {
   if (item.ifa_addr == nullptr || item.ifa_addr->sa_family != family ||
       (item.ifa_flags & IFF_UP) == 0)
@@ -42,7 +42,7 @@ bool usable(const ifaddrs& item, int family) {
 std::string this_host() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  if (boot.empty()) {  // no /proc: the name has to do
+  if (boot.empty()) {  // no /proc: use the name
     std::array<char, 256> name{};
     ::gethostname(name.data(), name.size() - 1);
     boot = name.data();
@@ -64,7 +64,7 @@ Topology topology_of(int rank, const std::vector<std::string>& hosts) {
   for (const std::string& host : hosts)
     topology.host_of.push_back(
         numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
-  std::map<std::string, int> seen;  // how many ranks of each host came before, so far
+  std::map<std::string, int> seen;  // number of earlier ranks per host
   topology.cross_size = 0;
   for (std::size_t other = 0; other < hosts.size(); ++other) {
     const int local = seen[hosts[other]]++;

@@ -1,4 +1,4 @@
-// Hosts: which ranks share one, and what follows from it.
+// Hosts: which ranks share a host, and the topology.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Equal on two ranks exactly when they can share memory: same boot, same network namespace
+// Equal on two ranks if and only if they can share memory: same boot, same network namespace
 // (abstract unix sockets), same user.
 std::string this_host();
 
@@ -19,9 +19,8 @@ Topology topology_of(int rank, const std::vector<std::string>& hosts);
 // The ranks on the host of `rank`, in order.
 std::vector<int> ranks_beside(int rank, const std::vector<std::string>& hosts);
 
-// Where to listen for other hosts: `wanted` may be an address or the name of an interface; empty:
-// the loopback when `loopback_is_enough`, else the first address that is not the loopback's, of
-// IPv4 where there is one.
+// The address to listen on for other hosts. `wanted` is an address or the name of an interface;
+// empty: the loopback if `loopback_is_enough`, else the first other address, preferably IPv4.
 Result<std::string> listen_address(const std::string& wanted, bool loopback_is_enough);
 
 }  // namespace hvd

@@ -17,7 +17,7 @@ struct Card {
   Settings settings;
 };
 
-// False: written by another version (the protocol's number is where it always was), or rubbish.
+// False: written by another version (the protocol number has a fixed position), or invalid.
 bool read_card(const std::string& bytes, Card& card) {
   Unpacker reader(bytes);
   card.protocol = reader.number<std::uint32_t>();

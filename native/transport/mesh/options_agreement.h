@@ -1,5 +1,5 @@
-// Agreement of options: what all ranks must have been told alike, and which host each is on: the
-// first thing that is exchanged.
+// Agreement of options: the first exchange between ranks. All ranks must have the same options;
+// they also exchange their host ids.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// Changes with everything that ranks of different versions would misunderstand.
+// Changes with every incompatible change between versions.
 constexpr std::uint32_t kProtocol = 3;
 
 using Settings = std::vector<std::pair<std::string, std::string>>;  // name, value
@@ -21,8 +21,8 @@ Settings settings_of(const MeshOptions& options);
 std::string card_of(const std::string& host, const Settings& settings,
                     std::uint32_t protocol = kProtocol);
 
-// The hosts by rank, or a Status, the same on every rank, that names a rank that was told otherwise
-// than rank 0, and both values.
+// The hosts by rank, or a Status, the same on every rank, that names a rank whose options differ
+// from those of rank 0, and both values.
 Result<std::vector<std::string>> read_cards(const std::vector<std::string>& cards);
 
 }  // namespace hvd

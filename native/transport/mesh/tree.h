@@ -1,5 +1,5 @@
-// The tree of the negotiation: rank 0 is the root, every rank has at most `fanout` children. Up to
-// fanout + 1 ranks it is a star.
+// The tree of the negotiation: rank 0 is the root, every rank has at most `fanout` children. With
+// at most fanout + 1 ranks it is a star.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr double kCancelSeconds = 0.5;
-constexpr microseconds kEager{200};  // how long a wait only yields before it naps in between
+constexpr microseconds kEager{200};  // how long a wait only yields before it naps
 constexpr microseconds kNap{50};
 constexpr int kFirstTag = 64, kStarts = 8192;  // two tags per start; MPI promises 32767
 const char* const kRoom = "transport/mpi_links";
@@ -39,8 +39,8 @@ class Link : public SendLink, public RecvLink {
   MpiLinks::Peer& peer_;
 };
 
-// How many starts this process has taken part in: messages of an earlier one that broke off must
-// not be taken for this one's.
+// Number of starts of this process: messages of an aborted earlier start must not be mistaken for
+// those of this one.
 std::atomic<int> starts{0};
 
 }  // namespace
@@ -74,13 +74,13 @@ struct MpiLinks::Peer {
 
 namespace {
 
-// What MPI may still write to or read from when its owner goes: kept for good.
-void keep_for_good(std::unique_ptr<MpiLinks::Peer> peer) {
+// Leak memory that MPI may still read or write.
+void leak(std::unique_ptr<MpiLinks::Peer> peer) {
   static Mutex mutex;
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
-  static auto* const kept = new std::vector<std::unique_ptr<MpiLinks::Peer>>();
+  static auto* const leaked = new std::vector<std::unique_ptr<MpiLinks::Peer>>();
   const MutexLock lock(mutex);
-  kept->push_back(std::move(peer));
+  leaked->push_back(std::move(peer));
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ MpiLinks::MpiLinks(const MpiShape& shape, const Abort& abort, Failed failed, con
       failed_(std::move(failed)),
       verbs_(verbs) {}
 
-// Every rank tells whether it can use MPI, which number it has there, and how often it has started.
+// The ranks exchange whether they can use MPI, their number there, and their number of starts.
 Status MpiLinks::meet(Bootstrap& bootstrap, Deadline deadline, const Status& loaded) {
   std::string trouble = loaded.message;
   if (loaded) {
@@ -296,7 +296,8 @@ Result<Slot> MpiLinks::wait(Peer& peer, Direction direction, const Abort& abort)
       status = abort.cause();
       break;
     }
-    // Whoever left reads no more; what it sent before is all there when its count is reached.
+    // A peer that has left reads nothing more; everything it sent has arrived once its count is
+    // reached.
     if (left &&
         (direction == Direction::kSend || (peer.ended && peer.received == peer.end_received))) {
       status = Status::make(
@@ -328,7 +329,7 @@ bool MpiLinks::pending() const {
   });
 }
 
-void MpiLinks::say_end() {
+void MpiLinks::send_end() {
   for (const auto& peer : peers_) {
     if (peer == nullptr || peer->failed) continue;
     peer->end_sent = peer->sent;
@@ -342,13 +343,13 @@ void MpiLinks::run() {
   name_thread("hvd-mpi");
   block_signals();
   Deadline last = Deadline::never();
-  bool said = false;
+  bool ending = false;
   MutexLock lock(mutex_);
   for (;;) {
     failpoint("mpi.thread");
-    if (stop_ && !said && !abort_.raised()) say_end();
-    if (stop_ && !said) last = Deadline::after_seconds(shape_.flush_s);
-    said = stop_;
+    if (stop_ && !ending && !abort_.raised()) send_end();
+    if (stop_ && !ending) last = Deadline::after_seconds(shape_.flush_s);
+    ending = stop_;
     if (stop_ && (!pending() || abort_.raised() || last.expired())) return;
     int bytes = 0;
     for (const auto& peer : peers_) {
@@ -383,7 +384,7 @@ void MpiLinks::cancel_receives() {
       while (!over(receive.posted, receive.request) && !deadline.expired()) polling.pause();
     while (!over(peer->end_posted, peer->end_in) && !deadline.expired()) polling.pause();
     for (const Peer::Receive& receive : peer->receives) all = all && !receive.posted;
-    if (!all || peer->end_posted) keep_for_good(std::move(peer));
+    if (!all || peer->end_posted) leak(std::move(peer));
   }
 }
 

@@ -1,9 +1,9 @@
 // Data links over MPI's messages, for fabrics that MPI knows and sockets do not. Every slot is a
 // message; receives are posted ahead, one per slot.
-//   turn      MPI has nothing to sleep on: whoever waits looks again and again, and never blocks
-//             within MPI, so that a death that the failure detector tells of ends every wait
-//   hvd-mpi   the thread that moves on what is left to send while nobody waits; sleeps otherwise
-//   end       a last message under a tag of its own: how many slots there were
+//   turn      MPI has nothing to sleep on: a waiting thread polls and never blocks within MPI, so
+//             that a death reported by the failure detector ends every wait
+//   hvd-mpi   the thread that progresses pending sends while no thread waits; sleeps otherwise
+//   end       a last message with a separate tag: the number of slots
 #pragma once
 
 #include <atomic>
@@ -26,23 +26,23 @@ struct MpiShape {
   int rank = 0, size = 1;
   std::size_t slot_bytes = 0, slots = 0;
   double flush_s = 0;    // MeshOptions
-  double failure_s = 5;  // how long the failure detector may take to tell that a peer has died
+  double failure_s = 5;  // time that the failure detector may need to report a death
 };
 
 class MpiLinks {
  public:
-  // Collective. Fails on all ranks, with the same sentence, when one of them cannot use MPI.
-  // failed: the thread of its own has. verbs: null for the plugin's.
+  // Collective. Fails on all ranks, with the same message, if one of them cannot use MPI. failed:
+  // called if its thread fails. verbs: nullptr for the plugin's.
   static Result<std::unique_ptr<MpiLinks>> open(const MpiShape& shape, Bootstrap& bootstrap,
                                                 const Abort& abort, Failed failed,
                                                 Deadline deadline, const MpiVerbs* verbs = nullptr);
-  ~MpiLinks();  // sends what is left, for flush_s at most
+  ~MpiLinks();  // sends pending data for at most flush_s
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
 
-  // Before the first use: where it is said that the peer has said goodbye.
+  // Before the first use: the flag that is set when the peer has sent a goodbye.
   void left(int peer, const std::atomic<bool>* mark);
-  // Valid as long as this object.
+  // Valid for the lifetime of this object.
   std::unique_ptr<SendLink> send_link(int peer);
   std::unique_ptr<RecvLink> recv_link(int peer);
 
@@ -65,10 +65,10 @@ class MpiLinks {
   Status post_all();
   void post(Peer& peer, std::size_t place) REQUIRES(mutex_);
   void move_on(Peer& peer) REQUIRES(mutex_);
-  static void fail(Peer& peer);  // with the mutex
+  static void fail(Peer& peer);  // mutex held
   std::optional<Clock::time_point> failed_at(const Peer& peer) const;
   bool pending() const REQUIRES(mutex_);
-  void say_end() REQUIRES(mutex_);
+  void send_end() REQUIRES(mutex_);
   void cancel_receives();
   void run();
 
@@ -79,8 +79,8 @@ class MpiLinks {
   const MpiVerbs* verbs_;
   int tag_ = 0;
   std::vector<int> world_;                    // the ranks' numbers in MPI's world
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none for this one
-  mutable Mutex mutex_;                       // of all that is asked of MPI
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
+  mutable Mutex mutex_;                       // serialises all calls of MPI
   ConditionVariable work_;
   bool stop_ GUARDED_BY(mutex_) = false;
   std::atomic<int> waiting_{0};

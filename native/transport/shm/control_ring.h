@@ -1,11 +1,11 @@
-// A ring of bytes from one rank to another of the same host, in memory that both see: the way of
-// control messages. One side writes, one reads; neither ever waits.
-//   written   how many bytes were written since the start; only the writer writes it
-//   read      how many were taken out; only the reader writes it
-//   wants     set by a writer that keeps what did not fit: the reader tells it of room
-// Counters wrap around at 2^32, a multiple of the capacity. What the other side writes is read once
-// and checked, never trusted. Templates over the memory, so that the explorer of interleavings
-// (tests/native/explorer) runs this very code.
+// A ring of bytes for control messages from one rank to another of the same host, in shared memory.
+// One side writes, one reads; both are nonblocking.
+//   written   number of bytes written since the start; only the writer writes it
+//   read      number of bytes read; only the reader writes it
+//   wants     set by a writer that has kept data: the reader notifies it of room
+// Counters wrap around at 2^32, a multiple of the capacity. Values of the other side are read once
+// and checked, never trusted. Templates over the memory, so that the interleaving explorer
+// (tests/native/explorer) runs this code.
 #pragma once
 
 #include <algorithm>
@@ -51,12 +51,12 @@ class BasicControlWriter {
     read_ = written_;
   }
 
-  // Room for at least `wanted` bytes, or as much as there is.
+  // Room for at least `wanted` bytes, or the available room.
   std::size_t room(std::size_t wanted) {
     if (free_bytes() < wanted) read_ = memory_.header->read.load(std::memory_order_seq_cst);
     return free_bytes();
   }
-  // At most room() bytes; the reader sees them after show().
+  // Write at most room() bytes; visible to the reader after show().
   void write(std::string_view bytes) {
     const std::uint32_t at = written_ & (memory_.capacity - 1);
     const std::size_t first = std::min<std::size_t>(bytes.size(), memory_.capacity - at);
@@ -65,7 +65,8 @@ class BasicControlWriter {
     written_ += static_cast<std::uint32_t>(bytes.size());
   }
   void show() { memory_.header->written.store(written_, std::memory_order_seq_cst); }
-  // Set before the last look for room: either the reader sees it or the look finds the room.
+  // Set before the last check for room: either the reader sees the request, or the check finds
+  // room.
   void want(bool room) { memory_.header->wants.store(room ? 1 : 0, std::memory_order_seq_cst); }
 
  private:
@@ -76,11 +77,11 @@ class BasicControlWriter {
 
   Memory memory_;
   std::uint32_t written_;
-  std::uint32_t read_ = 0;  // as last seen
+  std::uint32_t read_ = 0;  // cached
 };
 
-// Writes as much of `rest` as there is room for. When not all of it: the wish for room is
-// announced, and there was none left when it was looked for the last time.
+// Write as much of `rest` as fits. If data remain, the request for room was announced before the
+// last check for room failed.
 template <class Memory>
 std::size_t write_what_fits(BasicControlWriter<Memory>& writer, std::string_view rest) {
   std::size_t done = 0;
@@ -105,7 +106,7 @@ class BasicControlReader {
       : memory_(memory), read_(memory.header->read.load(std::memory_order_acquire)) {}
 
   enum class Found { kNothing, kBytes, kRubbish };
-  // Appends what is there.
+  // Append the available bytes.
   Found take(std::string& into) {
     const std::uint32_t there = memory_.header->written.load(std::memory_order_acquire) - read_;
     if (there == 0) return Found::kNothing;
@@ -120,7 +121,7 @@ class BasicControlReader {
     memory_.header->read.store(read_, std::memory_order_seq_cst);
     return Found::kBytes;
   }
-  // The writer waits for the room that take() has made.
+  // True if the writer waits for the room that take() has made.
   bool wanted() const { return memory_.header->wants.load(std::memory_order_seq_cst) != 0; }
 
  private:

@@ -1,22 +1,22 @@
-// The shared-memory fast path of the negotiation: when every rank of a host stands in a call for
-// the same thing, one word that they count on takes the place of messages to rank 0 and back
+// Shared-memory fast path of the negotiation: when every rank of a host blocks in a call for the
+// same operation, counting on one shared word replaces messages to rank 0 and back
 // (engine/controller/controller.h).
-//   position  how many operations of all ranks a rank has carried out. All ranks carry out the same
-//             ones in the same order, so ranks at one position have the same past
-//   text      what a rank asks for, as bytes; in its own place of the memory before it is counted
-//   open      somebody waits at a position: who was first, and how many they are
-//   complete  all ranks wait there for the same: it is the next operation of each of them
-//   closed    somebody did not wait any longer: whoever is at this position goes the long way
-//   round     counts how often it was opened, so that a word is never taken for an older one
-//   past      the last position that was complete, as 1 above it; told by who opens another one
-//   data      what a rank gives to the operation, beside its text; in two halves, of which
-//             operations with data use one after the other: who has been counted for one has read
-//             those of the one before the last
-// Who has been counted leaves by closing; one compare-and-swap decides whether that comes before
-// the last rank is counted. A rank that finds the word at another position asks what is past: some
-// operations (a barrier, a broadcast at its root) are carried out without waiting for anybody, so
-// that others may be further on though its own position was never complete. Templates over the
-// memory, so that the explorer of interleavings (tests/native/explorer) runs this very code.
+//   position  number of operations of all ranks that a rank has executed. All ranks execute the
+//             same operations in the same order, so ranks at one position have the same history
+//   text      the encoded request of a rank; written to its own memory before the rank is counted
+//   open      ranks wait at a position: the first of them, and their number
+//   complete  all ranks wait there with the same request: it is the next operation of each of them
+//   closed    a rank stopped waiting: ranks at this position negotiate by messages
+//   round     number of times the word was opened, so that it is never mistaken for an older one
+//   past      1 + the last complete position; published by the rank that opens another one
+//   data      a rank's data for the operation, beside its text; in two halves, used alternately by
+//             operations with data: a rank that is counted for one operation has read the data of
+//             the one before the last
+// A counted rank leaves by closing; one compare-and-swap decides whether that happens before the
+// last rank is counted. A rank that finds the word at another position checks `past`: some
+// operations (a barrier, a broadcast at its root) complete without waiting, so other ranks may be
+// ahead although this rank's position never became complete. Templates over the memory, so that the
+// interleaving explorer (tests/native/explorer) runs this code.
 #pragma once
 
 #include <array>
@@ -46,14 +46,14 @@ struct FastPathWord {
   static unsigned count(Value word) { return static_cast<unsigned>(word & kCount); }
   static unsigned first(Value word) { return static_cast<unsigned>(word >> kRankBits & kCount); }
   static Value closed(Value word) { return word & ~kCount; }
-  // Opened by `rank`, after `word`.
+  // The word opened by `rank`, following `word`.
   static Value opened(Value word, Value position, unsigned rank) {
     return position << kPositionBits | ((word + kRound) & kRounds) |
            static_cast<Value>(rank) << kRankBits | 1U;
   }
 };
 
-// Its memory has prefetch(rank), load(), swap(expected, desired), past(), tell_past(value),
+// Its memory has prefetch(rank), load(), swap(expected, desired), past(), set_past(value),
 // put(rank, text) and has(rank, text).
 template <class Memory>
 class BasicFastPath {
@@ -65,7 +65,7 @@ class BasicFastPath {
   BasicFastPath(const Memory& memory, unsigned rank, unsigned size)
       : memory_(memory), rank_(rank), size_(size) {}
 
-  // kCounted: to be followed by poll() until it says something else, or by leave().
+  // kCounted: call poll() until it returns another value, or leave().
   Stand enter(Value position, std::string_view text) {
     position &= Word::kPositions;
     bool written = false;
@@ -80,7 +80,7 @@ class BasicFastPath {
       }
       if (!here && !std::exchange(written, true)) {
         memory_.put(rank_, text);
-        memory_.tell_past(past_);
+        memory_.set_past(past_);
       }
       const Value next = here ? seen + 1 : Word::opened(seen, position, rank_);
       if (!memory_.swap(seen, next)) continue;
@@ -91,7 +91,7 @@ class BasicFastPath {
 
   Stand poll() { return stand(memory_.load()); }
 
-  // kComplete: it was too late to leave.
+  // Returns kComplete if it was too late to leave.
   Stand leave() {
     Value seen = memory_.load();
     while (stand(seen) == Stand::kCounted) {
@@ -100,7 +100,8 @@ class BasicFastPath {
     return stand(seen);
   }
 
-  // A rank at this position that was not counted goes the long way: nobody need wait for it.
+  // A rank at this position that is not counted negotiates by messages, so no rank need wait for
+  // it.
   void close(Value position) {
     position &= Word::kPositions;
     Value seen = memory_.load();
@@ -123,24 +124,25 @@ class BasicFastPath {
   Memory memory_;
   unsigned rank_, size_;
   Value mine_ = 0;
-  Value past_ = 0;  // none yet
+  Value past_ = 0;  // 0: none yet
 };
 
 constexpr std::size_t kFastPathTextBytes = 248;
 
 struct FastPathHeader {
   alignas(64) std::atomic<std::uint64_t> word{0};
-  std::atomic<std::uint64_t> past{0};  // on the line of the word: who opens has it anyway
+  std::atomic<std::uint64_t> past{
+      0};  // on the cache line of the word, which the opening rank owns anyway
 };
 
-// Read while another rank may write it (and then thrown away): so its words are atomics.
+// May be read while another rank writes it (the result is then discarded), so its words are atomic.
 struct alignas(64) FastPathText {
   static constexpr std::size_t kWords = kFastPathTextBytes / 8;
   std::atomic<std::uint64_t> length{0};
   std::array<std::atomic<std::uint64_t>, kWords> words{};
 };
 
-// Bytes of a rank's data: what everybody hands to everybody at once (collective/select.cc).
+// Bytes of a rank's data: the limit of the all-to-all exchange (collective/select.cc).
 constexpr std::size_t fast_path_data_bytes(std::size_t ranks) {
   if (ranks <= 4) return std::size_t{64} << 10U;
   if (ranks <= 8) return std::size_t{32} << 10U;
@@ -148,7 +150,7 @@ constexpr std::size_t fast_path_data_bytes(std::size_t ranks) {
 }
 
 struct FastPathData {
-  std::byte* base = nullptr;  // of all ranks; null: there is none
+  std::byte* base = nullptr;  // of all ranks; nullptr: none
   std::size_t bytes = 0;      // of a half
 
   std::byte* half(int rank, int number) const {
@@ -168,10 +170,10 @@ struct FastPathMemory {
     return header->word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
                                                 std::memory_order_acquire);
   }
-  // Ordered by the word: told before it is swapped, asked for after it is loaded.
+  // Ordered by the word: stored before its swap, loaded after its load.
   Value past() const { return header->past.load(std::memory_order_relaxed); }
-  void tell_past(Value value) const { header->past.store(value, std::memory_order_relaxed); }
-  // What somebody else has written is far away; on its way while the word is.
+  void set_past(Value value) const { header->past.store(value, std::memory_order_relaxed); }
+  // Prefetch another rank's text while the word is being loaded.
   void prefetch(unsigned rank) const {
     const FastPathText& next = texts[rank + 1 == ranks ? 0 : rank + 1];
     __builtin_prefetch(&next.length);

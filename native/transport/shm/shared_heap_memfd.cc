@@ -17,8 +17,7 @@ namespace {
 
 const char* const kRoom = "transport/shared_heap";
 
-// A limit of the address space (RLIMIT_AS) is for all that a process maps: the heap takes this
-// part.
+// The heap may use one part in kPartOfLimit of a limit of the address space (RLIMIT_AS).
 constexpr std::size_t kPartOfLimit = 4;
 
 std::string sized(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
@@ -75,7 +74,7 @@ Status MemfdHeap::claim(std::size_t offset, std::size_t bytes) {
          0) {
     const int error = errno;
     if (error == EINTR) continue;
-    release(offset, bytes);  // what it got before it failed
+    release(offset, bytes);  // frees what was claimed before the failure
     return errno_status("no memory for " + sized(bytes) + " of the shared heap", kRoom, error);
   }
   return Status::ok();

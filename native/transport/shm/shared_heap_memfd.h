@@ -1,5 +1,5 @@
-// The shared heap as one sparse memfd: nothing named, nothing left behind. A claim is a fallocate,
-// which fails where writing to a hole would be a SIGBUS.
+// The shared heap as one sparse memfd without a name, so nothing can be left behind. A claim is a
+// fallocate, which fails if writing to a hole would be a SIGBUS.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ std::size_t heap_bytes_or_all(std::size_t wanted);
 class MemfdHeap : public SharedHeap {
  public:
   static Result<std::shared_ptr<MemfdHeap>> create(std::size_t bytes);  // one rank of the host
-  static Result<std::shared_ptr<MemfdHeap>> attach(Fd memory);          // the others
+  static Result<std::shared_ptr<MemfdHeap>> attach(Fd memory);          // the other ranks
   ~MemfdHeap() override;
   MemfdHeap(const MemfdHeap&) = delete;
   MemfdHeap& operator=(const MemfdHeap&) = delete;

@@ -78,8 +78,7 @@ void ShmArena::make_headers() const {
                    shape_.first_count);
 }
 
-// A descriptor that came from another process: its size and seals are looked at before its memory
-// is.
+// The descriptor comes from another process: check its size and seals before using its memory.
 Result<std::shared_ptr<ShmArena>> ShmArena::attach(const ArenaShape& shape, Fd memory) {
   struct stat facts{};
   if (::fstat(memory.get(), &facts) != 0 || facts.st_size != static_cast<off_t>(shape.bytes()) ||

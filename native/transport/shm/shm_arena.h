@@ -1,10 +1,10 @@
-// The shared memory of one host: one sealed memfd that holds the doorbells of its ranks, their
-// lane, their control rings and the slot rings of every pair. Nothing has a name, so nothing can be
-// left behind: the memory is gone with the last process that maps it. Layout: all headers, then the
-// bytes of the control rings, then all slots, each ring on pages of its own. Ranks are counted by
-// their place on the host. Headers and control rings are claimed when the arena is made, the pages
-// of a ring's slots by its sender before the first use; so unused rings cost nothing and a lack of
-// memory is an error, not a SIGBUS.
+// The shared memory of one host: one sealed memfd with the doorbells of its ranks, their fast path,
+// their control rings and the slot rings of every pair. Nothing has a name, so nothing can be left
+// behind: the memory is freed with the last process that maps it. Layout: all headers, then the
+// bytes of the control rings, then all slots, each ring on pages of its own. Ranks are numbered by
+// their position on the host. Headers and control rings are claimed when the arena is created, the
+// pages of a ring's slots by its sender before the first use; so unused rings cost nothing and a
+// lack of memory is an error, not a SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct ArenaShape {
   std::size_t ranks = 0;
   std::size_t slot_bytes = 0;
   std::size_t slots = 0;
-  std::uint32_t first_count = 0;  // where the counters of all rings start
+  std::uint32_t first_count = 0;  // initial value of the counters of all rings
 
   std::size_t header_bytes() const;
   std::size_t ring_bytes() const;
@@ -41,7 +41,7 @@ struct ArenaShape {
 };
 
 std::size_t whole_pages(std::size_t bytes);
-// Nobody can cut it short under the others, or undo that.
+// Seal the size, so that no process can shrink the memory of the others or remove the seal.
 bool seal(const Fd& memory);
 bool sealed(const Fd& memory);
 
@@ -52,7 +52,7 @@ class ShmArena {
  public:
   // The first rank of the host.
   static Result<std::shared_ptr<ShmArena>> create(const ArenaShape& shape);
-  // The others.
+  // The other ranks.
   static Result<std::shared_ptr<ShmArena>> attach(const ArenaShape& shape, Fd memory);
   ~ShmArena();
   ShmArena(const ShmArena&) = delete;
@@ -77,7 +77,7 @@ class ShmArena {
   std::byte* base_;
 };
 
-// A sender's link that claims its slots when it is first used.
+// A sender's link that claims its slots at the first use.
 class ShmSendLink : public RingSendLink {
  public:
   ShmSendLink(std::shared_ptr<ShmArena> arena, const RingMemory& ring, const WaitRules& rules)

@@ -25,13 +25,13 @@ Status address_space(std::size_t bytes) {
   return Status::ok();
 }
 
-Result<bool> hear(const Fd& socket, Deadline deadline) {
+Result<bool> receive_flag(const Fd& socket, Deadline deadline) {
   const Result<std::string> answer = receive_all(socket, 1, deadline);
   if (!answer.is_ok()) return answer.status();
   return answer.value()[0] == kYes;
 }
 
-Status say(const Fd& socket, bool yes, Deadline deadline) {
+Status send_flag(const Fd& socket, bool yes, Deadline deadline) {
   return send_all(socket, {yes ? &kYes : &kNo, 1}, deadline);
 }
 
@@ -43,20 +43,21 @@ Status with_others(const HostSockets& host, const Body& body) {
   return status;
 }
 
-// Whether all ranks of the host say yes; known to all of them afterwards.
+// True on all ranks of the host if all of them pass true.
 Result<bool> all_agree(const HostSockets& host, bool yes) {
   if (!is_first(host)) {
-    Status status = say(*host.sockets.front(), yes, host.deadline);
+    Status status = send_flag(*host.sockets.front(), yes, host.deadline);
     if (!status) return status;
-    return hear(*host.sockets.front(), host.deadline);
+    return receive_flag(*host.sockets.front(), host.deadline);
   }
   Status status = with_others(host, [&](const Fd& socket) {
-    const Result<bool> answer = hear(socket, host.deadline);
+    const Result<bool> answer = receive_flag(socket, host.deadline);
     yes = yes && answer.is_ok() && answer.value();
     return answer.status();
   });
   if (status)
-    status = with_others(host, [&](const Fd& socket) { return say(socket, yes, host.deadline); });
+    status =
+        with_others(host, [&](const Fd& socket) { return send_flag(socket, yes, host.deadline); });
   if (!status) return status;
   return yes;
 }
@@ -102,14 +103,14 @@ Result<std::shared_ptr<SharedHeap>> share_heap(const HostSockets& host, std::siz
     heap = MemfdHeap::create(bytes);
     made = heap.is_ok();
     Status status = with_others(host, [&](const Fd& socket) {
-      Status told = say(socket, made, host.deadline);
-      return told && made ? send_fd(socket, heap.value()->fd(), host.deadline) : told;
+      Status sent = send_flag(socket, made, host.deadline);
+      return sent && made ? send_fd(socket, heap.value()->fd(), host.deadline) : sent;
     });
     if (!status) return status;
   } else {
-    const Result<bool> told = hear(*host.sockets.front(), host.deadline);
-    if (!told.is_ok()) return told.status();
-    made = told.value();
+    const Result<bool> sent = receive_flag(*host.sockets.front(), host.deadline);
+    if (!sent.is_ok()) return sent.status();
+    made = sent.value();
     if (made) heap = receive_heap(host);
   }
   if (!heap.is_ok() && !heap.status().is_ok())

@@ -1,6 +1,6 @@
-// Frames on a stream of bytes: a length of four bytes, then so many bytes. Between the two stands,
-// where frames are numbered, their number from 0 on, of four bytes too: one that comes twice, late
-// or out of its turn is refused.
+// Frames on a stream of bytes: a length of four bytes, then that many bytes. Numbered frames have
+// their number (four bytes, starting at 0) in between: a frame that is repeated, late or out of
+// order is refused.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ constexpr std::size_t kLengthBytes = 4;
 
 std::string frame_of(std::string_view body);
 std::string frame_of(std::uint32_t number, std::string_view body);
-// What stands before the body of a numbered frame.
+// The head of a numbered frame.
 std::array<char, 2 * kLengthBytes> frame_head(std::uint32_t number, std::size_t body_bytes);
-// In the place of a frame: nothing more comes.
+// Sent instead of a frame: the end of the stream.
 std::string end_of_frames();
 
-// What a frame's first four bytes say of its body.
+// The length of the body, from a frame's first four bytes.
 std::uint32_t announced_bytes(std::string_view head);
 
 class FrameParser {
@@ -30,10 +30,10 @@ class FrameParser {
   static FrameParser plain(std::uint32_t longest) { return {longest, false}; }
   static FrameParser numbered(std::uint32_t longest) { return {longest, true}; }
 
-  // What has come is appended to this.
+  // Append received bytes to this.
   std::string& stream() { return stream_; }
-  // The next frame's body, which lies in the stream until the next call. kNothing: the rest of it
-  // has not come yet. After kEnd and kRubbish nothing else comes.
+  // The next frame's body, valid until the next call. kNothing: it is incomplete. kEnd and kRubbish
+  // are final.
   Next next(std::string_view& body);
 
  private:
@@ -43,7 +43,7 @@ class FrameParser {
   bool numbered_;
   std::uint32_t number_ = 0;  // of the next frame
   std::string stream_;
-  std::size_t at_ = 0;  // in it, where the next frame begins
+  std::size_t at_ = 0;  // position of the next frame in it
 };
 
 }  // namespace hvd

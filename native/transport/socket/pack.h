@@ -1,6 +1,6 @@
-// Numbers, texts and lists as bytes, and back: every message between ranks. Little-endian, no
-// padding; a text and a list begin with a u32 of how many items they have. The reader checks every
-// bound and never trusts a length.
+// Serialisation of all messages between ranks: numbers, texts and lists as bytes. Little-endian, no
+// padding; texts and lists begin with a u32 length. The reader checks every bound and never trusts
+// a length.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace hvd {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire is little-endian");
 
-// Numbers here: also enums, and bool as it lies in memory is not one.
+// Numbers include enums, but not bool, whose representation is not portable.
 template <typename T>
 constexpr bool kPackable =
     (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>;
@@ -22,7 +22,7 @@ constexpr bool kPackable =
 class Packer {
  public:
   Packer() : bytes_(own_) {}
-  // Behind what is in there already.
+  // Appends to `bytes`.
   explicit Packer(std::string& bytes) : bytes_(bytes) {}
   Packer(const Packer&) = delete;
   Packer& operator=(const Packer&) = delete;
@@ -55,8 +55,8 @@ class Packer {
   std::string& bytes_;
 };
 
-// After the first field that does not fit everything reads as zero or empty, and ok() is false.
-// What it reads from must outlive it.
+// After the first invalid field everything reads as zero or empty, and ok() is false. The bytes
+// must outlive it.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
@@ -64,7 +64,7 @@ class Unpacker {
   bool ok() const { return ok_; }
   bool complete() const { return ok_ && at_ == bytes_.size(); }
   std::size_t at() const { return at_; }
-  // What was read makes no sense to who reads it.
+  // Called by readers for values that are invalid to them.
   void refuse() { ok_ = false; }
 
   template <typename T>
@@ -82,7 +82,7 @@ class Unpacker {
     if (value >= choices) refuse();
     return ok_ ? static_cast<E>(value) : E{};
   }
-  // How many items follow, each of at least `smallest` bytes.
+  // The number of following items, each of at least `smallest` bytes.
   std::size_t length(std::size_t smallest) {
     const std::size_t items = number<std::uint32_t>();
     return has(items * smallest) ? items : 0;

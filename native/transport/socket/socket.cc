@@ -45,7 +45,7 @@ std::string place(const std::string& host, std::uint16_t port) {
   return host + ":" + std::to_string(port);
 }
 
-// What to do about an error of bind() or connect(), where the system's sentence does not say it.
+// The remedy for an error of bind() or connect(), which the system's message does not contain.
 std::string remedy_of(int error, std::uint16_t port) {
   if (error == EADDRINUSE && port != 0)
     return "; another process has this port: end it, or choose another";
@@ -80,7 +80,7 @@ bool stays_here(const sockaddr& address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-// Not a child's: a rank's death is told by the end of its connections.
+// Not inherited by children: the end of its connections signals a rank's death.
 Fd own(int made) {
   Fd socket(made);
   socket.close_on_fork();
@@ -164,7 +164,7 @@ std::uint16_t bound_port(const Fd& listener) {
 Result<Fd> accept_one(const Fd& listener) {
   Fd socket = own(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) send_at_once(socket);  // has no effect on a unix socket
-  // Whoever waits goes on waiting until there is room for it: that would never end.
+  // Without a free descriptor or memory a pending connection could wait for ever.
   const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
   if (!socket && no_room) return errno_status("cannot accept a connection", kRoom, errno);
   return socket;
@@ -203,7 +203,7 @@ Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline dea
   return last;
 }
 
-// Many questions, so that a line that loses packets is not taken for one that is cut.
+// Many probes, so that a connection with packet loss is not mistaken for a broken one.
 void end_when_silent(const Fd& socket, double seconds) {
   constexpr int kQuestions = 10;
   const int all = static_cast<int>(std::clamp(seconds, 2.0, 32'000.0));
@@ -212,7 +212,7 @@ void end_when_silent(const Fd& socket, double seconds) {
   set_tcp(socket, TCP_KEEPIDLE, idle);
   set_tcp(socket, TCP_KEEPINTVL, between);
   set_tcp(socket, TCP_KEEPCNT, std::clamp((all - idle) / between, 1, 127));
-  // While something is unacknowledged nothing is asked: the last bytes before the line was cut.
+  // While data are unacknowledged no probes are sent: this covers data sent before the line broke.
   set_tcp(socket, TCP_USER_TIMEOUT, all * 1000);
 }
 
@@ -243,7 +243,7 @@ Status send_all(const Fd& socket, std::string_view bytes, Deadline deadline) {
 Result<std::string> receive_all(const Fd& socket, std::size_t bytes, Deadline deadline) {
   std::string buffer;
   while (buffer.size() < bytes) {
-    // Grows as bytes arrive: an announced length alone costs no memory.
+    // Grows as bytes arrive: an announced length does not allocate memory.
     std::array<char, 16384> part{};
     const std::size_t want = std::min(part.size(), bytes - buffer.size());
     const ssize_t got = ::recv(socket.get(), part.data(), want, MSG_DONTWAIT);

@@ -14,23 +14,22 @@
 
 namespace hvd {
 
-// Listening. A unix name is in the abstract namespace: nothing on disk, gone with the last
+// Listen. A unix name is in the abstract namespace: not on disk, and freed with the last
 // descriptor.
 Result<Fd> listen_unix(const std::string& name, int backlog);
 Result<Fd> listen_tcp(const std::string& host, std::uint16_t port, int backlog);
 std::uint16_t bound_port(const Fd& listener);
-Result<Fd> accept_one(const Fd& listener);  // empty when nobody waits
-// Whether some address that the host name stands for can be reached from other hosts.
+Result<Fd> accept_one(const Fd& listener);  // empty if no connection is pending
+// True if an address of the host name can be reached from other hosts.
 bool reaches_others(const std::string& host);
 
 // One attempt each, within the deadline.
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);
 Result<Fd> connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline);
-// A TCP connection that little is sent over ends when the peer's host has answered nothing for
-// about so many seconds, at least two. The host answers, not the process: one that is stopped or
-// busy is not meant.
+// Close a mostly idle TCP connection if the peer's host has not answered for about `seconds`, at
+// least two. The host's kernel answers, so a stopped or busy process does not count.
 void end_when_silent(const Fd& socket, double seconds);
-// Whose process is at the other end of a unix socket.
+// The process at the other end of a unix socket.
 struct Credentials {
   pid_t pid = 0;
   uid_t uid = 0;

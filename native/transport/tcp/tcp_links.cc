@@ -15,9 +15,9 @@
 namespace hvd {
 namespace {
 
-constexpr int kSliceMs = 10;  // how late, at worst, a waiter learns of what nobody told it
+constexpr int kSliceMs = 10;  // maximum delay until a waiter notices an event without a wake-up
 constexpr std::int64_t kLongestMs = 3'600'000;
-constexpr int kStandByMs = 1;  // how late, at worst, the I/O thread takes over from a waiter
+constexpr int kStandByMs = 1;  // maximum delay until the I/O thread takes over from a waiter
 
 class Link : public SendLink, public RecvLink {
  public:
@@ -46,10 +46,10 @@ struct TcpLinks::Peer {
   std::vector<Fd> streams;
   TcpSender sender;
   TcpReceiver receiver;
-  std::byte* eager = nullptr;  // the slot that was acquired last for eager data
+  std::byte* eager = nullptr;  // the slot acquired last for eager data
   const std::atomic<bool>* left = nullptr;
   bool spare_cores = false;
-  // The receiver belongs to one thread; another may wait for room to send.
+  // Only one thread uses the receiver; another may wait for room to send.
   std::atomic<bool> ended{false};
 
   bool gone() const {
@@ -124,8 +124,8 @@ Result<Slot> TcpLinks::acquire(Peer& peer, const Abort& abort) {
   return wait(peer, Direction::kSend, abort);
 }
 
-// What is pending was stored before the look at sleeping_, and the I/O thread says that it sleeps
-// before it looks for the last time (all sequentially consistent): one of the two sees the other.
+// Pending data are stored before sleeping_ is checked, and the I/O thread sets sleeping_ before its
+// last check for pending data (all sequentially consistent): one of the two sees the other.
 void TcpLinks::publish(Peer& peer, std::size_t bytes) {
   peer.sender.publish(bytes);
   pushed(peer);
@@ -149,7 +149,7 @@ Slot TcpLinks::attempt(Peer& peer, Direction direction) {
     return peer.sender.acquire();
   }
   Slot slot = peer.receiver.peek();
-  while (slot.data != nullptr && peer.receiver.unaccepted()) {  // something else came to be next
+  while (slot.data != nullptr && peer.receiver.unaccepted()) {  // another operation is next
     peer.receiver.release();
     slot = peer.receiver.peek();
   }
@@ -165,8 +165,8 @@ Result<Slot> TcpLinks::wait(Peer& peer, Direction direction, const Abort& abort)
   Spin spin = peer.spare_cores ? Spin::before_sleep(true) : Spin::none();
   for (;;) {
     push_pending();
-    // In this order: a peer that leaves because of an abort tells of the abort first, and what it
-    // sent before its goodbye is there when it is gone.
+    // In this order: a peer that leaves because of an abort sends the abort first, and what it sent
+    // before its goodbye has arrived when it is gone.
     const bool gone = peer.gone();
     const bool raised = abort.raised();
     const Slot slot = attempt(peer, direction);
@@ -225,8 +225,8 @@ void TcpLinks::run() {
     for (const Fd& stream : peer->streams) ::shutdown(stream.get(), SHUT_WR);
 }
 
-// Nothing to send: until somebody has. Somebody waits, and sends meanwhile: stands by. Else until
-// there is room.
+// Block until there is work; poll briefly while a waiter is pushing; otherwise block until sockets
+// are writable.
 void TcpLinks::sleep_of_io() {
   std::vector<pollfd> items{{work_.get(), POLLIN, 0}};
   sleeping_.store(true, std::memory_order_seq_cst);
@@ -272,7 +272,8 @@ void TcpLinks::publish(int peer, const EagerTag& tag, std::size_t bytes) {
 
 EagerArrival TcpLinks::poll(int peer, std::uint64_t position) {
   Peer& from = peer_of(peer);
-  const bool gone = from.gone();  // before the look: what it sent before it went still counts
+  const bool gone =
+      from.gone();  // read before the receiver: data sent before the goodbye still count
   for (;;) {
     if (from.receiver.peek().data == nullptr) break;
     if (!from.receiver.unaccepted()) return {EagerArrival::Kind::kOrdinary, {}};
@@ -296,7 +297,7 @@ void TcpLinks::add_awaited(const std::vector<int>& peers, std::vector<pollfd>& i
   }
 }
 
-// Whoever rings has rung before it looks at in_wait_, and here that is said before news() looks at
+// A ringing thread rings before it checks in_wait_; this thread sets in_wait_ before news() checks
 // the doorbell (all sequentially consistent): one of the two sees the other.
 void TcpLinks::wait(const std::vector<int>& peers, const std::function<bool()>& news,
                     std::chrono::nanoseconds longest) {

@@ -1,7 +1,7 @@
-// TCP data links. Whoever uses a link sends and receives by itself: what it publishes goes into the
-// socket at once, and while it waits for a slot it sends what is left to send to anybody, so that
-// no order of sends and receives can deadlock. The thread "hvd-io" sleeps unless something is left
-// to send while nobody waits.
+// TCP data links. The thread that uses a link does its own I/O: published data go into the socket
+// at once, and while it waits for a slot it sends pending data to any peer, so that no order of
+// sends and receives can deadlock. The thread "hvd-io" sleeps unless data are pending while no
+// thread waits.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,26 @@ namespace hvd {
 
 class TcpLinks : public EagerLinks {
  public:
-  // A connection broke, or ended: a death unless the peer has said goodbye. Any thread.
+  // A connection broke or ended: a death unless the peer has sent a goodbye. Any thread.
   using Broken = std::function<void(int peer, const std::string& why)>;
 
-  // failed: the I/O thread has.
+  // failed: called if the I/O thread fails.
   TcpLinks(std::size_t slot_bytes, std::size_t slots, const Abort& abort, Broken broken,
            Failed failed, double flush_s);
-  ~TcpLinks() override;  // sends what is left, for flush_s at most
+  ~TcpLinks() override;  // sends pending data for at most flush_s
   TcpLinks(const TcpLinks&) = delete;
   TcpLinks& operator=(const TcpLinks&) = delete;
 
-  // Before start(). left: the peer has said goodbye. spare_cores: there are no more ranks here than
-  // cores.
+  // Before start(). left: set when the peer has sent a goodbye. spare_cores: this host has no more
+  // ranks than cores.
   void add(int peer, std::vector<Fd> streams, const std::atomic<bool>* left, bool spare_cores);
   Status start();
-  // Valid as long as this object.
+  // Valid for the lifetime of this object.
   std::unique_ptr<SendLink> send_link(int peer);
   std::unique_ptr<RecvLink> recv_link(int peer);
-  // An abort was raised or a peer has left: whoever waits looks again. Any thread.
+  // Wake waiting threads after an abort or a departure. Any thread.
   void wake() { signal_event(news_); }
-  // Before start(): what watch() calls.
+  // Before start(): the callback of watch().
   void rings(std::function<void()> ring) { ring_ = std::move(ring); }
 
   std::size_t most_bytes() const override { return slot_bytes_ - kEagerTag; }
@@ -80,10 +80,10 @@ class TcpLinks : public EagerLinks {
   Broken broken_;
   Failed failed_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  Fd news_, work_;  // events: for those who wait; for the I/O thread
+  Fd news_, work_;  // events: for waiting threads; for the I/O thread
   std::atomic<int> waiting_{0};
   std::atomic<bool> sleeping_{false}, stop_{false};
-  std::atomic<bool> in_wait_{false};  // somebody waits for eager slots, whom a doorbell is to wake
+  std::atomic<bool> in_wait_{false};  // a thread is in wait(), which a doorbell must wake
   std::function<void()> ring_;
   Mutex watch_mutex_;
   std::vector<pollfd> watched_ GUARDED_BY(watch_mutex_);

@@ -17,7 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kMostParts = 16;  // of one system call
-constexpr std::size_t kSlotAlign = 64;  // before it lies the head
+constexpr std::size_t kSlotAlign = 64;  // the head is stored before it
 constexpr std::uint64_t kEagerBit = std::uint64_t{1} << 63U;
 
 std::string text_of(int error) { return std::generic_category().message(error); }
@@ -41,7 +41,7 @@ Pages::~Pages() {
 TcpSender::TcpSender(const std::vector<Fd>& streams, std::size_t slot_bytes, std::size_t slots)
     : streams_(streams), slot_bytes_(slot_bytes), memory_(slot_bytes * slots), out_(slots) {}
 
-// When everything is sent it starts over with the first slot, which is still in the cache.
+// Once everything is sent, start again with the first slot, which is still in the cache.
 Slot TcpSender::acquire() {
   const MutexLock lock(mutex_);
   if (used_ == out_.size()) return {};

@@ -1,9 +1,9 @@
-// The two ends of a TCP link, without waiting.
-//   stream     one socket; a link has one or several, and its slots take them in turn: slot n goes
-//              over stream n modulo their number, so that the order needs no numbers on the wire
-//   on a wire  a slot is its length (8 bytes, little-endian) and its bytes; of an eager slot
-//              (eager_links.h) the length has its highest bit set and counts a tag of 16 bytes
-//              before them
+// The two ends of a TCP link, nonblocking.
+//   stream     one socket; a link has one or several, used round-robin: slot n is sent over stream
+//              n modulo their number, so the order needs no numbers on the wire
+//   on a wire  a slot is its length (8 bytes, little-endian) and its bytes; for an eager slot
+//              (eager_links.h) the length has its highest bit set and includes a tag of 16 bytes
+//              before the bytes
 #pragma once
 
 #include <poll.h>
@@ -21,7 +21,8 @@
 
 namespace hvd {
 
-// Memory that goes back to the system with its owner: freed heap blocks of this size would stay.
+// Memory that is returned to the system with its owner; freed heap blocks of this size would not
+// be.
 class Pages {
  public:
   explicit Pages(std::size_t bytes);  // throws std::bad_alloc
@@ -39,7 +40,7 @@ class Pages {
 constexpr std::size_t kSlotHead = 8;
 constexpr std::size_t kEagerTag = 16;
 
-// Sends what it is given as far as the sockets take it; the rest goes with later calls of push().
+// Sends published slots as far as the sockets accept them; later calls of push() send the rest.
 class TcpSender {
  public:
   TcpSender(const std::vector<Fd>& streams, std::size_t slot_bytes, std::size_t slots);
@@ -48,14 +49,14 @@ class TcpSender {
   std::size_t slots() const { return out_.size(); }
 
   // One thread:
-  Slot acquire();  // data is null while all slots wait to be sent
+  Slot acquire();  // data is null if all slots wait to be sent
   void publish(std::size_t bytes, bool eager = false);
   // Any thread:
   void push();
   bool pending() const { return pending_.load(std::memory_order_seq_cst); }
   void ask(std::vector<pollfd>& items);  // the streams that have no room at present
   bool broken() const { return broken_.load(std::memory_order_acquire); }
-  std::string new_failure();  // empty, or why it broke: once
+  std::string new_failure();  // empty, or the error, once
 
  private:
   struct Out {
@@ -75,35 +76,35 @@ class TcpSender {
   std::size_t slot_bytes_;
   Pages memory_;
   Mutex mutex_;
-  std::vector<Out> out_;  // so many for ever; what is in them is guarded by mutex_
-  std::size_t first_ GUARDED_BY(mutex_) = 0;  // of the slots that wait to be sent
-  std::size_t used_ GUARDED_BY(mutex_) = 0;   // so many
+  std::vector<Out> out_;                      // fixed size; the elements are guarded by mutex_
+  std::size_t first_ GUARDED_BY(mutex_) = 0;  // first slot that waits to be sent
+  std::size_t used_ GUARDED_BY(mutex_) = 0;   // number of slots that wait
   std::size_t next_stream_ GUARDED_BY(mutex_) = 0;
   std::string failure_ GUARDED_BY(mutex_);
   std::atomic<bool> pending_{false}, broken_{false};
 };
 
-// Receives one slot at a time; what the peer sent meanwhile waits in the sockets. One thread.
+// Receives one slot at a time; later data wait in the sockets. One thread.
 class TcpReceiver {
  public:
   TcpReceiver(const std::vector<Fd>& streams, std::size_t slot_bytes);
 
-  Slot peek();  // data is null while the slot is not there completely
+  Slot peek();  // data is null until the slot is complete
   void release();
-  // Of the slot that is there: it is eager, and nobody has accepted it.
+  // True if the received slot is eager and not accepted.
   bool unaccepted() const;
   EagerTag tag() const;
   void accept() { in_[turn_].accepted = true; }
-  int awaited() const;  // the descriptor to wait on; -1: nothing more comes
+  int awaited() const;  // the descriptor to wait on; -1: the stream has ended
   bool ended() const { return ended_; }
   std::string new_failure();
 
  private:
   struct In {
     Pages memory;
-    std::size_t have = 0;   // of this slot, its head included, and perhaps of the following
-    std::size_t usual = 0;  // the length of the last slot: the next is read without a look first
-    bool accepted = false;  // eager, and peek() gives it
+    std::size_t have = 0;   // bytes of this slot with its head, perhaps also of later slots
+    std::size_t usual = 0;  // length of the last slot, the guess for the next one
+    bool accepted = false;  // eager, and returned by peek()
   };
 
   std::byte* head(const In& in) const;
@@ -116,7 +117,7 @@ class TcpReceiver {
   const std::vector<Fd>& streams_;
   std::size_t slot_bytes_;
   std::vector<In> in_;
-  std::size_t turn_ = 0;  // whose stream has the next slot
+  std::size_t turn_ = 0;  // index of the stream of the next slot
   bool ended_ = false;
   std::string failure_;
 };

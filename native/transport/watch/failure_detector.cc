@@ -55,9 +55,9 @@ bool hung_up(const Fd& socket) {
   return ::poll(&item, 1, 0) < 0 || (static_cast<unsigned>(item.revents) & kGone) != 0;
 }
 
-// A pid said by the peer itself and confirmed by the kernel; none when it lives in another pid
-// namespace. The kernel knows the very process; an older one is asked for the number, which cannot
-// belong to another process as long as the peer has not hung up.
+// A pidfd for the pid that the peer reported and the kernel confirms; none if the peer is in
+// another pid namespace. New kernels know the process itself. Older ones return its number, which
+// cannot belong to another process while the peer has not hung up.
 Fd process_of(const Fd& socket, int pid) {
   const Result<Credentials> who = peer_of(socket);
   if (!who.is_ok() || who.value().pid <= 0 || who.value().pid != pid) return {};
@@ -99,7 +99,7 @@ FailureDetector::~FailureDetector() {
   stop_.store(true);
   signal_event(event_);
   thread_.join();
-  // What is unread would turn the close into a reset, which may overtake our goodbye.
+  // Unread data would turn the close into a reset, which may overtake our goodbye.
   for (const Line& line : lines_) {
     std::array<char, 1024> rest{};
     ::shutdown(line.peer.socket.get(), SHUT_WR);
@@ -144,7 +144,7 @@ void FailureDetector::run() {
   }
 }
 
-// Deaths would stay unseen, and every wait might be for ever: better none.
+// Without detection deaths would be missed and waits might never end, so abort.
 void FailureDetector::blind(int error, std::size_t descriptors) {
   raise(errno_status(
       "the failure detector cannot wait for " + std::to_string(descriptors) + " descriptors", kRoom,
@@ -268,8 +268,8 @@ void FailureDetector::suspect(int peer, const std::string& why) {
   signal_event(event_);
 }
 
-// Once more after the time is over: a goodbye that came while the failure detector got no core,
-// before the connection broke, is read first.
+// Checked once more after the time limit: a goodbye that arrived while the failure detector got no
+// core must be read before the broken connection counts.
 void FailureDetector::judge_suspects() {
   for (const Line& line : lines_) {
     std::string why;
@@ -290,10 +290,11 @@ void FailureDetector::judge_suspects() {
 
 std::string FailureDetector::name_of(int peer) const { return "rank " + std::to_string(peer); }
 
-// The one that is nobody's peer.
+// This rank is the only one without an entry in lines_.
 int FailureDetector::own_rank() const {
   int own = 0;
-  for (const Line& line : lines_) own += own == line.peer.rank ? 1 : 0;  // they are in order
+  for (const Line& line : lines_)
+    own += own == line.peer.rank ? 1 : 0;  // lines_ is ordered by rank
   return own;
 }
 
@@ -311,23 +312,23 @@ bool FailureDetector::leaving() {
   return leaving_;
 }
 
-// News of a peer. Whoever has left waits for nobody, so nothing that happens to the others is an
-// error here any more.
+// Raise an event of a peer. A rank that has left waits for no peer, so such events are no errors
+// any more.
 void FailureDetector::raise(const Status& cause) {
   if (!leaving()) raise_everywhere(cause);
 }
 
-// The others first, also of what another has told: whoever waits in this process may end it as soon
-// as it knows, and to those who have not heard yet its death must not be the cause.
+// Notify the peers first, also of an abort that a peer reported: a waiting thread may end this
+// process as soon as it knows, and peers must not mistake that death for the cause.
 void FailureDetector::raise_everywhere(const Status& cause) {
   if (abort_.raised()) return;
-  const std::string frame = abort_frame(cause);  // first: there may be no memory
-  if (!told_.exchange(true) && !leaving()) tell_peers(frame);
-  failpoint("watch.told");
+  const std::string frame = abort_frame(cause);  // first, because it may fail for lack of memory
+  if (!notified_.exchange(true) && !leaving()) notify_peers(frame);
+  failpoint("watch.notified");
   if (abort_.raise(cause)) news();
 }
 
-// Told in its own words, else in those that need no memory.
+// With the actual message, or with the preallocated one if there is no memory.
 void FailureDetector::raise_failure(const char* thread, const char* what) noexcept {
   const int own = own_rank();
   tried([&] {
@@ -340,26 +341,26 @@ void FailureDetector::raise_failure(const char* thread, const char* what) noexce
 }
 
 void FailureDetector::leave() {
-  const std::string goodbye = goodbye_frame();  // first: there may be no memory
+  const std::string goodbye = goodbye_frame();  // first, because it may fail for lack of memory
   {
     const MutexLock lock(mutex_);
     if (leaving_) return;
     leaving_ = true;
   }
-  // Nobody shall see this goodbye before the abort that is its reason, whoever raised it.
+  // Peers must receive the abort before the goodbye that it causes, whichever rank raised it.
   if (abort_.raised()) {
     const std::string frame = abort_frame(abort_.cause());
-    if (!told_.exchange(true)) tell_peers(frame);
+    if (!notified_.exchange(true)) notify_peers(frame);
   }
-  tell_peers(goodbye);
+  notify_peers(goodbye);
 }
 
-// At most an abort and a goodbye go over a socket in its life: they fit into its buffer, so this
-// does not wait. A peer that cannot be told is dead, and its hang-up says so.
-void FailureDetector::tell_peers(const std::string& frame) {
+// At most an abort and a goodbye are sent over a socket in its life: they fit into its buffer, so
+// this does not block. A peer that cannot be reached is dead, and its hang-up reports that.
+void FailureDetector::notify_peers(const std::string& frame) {
   const MutexLock lock(mutex_);
   for (const Line& line : lines_) {
-    failpoint("watch.tell");
+    failpoint("watch.notify");
     if (line.peer.socket)
       ::send(line.peer.socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }

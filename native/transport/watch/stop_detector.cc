@@ -14,7 +14,7 @@ namespace hvd {
 namespace {
 
 constexpr int kTickMs = 100;
-// A gap in our own looking: this process, or the whole machine, stood still as well.
+// A gap between two checks: this process, or the whole machine, was suspended, too.
 constexpr std::chrono::milliseconds kOwnGap{500};
 
 }  // namespace
@@ -29,8 +29,8 @@ void StopDetector::forget(int rank) {
                    processes_.end());
 }
 
-// The waiter counts first and looks then whether the looker sleeps; the looker says that it sleeps
-// first and looks at the count then: one of the two sees the other.
+// The waiter increments the count, then checks whether the detector sleeps. The detector announces
+// its sleep, then checks the count: one of the two sees the other.
 bool StopDetector::attend(bool waiting) {
   const std::uint32_t now = waits_.load(std::memory_order_relaxed);
   if ((now % 2 == 1) == waiting) return false;
@@ -39,19 +39,19 @@ bool StopDetector::attend(bool waiting) {
 }
 
 int StopDetector::sleep_ms() {
-  if (processes_.empty()) {  // nobody to look at: no wait is worth a wake-up
+  if (processes_.empty()) {  // nothing to check: no wait is worth a wake-up
     asleep_.store(false, std::memory_order_relaxed);
     return -1;
   }
   asleep_.store(true, std::memory_order_seq_cst);
   const std::uint32_t now = waits_.load(std::memory_order_seq_cst);
-  // Whoever waits now and then is not worth a wake-up each time: one more look before sleep.
+  // Occasional waits are not worth a wake-up each: check once more before sleeping.
   if (now % 2 == 0 && now == seen_) return -1;
   asleep_.store(false, std::memory_order_relaxed);
   return kTickMs;
 }
 
-// Only a wait that has lasted since the last look is worth looking at the peers.
+// Only a wait that has lasted since the last check is worth checking the peers.
 bool StopDetector::waited_all_along() {
   const std::uint32_t now = waits_.load(std::memory_order_acquire);
   const bool same = now % 2 == 1 && now == seen_;
@@ -84,7 +84,7 @@ std::optional<StopDetector::Stopped> StopDetector::check(Clock::time_point now) 
   return std::nullopt;
 }
 
-// Alive after its state was opened by number: it is the one that had the number all along.
+// If the process is alive after its state was opened by number, the number was not reused.
 void StopDetector::open_state(Process& process) {
   process.stat.reset(
       ::open(("/proc/" + std::to_string(process.pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -97,7 +97,7 @@ bool StopDetector::stopped(Process& process) {
   std::array<char, 512> text{};
   const ssize_t got = ::pread(process.stat.get(), text.data(), text.size(), 0);
   if (got <= 0) return false;
-  // "pid (name) S ...", and the name may hold anything.
+  // "pid (name) S ..."; the name may contain any character.
   const std::string_view line(text.data(), static_cast<std::size_t>(got));
   const std::size_t end = line.rfind(')');
   if (end == std::string_view::npos || end + 2 >= line.size()) return false;

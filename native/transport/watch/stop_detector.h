@@ -1,5 +1,5 @@
-// Looks for processes of this host that are stopped (SIGSTOP, a debugger) while somebody waits for
-// them. A rank that is merely slow or busy is none of its business.
+// Stop detector: finds processes of this host that are stopped (SIGSTOP, a debugger) while a thread
+// waits for them. Ranks that are merely slow or busy do not count.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,20 @@ class StopDetector {
  public:
   explicit StopDetector(const StopRules& rules) : rules_(rules) {}
 
-  void add(int rank, int pid, int pidfd);  // before the first look
-  void forget(int rank);                   // it is gone
+  void add(int rank, int pid, int pidfd);  // before the first check
+  void forget(int rank);                   // it has left
 
-  // Any thread. True when whoever looks sleeps and must be woken.
+  // Any thread. True if the checking thread sleeps and must be woken.
   bool attend(bool waiting);
 
-  // How long until the next look; negative: nobody waits. The looker is about to sleep so long.
+  // Time until the next check, for which the checking thread may sleep; negative: no thread waits.
   int sleep_ms();
   struct Stopped {
     int rank;
     int pid;
   };
-  // Logs a warning when it is time for one; a rank that has been stopped too long. It knows no
-  // other time than the one it is given.
+  // Log a warning if it is due; return a rank that has been stopped too long. The time is an
+  // argument.
   std::optional<Stopped> check(Clock::time_point now);
 
  private:
@@ -42,7 +42,7 @@ class StopDetector {
     int rank;
     int pid;
     int pidfd;
-    Fd stat;  // of this very process: cannot turn into another that gets its number
+    Fd stat;  // of this process, even if its number is reused
     std::optional<Clock::time_point> since;
     bool warned;
   };
@@ -52,7 +52,7 @@ class StopDetector {
 
   StopRules rules_;
   std::vector<Process> processes_;
-  // Even: nobody waits. Counts beginnings and ends, so that a wait can be told from the next one.
+  // Even: no thread waits. Counts begins and ends, so that two waits can be distinguished.
   std::atomic<std::uint32_t> waits_{0};
   std::atomic<bool> asleep_{true};
   std::uint32_t seen_ = 0;

@@ -47,7 +47,7 @@ struct ModelFastPathMemory {
     return hall->word.compare_exchange_strong(expected, desired);
   }
   Value past() const { return hall->past.load(); }
-  void tell_past(Value value) const { hall->past.store(value); }
+  void set_past(Value value) const { hall->past.store(value); }
   void put(unsigned rank, std::string_view text) const {
     hall->texts[rank].store(static_cast<Value>(text.front()));
   }

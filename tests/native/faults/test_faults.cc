@@ -209,7 +209,7 @@ TEST_CASE("A1: who sees a death and ends for it has told the others whose it was
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     Processes ranks(kRanks, summing(transport, 1U << 18U, [](int rank) {
-                      if (rank == 2) arm_failpoints("watch.told:kill@1");
+                      if (rank == 2) arm_failpoints("watch.notified:kill@1");
                     }));
     check_blame(ranks, {0, 1}, 2, [&] { ranks.signal(3, SIGKILL); }, Code::kRankDied);
   }
@@ -222,8 +222,8 @@ TEST_CASE("A1: who is told of an abort and ends for it has told the others whose
       Result<std::unique_ptr<Engine>> engine =
           Engine::start(rank, kRanks, bootstrap, options_for(transport));
       if (!engine) return line.say(Report::of(engine.status()));
-      if (rank == 0) arm_failpoints("watch.told:kill@1");
-      if (rank == 3) arm_failpoints("watch.tell:kill@2");  // when only rank 0 knows
+      if (rank == 0) arm_failpoints("watch.notified:kill@1");
+      if (rank == 3) arm_failpoints("watch.notify:kill@2");  // when only rank 0 knows
       std::thread key([&] {
         line.await_go();
         if (rank == 3) engine.value()->abort("stop");
