@@ -16,7 +16,7 @@ Status refuse(const std::string& why) {
                       kRoom);
 }
 
-// Null, and why. Never unloaded: events and memory outlive engines.
+// nullptr and the reason. Never unloaded: events and memory outlive engines.
 OpenAccelerator open_of_plugin(std::string& why_not) {
   const std::string file = own_folder() + kCudaPlugin;
   const Library plugin = Library::open(file);

@@ -1,5 +1,6 @@
 // The accelerator of one engine. Its plugin is loaded with the first device tensor, from the folder
-// of this library; without a plugin, a driver or a device there is none, and why is kept.
+// of this library. Without a plugin, a driver or a device there is no accelerator, and the reason
+// is kept.
 #pragma once
 
 #include <atomic>
@@ -16,15 +17,15 @@ namespace hvd {
 
 class Accelerators {
  public:
-  // mesh and cpu outlive it. open: instead of the plugin's (tests); null: the plugin's.
+  // mesh and cpu outlive it. open: replaces the plugin's function (tests); nullptr: the plugin's.
   Accelerators(Mesh& mesh, Backend& cpu, const AcceleratorOptions& options, OpenAccelerator open);
 
-  // Any thread; the first one loads. kInvalidArgument: there is none, why, and what to do.
+  // Any thread; the first call loads it. kInvalidArgument: no accelerator, with reason and remedy.
   Result<Accelerator*> get();
-  // Any thread. Why tensors on a device are none for it, now and later; "": it takes them. What
-  // else goes wrong with a device is told by its operations, on all ranks.
+  // Any thread. The reason why tensors on a device are never supported; "": they are. Other
+  // failures of a device are reported by its operations, on all ranks.
   std::string why_not(int device);
-  // Null: nobody has asked for it yet, or there is none.
+  // nullptr: not loaded yet, or not available.
   Accelerator* loaded() const { return loaded_.load(std::memory_order_acquire); }
 
  private:

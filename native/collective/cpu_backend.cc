@@ -16,10 +16,11 @@
 namespace hvd {
 namespace {
 
-constexpr std::size_t kMostKnown = 64;  // groups; more: forget all, they are quickly built
+constexpr std::size_t kMostKnown =
+    64;  // groups; with more, all are dropped, because they are cheap to build
 constexpr std::int64_t kLarge = 1'000'000'000'000;
 constexpr std::size_t kSegmentBytes = std::size_t{128} << 10U;
-// Between hosts a chunk of that size had better be two: the link carries one while the other is
+// Between hosts a chunk of this size is split in two: the link carries one part while the other is
 // added (256 KiB on two hosts, 1 Gbit/s: 3.5 ms instead of 4.5).
 constexpr std::size_t kNetworkSegmentBytes = std::size_t{64} << 10U;
 
@@ -35,7 +36,7 @@ void copy(void* out, const void* in, std::size_t bytes) {
   if (out != in && bytes > 0) pass_on(out, nullptr, in, bytes);
 }
 
-// What goes to, or comes from, every member: one chunk each.
+// What is sent to, or received from, every member: one chunk each.
 template <typename Make>
 Plan by_group_rank(int group_ranks, std::size_t longest, const Make& make) {
   std::vector<std::vector<Operand>> chunks;
@@ -148,7 +149,7 @@ Status CpuBackend::allreduce(const Group& group, const std::vector<Operand>& ope
   return slices(context, with.order, plan, reduction, Results::kToAll);
 }
 
-bool CpuBackend::is_one_hand_over(const Group& group, std::size_t count, Dtype dtype) {
+bool CpuBackend::is_single_exchange(const Group& group, std::size_t count, Dtype dtype) {
   if (group.size() == 1 || count == 0) return false;
   const std::size_t width = size_of(dtype);
   return pattern_of(known(group).context, count * width, width) == kDirect;

@@ -1,4 +1,4 @@
-// Operations on host memory: picks the algorithm and hands it the context, the order and a plan.
+// Backend for host memory: selects the algorithm and passes it the context, the order and a plan.
 #pragma once
 
 #include <vector>
@@ -27,15 +27,16 @@ class CpuBackend : public Backend {
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
 
-  // allreduce() would take one hand-over: then the inputs may be sent to everybody before it is
-  // agreed on, if the links know such slots, and allreduce_sent() folds them.
-  bool is_one_hand_over(const Group& group, std::size_t count, Dtype dtype);
+  // True if allreduce() would need a single exchange: the inputs may then be sent to all members
+  // before the operation is agreed on, if the links support eager slots, and allreduce_sent() folds
+  // them.
+  bool is_single_exchange(const Group& group, std::size_t count, Dtype dtype);
   Status allreduce_sent(const Group& group, const std::vector<Operand>& operands,
                         const Reduction& reduction);
-  // The same with what each rank gave in memory that all of them see; the links have no part in it.
+  // The same for inputs in memory that all ranks share; the links are not used.
   template <typename InputOf>
-  Status allreduce_given(const Group& group, const std::vector<Operand>& operands,
-                         const InputOf& input_of, const Reduction& reduction) {
+  Status allreduce_shared_inputs(const Group& group, const std::vector<Operand>& operands,
+                                 const InputOf& input_of, const Reduction& reduction) {
     Known& with = known(group);
     for (std::size_t p = 0; p < group.ranks.size(); ++p)
       with.context.seen()[p] = input_of(group.ranks[p]);
@@ -46,7 +47,7 @@ class CpuBackend : public Backend {
   void set_options(const AlgorithmOptions& options);
 
  private:
-  // What over: for the names of algorithms.
+  // The carrier, for the names of algorithms.
   enum Carrier { kMemory, kSockets, kPlugin };
   enum Pattern { kDirect, kSlices, kRing, kHierarchical, kShared, kStar, kChain, kPairs };
   struct Known {

@@ -14,16 +14,16 @@ namespace {
 constexpr const char* kNames[kAlgorithmCount] = {"auto", "direct", "slices", "ring",
                                                  "hierarchical"};
 
-// Up to how many members, up to how many bytes: direct; from how many members on: ring.
+// Direct for at most `members` and `bytes`; ring with at least that many members.
 struct Row {
   int members;
   std::int64_t direct_bytes;
 };
 using Table = std::array<Row, 4>;
 constexpr Table kOneHost{{{2, 65536}, {4, 65536}, {8, 32768}, {32, 4096}}};
-// Between hosts direct saves the way of one message, and has each link carry (n - 1)(1 - 2 / n)
-// times the bytes more. What a link holds meanwhile is alike for many: 62 KB at 10 Gbit/s and 50 us
-// as at 100 Gbit/s and 5 us.
+// Between hosts direct saves the latency of one message, and each link carries (n - 1)(1 - 2 / n)
+// times more bytes. The bandwidth-delay product is similar for many links: 62 KB at 10 Gbit/s and
+// 50 us as at 100 Gbit/s and 5 us.
 constexpr Table kSeveralHosts{{{2, 65536}, {4, 32768}, {8, 8192}, {32, 2048}}};
 constexpr int kRingFrom = 33;
 
@@ -45,8 +45,8 @@ int hosts_of(const Topology& topology, const Group& group) {
   return static_cast<int>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
 }
 
-// Whether members are folded host by host: where each has a host of its own there is nothing to
-// fold within hosts, but in a grid there is between them.
+// True if members are folded host by host. If each has its own host there is nothing to fold within
+// hosts, but between the hosts of a grid there is.
 bool folds_by_host(const Topology& topology, const Group& group, const AlgorithmOptions& options) {
   if (!options.hierarchical_allreduce) return false;
   const int hosts = hosts_of(topology, group);

@@ -1,6 +1,6 @@
-// Selection of the backend of an operation (by device), and on the host which algorithm (by group,
-// hosts and bytes): one table, measured (docs/performance.md), overridable. All ranks choose alike:
-// it looks at nothing that may differ between them.
+// Selection of the backend of an operation (by device) and, on the host, of the algorithm (by
+// group, hosts and bytes): one measured table (docs/performance.md), overridable. All ranks choose
+// alike: the choice uses nothing that may differ between them.
 #pragma once
 
 #include <cstddef>
@@ -17,30 +17,29 @@ namespace hvd {
 
 enum class Algorithm : std::uint8_t {
   kAuto = 0,
-  kDirect = 1,        // everybody sends everything to everybody: fewest hand-overs
-  kSlices = 2,        // each owner gets its slice from all, folds it, sends it to all: two steps
-  kRing = 3,          // 2 (n - 1) steps between neighbours: fewest links
+  kDirect = 1,  // all members send everything to all: fewest exchanges
+  kSlices = 2,  // each owner receives its slice from all, folds it, sends it to all: two steps
+  kRing = 3,    // 2 (n - 1) steps between neighbours: fewest links
   kHierarchical = 4,  // within the host, between hosts, within the host
 };
 constexpr int kAlgorithmCount = 5;
 const char* name_of(Algorithm algorithm);                 // "auto", "direct", ...
-Result<Algorithm> algorithm_of(const std::string& name);  // or a sentence with the names
+Result<Algorithm> algorithm_of(const std::string& name);  // or an error that lists the names
 
 struct AlgorithmOptions {
   Algorithm allreduce = Algorithm::kAuto;
   // Groups that span hosts fold host by host, with any algorithm (a ring cannot: it becomes
-  // hierarchical). Off: in the order of the members, as if all lay on one host, and never
-  // hierarchical.
+  // hierarchical). Off: fold in the order of the members, as on one host, and never hierarchically.
   bool hierarchical_allreduce = true;
   bool hierarchical_allgather = true;
-  // From so many hosts on they form a torus (torus.h).
+  // With at least this many hosts they form a torus (torus.h).
   int torus_hosts = 33;
-  // Of a slot, how much is filled at a time; 0: as measured. At most a slot.
+  // Number of bytes of a slot that are filled at a time; 0: as measured. At most a slot.
   std::size_t segment_bytes = 0;
 };
 
-// bytes: of the whole operation. Direct needs a slot with room for all of them: without it,
-// what would be chosen if it were more.
+// bytes: of the whole operation. Direct needs a slot with room for all of them; otherwise the
+// choice is that for more bytes.
 Algorithm choose_allreduce(const Topology& topology, const Group& group, std::int64_t bytes,
                            const AlgorithmOptions& options);
 
@@ -48,7 +47,7 @@ class CpuBackend;
 
 class Backends {
  public:
-  // open: instead of the plugin's (tests).
+  // open: replaces the plugin's function (tests).
   Backends(Mesh& mesh, const AlgorithmOptions& options, const AcceleratorOptions& accelerator = {},
            OpenAccelerator open = nullptr);
   ~Backends();

@@ -2,11 +2,11 @@
 //   core    the first 2^k members of the group, as many as there are; the others are the surplus
 //   chunk   one of as many shares as the core has members: the c-th slices of all vectors, padded
 //           with zeros to the same length, one after the other
-//   meet    what a pair does: of the chunks both have, one keeps the lower half and one the upper,
-//           and gets the other's version of it, so that each puts half of the vectors together. The
-//           half that is given away makes room for the one that comes
-// Hence memory is that of one copy, and every byte that is sent is needed. In the end each member
-// of the core has one finished chunk, and the way back gathers them.
+//   meet    the step of a pair: of their common chunks one member keeps the lower half and one the
+//           upper, and receives the peer's version of it, so that each combines half of the
+//           vectors. The half that is sent makes room for the received one
+// Hence memory is that of one copy, and every byte that is sent is needed. At the end each member
+// of the core has one finished chunk, and a gather distributes them.
 #include "collective/algorithm/adasum.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Chunks {
   }
 };
 
-// Where the vectors lie in a chunk.
+// Layout of the vectors in a chunk.
 struct HalvingLayout {
   HalvingLayout(const std::vector<Operand>& operands, std::size_t n_chunks) : chunks(n_chunks) {
     for (const Operand& operand : operands) {
@@ -60,8 +60,8 @@ void for_each_slice(const HalvingLayout& layout, const std::vector<Operand>& ope
   }
 }
 
-// Bytes both ways between this member and another, which says the same. `in` may be `out`: what
-// comes is written over what has gone.
+// Exchange bytes with a peer that makes the matching call. `in` may be `out`: received bytes
+// overwrite sent ones.
 Status exchange(CommunicatorContext& context, int peer, const void* out, void* in,
                 std::size_t bytes) {
   const std::size_t longest = context.slot_bytes();
@@ -119,7 +119,7 @@ struct Products {
   }
 };
 
-// Eight sums side by side: they do not wait for each other.
+// Eight independent sums, for instruction-level parallelism.
 template <typename Wire>
 Products products_of(const Wire* a, const Wire* b, std::size_t count) {
   constexpr std::size_t kSide = 8;
@@ -159,7 +159,8 @@ class Tree {
   Tree(CommunicatorContext& context, const HalvingLayout& layout, Wire* work)
       : context_(context), layout_(layout), work_(work), products_(layout.lengths.size()) {}
 
-  // Until this member has one finished chunk in `work`, or, in the surplus, has given all away.
+  // Reduce until this member has one finished chunk in `work`, or, in the surplus, has sent
+  // everything.
   Status climb() {
     Chunks mine{0, layout_.chunks};
     if (const int partner = partner_in_core(); partner >= 0) return join(partner, mine);
@@ -216,7 +217,7 @@ class Tree {
     return chunks.count() * layout_.elements * sizeof(Wire);
   }
 
-  // A member of the surplus and its partner in the core, who has the result afterwards.
+  // Combine a member of the surplus with its partner in the core, which has the result afterwards.
   Status join(int peer, const Chunks& all) {
     if (Status status = meet(peer, all, {peer}); !status) return status;
     const Chunks half = all.half(true);
@@ -225,7 +226,7 @@ class Tree {
                        : receive(context_, peer, bytes, bytes_of(half));
   }
 
-  // peers: with whom to sum up the products, one after the other: together with this member's peer
+  // peers: the members with which to sum the products, in order: together with this member's peer
   // they hold all of both vectors.
   Status meet(int peer, const Chunks& all, const std::vector<int>& peers) {
     const bool upper = above(peer);
@@ -270,7 +271,7 @@ class Tree {
   const HalvingLayout& layout_;
   Wire* work_;
   std::vector<Products> products_;  // of each vector
-  std::vector<Chunks> levels_;      // what this member had before it met, from the leaves on
+  std::vector<Chunks> levels_;      // this member's chunks before each meet, leaves first
   Chunks finished_;
 };
 

@@ -1,5 +1,5 @@
-// The root's bytes to everybody: written to all by the root itself (star), or handed from member
-// to member (chain). A star is one hand-over, but the root copies for all.
+// The root's bytes to everybody: written to all by the root itself (star), or passed from member to
+// member (chain). A star is one exchange, but the root copies for all.
 #pragma once
 
 #include <vector>

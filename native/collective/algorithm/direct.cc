@@ -3,7 +3,7 @@
 namespace hvd {
 namespace {
 
-// Where this rank's operand is read: prescaled, it lies in the output already.
+// The source of this rank's operand: its output if it was prescaled.
 const std::byte* source(const Operand& operand, const Reduction& reduction) {
   return static_cast<const std::byte*>(reduction.scaling.before == 1.0 ? operand.in : operand.out);
 }

@@ -1,5 +1,5 @@
-// Everybody sends its whole input to everybody and folds everything itself: one hand-over. For
-// operations that fit into one slot.
+// Direct: every member sends its whole input to all members and folds everything itself: one
+// exchange. For operations that fit into one slot.
 #pragma once
 
 #include <vector>
@@ -12,10 +12,10 @@ namespace hvd {
 
 Status direct(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
               const Reduction& reduction);
-// The same where everybody's input has been sent already: without factors before the sum.
+// The same for inputs that were sent already: without prescale factors.
 Status direct_sent(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
                    const Reduction& reduction);
-// The same where context.seen() says where everybody's input is.
+// The same for inputs at the addresses in context.seen().
 void direct_fold(CommunicatorContext& context, Order& order, const std::vector<Operand>& operands,
                  const Reduction& reduction);
 

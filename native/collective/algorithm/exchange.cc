@@ -30,7 +30,7 @@ Status receive(CommunicatorContext& context, int peer, const Segment& segment) {
   return Status::ok();
 }
 
-// own: the chunk that goes to all; negative: to each its own.
+// own: the chunk that is sent to all; negative: each peer receives its own chunk.
 Status run(CommunicatorContext& context, const Plan& out, const Plan& in, int own) {
   const auto chunk = [&](int peer) { return static_cast<std::size_t>(own < 0 ? peer : own); };
   const auto send_all = [&](std::size_t batch) {

@@ -1,6 +1,6 @@
-// Everybody sends something to everybody: alltoall, and allgather with the same for all. Plans in
-// bytes; chunk p is what goes to group rank p or comes from it. Sender and receiver cut alike, and
-// what is empty is not sent.
+// Exchange: every member sends to all members: alltoall, and allgather with the same data for all.
+// Plans are in bytes; chunk p is sent to group rank p or received from it. Sender and receiver
+// split alike, and empty pieces are not sent.
 #pragma once
 
 #include "collective/backend/communicator_context.h"
@@ -8,10 +8,10 @@
 
 namespace hvd {
 
-// Chunk p of `out` goes to group rank p; chunk p of `in` comes from there. Own chunks are not
-// looked at.
+// Chunk p of `out` is sent to group rank p; chunk p of `in` is received from it. Own chunks are
+// ignored.
 Status exchange(CommunicatorContext& context, const Plan& out, const Plan& in);
-// The own chunk goes to all; chunk p comes from group rank p.
+// The own chunk is sent to all; chunk p is received from group rank p.
 Status exchange_same(CommunicatorContext& context, const Plan& plan);
 
 }  // namespace hvd

@@ -11,7 +11,7 @@ namespace {
 
 using Chunk = std::vector<Operand>;
 
-constexpr int kFewMembers = 8;                          // for all of which there are always links
+constexpr int kFewMembers = 8;                          // for which links always exist
 constexpr std::size_t kSmall = std::size_t{64} << 10U;  // bytes of all blocks together
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }

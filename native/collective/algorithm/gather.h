@@ -1,6 +1,6 @@
-// Allgather: every member's block to everybody. Direct: each sends its block to all. Ring: blocks
-// are handed on from neighbour to neighbour. By hosts: blocks within the host, whole hosts' blocks
-// between one leader per host (its lowest group rank), which spreads them.
+// Allgather: every member's block to all members. Direct: each sends its block to all. Ring: blocks
+// are passed from neighbour to neighbour. By hosts: blocks within the host, whole hosts' blocks
+// between one leader per host (its lowest group rank), which distributes them.
 #pragma once
 
 #include <vector>

@@ -50,7 +50,7 @@ class Hierarchy {
     return Status::ok();
   }
 
-  // Stage 2: this host's parts, into the slots that carry them home, or kept when home is here.
+  // Stage 2: this host's parts, into the slots to their home, or kept if home is here.
   Status fold_parts(std::size_t batch) {
     const std::vector<int>& work = roles_.work_of(context_.group_rank());
     if (work.empty()) return Status::ok();
@@ -78,7 +78,7 @@ class Hierarchy {
     return Status::ok();
   }
 
-  // Stage 3: all hosts' parts of the slices that are at home here; results to the other hosts.
+  // Stage 3: all hosts' parts of the slices whose home is here; results to the other hosts.
   Status fold_hosts(std::size_t batch) {
     if (home_.empty()) return Status::ok();
     const std::size_t bytes = bytes_of(home_, batch);
@@ -165,7 +165,7 @@ class Hierarchy {
     return at;
   }
 
-  // What the others of this host have for this worker.
+  // The inputs of the other members of this host for this worker.
   Status see_inputs(const std::vector<int>& work, std::size_t batch) {
     for (const int mate : mates_) {
       Result<const std::byte*> slot = context_.expect(mate, bytes_of(work, batch));
@@ -175,7 +175,7 @@ class Hierarchy {
     return Status::ok();
   }
 
-  // A slot towards every other host where some of `work` is at home.
+  // A slot to every other host that is home of some of `work`.
   Status open_foreign(const std::vector<int>& work) {
     std::fill(slots_.begin(), slots_.end(), nullptr);
     for (const int slice : work) {
@@ -189,7 +189,7 @@ class Hierarchy {
     }
     return Status::ok();
   }
-  // Where the part of a slice goes in the slot that carries it home.
+  // The position of a slice's part in the slot to its home.
   std::byte* claim(int slice, std::size_t batch) {
     const std::size_t peer = index(roles_.worker(context_.host_of(slice), slice));
     std::byte* const at = slots_[peer] + filled_[peer];
@@ -202,7 +202,7 @@ class Hierarchy {
     }
   }
 
-  // Without `out`, to where the result will be.
+  // Without `out`, in place of the result.
   void fold_part(int slice, std::size_t batch, std::byte* out) {
     for (const Span& span : segment(slice, batch)) {
       context_.seen()[index(context_.group_rank())] = prescaled(span, reduction_);
@@ -221,7 +221,7 @@ class Hierarchy {
     for (void*& copy : copies) copy = static_cast<std::byte*>(copy) + span.count * width_;
   }
 
-  // What of `work` is at home on `host`, from its worker there.
+  // Results of `work` whose home is `host`, from its worker there.
   Status take_results(int host, const std::vector<int>& work, std::size_t batch) {
     theirs_.clear();
     for (const int slice : work) {
@@ -249,7 +249,7 @@ class Hierarchy {
   const int host_;
   const std::size_t part_bytes_;         // room for one slice's part of one batch
   std::vector<int> mates_;               // the other members of this host
-  std::vector<int> home_;                // the slices at home here that this member works on
+  std::vector<int> home_;                // slices whose home is here and that this member works on
   std::vector<std::byte> kept_;          // their parts
   std::vector<std::byte*> slots_;        // by group rank: being filled with parts
   std::vector<std::size_t> filled_;      // by group rank: bytes of it
@@ -257,7 +257,7 @@ class Hierarchy {
   std::vector<int> theirs_;
 };
 
-// This rank's slices, by the host where each is at home.
+// This rank's slices, by their home.
 HostParts parts_of(const CommunicatorContext& context, const Roles& roles,
                    const std::vector<Operand>& operands, std::size_t width) {
   const std::vector<int>& work = roles.work_of(context.group_rank());

@@ -1,14 +1,14 @@
 // Allreduce on a group that spans hosts: within each host, between the hosts, within each host.
-//   worker   of a slice on a host: the member that works on that slice there. Where every host has
-//            as many members as the others it is the one with the owner's number within its host,
-//            so that all of them work and all of their connections carry something; else the first
-//            of the host works on everything.
-//   part     what a host's members give together for a slice, folded by its worker
+//   worker   of a slice on a host: the member that works on that slice there. If all hosts have the
+//            same number of members it is the one with the owner's number within its host, so that
+//            all members work and all connections are used; otherwise the first member of the host
+//            works on everything.
+//   part     the partial result of a host's members for a slice, folded by its worker
 //   home     of a slice: its owner's host, whose worker folds the parts of all hosts
 // Five stages: inputs to the workers of the host; parts home; results to the other hosts' workers;
-// results of other hosts to the members here; copy out. A slot carries what one member has for
-// another of all slices of a batch, one after the other. Between many hosts, where that would be
-// many small messages, parts and results go round a torus of workers instead (torus.h).
+// results of other hosts to the members here; copy out. A slot carries all slices of a
+// batch from one member to another. Between many hosts, where that would be many small messages,
+// parts and results travel along a torus of workers instead (torus.h).
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@
 
 namespace hvd {
 
-// Who works on what, the same on all ranks.
+// The workers of all slices, the same on all ranks.
 class Roles {
  public:
   explicit Roles(const CommunicatorContext& context);
@@ -38,8 +38,8 @@ class Roles {
 };
 
 struct HierarchyRules {
-  std::size_t segment_bytes;  // of a slot, how much is filled at a time
-  int torus_hosts;            // from how many hosts on they form a torus
+  std::size_t segment_bytes;  // bytes of a slot that are filled at a time
+  int torus_hosts;            // minimum number of hosts for a torus
 };
 
 // Needs an order by host.

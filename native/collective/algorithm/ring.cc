@@ -128,7 +128,7 @@ class Executor_ {
   const std::size_t wire_;    // bytes of an element in a slot that carries partial sums
 };
 
-// The chunk that a member works on is one further to the left in each step.
+// In each step a member works on the next chunk to the left.
 void add_steps(Schedule& schedule, Verb verb, int steps, int first_chunk, int size) {
   for (int i = 0; i < steps; ++i) {
     const int back = static_cast<int>(schedule.size()) % size;
@@ -139,7 +139,7 @@ void add_steps(Schedule& schedule, Verb verb, int steps, int first_chunk, int si
 }  // namespace
 
 Schedule allreduce_schedule(int group_rank, int size) {
-  const int first = (group_rank + size - 1) % size;  // its owner is the last that it gets to
+  const int first = (group_rank + size - 1) % size;  // its owner is the last to receive it
   Schedule schedule;
   add_steps(schedule, Verb::kSend, 1, first, size);
   add_steps(schedule, Verb::kRecvReduceSend, size - 2, first, size);
@@ -177,7 +177,7 @@ Status execute(CommunicatorContext& context, const Schedule& schedule, const Pla
   Executor_ execution(context, plan, reduction);
   const std::size_t segments = plan.segments();
   const std::size_t window = context.slots() > 1 ? context.slots() - 1 : 1;
-  // Only a schedule that goes round the ring has a first send to keep ahead of its receives.
+  // Only a schedule with several steps can keep its sends ahead of its receives.
   const bool ahead = schedule.size() > 1;
   Status status = Status::ok();
   for (std::size_t k = 0; ahead && k < std::min(window, segments); ++k) {

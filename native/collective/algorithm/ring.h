@@ -8,11 +8,11 @@
 //   recv_copy_send          slot -> my output and slot
 //   recv_reduce             slot + my input, finished -> my output
 //   recv                    slot -> my output
-// Allreduce on n members: slice o sets out at group rank o + 1, is reduced by o + 2, ..., is
-// finished by its owner o and then passed on for everybody to copy. Reduce-scatter ends there.
+// Allreduce on n members: slice o starts at group rank o + 1, is reduced by o + 2, ..., is finished
+// by its owner o and then passed on for all members to copy. Reduce-scatter ends at the owner.
 //
-// Why no deadlock and no bubble: a member begins with `window` sends and from then on sends once
-// per receive. It never has more than `window` messages more sent than received, and a window is
+// Why no deadlock and no bubble: a member begins with `window` sends and then sends once per
+// receive. It never has more than `window` messages more sent than received, and a window is
 // one less than the slots of a link; so not every link of the ring can be full at once. Each step
 // is executed for `window` segments before the next step, which gives a neighbour that much time.
 #pragma once

@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Elements at a time: in the cache from the fold until they are where all others read them.
+// Elements per block: it stays in the cache from the fold until it is written for all members.
 constexpr std::size_t kBlock = 8192;
 
 class Owner {

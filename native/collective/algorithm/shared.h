@@ -1,6 +1,6 @@
 // Tensors in the shared heap: the owner of a slice reads it from all members' memory and writes the
-// result to all. Nothing is copied; one hand-over at the end tells everybody that all slices are
-// done. That all inputs are ready is known before (the agreement that precedes the operation).
+// result to all. Nothing is copied; one exchange at the end notifies all members that all slices
+// are done. All inputs are known to be ready from the preceding agreement.
 #pragma once
 
 #include <vector>

@@ -32,7 +32,7 @@ class Slices {
   Status fold_own(std::size_t batch) {
     const Segment mine = segment(context_.group_rank(), batch);
     const std::size_t bytes = elements_of(mine) * width_;
-    if (Status status = take_slots(bytes); !status) return status;
+    if (Status status = acquire_slots(bytes); !status) return status;
     for (const Span& span : mine) {
       fold_span(span);
       for (void*& slot : context_.slots_out())
@@ -64,8 +64,8 @@ class Slices {
     return plan_.segment(static_cast<std::size_t>(group_rank), batch);
   }
 
-  // One from every peer, with its input, and one to every peer, for the result.
-  Status take_slots(std::size_t bytes) {
+  // A slot from every peer with its input, and a slot to every peer for the result.
+  Status acquire_slots(std::size_t bytes) {
     for (int step = 1; step < context_.size(); ++step) {
       const int peer = context_.group_rank_at(step);
       Result<const std::byte*> from = context_.expect(peer, bytes);
@@ -86,8 +86,8 @@ class Slices {
     context_.seen()[static_cast<std::size_t>(context_.group_rank())] = prescaled(span, reduction_);
     order_.fold(reduction_, context_.group_rank(), span.out, nullptr, 0, context_.seen().data(),
                 span.count);
-    // Not by the fold: what a kernel stores into a slot has to be fetched from the peer's cache
-    // first.
+    // Not written by the fold: lines that a kernel stores into a slot must first be fetched from
+    // the peer's cache.
     int step = 0;
     for (void* const slot : context_.slots_out())
       context_.store(context_.group_rank_at(++step)).copy(slot, span.out, span.count * width_);

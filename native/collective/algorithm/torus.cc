@@ -54,7 +54,7 @@ class Torus {
     return execute(members, schedule(members.group_rank(), members.size()), plan, reduction);
   }
 
-  // Of each column what is at home in it, counted in elements of 1 / `parts` of theirs.
+  // Per column, the operands whose home is in it, in elements of 1 / `parts` of their size.
   Chunks row_chunks(std::size_t parts) const {
     Chunks chunks(index(grid_.columns));
     for (int column = 0; column < grid_.columns; ++column) {
@@ -80,7 +80,7 @@ class Torus {
 
 Status torus(Mesh& mesh, const CommunicatorContext& context, const HostParts& parts,
              const HostGrid& grid, Reduction reduction, std::size_t segment_bytes) {
-  reduction.scaling.before = 1.0;  // done
+  reduction.scaling.before = 1.0;  // applied already
   return Torus(mesh, context, parts, grid, segment_bytes).run(reduction);
 }
 

@@ -1,8 +1,7 @@
 // Torus allreduce between hosts: rings along the rows of a grid of hosts reduce and scatter, rings
-// along its columns reduce what is scattered, rows gather (Ying et al., 2018,
-// https://arxiv.org/abs/1811.06992). Of n hosts that are 2 (rows - 1) + 2 (columns - 1) steps, for
-// 512 of them 92 instead of a ring's 1022, with the same bytes on every link. Where the hosts form
-// a line it is the ring.
+// along its columns reduce the scattered parts, rows gather (Ying et al., 2018,
+// https://arxiv.org/abs/1811.06992). n hosts need 2 (rows - 1) + 2 (columns - 1) steps, 512 hosts
+// 92 instead of a ring's 1022, with the same bytes on every link. A single line of hosts is a ring.
 #pragma once
 
 #include <vector>
@@ -14,10 +13,10 @@
 
 namespace hvd {
 
-// What meets between hosts: this rank and those that have the same slices on other hosts.
+// The exchange between hosts: this rank and the workers with the same slices on other hosts.
 struct HostParts {
   std::vector<int> workers;                  // group ranks, by host
-  std::vector<std::vector<Operand>> chunks;  // by host: the slices at home there, in place
+  std::vector<std::vector<Operand>> chunks;  // by host: the slices whose home it is, in place
 };
 
 // The parts, unscaled, become results, in the order of Order::fold_hosts.

@@ -1,14 +1,14 @@
-// Backend: carries an operation out on the tensors of one kind of device. The engine asks select()
-// for it and knows no algorithm. Every call is collective within its group and comes from the
+// Backend: executes operations on the tensors of one kind of device. The engine gets it from
+// select() and knows no algorithm. Every call is collective within its group and made by the
 // progress-lock owner; all ranks of a group make the same calls in the same order, and calls of
-// different groups come in one order that all ranks share. A failure leaves links in the middle of
-// something: the engine cannot go on.
+// different groups have one order that all ranks share. A failure leaves links in an undefined
+// state: the engine cannot continue.
 //
 // The order of every fold is fixed. Slice o of a tensor (plan.h: slice_begin(count, o, n)) is owned
 // by group rank o and folded from the left over the group ranks o+1, o+2, ..., o: the owner is the
 // last. On a group that spans hosts the fold is done host by host: first over the members of each
 // host in that same rotation, then over the hosts in the rotation that ends at the owner's (each
-// host's part in the wire dtype within the host, rounded to the dtype where it crosses). Many hosts
+// host's part in the wire dtype within the host, rounded to the dtype between hosts). Many hosts
 // form a grid (host_grid.h): then it is first over the hosts of each row, in the rotation that ends
 // at the owner's column, then over the rows, in the one that ends at the owner's (a row's part
 // rounded likewise). It depends on nothing else: not on algorithm, transport, fusion or timing.
@@ -27,14 +27,14 @@
 
 namespace hvd {
 
-// One tensor that is gathered: this rank's block is in, every rank's comes out.
+// One gathered tensor: `in` is this rank's block, `out` receives the block of every rank.
 struct Gather {
   const std::byte* in = nullptr;
   std::vector<std::byte*> out;     // by group rank
   std::vector<std::size_t> bytes;  // by group rank
 };
 
-// Of every member what goes to it and what comes from it.
+// The data sent to every member and received from it.
 struct Exchange {
   std::vector<const std::byte*> in;  // by group rank of the receiver
   std::vector<std::size_t> in_bytes;
@@ -42,8 +42,8 @@ struct Exchange {
   std::vector<std::size_t> out_bytes;
 };
 
-// One tensor that is reduced and scattered: the share of group rank p is elements begins[p] to
-// begins[p + 1].
+// One tensor that is reduced and scattered: group rank p receives elements begins[p] to begins[p +
+// 1].
 struct Scatter {
   const void* in = nullptr;         // the whole tensor
   void* out = nullptr;              // this member's share
@@ -53,8 +53,8 @@ struct Scatter {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Several operands are one operation: fused. Operands in elements. op may be kAdasum (then each
-  // operand is a vector of its own).
+  // Several operands are one fused operation. Operands in elements. op may be kAdasum (then each
+  // operand is a separate vector).
   virtual Status allreduce(const Group& group, const std::vector<Operand>& operands,
                            const Reduction& reduction) = 0;
   // Every operand lies in memory that the members share (the mesh's shared heap, or a region of

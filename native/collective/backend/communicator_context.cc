@@ -10,7 +10,7 @@ CommunicatorContext::CommunicatorContext(Mesh& mesh, const Group& group)
       stores_(group.ranks.size()),
       seen_(group.ranks.size()),
       slots_out_(group.ranks.size()) {
-  std::vector<int> hosts;  // the mesh's number of each of ours
+  std::vector<int> hosts;  // the mesh's number of each host of the group
   for (int group_rank = 0; group_rank < group.size(); ++group_rank) {
     const int rank = group.ranks[index(group_rank)];
     const bool self = group_rank == group.group_rank;

@@ -1,10 +1,10 @@
 // Terms.
-//   context  a group as one of its members sees it: a link to and from every other member, and on
-//            which host each member is
+//   context  one member's view of a group: a link to and from every other member, and the host of
+//            each member
 //   host     here: the number of a machine within the group, by its lowest group rank
-//   peer     any member but this one; peers are visited in the order group rank + 1, + 2, ..., so
-//            that not everybody turns to the same one first
-// A context is built once per group and kept: the small operations allocate nothing.
+//   peer     any member but this one; peers are visited in the order group rank + 1, + 2, ...,
+//            which spreads the load
+// A context is built once per group and kept, so small operations allocate nothing.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ class CommunicatorContext {
   const Group& group() const { return group_; }
   int size() const { return group_.size(); }
   int group_rank() const { return group_.group_rank; }
-  // The group rank `steps` further on, round the end; negative: back.
+  // The group rank `steps` to the right, cyclically; negative: to the left.
   int group_rank_at(int steps) const {
     return ((group_.group_rank + steps) % size() + size()) % size();
   }
@@ -35,7 +35,7 @@ class CommunicatorContext {
   const std::vector<int>& group_ranks_on(int host) const {
     return group_ranks_on_[static_cast<std::size_t>(host)];
   }
-  // The members given, as a group of their own (this one among them).
+  // A group of the given members (including this one).
   Group part(const std::vector<int>& group_ranks) const;
 
   // The same for every link of the mesh. Not for a group of one.
@@ -47,10 +47,10 @@ class CommunicatorContext {
     if (!slot) return slot.status();
     return slot.value().data;
   }
-  // For what is written into a slot towards there.
+  // The store for writing into a slot to this member.
   SlotStore& store(int group_rank) { return stores_[index(group_rank)]; }
   void publish(int group_rank, std::size_t bytes) { to_[index(group_rank)]->publish(bytes); }
-  // The next slot from there, which must carry so many bytes.
+  // The next slot from this member, which must carry exactly `bytes` bytes.
   Result<const std::byte*> expect(int group_rank, std::size_t bytes) {
     Result<Slot> slot = from_[index(group_rank)]->peek(abort_);
     if (!slot) return slot.status();
@@ -59,7 +59,7 @@ class CommunicatorContext {
   }
   void release(int group_rank) { from_[index(group_rank)]->release(); }
 
-  // Room for one pointer per group rank, for whoever works with this context at present.
+  // Scratch for one pointer per group rank, for the current operation.
   std::vector<const std::byte*>& seen() { return seen_; }
   std::vector<void*>& slots_out() { return slots_out_; }
 
@@ -69,7 +69,7 @@ class CommunicatorContext {
 
   Group group_;
   const Abort& abort_;
-  std::vector<SendLink*> to_;  // by group rank; null at the own one
+  std::vector<SendLink*> to_;  // by group rank; nullptr for this rank
   std::vector<RecvLink*> from_;
   std::vector<SlotStore> stores_;
   std::vector<int> host_of_;                      // by group rank
@@ -78,7 +78,7 @@ class CommunicatorContext {
   std::vector<void*> slots_out_;
 };
 
-// What a failpoint that shall fail makes of an operation.
+// The error of an operation at a failpoint with action `fail`.
 Status tripped(const char* name);
 
 }  // namespace hvd

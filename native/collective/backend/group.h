@@ -1,8 +1,8 @@
 // Terms.
-//   group       the ranks that carry an operation out together: those of one process set, in order
+//   group       the ranks that execute an operation together: those of one process set, in order
 //   group rank  a rank's number within its group
-//   registry    what a backend keeps for each group that it has met, built once: its context, its
-//               communicator. Which sets there are the engine knows (engine/execution/groups.h)
+//   registry    a backend's objects per group, built once: its context, its communicator. The
+//               engine has the existing sets (engine/execution/groups.h)
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,22 @@ struct Group {
   int group_rank = 0;      // this rank's
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // The rank `steps` to the right, round the end; negative: to the left.
+  // The rank `steps` to the right, cyclically; negative: to the left.
   int rank_at(int steps) const {
     const int n = size();
     return ranks[static_cast<std::size_t>(((group_rank + steps) % n + n) % n)];
   }
-  // An id is given again after its set was removed, and a part of a group has its id.
+  // Ids are reused after their set was removed, and a part of a group has the group's id.
   bool operator==(const Group& other) const {
     return id == other.id && group_rank == other.group_rank && ranks == other.ranks;
   }
 };
 
-// What is added stays where it is. Not for several threads at once.
+// Elements keep their address. Not thread-safe.
 template <typename T>
 class GroupRegistry {
  public:
-  T* find(const Group& group) const {  // null: it has not been met
+  T* find(const Group& group) const {  // nullptr: not registered
     for (const auto& [met, kept] : entries_) {
       if (met == group) return kept.get();
     }

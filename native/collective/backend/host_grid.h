@@ -1,5 +1,5 @@
-// Grid of hosts, for a torus allreduce: from so many hosts on a ring of all of them would take too
-// many steps. A host is known by its number within the group; rows are of consecutive numbers.
+// Grid of hosts for a torus allreduce, because a ring of many hosts would take too many steps. A
+// host is identified by its number within the group; rows have consecutive numbers.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct HostGrid {
   }
 };
 
-// The most nearly square one. A line: fewer hosts than `from`, or a prime number of them.
+// The most nearly square grid. A line if there are fewer hosts than `from`, or a prime number.
 inline HostGrid host_grid(int hosts, int from) {
   HostGrid grid{1, hosts};
   if (hosts < from) return grid;

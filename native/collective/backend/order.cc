@@ -15,7 +15,7 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 Order::Order(const CommunicatorContext& context, bool by_host, int grid_from)
     : grid_(host_grid(context.hosts(), grid_from)), row_(index(context.size())) {
-  // Where every member has a host of its own, host by host is one by one.
+  // If every member has its own host, host by host is member by member.
   const bool alone = context.hosts() == context.size() && grid_.is_line();
   if (!by_host || context.hosts() == 1 || alone) return;
   for (int host = 0; host < context.hosts(); ++host)

@@ -1,7 +1,6 @@
 // The order of every fold, in one place (the rule is at the head of backend.h).
-//   part   what the members of one host give together, rounded to the dtype; so is that of the
-//   hosts
-//          of a row, where they form a grid
+//   part   the partial result of the members of one host, rounded to the dtype; likewise that of
+//          the hosts of a row, if they form a grid
 #pragma once
 
 #include <cstddef>
@@ -15,15 +14,15 @@ namespace hvd {
 
 class Order {
  public:
-  // by_host: fold host by host where the context has several; else over the members as they come.
-  // From `grid_from` hosts on they form a grid.
+  // by_host: fold host by host if the context has several hosts; else over the members in order.
+  // With at least `grid_from` hosts they form a grid.
   Order(const CommunicatorContext& context, bool by_host, int grid_from);
 
-  // Folds all inputs of (a piece of) slice `slice`, given by group rank.
+  // Fold all inputs of (a piece of) slice `slice`, indexed by group rank.
   void fold(const Reduction& reduction, int slice, void* out, void* const* copies,
             std::size_t n_copies, const std::byte* const* inputs, std::size_t count);
-  // The two halves of it: one host's part, unscaled; then all parts, given by host (of a grid: of
-  // a block).
+  // Its two halves: one host's part, unscaled; then all parts, indexed by host (with a grid: for a
+  // block).
   void fold_host(const Reduction& reduction, int slice, int host, void* out,
                  const std::byte* const* inputs, std::size_t count);
   void fold_hosts(const Reduction& reduction, int slice, void* out, void* const* copies,

@@ -1,13 +1,12 @@
 // Terms.
-//   operand   one tensor of an operation: where its elements are read and where the result goes
-//             (the same place: in place)
-//   chunk     the share of an operation that belongs to one member: of a reduction the list of its
-//             slices of all operands, else what it sends or receives
+//   operand   one tensor of an operation: addresses of its input and its result (equal: in place)
+//   chunk     the share of an operation that belongs to one member: for a reduction the list of its
+//             slices of all operands, else the data that it sends or receives
 //   segment   the piece of a chunk that one slot of a link carries
-//   span      the piece of a segment that lies in one operand
+//   span      the piece of a segment within one operand
 // A plan is the list of these pieces and nothing else. Fusion is a longer list, not a buffer, and
-// because slices are cut operand by operand, fusing never moves an element to another chunk: the
-// order of its sum stays what it was alone.
+// because slices are cut operand by operand, fusion never moves an element to another chunk: the
+// order of its sum is the same as alone.
 #pragma once
 
 #include <cstddef>
@@ -46,15 +45,15 @@ inline std::size_t elements_of(const Segment& segment) {
   return count;
 }
 
-// The segment's inputs, prescaled, into one piece of a slot, and such a piece to the segment's
-// outputs. Both give the end of the piece.
+// Copy the segment's inputs, prescaled, into one piece of a slot, and such a piece to the segment's
+// outputs. Both return the end of the piece.
 std::byte* pack(const Segment& segment, const Reduction& reduction, std::byte* to,
                 SlotStore& store);
 const std::byte* unpack(const Segment& segment, std::size_t element_bytes, const std::byte* from);
-// Where the prescaled input of a span is: in its output, unless there is nothing to scale.
+// The address of a span's prescaled input: its output, unless there is nothing to scale.
 const std::byte* prescaled(const Span& span, const Reduction& reduction);
 
-// Elements are bytes, and none of them changes.
+// Elements are bytes, copied unchanged.
 inline Reduction plain_bytes() {
   Reduction bytes;
   bytes.dtype = Dtype::kUint8;
@@ -63,14 +62,14 @@ inline Reduction plain_bytes() {
 
 class Plan {
  public:
-  // chunks: how many slices every operand is cut into; longest: elements of a segment.
+  // chunks: number of slices per operand; longest: elements of a segment.
   static Plan sliced(const std::vector<Operand>& operands, std::size_t element_bytes,
                      std::size_t chunks, std::size_t longest);
   // Chunk c is the operands of list c, whole.
   static Plan listed(const std::vector<std::vector<Operand>>& chunks, std::size_t element_bytes,
                      std::size_t longest);
 
-  // The same for every chunk: a shorter chunk ends with empty segments.
+  // The same number for every chunk: shorter chunks end with empty segments.
   std::size_t segments() const { return segments_; }
   Segment segment(std::size_t chunk, std::size_t number) const {
     const std::size_t at = chunk * segments_ + number;
@@ -93,8 +92,8 @@ class Plan {
   std::vector<std::size_t> begins_{0};  // of each segment, chunk by chunk
 };
 
-// Where slice number `index` of `parts` begins in a tensor of `count` elements; the first slices
-// are the longer ones.
+// The begin of slice `index` of `parts` in a tensor of `count` elements; the first slices are the
+// longer ones.
 inline std::size_t slice_begin(std::size_t count, std::size_t index, std::size_t parts) {
   const std::size_t rest = count % parts;
   return count / parts * index + (index < rest ? index : rest);

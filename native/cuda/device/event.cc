@@ -42,7 +42,7 @@ std::optional<std::int64_t> MeasuredEvent::since_anchor_ns(const Device::Event& 
 }
 
 // The anchor is on another stream.
-bool MeasuredEvent::span_comes() {
+bool MeasuredEvent::span_pending() {
   const Result<bool> there = device_->query(measured_.anchor.get());
   return there && !there.value();
 }

@@ -51,7 +51,7 @@ class MeasuredEvent final : public CudaEvent {
   MeasuredEvent(std::shared_ptr<Device> device, Device::Event done,
                 std::shared_ptr<Stopwatch> watch, Measured measured);
   std::optional<DeviceSpan> span() override;
-  bool span_comes() override;
+  bool span_pending() override;
 
  private:
   std::optional<std::int64_t> since_anchor_ns(const Device::Event& event) const;

@@ -299,7 +299,7 @@ bool Devices::write_done(Trace& trace) {
     const DeviceCourse& oldest = courses_.front();  // its address is stable while others are added
     lock.unlock();
     const Result<bool> reached = oldest.done->query();
-    if (reached && (!reached.value() || oldest.done->span_comes())) return true;
+    if (reached && (!reached.value() || oldest.done->span_pending())) return true;
     oldest.write(trace);
     lock.lock();
     courses_.pop_front();

@@ -52,7 +52,7 @@ class DoneEvent final : public DeviceEvent {
   }
   bool captured() const override { return event_->captured(); }
   std::optional<DeviceSpan> span() override { return event_->span(); }
-  bool span_comes() override { return event_->span_comes(); }
+  bool span_pending() override { return event_->span_pending(); }
 
   bool over();  // on the device: reached, or never will be
   // Called once; an event that is not known to be reached is lost.

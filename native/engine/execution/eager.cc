@@ -40,7 +40,7 @@ bool may_be_sent_early(const Parts& parts, const Request& request, std::size_t m
     count += static_cast<std::size_t>(tensor.count());
   }
   if (count * size_of(dtype) > most_bytes) return false;
-  return parts.backends.host().is_one_hand_over(*parts.groups.find(0), count, dtype);
+  return parts.backends.host().is_single_exchange(*parts.groups.find(0), count, dtype);
 }
 
 bool may_send_eagerly(const Parts& parts, const Task& task) {
@@ -89,7 +89,7 @@ Status allreduce_beside(const Parts& parts, const Group& group,
                         int half) {
   const FastPathData data = parts.mesh.fast_path_data();
   parts.counters.eager.fetch_add(1, std::memory_order_relaxed);
-  return parts.backends.host().allreduce_given(
+  return parts.backends.host().allreduce_shared_inputs(
       group, operands, [&](int rank) { return data.half(rank, half); }, reduction);
 }
 

@@ -235,7 +235,7 @@ TEST_CASE("events have spans by the host's clock where operations are measured")
     fake_cuda_release(slow.value()->stream());
     REQUIRE(measured->stream_wait(engine.stream(0)).message == "");
     tensor.read();
-    while (measured->span_comes()) std::this_thread::yield();
+    while (measured->span_pending()) std::this_thread::yield();
     CHECK_FALSE(unmeasured->span().has_value());
     const auto span = measured->span();
     REQUIRE(span.has_value());
