@@ -60,7 +60,7 @@ def bind(operation: OperationParams, operands: Sequence[Any]) -> list[Any]:
 
 
 def together(results: Sequence[Any]) -> list[Any]:
-    """Return a program's results of several operations when all are complete; native/jax/together.h has the reason."""
+    """Return a program's results of several operations when all are complete; native/jax/call.h has the reason."""
     return list(TOGETHER.bind(*results))
 
 

@@ -4,10 +4,10 @@
 //             [--rounds 7] [--engine] [--json]
 // A contender is an algorithm of allreduce (auto direct slices ring hierarchical), maybe with the
 // bytes of a segment (slices:65536), or "shared" (tensors in the shared heap). Beside them run
-// "memcpy" (every rank copies so many bytes), "staged" (staged.h: what the machine allows) and,
-// with --engine, "engine" (an engine with links of its own, asked and waited for:
-// engine_allreduce.h). All of them take turns within every round; the figures are medians over the
-// rounds of rank 0's time. busbw = 2 (n - 1) / n * bytes / time.
+// "memcpy" (every rank copies that many bytes), "staged" (staged.h: the machine's limit) and, with
+// --engine, "engine" (an engine with its own links: enqueue and wait). They alternate within every
+// round; the figures are medians over the rounds of rank 0's time. busbw = 2 (n - 1) / n * bytes /
+// time.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -29,14 +30,41 @@
 #include "base/cores.h"
 #include "base/deadline.h"
 #include "base/fd.h"
-#include "bench/engine_allreduce.h"
 #include "bench/staged.h"
 #include "collective/cpu_backend.h"
+#include "engine/engine.h"
 #include "transport/bootstrap/tcp_bootstrap.h"
 #include "transport/mesh/mesh.h"
 
 namespace hvd::bench {
 namespace {
+
+constexpr std::chrono::seconds kEngineTimeout(60);
+
+// The same name for all calls, as in a training step: cached after the first one.
+Request request_for(const std::vector<Operand>& operands, const Reduction& reduction) {
+  Request request;
+  request.kind = Kind::kAllreduce;
+  request.name = "bench";
+  request.op = reduction.op;
+  for (const Operand& operand : operands) {
+    TensorMeta meta;
+    meta.dtype = reduction.dtype;
+    meta.shape = {static_cast<std::int64_t>(operand.count)};
+    request.tensors.push_back(std::move(meta));
+  }
+  return request;
+}
+
+// One synchronous allreduce as in a frontend: enqueue and wait, which executes it.
+Status allreduce(Engine& engine, const std::vector<Operand>& operands, const Reduction& reduction) {
+  const auto handle = engine.enqueue(request_for(operands, reduction), operands, Next::kWaits);
+  if (!handle) return handle.status();
+  const auto outcome = engine.wait(handle.value(), kEngineTimeout);
+  if (!outcome) return outcome.status();
+  if (outcome.value() != nullptr) return outcome.value()->status;
+  return Status::make(Code::kTimeout, "an allreduce is not done after a minute", "bench/engine");
+}
 
 struct Settings {
   int np = 2;
@@ -44,17 +72,17 @@ struct Settings {
   bool engine = false;
   bool json = false;
   int rounds = 7;
-  int cores = usable_cores();  // before anybody stays on one
+  int cores = usable_cores();  // before threads are pinned
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::size_t> sizes{4096,    16384,    65536,    262144,   1048576,
                                  4194304, 16777216, 67108864, 268435456};
   std::vector<std::string> contenders{"auto"};
   AlgorithmOptions algorithms;
   MeshOptions mesh;
-  std::map<std::string, std::string> for_engine;  // what it is told; the rest is its own choice
+  std::map<std::string, std::string> for_engine;  // the engine's options; the rest are defaults
 };
 
-// One thing that is measured: done once, on `bytes`, by every rank.
+// One measured operation, executed once on `bytes` by every rank.
 struct Candidate {
   std::string name;
   std::function<Status(std::size_t bytes)> once;
@@ -87,7 +115,7 @@ Group everybody(const Topology& topology) {
 // One rank: its mesh, its memory, its contenders.
 class Bench {
  public:
-  // engine: null where it is not measured.
+  // engine: nullptr if it is not measured.
   Bench(const Settings& settings, Mesh& mesh, Engine* engine, StagedMemory& memory)
       : settings_(settings),
         mesh_(mesh),
@@ -120,7 +148,7 @@ class Bench {
     AlgorithmOptions options = settings_.algorithms;
     options.allreduce = algorithm.value();
     if (colon < name.size()) options.segment_bytes = number_of(name.substr(colon + 1));
-    // One backend each: which groups it knows is not what is measured.
+    // One backend each: registering groups is not measured.
     auto backend = std::make_shared<CpuBackend>(mesh_, options);
     candidates_.push_back({name, [this, backend](std::size_t bytes) {
                              operands_[0] = {values_.data(), values_.data(),
@@ -143,7 +171,8 @@ class Bench {
       offsets.push_back((group_rank - group_.group_rank) * static_cast<std::ptrdiff_t>(each));
     candidates_.push_back({"shared", [this, mine, offsets](std::size_t bytes) {
                              operands_[0] = {mine, mine, bytes / size_of(settings_.dtype)};
-                             // All inputs must be ready, and the links say so fastest.
+                             // All inputs must be ready; a barrier over the links is the fastest
+                             // check.
                              if (Status status = meet(); !status) return status;
                              return backend_.allreduce_shared(group_, operands_, offsets,
                                                               reduction());
@@ -392,7 +421,7 @@ constexpr Option kOptions[] = {
      }},
 };
 
-// The row of this name, or null.
+// The row of this name, or nullptr.
 template <typename Row, std::size_t kCount>
 const Row* named(const Row (&rows)[kCount], const std::string& name) {
   const auto* const end = std::end(rows);

@@ -11,20 +11,20 @@
 namespace hvd::c_api {
 namespace {
 
-// Never destroyed: a plugin's threads may ask while the process ends.
-struct Place {
+// Never destroyed: a plugin's threads may use it while the process exits.
+struct CurrentEngine {
   Mutex mutex;
   hvd_engine* engine = nullptr;  // counted
 };
 
-Place& place() {
-  static Place& only = [&]() -> Place& {
-    auto* const made = new Place;  // NOLINT(cppcoreguidelines-owning-memory): for ever
-    ::pthread_atfork([]() NO_THREAD_SAFETY_ANALYSIS { place().mutex.lock(); },
-                     []() NO_THREAD_SAFETY_ANALYSIS { place().mutex.unlock(); },
+CurrentEngine& current_engine() {
+  static CurrentEngine& only = [&]() -> CurrentEngine& {
+    auto* const made = new CurrentEngine;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+    ::pthread_atfork([]() NO_THREAD_SAFETY_ANALYSIS { current_engine().mutex.lock(); },
+                     []() NO_THREAD_SAFETY_ANALYSIS { current_engine().mutex.unlock(); },
                      []() NO_THREAD_SAFETY_ANALYSIS {
-                       place().engine = nullptr;  // and is never given back
-                       place().mutex.unlock();
+                       current_engine().engine = nullptr;  // leaked
+                       current_engine().mutex.unlock();
                      });
     return *made;
   }();
@@ -47,8 +47,8 @@ void end_elsewhere(hvd_engine* engine) noexcept {
 }  // namespace
 
 hvd_engine* current() noexcept {
-  const MutexLock lock(place().mutex);
-  hvd_engine* const engine = place().engine;
+  const MutexLock lock(current_engine().mutex);
+  hvd_engine* const engine = current_engine().engine;
   if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
   return engine;
 }
@@ -57,8 +57,8 @@ void make_current(hvd_engine* engine) noexcept {
   if (engine != nullptr) engine->count.fetch_add(1, std::memory_order_relaxed);
   hvd_engine* before = nullptr;
   {
-    const MutexLock lock(place().mutex);
-    before = std::exchange(place().engine, engine);
+    const MutexLock lock(current_engine().mutex);
+    before = std::exchange(current_engine().engine, engine);
   }
   release(before);
 }
@@ -72,9 +72,10 @@ void make_current(std::shared_ptr<Engine> engine) {
 void resign(const Engine& engine) noexcept {
   hvd_engine* before = nullptr;
   {
-    const MutexLock lock(place().mutex);
-    if (place().engine == nullptr || place().engine->engine.get() != &engine) return;
-    before = std::exchange(place().engine, nullptr);
+    const MutexLock lock(current_engine().mutex);
+    if (current_engine().engine == nullptr || current_engine().engine->engine.get() != &engine)
+      return;
+    before = std::exchange(current_engine().engine, nullptr);
   }
   release(before);
 }

@@ -1,6 +1,5 @@
-// The engine of this process, as plugins find it at each call.
-//
-// A forked child has none: its parent's is dead there (engine/forked.h), and is left alone.
+// The current engine of this process, which plugins get for each call. A forked child has none: its
+// parent's engine is unusable there (engine/engine.cc) and is leaked.
 #pragma once
 
 #include <atomic>
@@ -17,16 +16,16 @@ struct hvd_engine {
 
 namespace hvd::c_api {
 
-// Of the extension for Python.
+// For the Python extension.
 HVD_VISIBLE void make_current(std::shared_ptr<Engine> engine);
-// Nothing is current from now on, if this one was.
+// If this engine is current, none is afterwards.
 HVD_VISIBLE void resign(const Engine& engine) noexcept;
 
-// Of the table; current() and release() of the extension too.
+// For the table; current() and release() also for the extension.
 HVD_VISIBLE hvd_engine* current() noexcept;
 void make_current(hvd_engine* engine) noexcept;
-// Whoever gives back the last one ends the engine, which may take a while; within `done` another
-// thread does, because this one may be the engine's.
+// The last release ends the engine, which may take a while; within `done` another thread does so,
+// because this one may be the engine's.
 HVD_VISIBLE void release(hvd_engine* engine) noexcept;
 
 }  // namespace hvd::c_api

@@ -1,21 +1,21 @@
 /* The core's C table, for plugins that bind a framework to it (TensorFlow, JAX, MXNet, anything
  * with ctypes).
  *
- * One function, hvd_core_table(), is exported by libhvd_core.so; all else is a pointer in what it
- * returns. Plain C: no C++ type and no exception crosses it, no function needs Python or its lock,
+ * libhvd_core.so exports one function, hvd_core_table(); everything else is a pointer in its
+ * result. Plain C: no C++ type and no exception crosses it, no function needs Python or the GIL,
  * and a plugin is built against this file alone.
  *
- *   engine    a rank between init and shutdown. A plugin asks for the current one at every call and
- * never keeps it: the user may end it and begin another one of another size. request   one
- * operation, on one tensor or on several that are carried out together done      the function that
- * is called when an operation has ended, well or not set       a process set by its id; 0: all
- * ranks
+ *   engine    a rank between init and shutdown. A plugin gets the current one for every call and
+ *             never keeps it: the user may shut it down and start one of another size
+ *   request   one operation, on one tensor or on several that are executed together
+ *   done      the callback at the end of an operation, successful or not
+ *   set       a process set, by its id; 0: all ranks
  *
- * Every struct begins with its size as the one who fills it knows it: fields are appended, never
- * moved, and who reads a smaller struct takes what is missing as zero.
+ * Every struct begins with its size as known to the code that fills it: fields are appended, never
+ * moved, and a reader treats missing fields as zero.
  *
- * Memory of a request (name, arrays, splits) may go as soon as enqueue() returns or, where that is
- * earlier, `done` is called; what the tensors point to when `done` has been called. */
+ * The memory of a request (name, arrays, splits) may be freed as soon as enqueue() returns or, if
+ * that is earlier, `done` is called; the tensors' memory when `done` has been called. */
 #ifndef HVD_CORE_H
 #define HVD_CORE_H
 
@@ -28,15 +28,15 @@
 extern "C" {
 #endif
 
-typedef struct hvd_engine hvd_engine; /* a counted reference to one */
+typedef struct hvd_engine hvd_engine; /* a counted reference */
 typedef struct hvd_buffer hvd_buffer; /* memory of the core that holds a result, counted */
-typedef struct hvd_event hvd_event;   /* of a device: what was queued before it has been done */
+typedef struct hvd_event hvd_event;   /* on a device: reached when earlier work is done */
 
-/* What went wrong, and whose fault it is: the numbers of base/status.h. */
+/* Error codes: the numbers of base/status.h. */
 enum {
   HVD_OK = 0,
   HVD_INVALID_ARGUMENT = 1, /* this rank's own call is wrong; nothing was sent */
-  HVD_MISMATCH = 2,         /* ranks disagree on an operation; every rank is told */
+  HVD_MISMATCH = 2,         /* ranks disagree on an operation; every rank gets it */
   HVD_ABORTED = 3,          /* a rank raised or was interrupted */
   HVD_RANK_DIED = 4,
   HVD_SHUTDOWN = 5, /* also: there is no engine */
@@ -61,10 +61,10 @@ enum {
 /* The numbers of tensor/op.h, which are Horovod's. */
 enum { HVD_AVERAGE = 0, HVD_SUM = 1, HVD_ADASUM = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
 
-/* A result whose size only the ranks together know. The memory is 64-byte aligned, and goes after
- * `done` has returned unless keep(owner) was called in it: then by drop(owner), also after the
- * engine has ended; the tensor's shape goes with it. Of an array of them the struct_size of the
- * first is the distance. */
+/* A result whose size depends on all ranks. The memory is 64-byte aligned and freed, with the
+ * tensor's shape, after `done` has returned, unless keep(owner) was called in it: then by
+ * drop(owner), even after the engine has ended. In an array of them the struct_size of the first is
+ * the stride. */
 typedef struct hvd_output {
   size_t struct_size;
   DLTensor tensor;
@@ -73,23 +73,23 @@ typedef struct hvd_output {
 
 typedef struct hvd_outcome {
   size_t struct_size;
-  int32_t code;         /* HVD_OK, or why not */
-  int32_t rank;         /* whose fault it is; -1: nobody's alone */
-  const char* text;     /* a sentence for the user; "" where it went well */
+  int32_t code;         /* HVD_OK or an error */
+  int32_t rank;         /* the rank at fault; -1: not a single rank */
+  const char* text;     /* a message for the user; "": no error */
   size_t outputs_count; /* allgather: one per tensor; alltoall: one */
   const hvd_output* outputs;
-  size_t sizes_count; /* alltoall: the rows that came from each rank of the set */
+  size_t sizes_count; /* alltoall: rows received from each rank of the set */
   const int64_t* sizes;
   int64_t number;   /* join: the rank that joined last; else -1 */
-  hvd_event* event; /* of tensors on a device: the results are behind it; NULL: they are there */
+  hvd_event* event; /* tensors on a device: reached when the results are ready; NULL: ready */
 } hvd_outcome;
 
-/* Called exactly once for every request that was taken: also when the engine ends or is aborted,
- * perhaps before enqueue() returns, on any thread: a small request that is the only one under way
- * is worked at by enqueue() itself, for a tenth of a millisecond at most. It holds no lock and may
- * enqueue, also the same name; it may not wait for another operation nor call shutdown(), and what
- * takes long belongs on another thread. It is never called within itself: what ends meanwhile on
- * its thread is told when it has returned. What `outcome` points to is gone then. */
+/* Called exactly once for every accepted request, also if the engine ends or is aborted, on any
+ * thread, perhaps before enqueue() returns: enqueue() itself executes a small request that is the
+ * only one in flight, for a tenth of a millisecond at most. It runs without locks and may enqueue,
+ * also the same name. It may not wait for another operation nor call shutdown(), and long work
+ * belongs on another thread. It is never called recursively: operations that end meanwhile on its
+ * thread are reported when it has returned. `outcome` is invalid after the return. */
 typedef void (*hvd_done)(void* context, const hvd_outcome* outcome);
 
 typedef struct hvd_request {
@@ -101,52 +101,52 @@ typedef struct hvd_request {
   const DLTensor* inputs;  /* contiguous; strides may be NULL */
   const DLTensor* outputs; /* allreduce, broadcast: where the results go, as many elements of the
                             * same type as the inputs'; the same memory: in place. reducescatter:
-                            * this rank's rows, the first ranks have one more; NULL: they are
-                            * told in the outcome, as allgather's are. Else NULL */
+                            * this rank's rows, the first ranks have one more; NULL: returned in
+                            * the outcome, as for allgather. Else NULL */
   int32_t op;              /* allreduce, reducescatter */
   int32_t root;            /* broadcast: a global rank */
   double prescale, postscale;
   size_t splits_count; /* alltoall: rows for each rank of the set; 0: equal shares */
   const int64_t* splits;
-  void* stream; /* of tensors on a device: behind what was queued there they are ready */
+  void* stream; /* of tensors on a device: they are ready after the work queued there */
   hvd_done done;
   void* context;
 } hvd_request;
 
-/* A bootstrap: gives `mine` (bytes) to all ranks and gets theirs. It is called by all ranks alike,
- * one exchange after the other. all[r] and sizes[r] must hold until the next call or the end of
- * start(). Not 0: it failed, `text` says why. */
+/* A bootstrap: sends `mine` (bytes) to all ranks and receives theirs. All ranks make the same
+ * calls, one exchange after another. all[r] and sizes[r] must stay valid until the next call or the
+ * end of start(). Not 0: it failed, `text` is the error. */
 typedef int32_t (*hvd_exchange)(void* context, const void* mine, size_t size, const void** all,
                                 size_t* sizes, char* text, size_t text_size);
 
-/* Functions that can fail return a code and write why into `text` (always ended by a NUL, cut where
- * it is too long). `text` may be NULL. */
+/* Functions that can fail return a code and write the error into `text` (always terminated by a
+ * NUL, truncated if too long). `text` may be NULL. */
 typedef struct hvd_core {
   size_t struct_size;
   const char* version; /* of hvd_kernel */
 
-  /* The engine of this process: what hvd.init() made, NULL before it and after shutdown(), and in a
-   * forked child. Give it back, on any thread: the last one given back ends the engine. */
+  /* The engine of this process, made by hvd.init(); NULL before it, after shutdown(), and in a
+   * forked child. Release it on any thread: the last release ends the engine. */
   hvd_engine* (*current)(void);
   void (*release)(hvd_engine* engine);
 
   int32_t (*rank)(const hvd_engine* engine);
   int32_t (*size)(const hvd_engine* engine);
-  /* In an elastic job by the slots of the processes, else in the order of ranks. */
+  /* In an elastic job by the process slots, else in the order of ranks. */
   int32_t (*local_rank)(const hvd_engine* engine);
   int32_t (*local_size)(const hvd_engine* engine);
   int32_t (*cross_rank)(const hvd_engine* engine);
   int32_t (*cross_size)(const hvd_engine* engine);
-  /* Of a process set: how many ranks it has (0: there is no such set), this rank's number in it
-   * (-1: not in it), and its global ranks, of which at most `room` are written. */
+  /* Of a process set: its size (0: no such set), this rank's number in it (-1: not a member), and
+   * its global ranks, of which at most `room` are written. */
   int32_t (*set_size)(const hvd_engine* engine, int32_t set);
   int32_t (*set_rank)(const hvd_engine* engine, int32_t set);
   int32_t (*set_ranks)(const hvd_engine* engine, int32_t set, int32_t* ranks, int32_t room);
 
-  /* HVD_OK: `done` will be called, or has been. Else it is not called. */
+  /* HVD_OK: `done` will be called, or was called. Else it is not called. */
   int32_t (*enqueue)(hvd_engine* engine, const hvd_request* request, char* text, size_t text_size);
 
-  void (*keep)(hvd_buffer* buffer); /* within `done` alone */
+  void (*keep)(hvd_buffer* buffer); /* only within `done` */
   void (*drop)(hvd_buffer* buffer);
   /* Of an event, within `done` alone: let a stream wait for it; 1, reached, 0, not yet, below 0, it
    * will never be. */

@@ -34,7 +34,7 @@ hvd_output shown(hvd_buffer* owner) {
 
 }  // namespace
 
-Told::Told(hvd_done done, void* context, std::size_t most_outputs)
+DoneCall::DoneCall(hvd_done done, void* context, std::size_t most_outputs)
     : done_(done), context_(context) {
   outputs_.reserve(most_outputs);
   buffers_.reserve(most_outputs);
@@ -43,11 +43,11 @@ Told::Told(hvd_done done, void* context, std::size_t most_outputs)
   }
 }
 
-Told::~Told() {
+DoneCall::~DoneCall() {
   for (hvd_buffer* const buffer : buffers_) drop(buffer);
 }
 
-void Told::show_outputs(Task& task, hvd_outcome& outcome) noexcept {
+void DoneCall::show_outputs(Task& task, hvd_outcome& outcome) noexcept {
   const std::size_t count = std::min(task.outputs.size(), buffers_.size());
   for (std::size_t i = 0; i < count; ++i) {
     buffers_[i]->memory = task.outputs[i];
@@ -59,7 +59,7 @@ void Told::show_outputs(Task& task, hvd_outcome& outcome) noexcept {
   outcome.sizes = task.sizes.data();
 }
 
-void Told::ended(Task& task) noexcept {
+void DoneCall::ended(Task& task) noexcept {
   hvd_outcome outcome{};
   outcome.struct_size = sizeof(outcome);
   outcome.text = "";

@@ -1,4 +1,4 @@
-// Outcome of an operation, as a plugin is told it; the buffers and events that it is told of.
+// Outcome of an operation for a plugin, with its buffers and events.
 #pragma once
 
 #include <atomic>
@@ -14,20 +14,21 @@ struct hvd_buffer {
   std::atomic<int> count{1};
 };
 
-// Lives as long as a call of `done`.
+// Valid during a call of `done`.
 struct hvd_event {
   hvd::DeviceEventPtr of_device;
 };
 
 namespace hvd::c_api {
 
-// All its memory is found beforehand: whoever ends an operation may have none.
-class Told final : public Completion {
+// The completion that calls `done`. All its memory is allocated beforehand, because there may be
+// none when an operation ends.
+class DoneCall final : public Completion {
  public:
-  Told(hvd_done done, void* context, std::size_t most_outputs);
-  ~Told() override;
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
+  DoneCall(hvd_done done, void* context, std::size_t most_outputs);
+  ~DoneCall() override;
+  DoneCall(const DoneCall&) = delete;
+  DoneCall& operator=(const DoneCall&) = delete;
   void ended(Task& task) noexcept override;
 
  private:

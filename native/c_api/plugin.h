@@ -1,8 +1,6 @@
-// Common parts of framework plugins: the core's table, the engine of this moment, element types and
-// the names of failures.
-//
-// A plugin is a library of its own and includes this file, so each has its own table: Python tells
-// it where the core is when it loads it.
+// Common parts of framework plugins: the core's table, the current engine, element types and the
+// names of failures. Each plugin is a separate library that includes this file and has its own
+// table: Python passes it the core when it loads the plugin.
 #pragma once
 
 #include <array>
@@ -19,9 +17,9 @@ inline std::atomic<const hvd_core*>& table() {
   static std::atomic<const hvd_core*> given{nullptr};
   return given;
 }
-inline const hvd_core* core() { return table(); }  // nullptr: nobody has set it yet
+inline const hvd_core* core() { return table(); }  // nullptr: not set yet
 
-// The engine of this moment, counted; none between shutdown and init.
+// The current engine, counted; none between shutdown and init.
 class Engine {
  public:
   Engine() : engine_(core() == nullptr ? nullptr : core()->current()) {}
@@ -39,8 +37,8 @@ class Engine {
 
 constexpr const char* kNotInitialized = "Horovod has not been initialized; use hvd.init().";
 
-// The class of hvd_kernel.errors that a failure has in Python, by the core's code; "": it is the
-// caller's own fault, a ValueError.
+// The class of hvd_kernel.errors for one of the core's codes; "": the caller's own error, a
+// ValueError.
 inline const char* error_class(std::int32_t code) {
   constexpr std::array<const char*, 11> kClasses{"",
                                                  "",
@@ -58,7 +56,7 @@ inline const char* error_class(std::int32_t code) {
       static_cast<std::size_t>(known ? code : static_cast<std::int32_t>(HVD_INTERNAL)));
 }
 
-// A framework's number of an element type, and the type in DLPack's words.
+// A framework's number of an element type, and DLPack's type.
 struct Type {
   int number;
   DLDataType type;
@@ -73,8 +71,7 @@ bool dlpack_type(const std::array<Type, kCount>& types, int number, DLDataType* 
   return false;
 }
 
-// A contiguous tensor as the core sees it, in the memory of the host if nothing else is said.
-// `shape` must outlive it.
+// A contiguous tensor for the core, by default in host memory. `shape` must outlive it.
 inline DLTensor view(void* data, const DLDataType& type, std::vector<std::int64_t>* shape,
                      DLDevice device = {kDLCPU, 0}) {
   return {data, device, static_cast<std::int32_t>(shape->size()), type, shape->data(), nullptr, 0};

@@ -12,11 +12,11 @@
 namespace hvd::c_api {
 namespace {
 
-// Requests of a plugin: what it may ask for, and what it has to give.
+// The kinds of requests of a plugin, and the arguments that they need.
 struct Row {
   Kind kind;
   bool tensors;
-  bool outputs;  // where the results go; else the core finds the memory
+  bool outputs;  // has outputs; otherwise the core allocates the results
   bool reduces;
 };
 constexpr std::array<Row, 7> kRows{{
@@ -46,15 +46,15 @@ Status refuse(const std::string& sentence) {
   return Status::make(Code::kInvalidArgument, sentence, "c_api/request");
 }
 
-// Of a plugin that knows fewer fields.
-hvd_request as_we_know_it(const hvd_request& given) {
+// A request of a plugin that may know fewer fields.
+hvd_request complete(const hvd_request& partial) {
   hvd_request request{};
-  std::memcpy(&request, &given, std::min(given.struct_size, sizeof(request)));
+  std::memcpy(&request, &partial, std::min(partial.struct_size, sizeof(request)));
   return request;
 }
 
-// An empty result needs no memory, but a pointer that is not null: that would ask for memory.
-void* nowhere() {
+// The address of empty results: a null pointer would request an allocation.
+void* empty_result() {
   alignas(64) static std::byte place[64];
   return place;
 }
@@ -75,14 +75,14 @@ Result<void*> output_of(const DLTensor& output, const TensorMeta& input, bool sa
   if (data == nullptr && its.count() > 0) {
     return refuse(which + " is not empty, but its pointer is null");
   }
-  return data == nullptr ? nowhere() : data;
+  return data == nullptr ? empty_result() : data;
 }
 
-// A member's share of the rows: what the engine will write there.
+// Check a member's share of the rows, which the engine will write.
 Status share_fits(const DLTensor& output, const TensorMeta& input, const std::vector<int>& ranks,
                   int rank, const std::string& which) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
-  if (input.shape.empty() || found == ranks.end()) return Status::ok();  // the engine's sentence
+  if (input.shape.empty() || found == ranks.end()) return Status::ok();  // the engine reports it
   std::vector<std::int64_t> share = input.shape;
   const auto group_rank = static_cast<std::size_t>(found - ranks.begin());
   const auto rows = static_cast<std::size_t>(input.shape.front());
@@ -150,7 +150,7 @@ Status add_splits(const Engine& engine, const hvd_request& given, Request& reque
 
 Result<Call> call_of(const Engine& engine, const hvd_request* their) {
   if (their == nullptr) return refuse("no request was given");
-  const hvd_request given = as_we_know_it(*their);
+  const hvd_request given = complete(*their);
   const auto* const row = std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) {
     return static_cast<int>(one.kind) == given.kind;
   });

@@ -1,4 +1,4 @@
-// hvd_request as the engine takes it: read once, checked, copied.
+// Conversion of hvd_request for the engine: read once, checked, copied.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ struct Call {
   void* context = nullptr;
 };
 
-// The rest is the engine's to check (engine/message/validate.h), which knows the ranks.
-Result<Call> call_of(const Engine& engine, const hvd_request* given);
+// The engine, which knows the ranks, checks the rest (engine/message/validate.h).
+Result<Call> call_of(const Engine& engine, const hvd_request* request);
 
 }  // namespace hvd::c_api

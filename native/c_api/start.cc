@@ -13,7 +13,7 @@
 namespace hvd::c_api {
 namespace {
 
-// Ranks that find each other by a function of C.
+// A bootstrap that calls a C function.
 class Exchanged final : public Bootstrap {
  public:
   Exchanged(hvd_exchange exchange, void* context, std::size_t size)

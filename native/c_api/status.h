@@ -1,4 +1,4 @@
-// Errors of the core as C has them: a number, and a sentence in memory of the caller.
+// Errors of the core for C: a number, and a message in the caller's memory.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline std::int32_t told(Code code, const char* sentence, char* text, std::size_
   return static_cast<std::int32_t>(code);
 }
 
-// What `body` says, a Status; no exception leaves it.
+// The code of the Status that `body` returns; no exception leaves it.
 template <typename Body>
 std::int32_t guarded(char* text, std::size_t text_size, const Body& body) noexcept {
   try {

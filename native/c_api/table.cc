@@ -1,4 +1,4 @@
-// The C table itself: what is short enough stands here.
+// The C table, with its short functions.
 #include <algorithm>
 
 #include "base/thread.h"
@@ -41,7 +41,7 @@ std::int32_t set_ranks(const hvd_engine* engine, std::int32_t set, std::int32_t*
   return all;
 }
 
-// So many results are in memory of the core.
+// The maximum number of results in memory of the core.
 std::size_t most_outputs(const Call& call) {
   const bool given = !call.operands.empty() && call.operands.front().out != nullptr;
   return given ? 0 : call.operands.size();
@@ -57,7 +57,7 @@ std::int32_t enqueue(hvd_engine* engine, const hvd_request* request, char* text,
     Result<Call> read = call_of(*engine->engine, request);
     if (!read) return read.status();
     Call call = read.take();
-    auto completion = std::make_unique<Told>(call.done, call.context, most_outputs(call));
+    auto completion = std::make_unique<DoneCall>(call.done, call.context, most_outputs(call));
     return engine->engine->enqueue(std::move(call.request), std::move(call.operands),
                                    std::move(completion), call.stream);
   });

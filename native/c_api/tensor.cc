@@ -75,8 +75,8 @@ std::optional<Dtype> known_dtype(DLDataType type) {
   return std::nullopt;
 }
 
-// Row by row, without gaps. Of dimensions of one element, and of empty tensors, strides say
-// nothing.
+// Row-major without gaps. Strides of dimensions of one element, and of empty tensors, do not
+// matter.
 bool contiguous(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
   std::int64_t expected = 1;

@@ -1,4 +1,4 @@
-// DLPack's tensors and the core's: element types, devices, shapes.
+// Conversion of DLPack tensors to the core's: element types, devices, shapes.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace hvd::c_api {
 HVD_VISIBLE DLDataType dlpack_type(Dtype dtype);
 HVD_VISIBLE DLDevice dlpack_device(int device);
 
-// `which` is how an error calls it: "tensor 0 of grad.1".
+// which: the name in errors, "tensor 0 of grad.1".
 HVD_VISIBLE Result<TensorMeta> meta_of(const DLTensor& tensor, const std::string& which);
 HVD_VISIBLE void* data_of(const DLTensor& tensor);
-// Nothing: the core does not know it.
+// nullopt: the core does not support it.
 HVD_VISIBLE std::optional<Dtype> known_dtype(DLDataType type);
 HVD_VISIBLE bool contiguous(const DLTensor& tensor);
 

@@ -1,13 +1,21 @@
 #include "jax/call.h"
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <array>
+#include <csignal>
+#include <cstddef>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <set>
+#include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
-#include "jax/completers.h"
 #include "jax/device.h"
 #include "jax/read.h"
 
@@ -23,13 +31,72 @@ namespace {
 
 using plugin::core;
 
+constexpr std::size_t kMostCompleters = 64;
+
+// Threads that end calls for XLA, which continues its program on them: a pool with an idle thread
+// for every ended call, because the program may compute for long before it returns.
+class Completers {
+ public:
+  void add(Call* call) {
+    bool is_alone = false;
+    {
+      const MutexLock locked(lock_);
+      waiting_.push_back(call);
+      if (waiting_.size() > idle_ && threads_ < kMostCompleters)
+        is_alone = !start() && threads_ == 0;
+    }
+    if (is_alone) return complete(take());  // no thread can be started: complete it here
+    added_.notify_one();
+  }
+
+ private:
+  bool start() REQUIRES(lock_) {
+    sigset_t all{}, before{};
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // Python's thread handles signals
+    bool started = true;
+    try {
+      std::thread([this] { work(); }).detach();
+      ++threads_;
+    } catch (const std::system_error&) {
+      started = false;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return started;
+  }
+  Call* take() {
+    MutexLock locked(lock_);
+    ++idle_;
+    while (waiting_.empty()) added_.wait(locked);
+    --idle_;
+    Call* const call = waiting_.front();
+    waiting_.pop_front();
+    return call;
+  }
+  [[noreturn]] void work() {
+    pthread_setname_np(pthread_self(), "hvd-jax");
+    for (;;) complete(take());
+  }
+
+  Mutex lock_;
+  ConditionVariable added_;
+  std::deque<Call*> waiting_ GUARDED_BY(lock_);
+  std::size_t idle_ GUARDED_BY(lock_) = 0, threads_ GUARDED_BY(lock_) = 0;
+};
+
+void complete_later(Call* call) {
+  // Never destroyed: the threads may run while the process exits.
+  static auto* const all = new Completers;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+  all->add(call);
+}
+
 // Never destroyed: calls may end while the process exits.
 struct UnderWay {
   Mutex lock;
   std::set<std::pair<std::int32_t, std::string>> names GUARDED_BY(lock);
 };
 UnderWay& under_way() {
-  static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *all;
 }
 
@@ -58,12 +125,11 @@ Code meaning(std::int32_t code) {
 }
 
 // The text ends with the class of hvd_kernel.errors and the rank, "[hvd_kernel.errors.RankDied,
-// rank 2]", by which hvd_kernel/jax/library.py finds it again.
+// rank 2]", which hvd_kernel/jax/library.py parses.
 Error* failure(const Call& call) {
   const std::string kind = plugin::error_class(call.code);
-  const std::string whose =
-      call.failed_rank < 0 ? "" : ", rank " + std::to_string(call.failed_rank);
-  const std::string tag = kind.empty() ? "" : " [hvd_kernel.errors." + kind + whose + "]";
+  const std::string rank = call.failed_rank < 0 ? "" : ", rank " + std::to_string(call.failed_rank);
+  const std::string tag = kind.empty() ? "" : " [hvd_kernel.errors." + kind + rank + "]";
   return error(call.api, meaning(call.code), call.text + tag);
 }
 
@@ -73,8 +139,8 @@ bool refuse(Call* call, std::int32_t code, std::string text) {
   return false;
 }
 
-// Results that lie in the core's memory go where XLA wants them.
-void take(Call* call) {
+// Copy results from the core's memory to XLA's buffers.
+void copy_results(Call* call) {
   for (std::size_t i = 0; i < call->received.size(); ++i) {
     const hvd_output& output = call->received[i];
     const std::size_t room = bytes(call->output_shapes[i], call->types[i]);
@@ -99,27 +165,28 @@ void take(Call* call) {
   }
 }
 
-// The program's stream goes on behind the result.
+// Let the program's stream wait for the result.
 void wait_in_stream(Call* call, hvd_event* event) {
   std::array<char, 1024> text{};
   const std::int32_t code = core()->stream_wait(event, call->stream, text.data(), text.size());
   if (code != HVD_OK) refuse(call, code, text.data());
 }
 
-// Who waits in run_on_device(). They share one lock: a rank's program has one operation at a time.
+// Synchronisation for run_on_device(). One lock for all calls: a rank's program has one operation
+// at a time.
 struct Waiting {
   Mutex lock;
   ConditionVariable ended;
 };
 Waiting& waiting() {
-  static auto* const all = new Waiting;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const all = new Waiting;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *all;
 }
 
 void wake(Call* call) {
   Waiting& all = waiting();
   const MutexLock locked(all.lock);
-  call->phase = Call::kEnded;  // under the lock: with it the call may be gone
+  call->phase = Call::kEnded;  // under the lock: afterwards the call may be destroyed
   all.ended.notify_all();
 }
 
@@ -148,13 +215,13 @@ std::vector<DLTensor> views(const Call& call, const std::vector<void*>& data,
   return all;
 }
 
-// Whether the core writes where XLA wants the results.
-bool is_given(const Call& call) {
+// True if the core writes directly into XLA's buffers.
+bool writes_in_place(const Call& call) {
   return call.kind == HVD_ALLREDUCE || call.kind == HVD_BROADCAST || call.kind == HVD_REDUCESCATTER;
 }
 
-// Whether the core has taken it.
-bool hand_over(Call* call) {
+// Enqueue the call in the core; false: refused.
+bool enqueue(Call* call) {
   const plugin::Engine engine;
   if (!engine) return refuse(call, HVD_SHUTDOWN, plugin::kNotInitialized);
   const std::int32_t size = core()->set_size(engine.get(), call->set);
@@ -165,7 +232,7 @@ bool hand_over(Call* call) {
                       " now: call jax.clear_caches() after the number of ranks has changed");
   call->is_zero = call->only >= 0 && core()->rank(engine.get()) != call->only;
   const std::vector<DLTensor> inputs = views(*call, call->data, &call->shapes);
-  const std::vector<DLTensor> outputs = is_given(*call)
+  const std::vector<DLTensor> outputs = writes_in_place(*call)
                                             ? views(*call, call->output_data, &call->output_shapes)
                                             : std::vector<DLTensor>{};
   hvd_request request{};
@@ -188,9 +255,9 @@ bool hand_over(Call* call) {
   return code == HVD_OK || refuse(call, code, text.data());
 }
 
-// It has ended on XLA's own thread.
+// The result of a call that has ended on XLA's own thread.
 Error* ended(const std::unique_ptr<Call>& call) {
-  take(call.get());
+  copy_results(call.get());
   end(call.get());
   count(&counters.at_once);
   return call->code == HVD_OK ? nullptr : failure(*call);
@@ -200,7 +267,7 @@ Error* ended(const std::unique_ptr<Call>& call) {
 
 void complete(Call* call) {
   const std::unique_ptr<Call> owned(call);
-  take(call);
+  copy_results(call);
   end(call);
   const Futures& functions = *call->functions;
   if (call->code == HVD_OK) return set(functions, call->future);
@@ -215,7 +282,7 @@ bool any_under_way() {
 
 namespace {
 
-// Whether it may begin; else the call has the reason.
+// True if the call may begin; otherwise it has the error.
 bool is_ready(const Frame& frame, Call* call, std::string trouble) {
   if (trouble.empty()) trouble = read(frame, call);
   if (trouble.empty() && !begin(call))
@@ -233,7 +300,7 @@ bool is_ready(const Frame& frame, Call* call, std::string trouble) {
 }  // namespace
 
 Error* run(Frame* frame) {
-  if (is_asked(frame)) return nullptr;
+  if (is_query(frame)) return nullptr;
   count(&counters.calls);
   auto call = std::make_unique<Call>();
   call->api = frame->api;
@@ -241,34 +308,50 @@ Error* run(Frame* frame) {
   if (call->functions == nullptr)
     return error(frame->api, Code::kUnimplemented,
                  "this XLA has no futures for handlers: set HVD_JAX=callback");
-  if (!is_ready(*frame, call.get(), "") || !hand_over(call.get()) || call->phase == Call::kEnded)
+  if (!is_ready(*frame, call.get(), "") || !enqueue(call.get()) || call->phase == Call::kEnded)
     return ended(call);
   Future* const future = new_future(*call->functions);
   call->future = frame->future = future;
-  Call* const theirs = call.release();
-  if (theirs->phase.exchange(Call::kWaited) == Call::kEnded) complete(theirs);
+  Call* const waited = call.release();
+  if (waited->phase.exchange(Call::kWaited) == Call::kEnded) complete(waited);
   return nullptr;
 }
 
 Error* run_on_device(Frame* frame) {
-  if (is_asked(frame)) return nullptr;
+  if (is_query(frame)) return nullptr;
   count(&counters.calls);
   auto call = std::make_unique<Call>();
   call->api = frame->api;
   std::string trouble = stream_of(*frame, &call->stream);
   if (trouble.empty()) trouble = device_of(*frame, &call->device);
   if (!is_ready(*frame, call.get(), std::move(trouble))) return ended(call);
-  if ((!is_given(*call) && call->kind != HVD_BARRIER) || call->only >= 0) {
+  if ((!writes_in_place(*call) && call->kind != HVD_BARRIER) || call->only >= 0) {
     refuse(call.get(), HVD_INVALID_ARGUMENT, call->name + " has no form for a GPU's stream");
     return ended(call);
   }
-  if (!hand_over(call.get())) return ended(call);
+  if (!enqueue(call.get())) return ended(call);
   Waiting& all = waiting();
   {
     MutexLock locked(all.lock);
     while (call->phase != Call::kEnded) all.ended.wait(locked);
   }
   return ended(call);
+}
+
+Error* together(Frame* frame) {
+  if (is_query(frame)) return nullptr;
+  for (std::int64_t i = 0; i < std::min(frame->inputs.count, frame->outputs.count); ++i) {
+    const Buffer &from = *frame->inputs.all[i], &to = *frame->outputs.all[i];
+    if (from.data == to.data) continue;
+    DLDataType type{};
+    if (!type_of(from, &type))
+      return error(frame->api, Code::kInvalidArgument,
+                   "gradients of XLA's type " + std::to_string(from.type) + " cannot be reduced");
+    const std::vector<std::int64_t> shape(from.dims, from.dims + from.rank);
+    if (const std::size_t room = bytes(shape, type); room > 0)
+      std::memcpy(to.data, from.data, room);
+  }
+  return nullptr;
 }
 
 }  // namespace hvd::jax

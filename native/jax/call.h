@@ -1,17 +1,17 @@
-// One call of a collective in a program of XLA's: what XLA and the core hold of each other until
-// the operation has ended.
+// One call of a collective in an XLA program: the state shared by XLA and the core until the
+// operation has ended.
 //
-// Names. Ranks meet by the operation's name, which hvd_kernel/jax/names.py gives to each call in a
-// program. Where a compiled function is called twice in another one, or a loop is unrolled, one
-// name runs twice; if both are under way at a time, XLA may have begun them in another order on
-// each rank, so the second is refused.
+// Names. Ranks match operations by name, which hvd_kernel/jax/names.py assigns to each call in a
+// program. If a compiled function is called twice in another one, or a loop is unrolled, one name
+// runs twice. If both are in flight at a time, XLA may have begun them in different orders on the
+// ranks, so the second is refused.
 //
-// On a GPU the handler returns when all ranks have agreed and the operation is behind what its
-// stream has; the stream goes on behind the result, and the host waits for nothing of the GPU.
+// On a GPU the handler returns when all ranks have agreed and the operation is enqueued after the
+// work of its stream. The stream waits for the result; the host does not wait for the GPU.
 //
 // Threads. A small operation ends before enqueue() returns, and the handler returns its result.
-// Otherwise XLA gets a future, and goes on with the program on the thread that sets it: one of ours
-// (completers.h), never one of the core's.
+// Otherwise XLA gets a future, and continues the program on the thread that sets it: one of our
+// completer threads, never one of the core's.
 #pragma once
 
 #include <array>
@@ -32,10 +32,10 @@ struct Call {
 
   std::string name;
   std::int32_t kind = 0, set = 0, op = 0, root = 0;
-  std::int32_t traced_size = 0;  // of the set, where shapes depend on it; else 0
-  std::int32_t only = -1;        // a rank: the others' results are zero
-  std::int32_t step = 0;         // 1: it ends the reduction of a step's gradients
-  std::int32_t samples = 0;      // that went into them
+  std::int32_t traced_size = 0;  // of the set, if shapes depend on it; else 0
+  std::int32_t only = -1;        // a rank: results of other ranks are zero
+  std::int32_t step = 0;         // 1: last reduction of a step's gradients
+  std::int32_t samples = 0;      // number of samples in them
   double prescale = 1, postscale = 1;
   std::vector<DLDataType> types;
   std::vector<std::vector<std::int64_t>> shapes, output_shapes;
@@ -46,24 +46,33 @@ struct Call {
   bool is_under_way = false, is_zero = false;
   std::int32_t code = HVD_OK, failed_rank = -1;
   std::string text;
-  std::vector<hvd_output> received;  // kept of the core
+  std::vector<hvd_output> received;  // owned, released with drop()
 
   enum Phase : std::int32_t { kBegun, kWaited, kEnded };
   std::atomic<std::int32_t> phase{kBegun};
 };
 
-// As XLA calls it; nullptr: it is under way, or has ended well.
+// XLA's handler; nullptr: in flight, or succeeded.
 Error* run(Frame* frame);
 
-// The same of a program on a GPU.
+// The handler of a program on a GPU.
 Error* run_on_device(Frame* frame);
 
-// Ends it for XLA, on a thread that may go on with the program.
+// XLA's handler that returns the results of a program's reductions unchanged once all of them are
+// ready. A result that is not in its operand's memory is copied.
+//
+// XLA assigns a program's buffers by sequential order: an optimizer's update could directly follow
+// its gradient, whose memory would be reused for the next gradient, which would then have to wait
+// for that reduction. Consuming all results at once keeps the buffers apart, and the backward pass
+// overlaps the reductions.
+Error* together(Frame* frame);
+
+// End the call for XLA, on a thread that may continue the program.
 void complete(Call* call);
 
 bool any_under_way();
 
-// What has been counted so far: hvd_jax_counters.
+// Counters, read by hvd_jax_counters.
 struct Counters {
   std::int64_t calls, at_once, aliased, ended, steps, samples;
 };

@@ -1,5 +1,5 @@
-// The GPU that a program of XLA's runs on, by where its arrays lie: an XLA of FFI version 0.1 does
-// not tell.
+// The GPU of an XLA program, found by the addresses of its arrays, because XLA's FFI version 0.1
+// does not provide it.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace hvd::jax {
 
-// CUDA's cuPointerGetAttribute; 0: it went well.
+// CUDA's cuPointerGetAttribute; 0: success.
 using PointerAttribute = int (*)(void* value, int attribute, std::uintptr_t pointer);
 
-// Sets the device of the first array that has elements; of none, the first GPU. "" or why not.
+// Set the device of the first array that has elements, or the first GPU. Returns "" or the error.
 std::string device_of(const Frame& frame, DLDevice* device);
 
-// What is asked instead of the driver; nullptr: the driver. For tests.
-void ask_instead(PointerAttribute attribute);
+// For tests: replace the driver's function; nullptr: the driver.
+void replace_driver(PointerAttribute attribute);
 
 }  // namespace hvd::jax

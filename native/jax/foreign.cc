@@ -7,8 +7,8 @@
 namespace hvd::jax {
 namespace {
 
-// Whether futures are made by the function of this place. The one that is made is set and left: XLA
-// gives it back with its last reader, and it has none.
+// True if futures are created by the function at this place. The created one is set and leaked: XLA
+// frees it with its last reader, and it has none.
 bool makes_futures(const Api* api, std::size_t place) {
   FutureCreate arguments{kFutureCreateSize, nullptr, nullptr};
   Error* const refused = api->after_schedule[place](&arguments);
@@ -25,7 +25,7 @@ bool makes_futures(const Api* api, std::size_t place) {
 
 }  // namespace
 
-bool is_asked(Frame* frame) {
+bool is_query(Frame* frame) {
   for (Extension* each = frame->extension; each != nullptr; each = each->next) {
     if (each->type != kMetadata) continue;
     Metadata* const metadata = reinterpret_cast<MetadataExtension*>(each)->metadata;

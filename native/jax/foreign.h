@@ -3,8 +3,8 @@
 //
 //   frame     one call of a handler: its buffers and attributes
 //   future    what a handler returns that ends later: XLA goes on when it is set
-//   metadata  asked for once, when the handler is registered
-//   stream    of a GPU: what it is given runs in order
+//   metadata  queried once, when the handler is registered
+//   stream    of a GPU: its work runs in order
 #pragma once
 
 #include <cstddef>
@@ -113,8 +113,7 @@ struct StreamGet {
   void* context;  // the frame's
   void* stream;   // set by XLA
 };
-constexpr std::size_t kFutureCreateSize =
-    16;  // as XLA counts them: by the last field that it reads
+constexpr std::size_t kFutureCreateSize = 16;  // XLA's count: up to the last field that it reads
 constexpr std::size_t kFutureSetSize = 24;
 constexpr std::size_t kFutureFailSize = 32;
 constexpr std::size_t kErrorCreateSize = 28;
@@ -132,12 +131,12 @@ struct Api {
   Error* (*stream_get)(StreamGet*);
   void *type_register, *context_get, *state_set, *state_get, *memory_allocate, *memory_free,
       *pool_schedule;
-  // Of version 0.1 there are two: since jaxlib 0.4.38 the size of the thread pool comes first,
-  // which moves the three functions of futures by one.
+  // Version 0.1 has two layouts: since jaxlib 0.4.38 the size of the thread pool comes first, which
+  // moves the three functions of futures by one.
   Function after_schedule[4];
 };
 
-// The codes of absl::Status that a call of ours ends with.
+// The codes of absl::Status that our calls return.
 enum class Code : std::int32_t {
   kUnknown = 2,
   kInvalidArgument = 3,
@@ -146,24 +145,22 @@ enum class Code : std::int32_t {
   kUnimplemented = 12
 };
 
-// Whether XLA only asks what a handler is, and is told, or has something to do before a program
-// runs.
-bool is_asked(Frame* frame);
+// Handle a call that only queries a handler's metadata, or prepares a program; true: it was one.
+bool is_query(Frame* frame);
 
 Error* error(const Api* api, Code code, const std::string& text);
 
-// The stream that a call on a GPU belongs to. An error, of which nothing is left to give back; ""
-// where there is none.
+// The stream of a call on a GPU. Returns an error, which is already released in XLA, or "".
 std::string stream_of(const Frame& frame, void** stream);
 
-// The functions of futures in this process's XLA, found by trying: a function refuses the arguments
-// of another one by their size. nullptr where there are none.
+// The functions of futures in this process's XLA, found by trial: a function refuses the arguments
+// of another one by their size. nullptr: none.
 struct Futures {
   Function create, set, fail;
 };
 const Futures* futures(const Api* api);
 
-Future* new_future(const Futures& functions);  // nullptr: XLA has made none
+Future* new_future(const Futures& functions);  // nullptr: XLA failed
 void set(const Futures& functions, Future* future);
 void fail(const Futures& functions, Future* future, Error* why);
 

@@ -1,18 +1,17 @@
-// libhvd_jax.so: collectives in programs of XLA's. Built without JAX; see foreign.h.
+// libhvd_jax.so: collectives in XLA programs. Built without JAX; see foreign.h.
 //
-// hvd_kernel/jax/library.py loads it, tells it where the core is, and registers hvd_jax_handler.
+// hvd_kernel/jax/library.py loads it, passes it the core, and registers hvd_jax_handler.
 #include "c_api/plugin.h"
 
 #include <cstdint>
 
 #include "jax/call.h"
 #include "jax/foreign.h"
-#include "jax/together.h"
 
 #define HVD_SHOWN __attribute__((visibility("default")))
 extern "C" {
 
-// `table`: what hvd_core_table() returns.
+// table: the result of hvd_core_table().
 HVD_SHOWN void hvd_jax_begin(const void* table) {
   hvd::plugin::table() = static_cast<const hvd_core*>(table);
 }
@@ -31,7 +30,7 @@ HVD_SHOWN void* hvd_jax_together(void* frame) {
 
 HVD_SHOWN int hvd_jax_under_way() { return hvd::jax::any_under_way() ? 1 : 0; }
 
-// Calls, those of them that ended before XLA's thread had gone on, results in the memory of their
+// Calls, those of them that ended on XLA's thread, results in the memory of their
 // operands, calls that have ended, reductions of a step's gradients, and samples of the steps.
 HVD_SHOWN void hvd_jax_counters(std::int64_t out[6]) {
   const hvd::jax::Counters& now = hvd::jax::counters;

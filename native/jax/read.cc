@@ -91,7 +91,7 @@ std::string read(const Frame& frame, Call* call) {
     call->shapes.push_back(shape_of(buffer));
     call->data.push_back(buffer.data);
   }
-  // One for each operand; hvd_kernel/jax/primitive.py may add one that has no elements.
+  // One per operand; hvd_kernel/jax/primitive.py may add one without elements.
   for (std::int64_t i = 0; i < std::min(frame.inputs.count, frame.outputs.count); ++i) {
     const Buffer& buffer = *frame.outputs.all[i];
     call->output_shapes.push_back(shape_of(buffer));

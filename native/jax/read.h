@@ -1,4 +1,4 @@
-// A frame of XLA's as a call: attributes, and where the buffers lie.
+// Convert an XLA frame to a call: attributes and buffers.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace hvd::jax {
 
-// "" or why it cannot be read.
+// "" or the error.
 std::string read(const Frame& frame, Call* call);
 
-// Whether it is one that the core knows.
+// True if the core supports the type.
 bool type_of(const Buffer& buffer, DLDataType* type);
 
 std::size_t bytes(const std::vector<std::int64_t>& shape, const DLDataType& type);

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
-#include "mxnet/order.h"
+#include "base/mutex.h"
 
 namespace hvd::mxnet {
 
@@ -14,6 +19,59 @@ Counters counters{};
 namespace {
 
 using plugin::core;
+
+void enqueue(Call* call);
+
+// The calls of each name, in the order in which they were pushed, one at a time. Never destroyed:
+// the core's threads may end calls while the process exits.
+struct Order {
+  Mutex lock;
+  // By set and name.
+  std::map<std::pair<std::int32_t, std::string>, std::deque<Call*>> queues GUARDED_BY(lock);
+};
+Order& order() {
+  static auto* const all = new Order;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+  return *all;
+}
+
+// Remove the call from its queue; return the next call if it is ready.
+Call* leave(Call* call) {
+  Order& all = order();
+  const MutexLock locked(all.lock);
+  if (!call->queued) return nullptr;
+  call->queued = false;
+  const auto entry = all.queues.find({call->set, call->name});
+  std::deque<Call*>& queue = entry->second;
+  const bool was_first = queue.front() == call;
+  queue.erase(std::find(queue.begin(), queue.end(), call));
+  if (!queue.empty()) return was_first && queue.front()->is_ready ? queue.front() : nullptr;
+  all.queues.erase(entry);
+  return nullptr;
+}
+
+// Called when the call is pushed.
+void join_queue(Call* call) {
+  Order& all = order();
+  const MutexLock locked(all.lock);
+  all.queues[{call->set, call->name}].push_back(call);
+  call->queued = true;
+}
+
+// Called when the call may run: enqueue it now, or after the earlier calls of its name.
+void enqueue_in_order(Call* call) {
+  Order& all = order();
+  {
+    const MutexLock locked(all.lock);
+    call->is_ready = true;
+    if (all.queues.at({call->set, call->name}).front() != call) return;
+  }
+  enqueue(call);
+}
+
+// Called once, when the call has ended or will never run.
+void enqueue_next(Call* call) {
+  if (Call* const next = leave(call)) enqueue(next);
+}
 
 // MXNet's numbers (mshadow::TypeFlag).
 constexpr std::array<plugin::Type, 8> kTypes{{{0, {kDLFloat, 32, 1}},
@@ -27,7 +85,7 @@ constexpr std::array<plugin::Type, 8> kTypes{{{0, {kDLFloat, 32, 1}},
 
 void count(std::int64_t* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
-// By the text before the colon Python finds the class: MXNet's own way of telling kinds of errors.
+// Python finds the class by the text before the colon, as for MXNet's own errors.
 std::string text_of(std::int32_t code, const std::string& text, std::int32_t rank) {
   const std::string error = plugin::error_class(code);
   if (error.empty()) return "ValueError: " + text;
@@ -38,7 +96,7 @@ std::string text_of(std::int32_t code, const std::string& text, std::int32_t ran
 // Ends the call for MXNet, which may drop it at once.
 void finish(Call* call, const std::string& failure) {
   const OnComplete ended = call->on_complete;
-  hand_over_next(call);
+  enqueue_next(call);
   count(&counters.ended);
   if (failure.empty()) return ended.callback(ended.engine, ended.operation, nullptr);
   const std::runtime_error error(failure);  // MXNet copies it
@@ -67,17 +125,17 @@ bool find_memory(const std::vector<Array>& arrays, std::vector<void*>* data) {
   return true;
 }
 
-// On a thread of MXNet's engine: waits for nothing.
+// Runs on a thread of MXNet's engine and does not block.
 void run(void* /*context*/, void* on_complete, void* argument) {
   auto* const call = static_cast<Call*>(argument);
   call->on_complete = *static_cast<OnComplete*>(on_complete);
   count(&counters.run);
-  hand_over_in_turn(call);
+  enqueue_in_order(call);
 }
 
 void drop(void* argument) {
   const std::unique_ptr<Call> call(static_cast<Call*>(argument));
-  hand_over_next(call.get());  // it was never run
+  enqueue_next(call.get());  // it never ran
   count(&counters.dropped);
 }
 
@@ -97,9 +155,9 @@ std::string read_type_and_shape(Call* call, Array array) {
 std::string read(Call* call, const Request& request) {
   for (int i = 0; i < request.count; ++i) {
     for (const bool output : {false, true}) {
-      const Array given = (output ? request.outputs : request.inputs)[i];
-      Array* const own = &(output ? call->outputs : call->inputs).emplace_back();
-      if (mxnet()->ShallowCopyNDArray(given, own) != 0) return mxnet()->GetLastError();
+      const Array source = (output ? request.outputs : request.inputs)[i];
+      Array* const copy = &(output ? call->outputs : call->inputs).emplace_back();
+      if (mxnet()->ShallowCopyNDArray(source, copy) != 0) return mxnet()->GetLastError();
     }
     if (std::string why = read_type_and_shape(call, call->inputs.back()); !why.empty()) return why;
     int dimensions = 0;
@@ -111,9 +169,8 @@ std::string read(Call* call, const Request& request) {
   return "";
 }
 
-// One array of each memory: MXNet's engine would wait for itself where one is named twice.
-std::vector<Array> without_doubles(const std::vector<Array>& arrays,
-                                   const std::vector<Array>& others) {
+// Arrays with distinct memory: MXNet's engine would deadlock on memory that is named twice.
+std::vector<Array> distinct(const std::vector<Array>& arrays, const std::vector<Array>& others) {
   const auto has = [](const std::vector<Array>& in, Array array) {
     return std::any_of(in.begin(), in.end(),
                        [array](Array other) { return memory_of(other) == memory_of(array); });
@@ -125,32 +182,14 @@ std::vector<Array> without_doubles(const std::vector<Array>& arrays,
   return left;
 }
 
-}  // namespace
-
-Call::Call(const Request& request)
-    : name(request.name),
-      kind(request.kind),
-      set(request.set),
-      op(request.op),
-      root(request.root),
-      prescale(request.prescale),
-      postscale(request.postscale) {}
-
-Call::~Call() {
-  for (const std::vector<Array>* all : {&inputs, &outputs}) {
-    for (const Array array : *all) {
-      if (array != nullptr) mxnet()->NDArrayFree(array);
-    }
-  }
-}
-
-void hand_over(Call* call) {
+void enqueue(Call* call) {
   std::vector<void*> data, output_data;
   if (!find_memory(call->inputs, &data) || !find_memory(call->outputs, &output_data))
     return finish(call, mxnet()->GetLastError());
   const plugin::Engine engine;
   if (!engine) return finish(call, text_of(HVD_SHUTDOWN, plugin::kNotInitialized, -1));
-  // Ours until enqueue() returns: the operation may end within it, and MXNet drop the call.
+  // Copies, valid until enqueue() returns: the operation may end within it, and MXNet drop the
+  // call.
   const std::string name = call->name;
   std::vector<std::vector<std::int64_t>> shapes = std::move(call->shapes);
   std::vector<std::vector<std::int64_t>> output_shapes = std::move(call->output_shapes);
@@ -175,23 +214,42 @@ void hand_over(Call* call) {
   if (code != HVD_OK) finish(call, text_of(code, text.data(), -1));
 }
 
+}  // namespace
+
+Call::Call(const Request& request)
+    : name(request.name),
+      kind(request.kind),
+      set(request.set),
+      op(request.op),
+      root(request.root),
+      prescale(request.prescale),
+      postscale(request.postscale) {}
+
+Call::~Call() {
+  for (const std::vector<Array>* all : {&inputs, &outputs}) {
+    for (const Array array : *all) {
+      if (array != nullptr) mxnet()->NDArrayFree(array);
+    }
+  }
+}
+
 std::string push(const Request& request) {
   auto call = std::make_unique<Call>(request);
   if (std::string why = read(call.get(), request); !why.empty()) return why;
   for (std::size_t i = 0; i < call->inputs.size(); ++i) {
-    // Of one dimension there is one order.
+    // One-dimensional arrays have only one order.
     if (call->shapes[i].size() > 1) mxnet()->reorder(call->inputs[i]);
   }
-  std::vector<Array> written = without_doubles(call->outputs, {});
-  std::vector<Array> read_only = without_doubles(call->inputs, written);
+  std::vector<Array> written = distinct(call->outputs, {});
+  std::vector<Array> read_only = distinct(call->inputs, written);
   const Context cpu{kCpu, 0};
-  Call* const theirs = call.release();  // from here on drop frees it, also where MXNet refuses it
-  take_turn(theirs);
+  Call* const pushed_call = call.release();  // drop() frees it, also if MXNet refuses it
+  join_queue(pushed_call);
   count(&counters.pushed);
-  const int pushed = mxnet()->EnginePushAsyncND(run, theirs, drop, &cpu, read_only.data(),
+  const int pushed = mxnet()->EnginePushAsyncND(run, pushed_call, drop, &cpu, read_only.data(),
                                                 static_cast<int>(read_only.size()), written.data(),
                                                 static_cast<int>(written.size()), &kCpuPrioritized,
-                                                request.priority, theirs->name.c_str(), false);
+                                                request.priority, pushed_call->name.c_str(), false);
   return pushed == 0 ? "" : mxnet()->GetLastError();
 }
 

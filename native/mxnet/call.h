@@ -1,16 +1,15 @@
-// One call of a collective: what MXNet and the core hold of each other until the operation has
-// ended.
+// One call of a collective: the state shared by MXNet and the core until the operation has ended.
 //
-// push     Python's thread: the call is queued in MXNet's engine, behind what writes its arrays
-// run      a thread of that engine, when the arrays are ready: hands the call to the core
-// done     a thread of the core, or the one that runs it before that has returned: the operation
-//          ends for MXNet, and what waits for its results goes on
-// drop     MXNet has forgotten the operation. Where an array's own computation had failed, it comes
-//          without a run
+// push     Python's thread: the call is queued in MXNet's engine, after the writers of its arrays
+// run      a thread of that engine, when the arrays are ready: enqueues the call in the core
+// done     a thread of the core, or the running one before it returns: ends the operation for
+// MXNet,
+//          whose dependents then run
+// drop     MXNet has released the operation; without a run if the computation of an array failed
 //
-// Names. Ranks meet by the operation's name, and no two operations may be under way under one name.
-// Calls of one name are handed to the core in the order in which they were pushed, one after the
-// other: on all ranks the n-th meets the n-th, whichever arrays are ready first.
+// Names. Ranks match operations by name, and a name may be in flight only once. Calls of one name
+// are enqueued in the core in the order in which they were pushed, one after another: the n-th call
+// matches the n-th on all ranks, whichever arrays are ready first.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@
 
 namespace hvd::mxnet {
 
-// What Python asks for: hvd_kernel/mxnet/library.py has the same fields.
+// The request of Python: hvd_kernel/mxnet/library.py has the same fields.
 struct Request {
   const char* name;
   std::int32_t kind, set, op, root;
@@ -41,19 +40,19 @@ struct Call {
   std::string name;
   std::int32_t kind, set, op, root;
   double prescale, postscale;
-  // Of our own, alive until the end: views of the caller's, whom Python may free before the run.
+  // Views of the caller's arrays, which Python may free before the run; alive until the end.
   std::vector<Array> inputs, outputs;
   std::vector<std::vector<std::int64_t>> shapes, output_shapes;
   std::vector<DLDataType> types;
 
   OnComplete on_complete{};
-  bool queued = false, is_ready = false;  // of the queue of its name
+  bool queued = false, is_ready = false;  // state in the queue of its name
 };
 
-// "" or why it was not pushed, as MXNet or we say it.
+// "" or the error, of MXNet or ours.
 std::string push(const Request& request);
 
-// What has been counted so far: hvd_mxnet_counters.
+// Counters, read by hvd_mxnet_counters.
 struct Counters {
   std::int64_t pushed, run, ended, dropped;
 };

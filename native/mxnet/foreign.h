@@ -12,7 +12,7 @@ namespace hvd::mxnet {
 
 using Array = void*;  // NDArrayHandle
 
-// mxnet::Context. MXNet copies one of its own size out of it.
+// mxnet::Context. MXNet copies its own size from it.
 struct Context {
   int device_type, device_id;
 };
@@ -26,8 +26,8 @@ struct OnComplete {
   void* operation;
 };
 
-// Of FnProperty: threads of the engine's that take short operations of the CPU, so that a long one
-// does not hold up the start of ours.
+// FnProperty for the engine's threads for short CPU operations, so that a long one does not delay
+// the start of ours.
 constexpr int kCpuPrioritized = 3;
 
 using Run = void (*)(void* context, void* on_complete, void* argument);
@@ -50,8 +50,8 @@ struct Foreign {
   type(*name) arguments = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   HVD_MXNET_FUNCTIONS(HVD_MXNET_MEMBER)
 #undef HVD_MXNET_MEMBER
-  // NDArray::Reorder2DefaultAsync() const: queues that the elements are put row by row. oneDNN may
-  // have put them in another order, whose memory nobody may read or write meanwhile.
+  // NDArray::Reorder2DefaultAsync() const: queues a conversion to row-major order. oneDNN may use
+  // another order, whose memory must not be accessed meanwhile.
   void (*reorder)(Array) = nullptr;
 };
 
@@ -60,8 +60,8 @@ struct Foreign {
 std::string find_mxnet(const char* library);
 const Foreign* mxnet();
 
-// What two arrays have in common that are views of the same memory: the first word of an NDArray
-// points to it.
+// Identifies the memory of an array, equal for views of the same memory: the first word of an
+// NDArray points to it.
 inline void* memory_of(Array array) { return *static_cast<void**>(array); }
 
 }  // namespace hvd::mxnet

@@ -15,7 +15,7 @@
 
 namespace hvd::python {
 
-// Calls Python; its exception, if any, is kept so that it can be raised as it is.
+// Calls Python; keeps its exception, if any, so that it can be raised unchanged.
 class CallableBootstrap : public Bootstrap {
  public:
   explicit CallableBootstrap(pybind11::object exchange) : exchange_(std::move(exchange)) {}
@@ -29,10 +29,10 @@ class CallableBootstrap : public Bootstrap {
   std::exception_ptr error_;
 };
 
-// What is behind a TcpBootstrap of Python, which carries no Python at all; null for anything else.
+// The native object of Python's TcpBootstrap, which needs no Python; nullptr for other objects.
 Bootstrap* tcp_bootstrap_of(const pybind11::object& exchange);
 
-// The meshes of n ranks of this process, each to be taken once.
+// The meshes of n ranks of this process; each can be taken once.
 class LocalHub {
  public:
   LocalHub(int size, const MeshOptions& options) : meshes_(make_local_meshes(size, options)) {}

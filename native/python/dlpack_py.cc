@@ -1,5 +1,5 @@
-// DLPack's capsules: where another library's tensor lies, and the core's memory as a tensor of one.
-// They are of the version before 1, which every library still gives and takes.
+// DLPack capsules: the address of another library's tensor, and the core's memory as a tensor.
+// Version before 1, which every library still produces and accepts.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using namespace py::literals;
 
-constexpr const char* kName = "dltensor";  // until somebody has taken it
+constexpr const char* kName = "dltensor";  // until it is consumed
 
 struct ManagedTensor {
   DLTensor tensor;
@@ -27,14 +27,15 @@ struct ManagedTensor {
   void (*deleter)(ManagedTensor* self);
 };
 
-// What a capsule of the core's keeps. Whoever takes it ends it on any thread, without Python.
+// The owner of the memory in a capsule of the core. Its consumer deletes it on any thread, without
+// Python.
 struct Lent {
   ManagedTensor managed{};
   std::shared_ptr<Buffer> buffer;
   std::vector<std::int64_t> shape;
 };
 
-// (pointer, shape, dtype, device); the capsule keeps the memory.
+// (pointer, shape, dtype, device); the capsule keeps the memory alive.
 py::tuple place_of(const py::object& capsule) {
   const auto* const managed =
       static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kName));

@@ -1,5 +1,5 @@
-// The class Engine: checks what Python gives, leaves the GIL to others while it waits, and turns
-// outcomes into values or exceptions.
+// The class Engine: checks Python's arguments, releases the GIL during waits, and converts outcomes
+// to values or exceptions.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -24,11 +24,11 @@ namespace {
 using namespace py::literals;
 using Table = std::map<std::string, std::string>;
 
-// Between two looks at Python's signals (Ctrl-C) while a thread waits.
+// Interval between two checks of Python's signals (Ctrl-C) during a wait.
 constexpr std::chrono::milliseconds kSlice(20);
 
-// An engine leaves before it goes, which may take a while. Python's own count goes to nothing with
-// the GIL held; the engine's, which plugins share, anywhere.
+// An engine shuts down before it is destroyed, which may take a while. Python's reference is
+// dropped with the GIL held; the last one, which plugins share, on any thread.
 struct LeaveUnlocked {
   std::shared_ptr<Engine> engine;
   void operator()(Engine* /*its*/) {
@@ -70,8 +70,7 @@ void make_current(const Holder& self, bool current) {
   }
 }
 
-// A request before it has its tensors. `waits`: the caller is going to wait for it, and begins
-// here.
+// A request before its tensors are added. waits: the caller will wait for it at once.
 struct Call {
   Request request;
   Memory memory;
@@ -88,15 +87,15 @@ struct Call {
     const TaskPtr task = value_or_raise(engine.enqueue_task(
         std::move(request), std::move(memory.operands), waits ? Next::kWaits : Next::kBegins));
     if (waits) {
-      help(engine, task);  // what it gave, wait() tells
+      help(engine, task);  // wait() returns the outcome
     } else {
-      begin_here(engine, task);
+      begin_now(engine, task);
     }
     return task->handle;
   }
 
  private:
-  // A device's driver may let its callers wait; and nobody can begin here what a device does.
+  // A device's driver may block its callers, and device operations cannot be executed here.
   std::int64_t enqueue_on_device(Engine& engine) {
     return value_or_raise([&] {
       const py::gil_scoped_release unlocked;
@@ -151,7 +150,7 @@ std::int64_t barrier(Engine& self, const std::string& name, int set, bool waits)
   return Call(Kind::kBarrier, name, set, waits).enqueue(self);
 }
 
-// What all ranks do together, in the global set and without a tensor.
+// An operation of all ranks, in the global set and without a tensor.
 std::int64_t agree(Engine& self, Kind kind, std::vector<std::int64_t> sizes) {
   Call call(kind, "", 0);
   call.request.sizes = std::move(sizes);
@@ -216,7 +215,7 @@ void start_timeline(Engine& self, const std::string& path, bool mark_cycles, boo
   if (!status) raise(status);
 }
 
-// seconds: of time.monotonic(), whose clock is the core's.
+// seconds: of time.monotonic(), which uses the core's clock.
 void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_ask,
              std::int64_t run, std::string place) {
   const py::gil_scoped_release unlocked;

@@ -10,7 +10,7 @@ namespace hvd::python {
 namespace {
 
 constexpr const char* kBase = "HorovodInternalError";
-// One class per Code, in its order; what is a rank's own invalid argument is Python's ValueError.
+// One class per Code, in order; a rank's own invalid argument is Python's ValueError.
 constexpr std::array<const char*, kCodeCount> kClasses{
     "",           "",    "Mismatch", "RankFailed",  "RankDied",   kBase,
     "HvdTimeout", kBase, kBase,      "RankStalled", "OutOfMemory"};

@@ -1,8 +1,8 @@
 // A frontend's allreduce in one function, for the usual case: contiguous tensors on the host, one
 // or a group, all ranks, nothing to convert; blocking, or begun and waited for later
-// (fast_handles.h). Arguments are read as they lie on Python's stack, and the request of a name,
-// types and shapes is kept (fast_request.h). Whatever is not quite so is declined, and goes the
-// ordinary way, which has the errors.
+// (fast_handles.h). Arguments are read directly from Python's stack, and the request for a name,
+// types and shapes is cached (fast_request.h). All other cases are declined and take the ordinary
+// path, which reports errors.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ namespace {
 
 constexpr const char* kFrontend = "hvd_kernel frontend";
 
-// Never destroyed: functions have it.
+// Never destroyed: functions refer to it.
 struct Frontend {
   TensorKind tensors;
-  py::object everybody;  // the process set of all ranks
+  py::object all_ranks;  // the process set of all ranks
   FastHandles handles;
   FastRequests requests{};
 };
@@ -39,8 +39,8 @@ std::size_t count_of(const View& view) {
   return count;
 }
 
-// What is asked for; of a group, tensors and out are tuples.
-struct Asked {
+// The arguments of a call; for a group, tensors and out are tuples.
+struct Arguments {
   Frontend& frontend;
   Engine& engine;
   PyObject* name;
@@ -49,7 +49,7 @@ struct Asked {
   py::object tensors, out;
   std::vector<Operand> operands;
 
-  // Looked for last: another call may take its place as soon as Python runs.
+  // Look it up last: another call may evict it as soon as Python runs.
   KeptRequest* kept() const { return frontend.requests.find(name, how, in); }
   const Request* request() const {
     const KeptRequest* const found = kept();
@@ -69,7 +69,7 @@ PyObject* const* items_of(py::object& one, bool grouped) {
   return grouped ? PySequence_Fast_ITEMS(one.ptr()) : &one.ptr();
 }
 
-// Null, without an error: not what a group usually is.
+// nullptr, without an error: not a usual group.
 py::object group_of(PyObject* tensors) {
   const bool usual = PyList_CheckExact(tensors) || PyTuple_CheckExact(tensors);
   if (!usual || PySequence_Fast_GET_SIZE(tensors) == 0) return {};
@@ -97,12 +97,12 @@ std::vector<Operand> operands_of(const Views& in, const Views& out) {
   return operands;
 }
 
-// What `then` gives for the usual case; null, without an error: declined, nothing has happened.
+// The result of `then` in the usual case; nullptr, without an error: declined, nothing was done.
 template <typename Then>
 PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, bool grouped,
                    const Then& then) {
   auto& frontend = *static_cast<Frontend*>(PyCapsule_GetPointer(self, kFrontend));
-  if (count != 8 || args[7] != frontend.everybody.ptr()) return nullptr;
+  if (count != 8 || args[7] != frontend.all_ranks.ptr()) return nullptr;
   PyObject* const name = args[3];
   Signature how;
   how.grouped = grouped;
@@ -121,11 +121,11 @@ PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, bool
   Views results(in_place ? 0 : in.size());
   if (!view_tensors(frontend.tensors, items_of(out, grouped), results)) return nullptr;
   auto operands = operands_of(in, in_place ? in : results);
-  return then(Asked{frontend, *now->engine, name, how, in, std::move(tensors), std::move(out),
-                    std::move(operands)});
+  return then(Arguments{frontend, *now->engine, name, how, in, std::move(tensors), std::move(out),
+                        std::move(operands)});
 }
 
-// Alone there is nobody to wait for.
+// A single rank does not wait, so it keeps the GIL.
 template <typename Step>
 auto without_gil(const Engine& engine, const Step& step) {
   if (engine.topology().size == 1) return step();
@@ -134,54 +134,56 @@ auto without_gil(const Engine& engine, const Step& step) {
 }
 
 // An interrupt ends the wait, not the operation: the handle can be waited for again.
-PyObject* run(Asked asked) {
-  Engine& engine = asked.engine;
-  KeptRequest* const kept = asked.kept();
+PyObject* run(Arguments arguments) {
+  Engine& engine = arguments.engine;
+  KeptRequest* const kept = arguments.kept();
   if (kept == nullptr) return nullptr;
   if (const auto known = kept->persistent(engine);
-      known && without_gil(engine, [&] { return engine.run(*known, asked.operands); })) {
-    return Py_NewRef(asked.out.ptr());
+      known && without_gil(engine, [&] { return engine.run(*known, arguments.operands); })) {
+    return Py_NewRef(arguments.out.ptr());
   }
-  const Request* const request = asked.request();
+  const Request* const request = arguments.request();
   if (request == nullptr) return nullptr;
   const TaskPtr task =
-      value_or_raise(engine.enqueue_task(*request, std::move(asked.operands), Next::kWaits));
+      value_or_raise(engine.enqueue_task(*request, std::move(arguments.operands), Next::kWaits));
   try {
     wait_until_done(engine, task);
   } catch (py::error_already_set&) {
-    FastHandles& handles = asked.frontend.handles;
+    FastHandles& handles = arguments.frontend.handles;
     if (is_known(engine, task->handle)) {
-      handles.hold(handles.owner_of(engine), engine, task, asked.tensors.ptr(), asked.out.ptr());
+      handles.hold(handles.owner_of(engine), engine, task, arguments.tensors.ptr(),
+                   arguments.out.ptr());
     }
     throw;
   }
-  return Py_NewRef(asked.out.ptr());
+  return Py_NewRef(arguments.out.ptr());
 }
 
-PyObject* begin(Asked asked) {
-  Engine& engine = asked.engine;
-  FastHandles& handles = asked.frontend.handles;
+PyObject* begin(Arguments arguments) {
+  Engine& engine = arguments.engine;
+  FastHandles& handles = arguments.frontend.handles;
   const py::object owner = handles.owner_of(engine);
-  KeptRequest* const kept = owner ? asked.kept() : nullptr;
+  KeptRequest* const kept = owner ? arguments.kept() : nullptr;
   if (kept == nullptr) return nullptr;
   TaskPtr task;
   if (const auto known = kept->persistent(engine)) {
-    task =
-        value_or_raise(without_gil(engine, [&] { return engine.begin(*known, asked.operands); }));
+    task = value_or_raise(
+        without_gil(engine, [&] { return engine.begin(*known, arguments.operands); }));
   }
   const bool done = task != nullptr;
   if (!done) {
-    const Request* const request = asked.request();
+    const Request* const request = arguments.request();
     if (request == nullptr) return nullptr;
-    task = value_or_raise(engine.enqueue_task(*request, std::move(asked.operands), Next::kBegins));
+    task =
+        value_or_raise(engine.enqueue_task(*request, std::move(arguments.operands), Next::kBegins));
   }
-  handles.hold(owner, engine, task, asked.tensors.ptr(), asked.out.ptr());
-  if (!done) begin_here(engine, task);
+  handles.hold(owner, engine, task, arguments.tensors.ptr(), arguments.out.ptr());
+  if (!done) begin_now(engine, task);
   return PyLong_FromLongLong(task->handle);
 }
 
 // None: declined.
-template <bool kGrouped, PyObject* (*kThen)(Asked asked)>
+template <bool kGrouped, PyObject* (*kThen)(Arguments arguments)>
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return raising([&] {
     PyObject* const result = if_usual(self, args, count, kGrouped, kThen);
@@ -208,10 +210,10 @@ std::array methods{
                 "the same -> a handle"}};
 
 py::object fast_allreduce(py::object type, py::object subtype, const py::object& exchange,
-                          py::object everybody, py::dict live, py::object owner) {
+                          py::object all_ranks, py::dict live, py::object owner) {
   auto frontend =
       std::unique_ptr<Frontend>(new Frontend{{std::move(type), std::move(subtype), exchange},
-                                             std::move(everybody),
+                                             std::move(all_ranks),
                                              {std::move(live), std::move(owner)}});
   if (!frontend->tensors.known()) return py::none();
   const py::capsule self(frontend.release(), kFrontend);

@@ -11,9 +11,10 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
-constexpr std::chrono::milliseconds kSlice(20);  // between two looks at Python's signals
+constexpr std::chrono::milliseconds kSlice(20);  // interval between two checks of Python's signals
 
-// live, handle, entry: what the table `live` has for the handle. The output; the table forgets it.
+// Arguments: live, handle, entry (the entry of the table `live`). Returns the output and removes
+// the entry.
 PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   return raising([&]() -> PyObject* {
     if (count != 3 || !PyDict_CheckExact(args[0]) || !PyTuple_CheckExact(args[2])) {
@@ -23,7 +24,8 @@ PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t co
     auto& engine = entry[0].cast<Engine&>();
     const std::int64_t handle = PyLong_AsLongLong(args[1]);
     const auto forget = [&] {
-      if (PyDict_DelItem(args[0], args[1]) != 0) PyErr_Clear();  // another thread has waited too
+      if (PyDict_DelItem(args[0], args[1]) != 0)
+        PyErr_Clear();  // another thread has waited for it, too
     };
     try {
       wait_until_done(engine, value_or_raise(engine.find(handle)));
@@ -81,7 +83,7 @@ void FastHandles::hold(const py::object& owner, Engine& engine, const TaskPtr& t
   std::ignore = engine.wait(task->handle, std::chrono::hours(1));
 }
 
-void begin_here(Engine& engine, const TaskPtr& task) {
+void begin_now(Engine& engine, const TaskPtr& task) {
   if (!task->held) return;
   if (engine.is_quick(*task)) return engine.begin(task);
   const py::gil_scoped_release unlocked;

@@ -1,6 +1,6 @@
 // Handles of operations that fast_call.cc has begun, in Python's own table of handles
 // (hvd_kernel/core/handles.py): there such a handle has (engine, tensor, output) instead of
-// (engine, finish), and whoever waits for it gets the output.
+// (engine, finish), and the waiting caller gets the output.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,15 +14,14 @@ namespace hvd::python {
 
 class FastHandles {
  public:
-  // live: the table, a dict. owner: Python's function that returns the engine whose handles the
-  // table has, after it has forgotten those of another one.
+  // live: the table, a dict. owner: Python's function that returns the engine of the table's
+  // handles, after dropping handles of another engine.
   FastHandles(pybind11::dict live, pybind11::object owner);
 
-  // Python's engine; null: it is another one than the one that is current here. Asked for before
-  // anything is enqueued.
+  // Python's engine; nullptr: it is not the current one here. Call it before anything is enqueued.
   pybind11::object owner_of(const Engine& engine);
-  // Keeps the tensors until somebody has waited. Where that is impossible (no memory, or no owner),
-  // waits itself.
+  // Keep the tensors alive until a caller has waited. If that is impossible (no memory, or no
+  // owner), wait here.
   void hold(const pybind11::object& owner, Engine& engine, const TaskPtr& task, PyObject* tensor,
             PyObject* out);
 
@@ -30,20 +29,20 @@ class FastHandles {
   pybind11::dict live_;
   pybind11::object owner_;
   pybind11::object engine_ref_;     // a weak reference to Python's engine
-  const Engine* engine_ = nullptr;  // what that is, as long as it lives
+  const Engine* engine_ = nullptr;  // the engine of engine_ref_, while it lives
 };
 
-// After Next::kBegins, as Engine::begin().
-void begin_here(Engine& engine, const TaskPtr& task);
-// Carries it out or waits, with other threads of Python at work meanwhile where it is worth it.
-// True: it is done. False: so long that Python's signals should be looked at.
+// Engine::begin(), after Next::kBegins.
+void begin_now(Engine& engine, const TaskPtr& task);
+// Execute the task or wait, without the GIL if that is worth it. True: it is done. False: it is
+// time to check Python's signals.
 bool help(Engine& engine, const TaskPtr& task);
-// Raises what it has ended with. An interrupt ends the wait, not the operation: the handle is still
-// known then, and with whatever else is raised it no longer is.
+// Wait and raise the task's error. An interrupt ends the wait, not the operation: the handle stays
+// valid then, but not after other exceptions.
 void wait_until_done(Engine& engine, const TaskPtr& task);
 bool is_known(Engine& engine, std::int64_t handle);
 
-// A function of Python as METH_FASTCALL has it: what its body throws becomes Python's error.
+// A METH_FASTCALL function of Python: exceptions of its body become Python errors.
 template <typename Body>
 PyObject* raising(const Body& body) {
   try {

@@ -1,5 +1,5 @@
-// The request of an allreduce as Python's arguments say it, for fast_call.cc: kept by name, types,
-// shapes and reduction, so that the next call of the same need not make it.
+// Cache of allreduce requests for fast_call.cc, by name, types, shapes and reduction, so that
+// repeated calls need not build them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,7 +18,7 @@ namespace hvd::python {
 struct Signature {
   int op = 0;
   double prescale = 1.0, postscale = 1.0;
-  bool grouped = false;  // several tensors, under a name of groups
+  bool grouped = false;  // several tensors under a group's name
 
   bool operator==(const Signature& other) const {
     return op == other.op && prescale == other.prescale && postscale == other.postscale &&
@@ -26,9 +26,9 @@ struct Signature {
   }
 };
 
-// From Python's average, op, prescale and postscale. False: not of the usual types.
+// Parse Python's average, op, prescale and postscale. False: unusual types.
 bool read_how(PyObject* average, PyObject* op, PyObject* before, PyObject* after, Signature& how);
-// Nothing that the ordinary way would refuse.
+// True if the ordinary path would not refuse it.
 bool is_usual(Dtype dtype, int op);
 
 struct KeptRequest {
@@ -36,24 +36,24 @@ struct KeptRequest {
   Signature how;
   Request request;
 
-  // What the engine can run at once; null: nothing.
+  // The engine's persistent request; nullptr: not supported.
   std::shared_ptr<PersistentRequest> persistent(const Engine& engine);
 
  private:
-  std::uint64_t engine_ = 0;  // its serial, whose this is
+  std::uint64_t engine_ = 0;  // serial of its engine
   std::shared_ptr<PersistentRequest> persistent_;
 };
 
 class FastRequests {
  public:
-  // name: a str or None. Null, without an error: a name that is no text.
+  // name: a str or None. nullptr, without an error: another type.
   KeptRequest* find(PyObject* name, const Signature& how, const Views& tensors);
 
  private:
   static bool same(const KeptRequest& kept, PyObject* name, const Signature& how,
                    const Views& tensors);
 
-  static constexpr std::size_t kMost = 1024;  // a newer takes an older one's place
+  static constexpr std::size_t kMost = 1024;  // newer requests evict older ones
   std::array<KeptRequest, kMost> kept_{};
 };
 

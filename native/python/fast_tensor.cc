@@ -41,7 +41,7 @@ bool view_buffer(PyObject* tensor, View& view) {
   return true;
 }
 
-// torch says by a method alone that a view's elements are the negative of those in memory.
+// Only a method of torch tells whether a view's elements are the negative of those in memory.
 bool is_negative(const TensorKind& kind, PyObject* tensor) {
   PyObject* const said = PyObject_CallOneArg(kind.is_negative.ptr(), tensor);
   if (said == nullptr) PyErr_Clear();

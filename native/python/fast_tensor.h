@@ -1,5 +1,5 @@
-// Framework tensors read in place, for fast_call.cc: where they lie, of which type and shape. By
-// DLPack's exchange functions (torch) or Python's buffers (NumPy); compiled against neither.
+// Framework tensors for fast_call.cc: address, type and shape, by DLPack's exchange functions
+// (torch) or Python's buffers (NumPy); compiled against neither.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,7 +13,7 @@
 
 namespace hvd::python {
 
-// What a tensor is, while this lives.
+// A tensor's description, valid while this lives.
 struct View {
   View() = default;
   ~View() {
@@ -29,7 +29,7 @@ struct View {
   Py_buffer buffer{};
 };
 
-// Those of one tensor, or of several.
+// The views of one tensor, or of several.
 class Views {
  public:
   explicit Views(std::size_t count)
@@ -47,22 +47,22 @@ class Views {
   std::unique_ptr<View[]> several_;
 };
 
-// One framework's tensors.
+// The tensors of one framework.
 struct TensorKind {
   TensorKind(pybind11::object type, pybind11::object subtype, const pybind11::object& exchange);
-  // Whether its exchange functions, if it has any, are of a version that is known here.
+  // True if its exchange functions, if any, have a supported version.
   bool known() const { return exchange == nullptr || exchange->header.version.major == 1; }
 
   std::array<pybind11::object, 2> types;
-  const DLPackExchangeAPI* exchange = nullptr;  // null: tensors have Python's buffers
+  const DLPackExchangeAPI* exchange = nullptr;  // nullptr: tensors have Python's buffers
   pybind11::object is_negative;
 };
 
-// False: it is none of these, or lies where only the ordinary way can read it.
+// False: not such a tensor, or its memory needs the ordinary path.
 bool view_tensor(const TensorKind& kind, PyObject* tensor, View& view);
 bool view_tensors(const TensorKind& kind, PyObject* const* tensors, Views& views);
 
-// A Python error that says no more than that this is not the usual case.
+// Clear a Python error that only means that this is not the usual case.
 bool declined();
 
 }  // namespace hvd::python

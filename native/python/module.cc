@@ -1,4 +1,4 @@
-// The extension hvd_kernel._native; its typed face is hvd_kernel/_native.pyi.
+// The extension hvd_kernel._native; its types are in hvd_kernel/_native.pyi.
 #include "python/module.h"
 
 #include "base/c_stack.h"

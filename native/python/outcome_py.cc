@@ -1,5 +1,5 @@
-// What an operation gives back: the core's memory as Python's buffers (on a device: as arrays of
-// CUDA's interface), events, and shared memory as memoryviews that keep the mapping.
+// Results of operations: the core's memory as Python buffers (on a device: with the CUDA array
+// interface), events, and shared memory as memoryviews that keep the mapping.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -30,8 +30,8 @@ std::uintptr_t pointer_of(const Buffer& buffer) {
   return reinterpret_cast<std::uintptr_t>(buffer.data());
 }
 
-// Version 3. Bytes, as on the host: not every dtype has a name there. stream None: nothing is left
-// to wait for behind the event, on which the frontend makes its stream wait.
+// Version 3. Bytes, as on the host: not every dtype has a name there. stream None: the frontend's
+// stream waits for the event, so no further synchronisation is needed.
 py::dict cuda_array(const Buffer& buffer) {
   if (buffer.device == kCpu) throw py::attribute_error("the memory is on the host");
   const std::uintptr_t pointer = buffer.bytes > 0 ? pointer_of(buffer) : 0;

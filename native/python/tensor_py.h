@@ -1,7 +1,7 @@
-// A tensor as Python gives it: (pointer, shape, dtype number), or (input pointer, output pointer,
-// shape, dtype number); of one on a device two values more: the device's number, and the stream (a
-// pointer). Read by hand: a conversion to std::tuple and std::vector costs more than handing over a
-// small operation.
+// Tensors from Python: (pointer, shape, dtype number), or (input pointer, output pointer, shape,
+// dtype number); on a device two more values: the device's number and the stream (a pointer).
+// Parsed by hand: a conversion to std::tuple and std::vector costs more than enqueueing a small
+// operation.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,13 +14,13 @@
 
 namespace hvd::python {
 
-// What a request works on, besides its tensors' shapes.
+// The memory of a request's tensors.
 struct Memory {
   std::vector<Operand> operands;
-  void* stream = nullptr;  // of tensors on a device: one for all
+  void* stream = nullptr;  // one for all tensors on a device
 };
 
-// `sequence` is one of tensors; outputs: with output pointers.
+// sequence: of tensors; outputs: with output pointers.
 void add_tensors(pybind11::handle sequence, bool outputs, Request& request, Memory& memory);
 void add_tensor(pybind11::handle tensor, bool outputs, Request& request, Memory& memory);
 std::vector<std::int64_t> whole_numbers(pybind11::handle sequence);

@@ -1,4 +1,4 @@
-// What happens to several inputs: whole ones at once, or one after another as a ring has them.
+// Folds of several inputs: all at once, or one after another as in a ring.
 #include <array>
 
 #include "tensor/blocks.h"
@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// The loops of a reduction, and what they leave to be done.
+// The loops of a reduction, and the steps that they do not do.
 struct Work {
   explicit Work(const Reduction& reduction)
       : row(kernels().row(reduction.dtype)),
@@ -22,8 +22,8 @@ struct Work {
   const Row& row;
   const OpKernels& op;
   const Factors before;
-  const Factors inside;      // done by the loops
-  const Factors afterwards;  // done to what the loops have written
+  const Factors inside;      // applied by the loops
+  const Factors afterwards;  // applied to the loops' output
 };
 
 // This rank's input as it enters the fold: itself, or scaled in `scratch`.
@@ -33,7 +33,7 @@ const void* entering(const Work& work, Scratch& scratch, const void* input, std:
   return scratch.bytes;
 }
 
-// The rest after a loop: out is scaled and, now that it is what it shall be, copied.
+// The remaining steps after a loop: scale `out`, then copy the final result.
 void complete(const Work& work, void* out, void* copy, std::size_t lanes) {
   work.row.scale(out, out, lanes, work.afterwards);
   if (copy != nullptr) copy_memory(copy, out, lanes * work.row.lane_bytes);

@@ -1,4 +1,4 @@
-// The values that change no result.
+// The identities of reductions.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

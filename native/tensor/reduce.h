@@ -28,7 +28,7 @@ struct Scaling {
   double divisor = 1.0;
 };
 
-// What happens to every element. op is not kAdasum here (collective/algorithm/adasum.h).
+// The operation on every element. op is not kAdasum here (collective/algorithm/adasum.h).
 struct Reduction {
   Dtype dtype = Dtype::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -53,7 +53,7 @@ void prescale(const Reduction& reduction, void* out, const void* in, std::size_t
 
 // Several whole inputs at once, for algorithms that see them all (shared memory, small messages):
 //   out[i] = copies[0][i] = ... = round(after * (inputs[0][i] op inputs[1][i] op ...) / divisor)
-// Inputs are in `dtype` and prescaled already; `before` is not looked at. At least one input;
+// Inputs are in `dtype` and prescaled already; `before` is ignored. At least one input;
 // copies may be none. `out` and the copies may be inputs.
 void fold(const Reduction& reduction, void* out, void* const* copies, std::size_t n_copies,
           const void* const* inputs, std::size_t n_inputs, std::size_t count);
@@ -75,7 +75,7 @@ void settle(const Reduction& reduction, void* out, const void* wire, std::size_t
 // out[i] = round(after * round(before * input[i]) / divisor): one rank alone.
 void scale(const Reduction& reduction, void* out, const void* input, std::size_t count);
 
-// Fills with the value that changes no result of `op` (a rank that has joined): for sums -0.0 or 0,
+// Fill with the identity of `op` (a rank that has joined): for sums -0.0 or 0,
 // for products 1, for Min the largest value (infinity), for Max the smallest.
 void fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count);
 

@@ -1,12 +1,10 @@
-// Writing what another core reads next (a slot of a link). Words.
-//   ordinary   through this core's caches. Each line is first taken away from the reader, who has
-//   it
-//              from last time: quick where both share a cache, and five to eight times slower than
-//              memory where they do not
+// Writes of memory that another core reads next (a slot of a link). Terms.
+//   ordinary   through this core's caches. Each line must first be fetched from the reader's cache:
+//              fast if both share a cache, five to eight times slower than memory otherwise
 //   streaming  past the caches, to memory: the same everywhere, slower than a shared cache
 // Which of the two is better depends on where the two ranks run, which changes while they do (on a
-// virtual machine too). So every long ordinary write is timed; where they are slow they are
-// streamed, and tried again now and then.
+// virtual machine too). So every long ordinary write is timed; if they are slow, writes
+// are streamed, and ordinary writes are retried occasionally.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +15,13 @@ namespace hvd {
 
 class StoreChoice {
  public:
-  // Shorter writes are ordinary, and say nothing.
+  // Shorter writes are ordinary and not timed.
   static constexpr std::size_t kLeastBytes = 8192;
 
   bool streams(std::int64_t now_ns) const { return slow_ >= kEnough && now_ns < try_at_ns_; }
-  // An ordinary write of so many bytes has ended.
-  void took(std::size_t bytes, std::int64_t ns, std::int64_t now_ns) {
-    // One that was interrupted looks slow too: so one alone counts for nothing.
+  // Record an ordinary write.
+  void record(std::size_t bytes, std::int64_t ns, std::int64_t now_ns) {
+    // An interrupted write looks slow, too, so a single one does not count.
     const bool slow = static_cast<double>(ns) * kSlowBytesPerNs > static_cast<double>(bytes);
     slow_ = std::clamp(slow_ + (slow ? 1 : -2), 0, kEnough + 1);
     try_at_ns_ = now_ns + kTryEveryNs;

@@ -35,7 +35,7 @@ void pass_on_streaming(void* out, const void* in, std::size_t bytes) {
   copy_memory(to, from, at);
   for (; at + kLine <= bytes; at += kLine) stream_line(to + at, from + at);
   copy_memory(to + at, from + at, bytes - at);
-  _mm_sfence();  // before anything that tells others of these bytes
+  _mm_sfence();  // before any store that publishes these bytes
 }
 
 #else
@@ -52,7 +52,7 @@ void SlotStore::copy(void* to, const void* from, std::size_t bytes) {
   if (choice_.streams(begin)) return pass_on_streaming(to, from, bytes);
   copy_memory(to, from, bytes);
   const std::int64_t end = now_ns();
-  choice_.took(bytes, end - begin, end);
+  choice_.record(bytes, end - begin, end);
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// A tensor is five words: pointer, count, dtype, device, stream. Nothing under native/ has heard of
-// a framework.
+// A tensor is five words: pointer, count, dtype, device, stream. The core knows no
+// framework.
 #pragma once
 
 #include <cstdint>

@@ -5,13 +5,28 @@
 // puts the results back. No thread waits: TensorFlow is called back when the operation has ended.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <utility>
 
-#include "tf/attributes.h"
+#include "c_api/hvd_core.h"
 #include "tf/call.h"
+#include "tf/foreign.h"
 #include "tf/running.h"
 
 namespace hvd::tf {
+
+// Attributes of a TensorFlow node, with defaults for those that the op does not have, and the
+// operation's name on the wire.
+struct Attributes {
+  explicit Attributes(TF_OpKernelConstruction* construction);
+  std::string name;
+  std::int32_t op = HVD_SUM, root = 0, set = 0;
+  double prescale = 1.0, postscale = 1.0;
+};
+
+// The operation's name for a node's name: see call.h.
+std::string wire_name(const std::string& node, bool last_part_only);
 
 class Collective {
  public:

@@ -18,14 +18,14 @@ const void* known = nullptr;  // what else there is lies on no GPU
 struct FakeDriver {
   explicit FakeDriver(const Floats& array) {
     known = array.data();
-    ask_instead([](void* value, int attribute, std::uintptr_t pointer) {
+    replace_driver([](void* value, int attribute, std::uintptr_t pointer) {
       CHECK(attribute == 9);
       if (pointer != reinterpret_cast<std::uintptr_t>(known)) return 1;
       *static_cast<int*>(value) = 3;
       return 0;
     });
   }
-  ~FakeDriver() { ask_instead(nullptr); }
+  ~FakeDriver() { replace_driver(nullptr); }
   FakeDriver(const FakeDriver&) = delete;
   FakeDriver& operator=(const FakeDriver&) = delete;
 };

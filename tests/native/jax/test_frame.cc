@@ -1,6 +1,6 @@
 // One call of the handler, from XLA's frame to its result or error.
+#include "jax/call.h"
 #include "jax/fake_xla.h"
-#include "jax/together.h"
 
 namespace hvd::jax::test {
 namespace {

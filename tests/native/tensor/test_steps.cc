@@ -265,19 +265,19 @@ TEST_CASE(
   StoreChoice choice;
   std::int64_t now = 1000;
   CHECK(!choice.streams(now));
-  choice.took(65536, kSlow, now);
+  choice.record(65536, kSlow, now);
   CHECK(!choice.streams(now));  // it may have been interrupted
-  choice.took(65536, kQuick, now);
-  choice.took(65536, kSlow, now);
+  choice.record(65536, kQuick, now);
+  choice.record(65536, kSlow, now);
   CHECK(!choice.streams(now));
-  choice.took(65536, kSlow, now);
+  choice.record(65536, kSlow, now);
   CHECK(choice.streams(now));
   CHECK(choice.streams(now + kWhile - 1));
   now += kWhile;
   CHECK(!choice.streams(now));  // one is tried
-  choice.took(65536, kSlow, now);
+  choice.record(65536, kSlow, now);
   CHECK(choice.streams(now));
-  choice.took(65536, kQuick, now + kWhile);
+  choice.record(65536, kQuick, now + kWhile);
   CHECK(!choice.streams(now + kWhile));
 }
 
