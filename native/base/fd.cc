@@ -91,7 +91,7 @@ std::string limit_reached(int error) {
 Status errno_status(const std::string& what, const std::string& where, int error) {
   return Status::make(Code::kUnavailable,
                       what + ": " + std::generic_category().message(error) + " (errno " +
-                          std::to_string(error) + ")" + limit_of(error),
+                          std::to_string(error) + ")" + limit_reached(error),
                       where);
 }
 

@@ -8,8 +8,8 @@
 namespace hvd::cuda {
 namespace {
 
-// All events are ours: the core only hands them through. Of those of the default stream the newest
-// is behind all others.
+// All events are ours: the core only passes them through. The newest event of the default stream
+// implies its earlier ones.
 std::vector<CUevent> last_of(const std::vector<DeviceEventPtr>& ready) {
   std::vector<CUevent> last;
   std::uint64_t newest = 0;
@@ -25,8 +25,8 @@ std::vector<CUevent> last_of(const std::vector<DeviceEventPtr>& ready) {
   return last;
 }
 
-// What is given to `later` comes behind what `sooner` has been given.
-Status queue_behind(Device& later, Device& sooner) {
+// Let later work of `later` wait for the work enqueued on `sooner`.
+Status wait_for_stream_of(Device& later, Device& sooner) {
   Result<Device::Event> event = sooner.recorded(sooner.stream());
   if (!event) return event.status();
   return later.stream_wait(later.stream(), event.value().get());
@@ -67,7 +67,7 @@ Result<std::shared_ptr<void>> CudaAccelerator::allocate(int device, std::size_t 
   return on.value()->allocate(bytes);
 }
 
-// A group that has not met does so also where this rank has no device: the others wait for it.
+// A new group must meet even if this rank has no device, because the other members wait for it.
 Result<DeviceCommunicator*> CudaAccelerator::communicator_of(int device, const Group& group) {
   const auto on = device_context_->device(device);
   if (DeviceCommunicator* const met = device_context_->find(group); met != nullptr) {
@@ -112,18 +112,18 @@ Backend* CudaAccelerator::way_to(const DeviceCommunicator& communicator) {
 Result<DeviceEventPtr> CudaAccelerator::end() {
   if (begun_ != nullptr) return end_timing();
   if (home_ != abroad_) {
-    if (Status status = queue_behind(*abroad_, *home_); !status) return status;
+    if (Status status = wait_for_stream_of(*abroad_, *home_); !status) return status;
   }
   return record_event(abroad_, abroad_->stream(), home_->captures(home_->stream()));
 }
 
-// Before it is known whether it becomes part of a graph.
+// Called before it is known whether the operation becomes part of a graph.
 Status CudaAccelerator::begin_measuring() {
   measured_.reset();
   if (!measuring_ || home_ != abroad_ || home_->captures(home_->stream())) return Status::ok();
   Measured measured;
   Result<Device::Event> anchor = home_->instant();
-  measured.anchor_ns = measured.given_ns = now_ns();
+  measured.anchor_ns = measured.enqueued_ns = now_ns();
   if (!anchor) return anchor.status();
   Result<Device::Event> queued = home_->recorded(home_->stream(), Device::Timing::kOn);
   if (!queued) return queued.status();
@@ -133,7 +133,7 @@ Status CudaAccelerator::begin_measuring() {
   return Status::ok();
 }
 
-// Not what becomes part of a graph, nor what is ferried: events of two devices have no distance.
+// Not for captured operations, nor for copied ones: there is no time between events of two devices.
 Status CudaAccelerator::begin_timing() {
   begun_ = nullptr;
   if (home_ != abroad_ || home_->captures(home_->stream())) return Status::ok();

@@ -1,4 +1,4 @@
-// The accelerator of CUDA devices: what collective/accelerator.h says.
+// The accelerator of CUDA devices; see collective/accelerator.h.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace hvd::cuda {
 
 class CudaAccelerator final : public Accelerator {
  public:
-  // kUnavailable: there is no driver or no device; the message says so, and the remedy.
+  // kUnavailable: no driver or no device; the message names the remedy.
   static Result<std::unique_ptr<CudaAccelerator>> open(Mesh& mesh, Backend& cpu,
                                                        const AcceleratorOptions& options);
   ~CudaAccelerator() override;
@@ -36,7 +36,7 @@ class CudaAccelerator final : public Accelerator {
   void release(const DeviceRegion& region) override { device_context_->forget(region); }
   Status fill_identity(Dtype dtype, ReduceOp op, void* out, std::size_t count) override;
   DeviceTimes times() override { return watch_->times(); }
-  bool idle() override { return device_context_->settled(); }
+  bool idle() override { return device_context_->finalized(); }
   void abandon() override { device_context_->abandon(); }
 
  private:
@@ -55,14 +55,14 @@ class CudaAccelerator final : public Accelerator {
   Mutex recording_;
   std::uint64_t recorded_ GUARDED_BY(recording_) = 0;  // events of default streams
   KnownDevices known_devices_;
-  std::set<std::string> notices_;  // that have been told
+  std::set<std::string> notices_;  // logged already
   bool in_turns_ = false;
-  // Of the operation that is being carried out.
-  std::shared_ptr<Device> home_, abroad_;  // the same where the tensors are at home
+  // State of the current operation.
+  std::shared_ptr<Device> home_, abroad_;  // equal if the tensors are on the group's home device
   std::optional<CrossDeviceCopy> cross_device_copy_;
   bool measuring_ = false;
   std::optional<Measured> measured_;
-  Device::Event begun_;  // null: it is not timed
+  Device::Event begun_;  // nullptr: not timed
   const std::shared_ptr<Stopwatch> watch_ = std::make_shared<Stopwatch>();
 };
 

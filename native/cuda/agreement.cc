@@ -14,15 +14,15 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/agreement";
-constexpr double kWorth = 0.8;  // of the ring's time, at most
+constexpr double kWorth = 0.8;  // maximum share of the ring's time
 
-// What came of a candidate: no backend where it went wrong for a member.
+// The result of a candidate: no backend if it failed on a member.
 struct Candidate {
   BackendKind kind = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
   Status status = Status::ok();
-  std::size_t algorithms = 0;  // that were tried
-  double seconds = 0;          // of a sum; 0: nothing was tried
+  std::size_t algorithms = 0;  // tested
+  double seconds = 0;          // of a sum; 0: not tested
 };
 
 Result<std::unique_ptr<DeviceBackend>> make(BackendKind kind, const BootstrapGroup& bootstrap) {
@@ -37,7 +37,7 @@ Result<std::unique_ptr<DeviceBackend>> make(BackendKind kind, const BootstrapGro
   return Status::make(Code::kInternal, "there is no such backend", kRoom);
 }
 
-// Nothing of the staged backend is new, and one member alone has nobody to sum with.
+// The staged backend needs no test, and a single member has no peer.
 Result<double> try_out(BackendKind kind, DeviceBackend& backend, const BootstrapGroup& bootstrap) {
   if (kind == BackendKind::kStaged || bootstrap.group.size() == 1) return 0.0;
   return run_self_test(backend, bootstrap);
@@ -70,7 +70,7 @@ void say(Level level, const BootstrapGroup& bootstrap, const std::string& what) 
 
 std::string quoted(BackendKind kind) { return std::string("'") + name_of(kind) + "'"; }
 
-// A persistent ring that fails leaves the one in slices.
+// If the persistent ring fails, the sliced one remains.
 Candidate attempt(BackendKind kind, BootstrapGroup& bootstrap) {
   Candidate attempt = attempt_once(kind, bootstrap);
   if (attempt.status || attempt.algorithms < 2 || bootstrap.mesh->abort().raised()) return attempt;
@@ -79,9 +79,9 @@ Candidate attempt(BackendKind kind, BootstrapGroup& bootstrap) {
   return attempt_once(kind, bootstrap);
 }
 
-// Nobody has memory of another member mapped any more when that gives it back.
+// A member frees its memory only when no other member has it mapped.
 Status part_with(DeviceBackend& loser, const BootstrapGroup& bootstrap) {
-  Status status = loser.settle();
+  Status status = loser.finalize();
   if (status)
     status =
         wait_for_stream(*bootstrap.device, bootstrap.device->stream(), bootstrap.mesh->abort());
@@ -89,12 +89,12 @@ Status part_with(DeviceBackend& loser, const BootstrapGroup& bootstrap) {
   return status ? part_together(loser, bootstrap, Status::ok()) : status;
 }
 
-// Whether what comes behind `best` in the order could take its place.
+// True if a later candidate could replace `best`.
 bool is_timed_against(const Candidate& best, BackendKind kind) {
   return best.kind == BackendKind::kRing && kind == BackendKind::kNccl && best.seconds > 0;
 }
 
-// "" where nothing went wrong, or another member tells.
+// "" without a failure, or if another member reports it.
 std::string notice_of(BackendKind kind, const std::vector<std::string>& failures,
                       const BootstrapGroup& bootstrap) {
   std::vector<std::string> reasons = failures;

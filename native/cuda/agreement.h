@@ -1,8 +1,8 @@
-// The candidates are made and tested in their order, by all members of a group alike: one that goes
-// wrong for a member is none for all of them. The ring and NCCL are timed against each other where
-// both pass: a sum of a few MiB, by the time of the slowest member. NCCL has to be clearly faster,
-// for with the ring sums have the CPU's bytes, run after run. Timing costs what it takes to make
-// both. An NCCL that comes before the ring is preferred, and not timed against it.
+// Agreement on a backend: all members of a group create and test the candidates in order; one that
+// fails on a member is dropped by all. If both the ring and NCCL pass, they are timed against each
+// other with a sum of a few MiB on the slowest member. NCCL must be clearly faster, because the
+// ring's sums have the same bytes as the CPU's, in every run. Timing costs the creation of both. If
+// NCCL comes before the ring it is preferred without timing.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,14 @@
 
 namespace hvd::cuda {
 
-// What the members have agreed on.
+// The agreed backend.
 struct ChosenBackend {
   BackendKind kind = BackendKind::kStaged;
   std::unique_ptr<DeviceBackend> backend;
-  std::string
-      notice;  // for the user, of the group's first member: why it is not the one wished for
+  std::string notice;  // for the user, on the group's first member: why it is not the preferred one
 };
 
-// Collective. An error, alike on all: the first candidate's, or the mesh's abort.
+// Collective. An error, the same on all members: of the first candidate, or the mesh's abort.
 Result<ChosenBackend> agree_on(const std::vector<BackendKind>& candidates,
                                BootstrapGroup bootstrap);
 

@@ -12,8 +12,8 @@ struct Place {
   CUcontext context;
 };
 
-// Memory that was allocated in stream order is its own device's alone: only a copy that names both
-// devices reaches it.
+// Memory that was allocated in stream order is accessible only from its own device; other copies
+// must name both devices.
 Status copy(const Device& on, const Place& to, const Place& from, std::size_t bytes) {
   const Current current(on);
   if (!current) return current.status();
@@ -95,7 +95,7 @@ Status CrossDeviceCopy::allreduce_shared(const Group& group, const std::vector<O
   return at_home_.allreduce_shared(group, operands, offsets, reduction);
 }
 
-// Where nothing is sent there may be no input: the output is carried in its place.
+// Without data to send there may be no input: pass the output instead.
 Status CrossDeviceCopy::broadcast(const Group& group, const std::vector<Operand>& operands,
                                   int group_root) {
   if (Status status = begin_copies(); !status) return status;

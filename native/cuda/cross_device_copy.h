@@ -1,6 +1,6 @@
-// An operation on tensors of a device that is not the group's home: they are copied home, and the
-// results back, in the order of home's stream. A process may so use its devices in turn; each group
-// has met with one of them.
+// An operation on tensors of a device that is not the group's home: they are copied to the home
+// device, and the results back, in the order of home's stream. So a process may alternate between
+// its devices, although each group has only one of them.
 #pragma once
 
 #include <memory>
@@ -29,12 +29,12 @@ class CrossDeviceCopy final : public Backend {
   const char* last_algorithm() const override { return at_home_.last_algorithm(); }
 
  private:
-  // Behind what the stream abroad has been given: the memory of the results is there.
+  // After the work on the other device's stream: the memory of the results exists.
   Status begin_copies();
-  // Memory at home until the operation has been given to the stream; null for no bytes.
+  // Memory at home until the operation is enqueued on the stream; nullptr for no bytes.
   Result<std::byte*> room(std::size_t bytes);
   Result<std::byte*> carried(const void* from, std::size_t bytes);
-  // To be copied back by land().
+  // Registers a result that land() copies back.
   void expect(void* to, const std::byte* from, std::size_t bytes);
   Status copy_back(const Status& operation);
   Result<std::vector<Operand>> carry(const std::vector<Operand>& operands, std::size_t width);

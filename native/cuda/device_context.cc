@@ -13,8 +13,8 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/device_context";
-constexpr auto kWait = std::chrono::seconds(1);  // for devices, at the end
-constexpr auto kLook = std::chrono::milliseconds(1);
+constexpr auto kWait = std::chrono::seconds(1);  // for devices, at shutdown
+constexpr auto kRetryInterval = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -69,7 +69,7 @@ Status DeviceContext::drain(const Abort& abort) {
   return Status::ok();
 }
 
-// What has failed will not go on.
+// Failed devices count as idle.
 bool DeviceContext::idle() {
   for (const auto& device : devices()) {
     const Result<bool> idle = device->idle();
@@ -78,21 +78,21 @@ bool DeviceContext::idle() {
   return true;
 }
 
-void DeviceContext::settle() {
+void DeviceContext::finalize() {
   const MutexLock inside(proxy_.mutex());
   communicators_.for_each([](const DeviceCommunicator& communicator) {
-    if (Status status = communicator.backend->settle(); !status)
+    if (Status status = communicator.backend->finalize(); !status)
       log(Level::kWarning, kRoom, status.message);
   });
 }
 
-bool DeviceContext::settled() {
+bool DeviceContext::finalized() {
   bool first = false;
   {
     const MutexLock lock(mutex_);
     first = !std::exchange(settling_, true) && !abandoned_;
   }
-  if (first) settle();
+  if (first) finalize();
   return idle();
 }
 
@@ -134,7 +134,7 @@ void DeviceContext::abort_waits() {
   });
 }
 
-// Others may give their memory back when they hear that this rank has gone.
+// Peers may free their memory once this rank's goodbye has arrived.
 void DeviceContext::part() {
   const MutexLock inside(proxy_.mutex());
   communicators_.for_each(
@@ -143,9 +143,9 @@ void DeviceContext::part() {
   for (DeviceRegion& region : regions_) region.mapping.reset();
 }
 
-// True: nothing waits any more, and nothing of others is used here. An exception (no memory): the
-// next look may have more luck.
-bool DeviceContext::look_out() {
+// True: no work waits any more, and no peer's memory is used here. After an exception (no memory)
+// the next attempt may succeed.
+bool DeviceContext::release_waits() {
   try {
     failpoint("cuda.end");
     if (idle()) {
@@ -153,7 +153,7 @@ bool DeviceContext::look_out() {
       return true;
     }
     abort_waits();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): as said above
+  } catch (...) {  // NOLINT(bugprone-empty-catch): see above
   }
   return false;
 }
@@ -162,7 +162,7 @@ void DeviceContext::drain_all() {
   name_thread("hvd-cuda-end");
   block_signals();
   proxy_.close();
-  while (!look_out()) std::this_thread::sleep_for(kLook);
+  while (!release_waits()) std::this_thread::sleep_for(kRetryInterval);
   const MutexLock lock(mutex_);
   drained_ = true;
   over_.notify_all();

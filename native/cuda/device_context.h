@@ -1,6 +1,6 @@
-// The devices of a process and the backends that its groups have there. At the end of the engine
-// they outlive it until nothing waits in a device's queue any more: a backend whose memory the
-// queue still uses must not go, and the queue must not wait for a rank that is no more.
+// The devices of a process and its groups' backends. They outlive the engine until no work waits in
+// a device's queue: a backend must not be destroyed while the queue uses its memory, and the queue
+// must not wait for a rank that has exited.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@
 
 namespace hvd::cuda {
 
-// What a group has agreed on when it met.
+// A group's agreement.
 struct DeviceCommunicator {
-  std::shared_ptr<Device> home;  // on which its backend is
+  std::shared_ptr<Device> home;  // device of its backend
   std::unique_ptr<DeviceBackend> backend;
 };
 
@@ -26,7 +26,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   DeviceContext(const Driver& driver, int rank, int local_rank);
 
   const Driver& driver() const { return driver_; }
-  // Any thread; opened the first time. kAnyDevice: the first that was opened, or this rank's share.
+  // Any thread; opened by the first call. kAnyDevice: the first opened device, or this rank's
+  // default.
   Result<std::shared_ptr<Device>> device(int number);
 
   // Progress-lock owner.
@@ -36,26 +37,26 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   // Memory that queues may use.
   void keep(const DeviceRegion& region);
   void forget(const DeviceRegion& region);
-  // Until the devices have done what they were given, or for the abort.
+  // Wait until the devices have completed their work, or for the abort.
   Status drain(const Abort& abort);
 
-  // Any thread. Tells every backend the first time that no operation comes any more.
-  bool settled();
-  // Any thread. Closes the proxy; waits a moment for the devices, which a thread lets go until they
-  // are idle, however long that takes. Later calls do nothing.
+  // Any thread. True if all work is done. The first call finalises every backend.
+  bool finalized();
+  // Any thread. Close the proxy and wait briefly for the devices, while a thread releases their
+  // waits until they are idle, however long that takes. Later calls do nothing.
   void abandon();
-  // The same, by the owner who goes: the thread is left alone where it has not ended.
+  // The same, by the owner's destructor: detaches the thread if it has not ended.
   void leave();
 
  private:
   Result<std::shared_ptr<Device>> open(int number) REQUIRES(mutex_);
   std::vector<std::shared_ptr<Device>> devices();
   bool idle();
-  void settle();
+  void finalize();
   void abort_waits();
   void part();
   void drain_all();
-  bool look_out();
+  bool release_waits();
   bool try_drain();
 
   const Driver& driver_;
@@ -63,8 +64,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   SerialisingProxy proxy_;
   Mutex mutex_;
   ConditionVariable over_;
-  std::thread end_;                                                  // who abandons first starts it
-  std::vector<std::shared_ptr<Device>> devices_ GUARDED_BY(mutex_);  // as they were opened
+  std::thread end_;  // started by the first abandon()
+  std::vector<std::shared_ptr<Device>> devices_ GUARDED_BY(mutex_);  // in the order of opening
   // Changed with both mutexes held: mutex_, proxy_'s.
   GroupRegistry<DeviceCommunicator> communicators_;
   std::vector<DeviceRegion> regions_ GUARDED_BY(mutex_);

@@ -55,7 +55,7 @@ PeerInfo info_of(const LocalDevice& local, const Topology& topology,
   return info;
 }
 
-// A ring that was asked for and cannot be is an error, not a reason to go over host memory.
+// A ring that was requested but is impossible is an error, not a reason to use host memory.
 Status check_ring(const std::vector<BackendKind>& candidates,
                   const std::vector<PeerInfo>& members) {
   if (std::find(candidates.begin(), candidates.end(), BackendKind::kRing) == candidates.end())
@@ -83,7 +83,7 @@ Result<ChosenBackend> init_backend(const LocalDevice& local, Mesh& mesh, Backend
   bootstrap.members = members.take();
   Status status = trouble_of(bootstrap.members);
   if (!status) return status;
-  known.hear(bootstrap.members);
+  known.record(bootstrap.members);
   Result<std::vector<BackendKind>> candidates = choose(bootstrap.members);
   if (!candidates) return candidates.status();
   status = check_ring(candidates.value(), bootstrap.members);

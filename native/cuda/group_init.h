@@ -1,6 +1,6 @@
-// At the first operation of a group its members meet: each tells the others over their links what
-// it has (peer_info.h), all see alike which backends are candidates (choice.h), and they make and
-// test them until one is taken (agreement.h).
+// Initialisation at the first operation of a group: the members exchange their capabilities over
+// their links (peer_info.h), all compute the same candidates (choice.h), and they create and test
+// them until one passes (agreement.h).
 #pragma once
 
 #include <memory>
@@ -12,14 +12,13 @@
 
 namespace hvd::cuda {
 
-// device: null where it could not be opened; `trouble` says why. Then all members get that as their
-// error.
+// device: nullptr if it could not be opened; `trouble` is then the error of all members.
 struct LocalDevice {
   std::shared_ptr<Device> device;
   Status trouble;
 };
 
-// known: of this rank's engine; hears of the members' devices.
+// known: of this rank's engine; records the members' devices.
 Result<ChosenBackend> init_backend(const LocalDevice& local, Mesh& mesh, Backend& cpu,
                                    const Group& group, const AcceleratorOptions& options,
                                    KnownDevices& known);

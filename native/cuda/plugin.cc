@@ -1,4 +1,4 @@
-// libhvd_cuda.so: what the core finds there.
+// libhvd_cuda.so: its entry point for the core.
 #include "cuda/accelerator.h"
 
 extern "C" __attribute__((visibility("default"))) hvd::Accelerator* hvd_cuda_open(

@@ -11,11 +11,11 @@ namespace hvd::cuda {
 
 class SerialisingProxy final : public Backend {
  public:
-  // Progress-lock owner: where the following calls go.
+  // Progress-lock owner: the target of the following calls.
   void open_to(Backend* backend) { backend_ = backend; }
-  // Any thread. When it returns, no call is inside, and none gets in any more.
+  // Any thread. After it returns, no call is active, and later ones are refused.
   void close();
-  // Held while somebody is inside.
+  // Held during a call.
   Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
 
   Status allreduce(const Group& group, const std::vector<Operand>& operands,
@@ -37,7 +37,7 @@ class SerialisingProxy final : public Backend {
 
   Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
-  Backend* backend_ = nullptr;  // the progress-lock owner's
+  Backend* backend_ = nullptr;  // used by the progress-lock owner
 };
 
 }  // namespace hvd::cuda

@@ -53,7 +53,7 @@ void load(const Reduction& reduction, void* wire, const void* input, std::size_t
   });
 }
 
-void settle(const Reduction& reduction, void* out, const void* wire, std::size_t count) {
+void finalize(const Reduction& reduction, void* out, const void* wire, std::size_t count) {
   const Row& row = kernels().row(reduction.dtype);
   const Factors after = factors_after(reduction);
   if (row.narrow != nullptr) return row.narrow(out, wire, count, after);

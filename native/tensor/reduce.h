@@ -70,7 +70,7 @@ void finish(const Reduction& reduction, void* out, void* copy, const void* wire_
             const void* input, std::size_t count);
 
 // out[i] = round(after * wire[i] / divisor), in `dtype`: a partial result that was the last.
-void settle(const Reduction& reduction, void* out, const void* wire, std::size_t count);
+void finalize(const Reduction& reduction, void* out, const void* wire, std::size_t count);
 
 // out[i] = round(after * round(before * input[i]) / divisor): one rank alone.
 void scale(const Reduction& reduction, void* out, const void* input, std::size_t count);

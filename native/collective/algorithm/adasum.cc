@@ -305,7 +305,7 @@ Status run(CommunicatorContext& context, const HalvingLayout& layout,
   auto* const sealed = same ? reinterpret_cast<std::byte*>(work.get()) : rounded.get();
   const std::size_t first = tree.finished().begin * layout.elements;
   const std::size_t finished = tree.finished().count() * layout.elements;
-  settle(reduction, sealed + first * stored, work.get() + first, finished);
+  finalize(reduction, sealed + first * stored, work.get() + first, finished);
   if (Status status = tree.gather(sealed, layout.elements * stored); !status) return status;
   for_each_slice(
       layout, operands,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cuda/device/choice.h"
+#include "cuda/device/pinned.h"
 
 namespace hvd::cuda {
 namespace {
@@ -17,7 +18,7 @@ Uuid bytes_of(const CUuuid& uuid) {
   return bytes;
 }
 
-// The values of a call that gives one or fails.
+// The value of a call that returns one or fails.
 template <typename Value, typename Call>
 Value value_or(Value otherwise, const Call& call) {
   Value value{};
@@ -25,6 +26,25 @@ Value value_or(Value otherwise, const Call& call) {
 }
 
 }  // namespace
+
+Status InFlightLimiter::step(Device& device, const Abort& abort) {
+  if (++steps_ % kWindow != 0) return Status::ok();
+  if (device.captures(device.stream())) return Status::ok();
+  const Current current(device);
+  if (!current) return current.status();
+  const Driver& driver = device.driver();
+  CUevent& end = ends_[steps_ / kWindow % kWindows];
+  Status status = end == nullptr ? driver.check(driver.cuEventCreate(&end, CU_EVENT_DISABLE_TIMING),
+                                                "to make an event")
+                                 : wait_for(device, end, abort);
+  if (!status) return status;
+  return driver.check(driver.cuEventRecord(end, device.stream()), "to record an event");
+}
+
+void InFlightLimiter::destroy(const Driver& driver) {
+  for (CUevent const end : ends_)
+    if (end != nullptr) driver.cuEventDestroy(end);
+}
 
 Device::Device(const Driver& driver, int number, int rank) : driver_(driver), number_(number) {
   site_.rank = rank;
@@ -119,7 +139,7 @@ void Device::find_reachable() {
   }
 }
 
-// Writes a word and waits for it: whether the driver takes that says no attribute.
+// Write a word and wait for it: no attribute tells whether the driver supports that.
 void Device::probe_word_operations() {
   CUdeviceptr word = 0;
   if (driver_.cuMemAlloc(&word, sizeof(std::uint32_t)) != CUDA_SUCCESS) return;
@@ -136,7 +156,7 @@ void Device::probe_word_operations() {
   probe_word_ = word;
 }
 
-// Errors are nobody's any more: at the end of the process the driver may be gone already.
+// Errors are ignored: at process exit the driver may be unloaded already.
 Device::~Device() {
   if (context_ == nullptr) return;
   {

@@ -1,4 +1,4 @@
-// Events of a device, and memory in the order of its stream.
+// Events of a device, and stream-ordered memory.
 #include <algorithm>
 #include <utility>
 
@@ -53,7 +53,7 @@ Result<Device::Event> Device::recorded(CUstream stream, Timing timing) {
   return made;
 }
 
-// Made when somebody wants to know: most processes never do.
+// Created on first use: most processes never need it.
 Result<CUstream> Device::clock() {
   const MutexLock lock(mutex_);
   if (clock_ != nullptr) return clock_;
@@ -85,10 +85,10 @@ Result<std::optional<double>> Device::seconds_between(const Event& from, const E
 bool Device::captures(CUstream stream) const {
   const Current current(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult asked = driver_.cuStreamIsCapturing(stream, &status);
-  // The default stream may not be touched while one that waits for it is captured.
-  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
-  const bool captured = asked == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver_.cuStreamIsCapturing(stream, &status);
+  // The default stream may not be used while a stream that waits for it is captured.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  const bool captured = result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
   if (captured) has_captured_.store(true, std::memory_order_relaxed);
   return captured;
 }
@@ -112,7 +112,7 @@ void Device::remember(CUstream stream) {
     known->last = ++stream_waits_;
 }
 
-// Those that waited last before any memory that is left was there.
+// Drop streams whose last wait was before all live memory was allocated.
 void Device::forget_waiting_streams() {
   if (has_captured_.load(std::memory_order_relaxed)) return;
   std::uint64_t oldest = stream_waits_;
@@ -124,7 +124,7 @@ void Device::forget_waiting_streams() {
       waiting_streams_.end());
 }
 
-// The streams that may use what nobody has any more.
+// The streams that may still use memory without owners.
 std::vector<CUstream> Device::users_of_dying() const {
   std::uint64_t oldest = stream_waits_;
   for (const auto& [memory, before] : dying_) oldest = std::min(oldest, before);
@@ -148,7 +148,7 @@ Result<bool> Device::query(CUevent event) {
 Result<bool> Device::idle() {
   const Current current(*this);
   if (!current) return current.status();
-  if (captures(stream_)) return false;  // which a query would spoil
+  if (captures(stream_)) return false;  // which a query would invalidate
   const CUresult result = driver_.cuStreamQuery(stream_);
   if (result == CUDA_ERROR_NOT_READY) return false;
   Status status = driver_.check(result, "an operation given to the device");
@@ -199,7 +199,7 @@ void Device::take_back_memory(CUdeviceptr memory) {
   if (current) sweep();
 }
 
-// Not while somebody captures a graph: our stream would become part of it by waiting.
+// Not during a capture: by waiting our stream would become part of the graph.
 void Device::sweep() {
   const MutexLock sweeping(sweep_mutex_);
   std::map<CUdeviceptr, std::uint64_t> dead;
@@ -214,7 +214,7 @@ void Device::sweep() {
     forget_waiting_streams();
   }
   users.push_back(stream_);
-  for (CUstream const stream : users) return_behind(stream);
+  for (CUstream const stream : users) return_after(stream);
   for (const auto& [memory, before] : dead) {
     if (has_pools_)
       driver_.cuMemFreeAsync(memory, return_);
@@ -223,8 +223,8 @@ void Device::sweep() {
   }
 }
 
-// A stream that is no more has nothing to wait for.
-void Device::return_behind(CUstream stream) {
+// A destroyed stream needs no wait.
+void Device::return_after(CUstream stream) {
   CUevent event = nullptr;
   if (driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
   if (driver_.cuEventRecord(event, stream) == CUDA_SUCCESS)

@@ -18,9 +18,9 @@ Status CudaEvent::stream_wait(void* stream) {
     return Status::ok();
   const bool captures = device_->captures(waiting_stream);
   if (watch_ != nullptr && !captures) {
-    Result<Device::Event> asked = device_->recorded(waiting_stream, Device::Timing::kOn);
-    if (!asked) return asked.status();
-    watch_->wait(device_, asked.take(), event_);
+    Result<Device::Event> wait_begin = device_->recorded(waiting_stream, Device::Timing::kOn);
+    if (!wait_begin) return wait_begin.status();
+    watch_->wait(device_, wait_begin.take(), event_);
   }
   Status status = device_->stream_wait(waiting_stream, event_.get());
   if (status && waiting_stream == nullptr && !captures)
@@ -53,7 +53,7 @@ std::optional<DeviceSpan> MeasuredEvent::span() {
   const auto queued = since_anchor_ns(measured_.queued), begun = since_anchor_ns(measured_.begun),
              done = since_anchor_ns(event_);
   if (!queued || !begun || !done) return std::nullopt;
-  const std::int64_t zero = std::max(measured_.anchor_ns, measured_.given_ns - *queued);
+  const std::int64_t zero = std::max(measured_.anchor_ns, measured_.enqueued_ns - *queued);
   return DeviceSpan{zero + *queued, zero + *begun, zero + *done};
 }
 

@@ -42,7 +42,7 @@ class CudaEvent : public DeviceEvent {
 struct Measured {
   Device::Event anchor, queued, begun;  // with timing
   std::int64_t anchor_ns = 0;           // by the host's clock
-  std::int64_t given_ns = 0;            // `queued` was not given to the device before
+  std::int64_t enqueued_ns = 0;         // `queued` was not given to the device before
 };
 
 // The done event of such an operation.

@@ -1,6 +1,6 @@
-// Known devices: which rank uses which, as this rank has heard at the meetings of its groups
-// (group_init.h). A group's members tell each other their own devices; that a rank outside of the
-// group uses one of them too is known only from an earlier meeting, or not at all.
+// Known devices: the devices of ranks, as exchanged at the initialisation of this rank's groups
+// (group_init.h). A group's members exchange only their own devices; that a rank outside of the
+// group uses one of them, too, is known only from an earlier exchange, or not at all.
 #pragma once
 
 #include <vector>
@@ -14,18 +14,18 @@ namespace hvd::cuda {
 // Progress-lock owner.
 class KnownDevices {
  public:
-  // What the members of a group have told.
-  void hear(const std::vector<PeerInfo>& members);
-  // Before a group meets: which rank this one knows to use its device too, as another process, and
-  // which rank of its host might (mine.sharer, mine.silent).
+  // Record the infos of a group's members.
+  void record(const std::vector<PeerInfo>& members);
+  // Before the exchange of a group: set the rank that is known to use this rank's device, too, as
+  // another process, and a rank of its host that might (mine.sharer, mine.silent).
   void describe(PeerInfo& mine, const Topology& topology, const Group& group) const;
-  // Whether a device of that rank's is known to be another process's too.
+  // True if a device of that rank is known to be used by another process, too.
   bool shares(int rank) const;
 
  private:
   bool knows(int rank) const;
 
-  std::vector<PeerInfo> heard_;  // a rank may have told several
+  std::vector<PeerInfo> infos_;  // several per rank are possible
 };
 
 }  // namespace hvd::cuda

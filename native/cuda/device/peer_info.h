@@ -1,4 +1,4 @@
-// Peer info: what the members of a group tell each other at their init (group_init.h).
+// Peer info: exchanged by the members of a group at its initialisation (group_init.h).
 #pragma once
 
 #include <algorithm>
@@ -13,48 +13,48 @@ namespace hvd::cuda {
 
 constexpr std::size_t kMostReachable = 16;
 
-// Plain bytes.
+// Sent as plain bytes.
 struct PeerInfo {
   std::int32_t rank = 0;
   std::int32_t host = 0;  // Topology::host_of
   std::int64_t pid = 0;
-  std::uint64_t process = 0;  // random; the same: ranks are threads of one process
+  std::uint64_t process = 0;  // random; equal: ranks are threads of one process
   Uuid uuid{};                // of its device
   std::array<Uuid, kMostReachable> reachable{};
   std::uint32_t reachables = 0;
-  std::uint32_t word_operations = 0;  // 1: they work
+  std::uint32_t word_operations = 0;  // 1: supported
   std::int32_t nccl = 0;              // version; 0: none here
   std::array<char, 12> operations{};  // the setting: "auto", ...
   std::uint64_t arena_bytes = 0;      // the setting
   std::array<char, 12> ring{};        // the setting of the ring's algorithm (ring_algorithm.h)
   std::uint32_t multiprocessors = 0;
-  std::uint32_t time_limit = 0;  // 1: the driver ends kernels that run for seconds
-  std::int32_t sharer = -1;      // a rank that is another process on this device; -1: none is known
-  std::int32_t silent = -1;      // a rank of this host whose device is not known; -1: there is none
-  std::array<char, 256> trouble{};  // not empty: why this member can take no backend
+  std::uint32_t time_limit = 0;     // 1: the driver ends kernels that run for seconds
+  std::int32_t sharer = -1;         // a rank of another process on this device; -1: none is known
+  std::int32_t silent = -1;         // a rank of this host whose device is not known; -1: none
+  std::array<char, 256> trouble{};  // not empty: why this member can use no backend
 };
 
-// Cut where it is too long.
+// Truncated if too long.
 template <std::size_t n>
 void put(std::array<char, n>& to, const std::string& text) {
   to.fill('\0');
   std::copy_n(text.data(), std::min(text.size(), n - 1), to.data());
 }
 
-// What a peer has put there, which need not have ended it.
+// A peer's text, which need not be terminated.
 template <std::size_t n>
 std::string text_in(const std::array<char, n>& from) {
   return {from.begin(), std::find(from.begin(), from.end(), '\0')};
 }
 
-// As processes, whose kernels may never run at the same time.
+// True for different processes on one device, whose kernels may never run concurrently.
 inline bool share_device(const PeerInfo& one, const PeerInfo& other) {
   return one.host == other.host && one.uuid == other.uuid && one.process != other.process;
 }
 
 inline std::string rank_of(const PeerInfo& member) { return "rank " + std::to_string(member.rank); }
 
-// The first pair of members of which that is true: "" or what to say of it.
+// The message for the first pair of members with a problem, or "".
 template <typename Trouble>
 std::string of_pairs(const std::vector<PeerInfo>& members, const Trouble& trouble) {
   for (const PeerInfo& one : members)

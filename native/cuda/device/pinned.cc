@@ -44,9 +44,8 @@ void Pinned::release() {
 
 Status Pinned::grow(std::size_t half_bytes) {
   if (half_bytes <= half_bytes_) return Status::ok();
-  // Copies from the old memory may be under way.
-  if (Status under_way = wait_for_stream(*device_, device_->stream(), abort_); !under_way)
-    return under_way;
+  // Copies from the old memory may be in flight.
+  if (Status done = wait_for_stream(*device_, device_->stream(), abort_); !done) return done;
   release();
   const Driver& driver = device_->driver();
   void* memory = nullptr;
@@ -66,13 +65,13 @@ void Copies::add(void* to, const void* from, std::size_t bytes) {
     bytes_ += bytes;
     return;
   }
-  give();
+  enqueue();
   to_ = to_bytes;
   from_ = from_bytes;
   bytes_ = bytes;
 }
 
-void Copies::give() {
+void Copies::enqueue() {
   if (bytes_ == 0 || !status_) return;
   const Driver& driver = device_.driver();
   status_ = driver.check(
@@ -81,7 +80,7 @@ void Copies::give() {
 }
 
 Status Copies::finish() {
-  give();
+  enqueue();
   return status_;
 }
 

@@ -1,4 +1,4 @@
-// Pinned host memory in two halves that take turns, and the copies to and from it.
+// Pinned host memory in two alternating halves, and the copies to and from it.
 #pragma once
 
 #include <cuda.h>
@@ -13,10 +13,10 @@
 
 namespace hvd::cuda {
 
-// Waits for the device, and ends with the abort's cause, or kTimeout.
+// Wait for the device; returns the abort's cause or kTimeout.
 Status wait_for(Device& device, CUevent event, const Abort& abort,
                 const Deadline& deadline = Deadline::never());
-// The same, for what `stream` has been given so far.
+// The same, for the work enqueued on `stream` so far.
 Status wait_for_stream(Device& device, CUstream stream, const Abort& abort);
 
 class Pinned {
@@ -26,7 +26,7 @@ class Pinned {
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
 
-  // Grown where that is needed, and kept. What was in it is lost.
+  // Grow the memory if needed. Its contents are lost.
   Status grow(std::size_t half_bytes);
   std::byte* half(std::size_t number) const { return memory_ + number % 2 * half_bytes_; }
 
@@ -39,17 +39,17 @@ class Pinned {
   std::size_t half_bytes_ = 0;
 };
 
-// Copies in stream order; what lies behind one another at both ends becomes one copy.
+// Copies in stream order; copies that are contiguous on both sides are merged.
 class Copies {
  public:
   explicit Copies(const Device& device) : device_(device) {}
 
   void add(void* to, const void* from, std::size_t bytes);
-  // The rest; the first error of any.
+  // Enqueue the rest; returns the first error.
   Status finish();
 
  private:
-  void give();
+  void enqueue();
 
   const Device& device_;
   Status status_;

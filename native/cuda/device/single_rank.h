@@ -1,4 +1,4 @@
-// A rank alone: no other is asked, only its own device.
+// Operations of a single rank on its own device.
 #pragma once
 
 #include <vector>

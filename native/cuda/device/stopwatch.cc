@@ -6,7 +6,8 @@
 namespace hvd::cuda {
 namespace {
 
-// Where nobody asks for the times. Then the oldest are forgotten: events are the driver's.
+// Limit if the times are never read: then the oldest are dropped, because events are a limited
+// resource.
 constexpr std::size_t kMostSpans = 512;
 
 }  // namespace
@@ -15,8 +16,8 @@ void Stopwatch::operation(std::shared_ptr<Device> device, Device::Event begun, D
   add({std::move(device), std::move(begun), std::move(done), false});
 }
 
-void Stopwatch::wait(std::shared_ptr<Device> device, Device::Event asked, Device::Event done) {
-  add({std::move(device), std::move(asked), std::move(done), true});
+void Stopwatch::wait(std::shared_ptr<Device> device, Device::Event wait_begin, Device::Event done) {
+  add({std::move(device), std::move(wait_begin), std::move(done), true});
 }
 
 DeviceTimes Stopwatch::times() {
@@ -36,10 +37,10 @@ void Stopwatch::count() {
   spans_.remove_if([&](const Span& span) REQUIRES(mutex_) { return counted(span); });
 }
 
-// True: it is over, counted or not to be counted.
+// True: the span is finished, counted or not.
 bool Stopwatch::counted(const Span& span) {
   const auto took = span.device->seconds_between(span.from, span.to);
-  if (!took) return true;  // the device is lost: who uses it says so
+  if (!took) return true;  // the device is lost, which its users report
   if (!took.value()) return false;
   const auto ns = static_cast<std::int64_t>(std::max(*took.value(), 0.0) * 1e9);
   (span.exposed ? times_.exposed_ns : times_.busy_ns) += ns;

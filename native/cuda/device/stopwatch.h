@@ -1,9 +1,9 @@
 // Stopwatch: how long operations take on devices, and how much of that is hidden under what
 // frontends compute.
-//   busy     from where an operation begins on our stream to where it is done
-//   exposed  from where a frontend's stream begins to wait for an operation to where it is done;
-//            nothing where that stream comes later
-// Nobody waits here: what a device has not come by yet is counted later. Any thread.
+//   busy     from the begin of an operation on our stream to its end
+//   exposed  from the begin of a frontend stream's wait for an operation to its end; 0 if the
+//            stream waits later
+// Nothing blocks here: events that a device has not reached are counted later. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class Stopwatch {
  public:
   // Events of the device, with timing.
   void operation(std::shared_ptr<Device> device, Device::Event begun, Device::Event done);
-  void wait(std::shared_ptr<Device> device, Device::Event asked, Device::Event done);
-  // Of what has been done so far.
+  void wait(std::shared_ptr<Device> device, Device::Event wait_begin, Device::Event done);
+  // The times of completed operations.
   DeviceTimes times();
 
  private:

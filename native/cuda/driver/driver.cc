@@ -40,8 +40,8 @@ Status start(const Driver& driver) {
                 ": look at nvidia-smi (driver and kernel module must be of one version)");
 }
 
-// A driver runs what any toolkit of its own major version has made; that the kernels are compressed
-// those know that came with CUDA 12.4.
+// A driver runs code of any toolkit of its own major version; compressed kernels need a driver of
+// CUDA 12.4 or newer.
 constexpr int kLeastVersion = std::max(CUDA_VERSION / 1000 * 1000, 12'040);
 
 std::string version_text(int version) {
@@ -57,7 +57,7 @@ Status check_version(const Driver& driver) {
                 " or later: update it, or build the core with an older CUDA");
 }
 
-// The name of a function that is not there; null: all are.
+// The name of a missing function; nullptr: none.
 const char* find_all(const Library& library, Driver& driver) {
 #define HVD_CUDA_FIND(name, symbol) \
   if (!library.find(#symbol, driver.name)) return #symbol;
@@ -99,7 +99,7 @@ Status Driver::check(CUresult result, const char* what) const {
 Result<const Driver*> load_driver(const std::string& file) {
   static Mutex mutex;
   using Drivers = std::map<std::string, std::unique_ptr<Driver>>;
-  static auto* const drivers = new Drivers;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const drivers = new Drivers;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   const MutexLock lock(mutex);
   std::unique_ptr<Driver>& known = (*drivers)[file.empty() ? kSystems : file];
   if (known != nullptr) return known.get();

@@ -1,5 +1,5 @@
-// The CUDA driver, found at run time: nothing here links libcuda, and where there is no driver
-// load() says so. Tests give the file of a fake.
+// The CUDA driver, found at run time: nothing links libcuda, and load_driver() returns an error
+// without a driver. Tests pass the file of a fake.
 #pragma once
 
 #include <cuda.h>
@@ -64,22 +64,22 @@ namespace hvd::cuda {
   X(cuGetErrorName, cuGetErrorName)                                       \
   X(cuGetErrorString, cuGetErrorString)
 
-// The functions as members, so that they are called as the manual writes them: driver.cuInit(0).
+// The functions as members, called as in the manual: driver.cuInit(0).
 struct Driver {
 #define HVD_CUDA_MEMBER(name, symbol) \
   decltype(&::symbol) name = nullptr;  // NOLINT(bugprone-macro-parentheses): a name
   HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
 #undef HVD_CUDA_MEMBER
-  std::string file;  // where it came from
+  std::string file;  // its path
 
-  // Ok, or a status that has the driver's name and sentence for the error, `what` was tried, and on
-  // which device. CUDA_ERROR_OUT_OF_MEMORY is kUnavailable, the rest is kInternal.
+  // Ok, or a status with the driver's name and description of the error, the attempted action
+  // `what`, and the device. CUDA_ERROR_OUT_OF_MEMORY is kUnavailable, the rest is kInternal.
   Status check(CUresult result, const char* what) const;
 };
 
 // Loads the file ("" is libcuda.so.1), finds every function, calls cuInit. Never unloaded; the same
-// file gives the same driver. kUnavailable: no driver, too old for a function, no device; the
-// message says which, and the remedy.
+// file returns the same driver. kUnavailable: no driver, too old for a function, no device; the
+// message names the cause and the remedy.
 Result<const Driver*> load_driver(const std::string& file);
 
 }  // namespace hvd::cuda

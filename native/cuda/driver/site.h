@@ -10,7 +10,7 @@ struct Site {
   int rank = -1;
 };
 
-// Of this thread; null: no device in particular. Set by Current (device.h), read by Driver::check.
+// Of this thread; nullptr: no particular device. Set by Current (device.h), read by Driver::check.
 const Site* current_site();
 void set_current_site(const Site* site);
 

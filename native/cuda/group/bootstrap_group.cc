@@ -8,7 +8,7 @@
 namespace hvd::cuda {
 namespace {
 
-// How it went for a member: plain bytes.
+// A member's status, as plain bytes.
 struct PackedStatus {
   Code code = Code::kOk;
   std::int32_t rank = -1;
@@ -23,13 +23,14 @@ PackedStatus pack_status(const Status& status) {
   return packed;
 }
 
-// A peer's number may be none of ours.
+// A peer's number may be unknown here.
 Code code_in(const PackedStatus& packed) {
   const auto number = static_cast<int>(packed.code);
   return number > 0 && number < kCodeCount ? packed.code : Code::kInternal;
 }
 
-// Who names itself knows why; the others have only heard that somebody failed, or waited in vain.
+// A member that names itself knows the reason; the other members only noticed a failure or a
+// timeout.
 bool knows(const PackedStatus& packed, const PeerInfo& member) {
   return packed.rank == member.rank && packed.code != Code::kTimeout;
 }

@@ -1,11 +1,12 @@
-// The members of a group as they meet, and how they tell each other: over their links on the host.
+// The members of a group during initialisation, and their exchanges over their links on the host.
 //
 // How a backend is made. make_ring_backend (ring_backend.h), make_nccl_backend (nccl_backend.h) and
 // make_staged_backend (staged_backend.h) have the same form:
 //   Result<std::unique_ptr<DeviceBackend>> make_..._backend(const BootstrapGroup& bootstrap);
-// They are collective: every member of bootstrap.group calls, and calls bootstrap_allgather()
-// equally often whatever goes wrong on it (it says so in what it tells; who hears that fails too).
-// Whether all are well at the end, who has them made asks. None of them waits for the device.
+// They are collective: every member of bootstrap.group calls them, and makes the same number of
+// calls of bootstrap_allgather() even if it fails (it sends its failure, and members that receive
+// one fail, too). Their caller checks at the end whether all members succeeded. None of them waits
+// for the device.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ namespace hvd::cuda {
 
 class DeviceBackend;
 
-// Who meets. Backends keep what they need of it; mesh, cpu and driver outlive them.
+// The group and its members. Backends copy what they need; mesh, cpu and driver outlive them.
 struct BootstrapGroup {
   std::shared_ptr<Device> device;
   Mesh* mesh = nullptr;
@@ -33,8 +34,9 @@ struct BootstrapGroup {
 
 std::size_t least_arena(const std::vector<PeerInfo>& members);
 
-// Every member tells all the same number of bytes; `all` has room for group.size() times as many,
-// by group rank, the own ones too. Waits for the others, and ends with the mesh's abort.
+// Exchange the same number of bytes between all members; `all` has room for group.size() times
+// that, indexed by group rank, including the own ones. Waits for the other members; returns the
+// mesh's abort.
 Status bootstrap_allgather(Backend& cpu, const Group& group, const void* mine, void* all,
                            std::size_t bytes);
 
@@ -48,12 +50,12 @@ Result<std::vector<T>> bootstrap_allgather(const BootstrapGroup& bootstrap, cons
   return all;
 }
 
-// How it went for the members: if it went wrong for one, its reason, the same on all of them.
+// The common status of all members: the reason of a failed one, the same on all of them.
 Status all_went_well(const BootstrapGroup& bootstrap, const Status& mine);
 
-// Waits until all members are here. `why` they end what they do, or the mesh's abort.
+// Wait for all members, then return `why`, or the mesh's abort.
 Status end_together(const BootstrapGroup& bootstrap, const Status& why);
-// Closes what the backend has mapped of the others' memory. When all have done so, it may go.
+// Unmap the other members' memory. When all have done so, the backend may be destroyed.
 Status part_together(DeviceBackend& backend, const BootstrapGroup& bootstrap, const Status& why);
 
 }  // namespace hvd::cuda

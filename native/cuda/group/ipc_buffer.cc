@@ -11,7 +11,8 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/ipc_buffer";
-// The driver hands out small memory in pieces of such blocks, and a handle is the whole block's.
+// The driver allocates small memory as pieces of such blocks, and a handle refers to the whole
+// block.
 constexpr std::size_t kBlockBytes = std::size_t{2} << 20U;
 
 std::byte* pointer(CUdeviceptr address) {
@@ -19,7 +20,7 @@ std::byte* pointer(CUdeviceptr address) {
 }
 
 // Memory of ranks that are threads of this process, by address.
-class Known {
+class LocalBuffers {
  public:
   void add(CUdeviceptr address, const std::shared_ptr<IpcBuffer>& memory) {
     const MutexLock lock(mutex_);
@@ -29,7 +30,7 @@ class Known {
     const MutexLock lock(mutex_);
     known_.erase(address);
   }
-  // Null: there is none.
+  // nullptr: none.
   std::shared_ptr<IpcBuffer> find(CUdeviceptr address) {
     const MutexLock lock(mutex_);
     const auto found = known_.find(address);
@@ -41,9 +42,9 @@ class Known {
   std::map<CUdeviceptr, std::weak_ptr<IpcBuffer>> known_;
 };
 
-Known& known() {
-  static auto& the_known = *new Known;  // outlives whoever still has memory at the end
-  return the_known;
+LocalBuffers& known() {
+  static auto& the_registry = *new LocalBuffers;  // leaked: memory may be released at process exit
+  return the_registry;
 }
 
 Status all_have_handles(const BootstrapGroup& bootstrap, const std::vector<MemoryOffer>& offers) {
@@ -58,7 +59,7 @@ Status all_have_handles(const BootstrapGroup& bootstrap, const std::vector<Memor
   return Status::ok();
 }
 
-// May go wrong on one member and well on another.
+// May fail on one member and succeed on another.
 Result<Peers> map_all(const BootstrapGroup& bootstrap, const IpcBuffer* mine) {
   const auto offers = bootstrap_allgather(
       bootstrap, mine == nullptr ? MemoryOffer{} : mine->offer(bootstrap.mine().process));

@@ -1,6 +1,6 @@
-// Device memory of one rank that others use where it lies.
-//   offer   what its owner tells of it, plain bytes: how another process maps it, and how a rank
-//           that is a thread of the same process finds it
+// Device memory of one rank that other ranks access directly.
+//   offer   plain bytes sent by its owner: how another process maps it, and how a rank that is a
+//           thread of the same process finds it
 #pragma once
 
 #include <cuda.h>
@@ -19,19 +19,19 @@ namespace hvd::cuda {
 struct BootstrapGroup;
 
 struct MemoryOffer {
-  std::uint64_t process = 0;  // Peer info::process
+  std::uint64_t process = 0;  // PeerInfo::process
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;  // 0: there is none
+  std::uint64_t bytes = 0;  // 0: none
   CUipcMemHandle handle{};
 };
 
-// This rank's. Peers in the same process share it. Peers in other processes close it before it
-// goes: what happens otherwise the driver leaves open. Only behind a failure, where nobody knows
-// when they will, it goes before that; they do not use it any more then.
+// This rank's buffer. Peers in the same process share it. Peers in other processes unmap it before
+// it is freed; otherwise the driver's behaviour is undefined. Only after a failure, when it is
+// unknown whether they will, it is freed earlier; they do not use it any more then.
 class IpcBuffer {
  public:
-  // Of whole blocks of the driver's, so that no handle gives away anything else. kUnavailable:
-  // there is not that much.
+  // Consists of whole blocks of the driver, so that a handle exposes nothing else. kUnavailable:
+  // not enough memory.
   static Result<std::shared_ptr<IpcBuffer>> allocate(const std::shared_ptr<Device>& device,
                                                      std::size_t bytes);
   IpcBuffer(std::shared_ptr<Device> device, CUdeviceptr address, std::size_t bytes);
@@ -51,10 +51,10 @@ class IpcBuffer {
   CUipcMemHandle handle_{};
 };
 
-// A peer's, as this process sees it.
+// A peer's buffer, mapped into this process.
 class ImportedBuffer {
  public:
-  // mine: of this member; peer: of the one whose offer it is.
+  // mine: of this member; peer: the owner of the offer.
   static Result<std::unique_ptr<ImportedBuffer>> open(const std::shared_ptr<Device>& device,
                                                       const PeerInfo& mine, const PeerInfo& peer,
                                                       const MemoryOffer& offer);
@@ -74,12 +74,12 @@ class ImportedBuffer {
   CUdeviceptr mapped_ = 0;             // another one
 };
 
-// By group rank, null at the own one.
+// By group rank; nullptr for this rank.
 using Peers = std::vector<std::unique_ptr<ImportedBuffer>>;
 
-// The members exchange the handles of their buffers (null: none, for the reason `own`), and each
-// maps the others'. Collective. It goes well for all or for none; for none, nobody has memory of
-// another mapped any more, and each may free its own.
+// Collective: exchange the handles of the members' buffers (nullptr: none, for the reason `own`)
+// and map them. Succeeds on all members or on none; in the latter case no member has another's
+// memory mapped, and each may free its own.
 Result<Peers> exchange_handles(const BootstrapGroup& bootstrap, const IpcBuffer* mine,
                                const Status& own);
 

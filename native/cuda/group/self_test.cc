@@ -77,7 +77,7 @@ class SelfTest {
  private:
   std::size_t bytes() const { return host_.size() * sizeof(float); }
 
-  // Behind a failure nobody's device waits for anybody any more.
+  // After a failure no device waits for another any more.
   void give_up() {
     const Deadline deadline = Deadline::after_seconds(kEndSeconds);
     for (Polling polling = Polling::of_device(); !deadline.expired(); polling.pause()) {
@@ -87,7 +87,7 @@ class SelfTest {
     }
   }
 
-  // The members hear of each other's failure before they go on, and wait for nobody in vain.
+  // The members exchange failures before they continue, so none waits for a failed one.
   Status met(const Status& mine) {
     if (!mine) give_up();
     return all_went_well(bootstrap_, mine);
@@ -122,7 +122,7 @@ class SelfTest {
     auto begun = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!begun) return begun.status();
     Status status =
-        test_case.give(backend_, bootstrap_.group, {in_.get(), out_.get(), host_.size()});
+        test_case.enqueue(backend_, bootstrap_.group, {in_.get(), out_.get(), host_.size()});
     if (!status) return status;
     auto done = device_.recorded(device_.stream(), Device::Timing::kOn);
     if (!done) return done.status();

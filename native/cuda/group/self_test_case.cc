@@ -25,11 +25,11 @@ float sum(const Group& group, std::size_t /*count*/, std::size_t i) {
   return sum;
 }
 
-Status give_sum(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+Status enqueue_sum(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   return backend.allreduce(group, {{numbers.in, numbers.out, numbers.count}}, kSum);
 }
 
-Status give_broadcast(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+Status enqueue_broadcast(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   return backend.broadcast(group, {{numbers.in, numbers.out, numbers.count * sizeof(float)}},
                            static_cast<int>(last_of(group)));
 }
@@ -38,7 +38,7 @@ float broadcast(const Group& group, std::size_t /*count*/, std::size_t i) {
   return number_of(last_of(group), i);
 }
 
-Status give_gather(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+Status enqueue_gather(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   const std::size_t share = share_of(group, numbers.count);
   Gather gather;
   gather.in = at(numbers.in, 0);
@@ -54,7 +54,7 @@ float gather(const Group& group, std::size_t count, std::size_t i) {
   return number_of(i / share, i % share);
 }
 
-Status give_exchange(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+Status enqueue_exchange(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   const std::size_t share = share_of(group, numbers.count);
   Exchange exchange;
   for (std::size_t group_rank = 0; group_rank < members_of(group); ++group_rank) {
@@ -71,7 +71,7 @@ float exchange(const Group& group, std::size_t count, std::size_t i) {
   return number_of(i / share, own_rank(group) * share + i % share);
 }
 
-Status give_scatter(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
+Status enqueue_scatter(DeviceBackend& backend, const Group& group, const Numbers& numbers) {
   Scatter scatter{numbers.in, numbers.out, {}};
   for (std::size_t group_rank = 0; group_rank <= members_of(group); ++group_rank)
     scatter.begins.push_back(group_rank * share_of(group, numbers.count));
@@ -91,11 +91,11 @@ float number_of(std::size_t group_rank, std::size_t i) {
 
 const std::vector<SelfTestCase>& self_test_cases() {
   static const std::vector<SelfTestCase> kAll = {
-      {"sum", kAnyGroup, give_sum, sum},
-      {"broadcast", kAnyGroup, give_broadcast, broadcast},
-      {"gather", kAnyGroup, give_gather, gather},
-      {"exchange", kMostPaired, give_exchange, exchange},
-      {"reducescatter", kAnyGroup, give_scatter, scatter},
+      {"sum", kAnyGroup, enqueue_sum, sum},
+      {"broadcast", kAnyGroup, enqueue_broadcast, broadcast},
+      {"gather", kAnyGroup, enqueue_gather, gather},
+      {"exchange", kMostPaired, enqueue_exchange, exchange},
+      {"reducescatter", kAnyGroup, enqueue_scatter, scatter},
   };
   return kAll;
 }

@@ -21,7 +21,7 @@ float number_of(std::size_t group_rank, std::size_t i);
 
 struct SelfTestCase {
   const char* what;
-  // A larger group does not do it until somebody wants it: it connects each with each.
+  // Larger groups skip it until it is needed, because it connects every pair.
   int most_members;
   Status (*give)(DeviceBackend& backend, const Group& group, const Numbers& numbers);
   // What is at out[i] then.

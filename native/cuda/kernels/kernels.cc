@@ -224,7 +224,7 @@ Status Loaded::move(CUstream stream, Dtype dtype, const Ratio& first, const Rati
   return flush(stream, function, call);
 }
 
-// Of the four functions for sums of floats, in the order of functions.h. kNone: it is none.
+// Of the four functions for sums of floats, in the order of functions.h. kNone: another function.
 Function for_float_sums(const Reduction& reduction, Function first) {
   if (reduction.op != ReduceOp::kSum && reduction.op != ReduceOp::kAverage) return kNone;
   constexpr std::array<Dtype, 4> kOrder{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32,

@@ -30,7 +30,7 @@ Library open(const std::string& file) {
   return wheel ? wheel : Library::open(kLibrary);
 }
 
-// The first function that is not there; "" when all are.
+// The first missing function; "": none.
 std::string missing_function(const Library& library, Nccl& nccl) {
 #define HVD_NCCL_FIND(name, result, arguments) \
   if (!library.find("nccl" #name, nccl.name)) return "nccl" #name;
@@ -79,7 +79,7 @@ Status check(const Nccl& nccl, NcclResult result, const std::string& what) {
 
 Result<const Nccl*> load_nccl(const std::string& file) {
   static Mutex mutex;
-  // For ever: threads of ours may call it while the process ends.
+  // Leaked: our threads may call it while the process exits.
   using Libraries = std::map<std::string, std::unique_ptr<const Nccl>>;
   static auto* const loaded = new Libraries;  // NOLINT(cppcoreguidelines-owning-memory)
   const MutexLock lock(mutex);

@@ -1,9 +1,9 @@
-// NCCL, found at run time as the driver is: nothing here links it, and its header is not needed to
-// build. The declarations are those of its public C interface (nccl.h), which only ever grows.
+// NCCL, found at run time like the driver: nothing links it, and its header is not needed to build.
+// The declarations are those of its public C interface (nccl.h), which is only ever extended.
 //
 // Terms.
 //   communicator   NCCL's group: one rank per device, with a number (here: the group rank)
-//   id             what group rank 0 makes and all members need to build one
+//   id             created by group rank 0, needed by all members to build a communicator
 #pragma once
 
 #include <cuda.h>
@@ -50,8 +50,8 @@ struct NcclId {
 
 constexpr int kNcclUnset = INT_MIN;  // NCCL decides
 
-// The beginning of ncclConfig_t as NCCL 2.17 had it; later versions read what `size` and `version`
-// say and set the rest as they like.
+// The beginning of ncclConfig_t as in NCCL 2.17; later versions read the fields given by `size` and
+// `version` and use defaults for the rest.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeefU;
@@ -104,23 +104,22 @@ struct Nccl {
   result(*name) arguments = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   HVD_NCCL_FUNCTIONS(HVD_NCCL_MEMBER)
 #undef HVD_NCCL_MEMBER
-  std::string file;  // where it came from
+  std::string file;  // its path
   int version = 0;   // 22605 is 2.26.5
 };
 
-// Before it, an abort from another thread than the one that waits may hang.
+// In older versions an abort from a thread other than the waiting one may hang.
 constexpr int kOldestNccl = 21901;
 
 // "2.26.5"
 std::string nccl_version_text(int version);
 
-// Ok, or a status with NCCL's own words for it. kInProgress is an error here.
+// Ok, or a status with NCCL's description. kInProgress is an error here.
 Status check(const Nccl& nccl, NcclResult result, const std::string& what);
 
 // The file ("": the one that the process has loaded already, as torch does; else that of the
-// nvidia-nccl wheel beside this package; else the loader's). Never unloaded; the same file gives
-// the same table. kUnavailable: there is none, or it is too old; the message says which, and the
-// remedy.
+// nvidia-nccl wheel beside this package; else the loader's). Never unloaded; the same file returns
+// the same table. kUnavailable: missing or too old; the message names the cause and the remedy.
 Result<const Nccl*> load_nccl(const std::string& file);
 
 }  // namespace hvd::cuda

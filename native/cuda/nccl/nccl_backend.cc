@@ -19,19 +19,19 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/nccl_backend";
-// NCCL takes so many and more in one group; all ranks cut their lists alike.
+// NCCL accepts at least this many calls in one group; all ranks split their lists alike.
 constexpr std::size_t kMostGrouped = 512;
 
 bool is_one(const Scaling& scaling) { return scaling.after == 1.0 && scaling.divisor == 1.0; }
 
-// What is left to do behind the sum.
-Reduction behind(const Reduction& reduction) {
+// The remaining steps after the sum.
+Reduction after_sum(const Reduction& reduction) {
   Reduction rest = reduction;
   rest.scaling.before = 1.0;
   return rest;
 }
 
-// NCCL's sums of integers wrap around, which those that are folded exactly must not.
+// NCCL's sums of integers wrap around, which exactly folded sums must not.
 std::optional<NcclKind> kind_of(const Reduction& reduction) {
   return folds_exactly(reduction) ? std::nullopt : nccl_kind(reduction.dtype, reduction.op);
 }
@@ -70,7 +70,7 @@ class NcclBackend : public DeviceBackend {
   Status health() override { return comm_.health(); }
 
  private:
-  Status give(const std::string& what, const NcclCalls& calls);
+  Status enqueue(const std::string& what, const NcclCalls& calls);
   void gather_evenly(const Gather& tensor, NcclCalls& calls);
   void gather_block_by_block(const Group& group, const Gather& tensor, NcclCalls& calls);
   void scatter(const Group& group, const Scatter& tensor, const std::byte* in,
@@ -79,13 +79,13 @@ class NcclBackend : public DeviceBackend {
 
   const Nccl& nccl_;
   std::shared_ptr<Device> device_;
-  std::unique_ptr<DeviceBackend> staged_;  // for what NCCL cannot do
+  std::unique_ptr<DeviceBackend> staged_;  // for operations that NCCL cannot do
   Communicator comm_;
   const char* last_ = "NCCL";
 };
 
 // In groups, all ranks the same.
-Status NcclBackend::give(const std::string& what, const NcclCalls& calls) {
+Status NcclBackend::enqueue(const std::string& what, const NcclCalls& calls) {
   for (std::size_t begin = 0; begin < calls.size(); begin += kMostGrouped) {
     const std::size_t end = std::min(calls.size(), begin + kMostGrouped);
     const NcclCalls part(calls.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -100,7 +100,7 @@ Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& op
   last_ = "NCCL_ALLREDUCE";
   const std::optional<NcclKind> kind = kind_of(reduction);
   if (!kind) {
-    tell_staged(group, "NCCL", reduction);
+    warn_staged(group, "NCCL", reduction);
     const Status status = staged_->allreduce(group, operands, reduction);
     last_ = staged_->last_algorithm();
     return status;
@@ -125,9 +125,9 @@ Status NcclBackend::allreduce(const Group& group, const std::vector<Operand>& op
     Status status = device_->kernels().prescale(device_->stream(), reduction, inputs);
     if (!status) return status;
   }
-  if (Status status = give("an allreduce", calls); !status) return status;
+  if (Status status = enqueue("an allreduce", calls); !status) return status;
   if (is_one(reduction.scaling)) return Status::ok();
-  return device_->kernels().scale(device_->stream(), behind(reduction), results);
+  return device_->kernels().scale(device_->stream(), after_sum(reduction), results);
 }
 
 Status NcclBackend::broadcast(const Group& group, const std::vector<Operand>& operands,
@@ -138,14 +138,14 @@ Status NcclBackend::broadcast(const Group& group, const std::vector<Operand>& op
   NcclCalls calls;
   for (const Operand& operand : operands) {
     if (operand.count == 0) continue;
-    // Only the root's input is looked at.
+    // Only the root's input is used.
     const void* const in = group.group_rank == group_root ? operand.in : operand.out;
     calls.emplace_back([this, in, out = operand.out, count = operand.count, group_root] {
       return nccl_.Broadcast(in, out, count, NcclType::kUint8, group_root, comm_.handle(),
                              device_->stream());
     });
   }
-  return give("a broadcast", calls);
+  return enqueue("a broadcast", calls);
 }
 
 void NcclBackend::gather_evenly(const Gather& tensor, NcclCalls& calls) {
@@ -185,10 +185,10 @@ Status NcclBackend::allgather(const Group& group, const std::vector<Gather>& ten
                           kRoom);
     }
   }
-  return give("an allgather", calls);
+  return enqueue("an allgather", calls);
 }
 
-// One group, however large: what one rank sends another receives in the same one.
+// One group of any size: matching sends and receives must be in the same group.
 Status NcclBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "NCCL_ALLTOALL";
   const auto own = static_cast<std::size_t>(group.group_rank);
@@ -216,7 +216,7 @@ Status NcclBackend::alltoall(const Group& group, const Exchange& exchange) {
   return comm_.group("an alltoall", calls);
 }
 
-// The whole tensor, prescaled, in memory of its own.
+// The whole tensor, prescaled, in separate memory.
 Result<std::shared_ptr<void>> NcclBackend::prescaled(const Scatter& tensor,
                                                      const Reduction& reduction) {
   Result<std::shared_ptr<void>> memory =
@@ -260,7 +260,7 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
   const auto own = static_cast<std::size_t>(group.group_rank);
   const std::optional<NcclKind> kind = kind_of(reduction);
   if (!kind) {
-    tell_staged(group, "NCCL", reduction);
+    warn_staged(group, "NCCL", reduction);
     const Status status = staged_->reducescatter(group, tensors, reduction);
     last_ = staged_->last_algorithm();
     return status;
@@ -268,7 +268,7 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
   const Current current(*device_);
   if (!current) return current.status();
   std::vector<Operand> results;
-  std::vector<std::shared_ptr<void>> scratch;  // goes back behind what is given to the stream here
+  std::vector<std::shared_ptr<void>> scratch;  // freed after the work enqueued here
   NcclCalls calls;
   for (const Scatter& tensor : tensors) {
     if (tensor.begins.back() == 0) continue;
@@ -282,12 +282,12 @@ Status NcclBackend::reducescatter(const Group& group, const std::vector<Scatter>
     }
     scatter(group, tensor, static_cast<const std::byte*>(in), reduction, *kind, calls);
   }
-  if (Status status = give("a reducescatter", calls); !status) return status;
+  if (Status status = enqueue("a reducescatter", calls); !status) return status;
   if (is_one(reduction.scaling)) return Status::ok();
-  return scale_on(*device_, results, behind(reduction));
+  return scale_on(*device_, results, after_sum(reduction));
 }
 
-// Group rank 0's, where all have NCCL.
+// Group rank 0's id, if all members have NCCL.
 Result<NcclId> make_id(const BootstrapGroup& bootstrap, const Result<const Nccl*>& nccl) {
   NcclId id{};
   Status status = nccl.status();
@@ -303,16 +303,16 @@ Result<NcclId> make_id(const BootstrapGroup& bootstrap, const Result<const Nccl*
   return ids.value().front();
 }
 
-// Who cannot even begin says so before the others wait for it.
+// A member that cannot begin reports that before the other members wait for it.
 Status build(Communicator& comm, const BootstrapGroup& bootstrap, const NcclId& id,
              double start_timeout_s) {
   const Deadline deadline = Deadline::after_seconds(start_timeout_s);
   const Status begun = comm.begin(id, bootstrap.group.size(), bootstrap.group.group_rank);
   if (Status status = all_went_well(bootstrap, begun); !status) return status;
-  return all_went_well(bootstrap, comm.settle("building a communicator", deadline));
+  return all_went_well(bootstrap, comm.wait_ready("building a communicator", deadline));
 }
 
-// Whoever sets that has calls of NCCL wait where no deadline and no abort end them.
+// With NCCL_COMM_BLOCKING=1 NCCL's calls block where no deadline and no abort can end them.
 bool blocks() {
   const char* const value = std::getenv("NCCL_COMM_BLOCKING");  // NOLINT(concurrency-mt-unsafe)
   return value != nullptr && std::string(value) == "1";
@@ -329,7 +329,7 @@ int nccl_version() {
 Result<std::unique_ptr<DeviceBackend>> make_nccl_backend(const BootstrapGroup& bootstrap,
                                                          double start_timeout_s) {
   if (bootstrap.group.size() == 1)
-    return make_staged_backend(bootstrap);  // which asks nobody either
+    return make_staged_backend(bootstrap);  // which needs no exchange either
   const Result<const Nccl*> nccl = load_nccl("");
   const Result<NcclId> id = make_id(bootstrap, nccl);
   if (!id) return id.status();

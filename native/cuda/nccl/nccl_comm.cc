@@ -11,17 +11,17 @@ namespace hvd::cuda {
 namespace {
 
 const char* const kRoom = "cuda/nccl_comm";
-constexpr double kOrderlySeconds = 2;  // then it is aborted after all
-constexpr double kEndSeconds = 5;      // then its thread is left alone
-constexpr double kCauseSeconds = 0.5;  // for the mesh to know which peer it was
-constexpr std::chrono::milliseconds kLook{50};
+constexpr double kOrderlySeconds = 2;  // then it is aborted
+constexpr double kEndSeconds = 5;      // then its thread is detached
+constexpr double kCauseSeconds = 0.5;  // for the mesh to identify the peer
+constexpr std::chrono::milliseconds kPollInterval{50};
 
-// A call of a non-blocking communicator has gone through, or will.
+// True if a call of a nonblocking communicator has succeeded or is in progress.
 bool accepted(NcclResult result) {
   return result == NcclResult::kSuccess || result == NcclResult::kInProgress;
 }
 
-// True: every member is done with every other's memory, and this one's is given back.
+// True: no member uses another's memory any more, and this one's is freed.
 bool closed(const Nccl& nccl, NcclHandle handle) {
   if (!accepted(nccl.CommFinalize(handle))) return false;
   const Deadline deadline = Deadline::after_seconds(kOrderlySeconds);
@@ -70,7 +70,7 @@ Status Communicator::begin(const NcclId& id, int size, int group_rank) {
   return accepted(result) ? Status::ok() : explain(result, "building a communicator");
 }
 
-// NCCL does not say which peer it was; the mesh does, if a rank has died.
+// NCCL does not name the peer; the mesh does, if a rank has died.
 Status Communicator::explain(NcclResult result, const std::string& what) const {
   const Deadline deadline = Deadline::after_seconds(kCauseSeconds);
   Polling polling = Polling::of_device();
@@ -86,17 +86,17 @@ Status Communicator::blame(NcclResult result, const std::string& what) const {
   return status;
 }
 
-Status Communicator::settle(const std::string& what, const Deadline& deadline) {
+Status Communicator::wait_ready(const std::string& what, const Deadline& deadline) {
   for (Polling polling = Polling::of_device();; polling.pause()) {
     if (mesh_.abort().raised()) return mesh_.abort().cause();
     NcclResult state = NcclResult::kSuccess;
-    NcclResult asked = NcclResult::kSuccess;
+    NcclResult queried = NcclResult::kSuccess;
     {
       const MutexLock lock(shared_->mutex);
       if (shared_->ended) return gone(what);
-      asked = nccl_.CommGetAsyncError(shared_->handle, &state);
+      queried = nccl_.CommGetAsyncError(shared_->handle, &state);
     }
-    if (asked != NcclResult::kSuccess) return explain(asked, what);
+    if (queried != NcclResult::kSuccess) return explain(queried, what);
     if (state == NcclResult::kSuccess) return Status::ok();
     if (state != NcclResult::kInProgress) return explain(state, what);
     if (deadline.expired())
@@ -124,13 +124,13 @@ Status Communicator::group(const std::string& what, const NcclCalls& calls) {
     if (shared_->ended) return gone(what);
     result = nccl_.GroupStart();
     for (std::size_t i = 0; i < calls.size() && accepted(result); ++i) result = calls[i]();
-    const NcclResult last = nccl_.GroupEnd();  // what was started is ended, come what may
+    const NcclResult last = nccl_.GroupEnd();  // a started group must be ended in any case
     if (accepted(result)) result = last;
   }
   if (!accepted(result)) return explain(result, what);
   const bool relied_on = self_test_seconds_ == 0;
   Status status =
-      settle(what, relied_on ? Deadline::never() : Deadline::after_seconds(self_test_seconds_));
+      wait_ready(what, relied_on ? Deadline::never() : Deadline::after_seconds(self_test_seconds_));
   return status && relied_on ? watch_over_it() : status;
 }
 
@@ -141,11 +141,11 @@ Status Communicator::health() {
   return known == NcclResult::kSuccess ? Status::ok() : blame(known, "an operation");
 }
 
-// Of what is under way.
+// The error of the operation in flight.
 NcclResult Communicator::error() const {
   NcclResult state = NcclResult::kSuccess;
-  const NcclResult asked = nccl_.CommGetAsyncError(shared_->handle, &state);
-  if (asked != NcclResult::kSuccess) return asked;
+  const NcclResult result = nccl_.CommGetAsyncError(shared_->handle, &state);
+  if (result != NcclResult::kSuccess) return result;
   return accepted(state) ? NcclResult::kSuccess : state;
 }
 
@@ -179,9 +179,9 @@ void Communicator::watch() {
       shared_->changed.wait(lock);
       continue;
     }
-    shared_->changed.wait_for(lock, kLook);
+    shared_->changed.wait_for(lock, kPollInterval);
     failpoint("nccl.watch");
-    const NcclResult error = look();
+    const NcclResult error = check_async();
     if (error != NcclResult::kRemoteError) cause = Deadline::after_seconds(kCauseSeconds);
     if (error == NcclResult::kSuccess || (error == NcclResult::kRemoteError && !cause.expired()))
       continue;
@@ -190,13 +190,13 @@ void Communicator::watch() {
   }
 }
 
-// The error of what is under way. Whoever is told of the mesh's abort needs no
-// other.
-NcclResult Communicator::look() {
+// The error of the operation in flight, unless the mesh's abort is raised, which is the better
+// cause.
+NcclResult Communicator::check_async() {
   if (leaving_ || last_ == nullptr) return NcclResult::kSuccess;
   const Current current(*device_);
   const Result<bool> done = device_->query(last_.get());
-  // A device that has failed is told by whoever waits for the operation.
+  // The waiting code reports a failed device.
   if (!done || done.value() || mesh_.abort().raised()) {
     last_ = nullptr;
     return NcclResult::kSuccess;

@@ -1,17 +1,17 @@
-// A communicator of NCCL that nobody hangs in.
-//   settled   what was asked of NCCL has been given to the stream; until then (ncclInProgress) NCCL
-//             is asked again and again, because it has no way to wait that an abort would end
-//   close     the orderly end: NCCL waits until no member uses another's memory
-//   abort     the other end: what is under way on the device is let go
-// Either end may block inside NCCL, so a thread of its own does it; who destroys the communicator
-// waits for that thread for a while, then leaves it.
+// A communicator of NCCL in which no thread can hang.
+//   ready     NCCL has enqueued the requested work on the stream; until then (ncclInProgress) NCCL
+//             is polled, because it has no wait that an abort would end
+//   close     orderly end: NCCL waits until no member uses another's memory
+//   abort     the other end: releases the work in flight on the device
+// Both ends may block inside NCCL, so a separate thread runs them. The destructor waits for that
+// thread for a while, then detaches it.
 //
-// A failure while the device works on an operation (a broken network) shows in
-// ncclCommGetAsyncError only. A thread asks for it while an operation is under way, and tells all
-// ranks; not on self-test, where somebody waits for the operation and asks.
+// A failure while the device executes an operation (a broken network) is reported only by
+// ncclCommGetAsyncError. A thread polls it while an operation is in flight and raises the abort;
+// not during a self-test, where the waiting code polls it.
 //
-// NCCL wants one caller at a time: the mutex is held around its calls, none of which waits. After
-// `ended` is set nobody but the ending thread calls, and nobody looks at the mesh any more.
+// NCCL allows one caller at a time: the mutex is held around its calls, none of which blocks. After
+// `ended` is set only the ending thread calls it, and the mesh is not used any more.
 #pragma once
 
 #include <functional>
@@ -33,19 +33,19 @@ using NcclCalls = std::vector<std::function<NcclResult()>>;
 
 class Communicator {
  public:
-  // Begins to build it; it is there when settle() says so. Progress-lock owner only, as are
-  // group(), settle() and the end of its life.
+  // Begin to build it; wait_ready() completes that. Progress-lock owner only, like group(),
+  // wait_ready() and the destructor.
   Communicator(const Nccl& nccl, std::shared_ptr<Device> device, Mesh& mesh);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   Status begin(const NcclId& id, int size, int group_rank);
-  Status settle(const std::string& what, const Deadline& deadline);
-  // Gives the calls to the stream as one group; when it returns, they are there.
+  Status wait_ready(const std::string& what, const Deadline& deadline);
+  // Enqueue the calls on the stream as one group; they are enqueued when it returns.
   Status group(const std::string& what, const NcclCalls& calls);
   NcclHandle handle() const { return shared_->handle; }
-  // As of a DeviceBackend.
+  // See DeviceBackend.
   void set_self_test(double seconds) { self_test_seconds_ = seconds; }
   Status health();
 
@@ -53,13 +53,13 @@ class Communicator {
   Status abort();
 
  private:
-  // With the thread that ends it.
+  // Shared with the ending thread.
   struct Shared {
     Mutex mutex;
     ConditionVariable changed;
     NcclHandle handle = nullptr;           // set once, by begin()
-    bool ended GUARDED_BY(mutex) = false;  // an end has begun
-    bool over GUARDED_BY(mutex) = false;   // ... and is done
+    bool ended GUARDED_BY(mutex) = false;  // ending has begun
+    bool over GUARDED_BY(mutex) = false;   // ... and is complete
 
     void end();
   };
@@ -70,7 +70,7 @@ class Communicator {
   Status gone(const std::string& what) const;
   Status watch_over_it();
   void watch();
-  NcclResult look() REQUIRES(shared_->mutex);
+  NcclResult check_async() REQUIRES(shared_->mutex);
   NcclResult error() const REQUIRES(shared_->mutex);
 
   const Nccl& nccl_;
@@ -80,7 +80,7 @@ class Communicator {
 
   double self_test_seconds_ = 0;
   std::thread watch_;
-  // Behind the last operation, while that is under way.
+  // After the last operation, while it is in flight.
   Device::Event last_ GUARDED_BY(shared_->mutex);
   bool leaving_ GUARDED_BY(shared_->mutex) = false;
 };

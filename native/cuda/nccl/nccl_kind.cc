@@ -3,7 +3,7 @@
 namespace hvd::cuda {
 namespace {
 
-// The averages' divisor is applied behind NCCL's sum.
+// The divisor of an average is applied after NCCL's sum.
 std::optional<NcclOp> op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:

@@ -16,8 +16,8 @@ struct NcclKind {
   std::size_t parts;  // NCCL's elements in one of ours
 };
 
-// Nothing: it cannot. bool is bytes of 0 and 1, of which "or" is the largest and "and" the
-// smallest; a complex number is added part by part.
+// nullopt: not supported. bool is bytes of 0 and 1, for which "or" is the maximum and "and" the
+// minimum; complex numbers are added component by component.
 std::optional<NcclKind> nccl_kind(Dtype dtype, ReduceOp op);
 
 }  // namespace hvd::cuda

@@ -52,15 +52,16 @@ Status Arena::allocate() {
   return Status::ok();
 }
 
-// Streams of one priority may share a queue of the hardware, and the device's own stream, with the
-// greatest priority, may stand there waiting for a word. The next lower priority is nobody else's.
+// Streams of one priority may share a hardware queue, in which the device's own stream, with the
+// greatest priority, may be waiting for a word. No other stream uses the next lower priority.
 Status Arena::open_stream() {
   const Driver& driver = device_->driver();
   int least = 0, greatest = 0;
   Status status = driver.check(driver.cuCtxGetStreamPriorityRange(&least, &greatest),
                                "cuCtxGetStreamPriorityRange");
   if (!status) return status;
-  const int next = greatest < least ? greatest + 1 : least;  // less is more
+  const int next =
+      greatest < least ? greatest + 1 : least;  // smaller numbers are greater priorities
   return driver.check(driver.cuStreamCreateWithPriority(&aside_, CU_STREAM_NON_BLOCKING, next),
                       "cuStreamCreateWithPriority");
 }

@@ -1,13 +1,13 @@
-// The device memory in which the members of a group meet.
-//   arena   memory of one member for one group, on its device, that all members can read and write
-//   half    one of two equal pieces of it, for elements: rounds of operations use them in turns
-//   word    32 bits, 0 or 1: a signal of one peer (ring.h), in the arena of who waits for it
-//   phase   what a word tells of a half
+// Arena: device memory through which the members of a group communicate.
+//   arena   memory of one member for one group, on its device, accessible to all members
+//   half    one of two equal pieces of it, for elements, used alternately by rounds of operations
+//   word    32 bits, 0 or 1: a signal of one peer (ring.h), in the arena of the waiting member
+//   phase   meaning of a word for a half
 //             packed   the peer's half holds its inputs
 //             folded   the peer's half holds the result of the peer's chunk
-//             freed    the peer reads nothing in this arena's half any more; at the beginning 1
-// An arena: words by (phase, half, group rank of the peer), then the halves. Both as they are for
-// the same number of members and bytes: all members know where everything is in all arenas.
+//             freed    the peer no longer reads this arena's half; initially 1
+// Layout: words by (phase, half, group rank of the peer), then the halves. It depends only on the
+// numbers of members and bytes, so all members know the layout of all arenas.
 #pragma once
 
 #include <cuda.h>
@@ -33,7 +33,7 @@ class ArenaShape {
   ArenaShape(std::size_t bytes, std::size_t members);
 
   std::size_t half_bytes() const { return half_bytes_; }
-  // What a chunk has of a half if every member has one: a multiple of 16. 0: too few bytes.
+  // A chunk's bytes of a half with one chunk per member: a multiple of 16. 0: too few bytes.
   std::size_t room() const { return half_bytes_ / members_ / 16 * 16; }
   // From the beginning of the arena.
   std::size_t half(std::size_t number) const { return words_bytes_ + number * half_bytes_; }
@@ -48,17 +48,17 @@ class ArenaShape {
 
 class Arena {
  public:
-  // Waits for the device until the words are what they shall be, or for the abort.
+  // Waits for the device until the words are initialised, or for the abort.
   static Result<std::unique_ptr<Arena>> make(const std::shared_ptr<Device>& device,
                                              std::size_t bytes, std::size_t members,
                                              const Abort& abort);
-  // Peers do not use it any more: see DeviceBackend::settle() and part().
+  // Peers must not use it any more: see DeviceBackend::finalize() and part().
   ~Arena();
 
   const IpcBuffer& memory() const { return *memory_; }
   std::byte* base() const;
-  // A stream that waits for nothing: of another priority than the device's, so that the two never
-  // share a queue of the hardware.
+  // A stream that never waits: its priority differs from that of the device's stream, so that the
+  // two never share a hardware queue.
   CUstream aside() const { return aside_; }
 
  private:

@@ -7,10 +7,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-// The first place from `filled` on that is as far from a multiple of 16 as the element is in its
-// tensor.
+// The first offset >= `filled` with the same remainder modulo 16 as the element in its tensor.
 std::size_t place_for(std::size_t filled, std::size_t in_tensor) {
-  return filled + (in_tensor - filled) % kAlignment;  // unsigned: never back
+  return filled + (in_tensor - filled) % kAlignment;  // unsigned: never decreases
 }
 
 template <typename Byte, typename T>

@@ -38,7 +38,7 @@ Status PersistentRing::zero(CUstream aside) {
   return wait_for_stream(*device_, aside, abort_);
 }
 
-// Of the member so many ranks further on, as this device sees it.
+// Memory of the member `steps` ranks to the right, mapped on this device.
 std::byte* PersistentRing::memory_at(std::size_t steps) const {
   const std::size_t group_rank =
       (static_cast<std::size_t>(group_.group_rank) + steps) % peers_.size();
@@ -64,7 +64,7 @@ Status PersistentRing::allreduce(const std::vector<Operand>& operands, const Red
   return Status::ok();
 }
 
-// The first word of the memory is the abort (kernels.h), which nobody takes back.
+// The first word of the memory is the abort (kernels.h), which is never reset.
 Status PersistentRing::abort_waits(CUstream aside) {
   if (std::exchange(waits_aborted_, true)) return Status::ok();
   CUstreamBatchMemOpParams abort{};

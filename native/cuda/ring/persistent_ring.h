@@ -1,5 +1,5 @@
-// Allreduce by one kernel per rank that stays on its device until the operation is done (ring.cuh):
-// what the members' kernels need of each other.
+// Allreduce by one kernel per rank that runs until the operation is done (ring.cuh): the memory
+// shared by the members' kernels.
 //   memory   of each member: the abort word, the words and the slots of every block
 #pragma once
 
@@ -17,16 +17,16 @@ namespace hvd::cuda {
 
 class PersistentRing {
  public:
-  // Collective (bootstrap_group.h), and goes well for all or for none. Waits for the device until
-  // the memory is zeroed, which the stream `aside` does.
+  // Collective (bootstrap_group.h); succeeds on all members or on none. Waits for the device until
+  // the stream `aside` has zeroed the memory.
   static Result<std::unique_ptr<PersistentRing>> make(const BootstrapGroup& bootstrap,
                                                       unsigned blocks, CUstream aside);
 
-  // What Kernels::sums_floats() knows. Kernels of all members must be under way at the same time.
+  // For types supported by Kernels::sums_floats(). Kernels of all members must run concurrently.
   Status allreduce(const std::vector<Operand>& operands, const Reduction& reduction);
-  // Ends this rank's kernels, those to come too, from the stream `aside`.
+  // End this rank's kernels, also later ones, from the stream `aside`.
   Status abort_waits(CUstream aside);
-  void part() { peers_.clear(); }  // as DeviceBackend::part()
+  void part() { peers_.clear(); }  // see DeviceBackend::part()
 
  private:
   PersistentRing(const BootstrapGroup& bootstrap, unsigned blocks);

@@ -6,7 +6,7 @@
 namespace hvd::cuda {
 namespace {
 
-constexpr std::size_t kMostWords = 128;  // of one call; the driver takes less than 256
+constexpr std::size_t kMostWords = 128;  // per call; the driver accepts less than 256
 
 CUstreamBatchMemOpParams written(CUdeviceptr word, cuuint32_t value) {
   CUstreamBatchMemOpParams params{};
@@ -68,16 +68,16 @@ void Ring::wait_all(Phase phase, std::size_t round) {
 Status Ring::flush() {
   if (due_.empty()) return Status::ok();
   if (Status status = device_->in_flight_limiter().step(*device_, abort_); !status) return status;
-  return give(device_->stream(), due_);
+  return enqueue(device_->stream(), due_);
 }
 
-// What comes before the next kernel.
+// Enqueue the signals and waits before the next kernel.
 Status Ring::step() {
   if (Status status = flush(); !status) return status;
   return device_->in_flight_limiter().step(*device_, abort_);
 }
 
-Status Ring::give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words) {
+Status Ring::enqueue(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words) {
   const Driver& driver = device_->driver();
   Status status = Status::ok();
   for (std::size_t at = 0; at < words.size() && status; at += kMostWords) {
@@ -117,7 +117,7 @@ Status Ring::fold_shared(const Reduction& reduction, const std::vector<Stretch>&
 }
 
 Status Ring::abort_waits(CUstream aside) {
-  // What was given last time has not been done yet.
+  // The last batch is not done yet.
   if (device_->driver().cuStreamQuery(aside) == CUDA_ERROR_NOT_READY) return Status::ok();
   std::vector<CUstreamBatchMemOpParams> words;
   for (const Phase phase : {Phase::kPacked, Phase::kFolded, Phase::kFreed}) {
@@ -126,10 +126,10 @@ Status Ring::abort_waits(CUstream aside) {
         words.push_back(written(word(group_rank_, phase, half, group_rank_at(step)), 1));
     }
   }
-  return give(aside, words);
+  return enqueue(aside, words);
 }
 
-Status Ring::settle() {
+Status Ring::finalize() {
   for (std::size_t half = 0; half < kHalves; ++half) {
     for (std::size_t step = 1; step < size(); ++step) see(Phase::kFreed, half, group_rank_at(step));
   }

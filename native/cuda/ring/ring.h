@@ -1,8 +1,8 @@
 // Ring on devices, for the operations of one group: kernels on this rank's stream, and
-// signals between the streams of the members. The host gives all of it to the stream and waits only
-// where the device has too much to do already (in_flight_limiter.h).
+// signals between the streams of the members. The host enqueues all of it on the stream and waits
+// only if too much is in flight (device.h).
 //   member   a rank of the group; its group rank is its number in it. A peer is another one
-//   reader   who reads what a member has packed into a half: every peer, of some operations one
+//   reader   a member that reads a half packed by another: every peer, or for some operations one
 //   use      one round's use of a half by the member whose half it is
 //
 // One use of a half, of the owner p's and of the reader q's (arena.h: the phases):
@@ -15,21 +15,21 @@
 // not allow: every use leaves the words as it found them, freed 1 and the others 0.
 //
 // No signal is lost or taken for another: on each word, signals and waits take turns. packed(p to
-// q) is signalled behind p's wait for freed(q to p), which q signalled behind its last wait for
-// packed(p to q): so that word is 0 again. folded: likewise, since freed also comes behind the wait
-// for folded. freed(q to p) is signalled behind q's wait for packed(p to q), which p signalled
-// behind its last wait for freed(q to p). What is written is visible before the signal (a word is
-// written behind a fence for the whole system), and the kernels behind a wait start when it is
+// q) is signalled after p's wait for freed(q to p), which q signalled after its last wait for
+// packed(p to q): so that word is 0 again. folded: likewise, since freed also comes after the wait
+// for folded. freed(q to p) is signalled after q's wait for packed(p to q), which p signalled
+// after its last wait for freed(q to p). What is written is visible before the signal (a word is
+// written after a fence for the whole system), and the kernels after a wait start when it is
 // over.
 //
-// Nothing is overtaken by what other operations do: who packs a half waits for every peer that has
-// read it last, and for those that are no readers this time without writing 0 (see()), so that
-// their words stay 1. Rounds may differ in number from pair to pair (alltoall); all that members
-// must agree on is which half a round uses: the operation's number plus the round's. They count
-// operations alike, as they all carry out the same ones in the same order. Groups share no words:
-// each has arenas of its own.
+// Nothing is overtaken by what other operations do: a member that packs a half waits for every peer
+// that has read it last, and for those that are no readers this time without writing 0 (see()), so
+// that their words stay 1. Rounds may differ in number from pair to pair (alltoall); all that
+// members must agree on is which half a round uses: the operation's number plus the round's. They
+// count operations alike, because all execute the same ones in the same order. Groups share no
+// words: each has arenas of its own.
 //
-// No deadlock: every member gives the same steps to its stream in the same order (or leaves out
+// No deadlock: every member enqueues the same steps on its stream in the same order (or leaves out
 // both ends of one), and what a step waits for is signalled in a step before it. Steps of several
 // groups are in one order too (backend.h), and streams of one rank do not wait for each other.
 #pragma once
@@ -49,23 +49,23 @@ namespace hvd::cuda {
 
 class Ring {
  public:
-  // bases: of every member's arena as this process sees it, by group rank.
+  // bases: of every member's arena, mapped in this process, by group rank.
   Ring(std::shared_ptr<Device> device, const Abort& abort, const Group& group,
        const ArenaShape& shape, std::vector<std::byte*> bases);
 
   std::size_t size() const { return bases_.size(); }
   std::size_t group_rank() const { return group_rank_; }
-  // The group rank `steps` further on, round the end.
+  // The group rank `steps` to the right, cyclically.
   std::size_t group_rank_at(std::size_t steps) const { return (group_rank_ + steps) % size(); }
   std::size_t half_bytes() const { return shape_.half_bytes(); }
   std::size_t room() const { return shape_.room(); }
-  // Of the present operation. Chunk c of a half begins c rooms behind its beginning.
+  // For the current operation. Chunk c of a half begins after c rooms.
   std::byte* half(std::size_t group_rank, std::size_t round) const;
 
   // The next operation: all members count alike.
   void begin() { ++operation_; }
 
-  // Signals and waits, of this rank; given to the stream with the next kernels, or by flush().
+  // Signals and waits of this rank; enqueued with the next kernels, or by flush().
   void signal(Phase phase, std::size_t round, std::size_t to);
   void wait(Phase phase, std::size_t round, std::size_t from);
   void see(Phase phase, std::size_t round, std::size_t from);
@@ -73,7 +73,7 @@ class Ring {
   void wait_all(Phase phase, std::size_t round);
   Status flush();
 
-  // kernels.h; nothing where there are no pieces or elements.
+  // See kernels.h; does nothing without pieces or elements.
   Status prescale(const Reduction& reduction, const std::vector<Piece>& pieces);
   Status copy(Dtype dtype, const std::vector<Piece>& pieces);
   Status fold(const Reduction& reduction, void* out, const std::vector<const void*>& inputs,
@@ -82,15 +82,15 @@ class Ring {
   Status fold_shared(const Reduction& reduction, const std::vector<Stretch>& stretches,
                      const std::vector<std::ptrdiff_t>& offsets);
 
-  // Answers everything that this rank's stream can wait for, once, from the stream `aside`.
+  // Satisfy all waits of this rank's stream, once, from the stream `aside`.
   Status abort_waits(CUstream aside);
-  // Behind this, nobody reads this rank's halves.
-  Status settle();
+  // Enqueue waits after which no member reads this rank's halves.
+  Status finalize();
 
  private:
   CUdeviceptr word(std::size_t of, Phase phase, std::size_t half, std::size_t from) const;
   std::size_t half_of(std::size_t round) const { return (operation_ + round) % kHalves; }
-  Status give(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words);
+  Status enqueue(CUstream stream, std::vector<CUstreamBatchMemOpParams>& words);
   Status step();
 
   std::shared_ptr<Device> device_;
@@ -99,7 +99,7 @@ class Ring {
   ArenaShape shape_;
   std::vector<std::byte*> bases_;
   std::size_t operation_ = 0;
-  std::vector<CUstreamBatchMemOpParams> due_;  // signals and waits not given to the stream yet
+  std::vector<CUstreamBatchMemOpParams> due_;  // signals and waits that are not enqueued yet
 };
 
 }  // namespace hvd::cuda

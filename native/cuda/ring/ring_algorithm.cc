@@ -5,9 +5,9 @@
 namespace hvd::cuda {
 namespace {
 
-constexpr std::uint32_t kMostBlocks = 32;  // the rest of the device is for who computes
+constexpr std::uint32_t kMostBlocks = 32;  // the rest of the device is left to computations
 
-// How many members have its device, itself too.
+// Number of members on its device, itself included.
 std::uint32_t sharers_of(const PeerInfo& member, const std::vector<PeerInfo>& members) {
   return static_cast<std::uint32_t>(
       std::count_if(members.begin(), members.end(), [&](const PeerInfo& other) {
@@ -15,7 +15,7 @@ std::uint32_t sharers_of(const PeerInfo& member, const std::vector<PeerInfo>& me
       }));
 }
 
-// Of one member, when all that share its device have as many: a multiprocessor each.
+// Blocks of one member if all members on its device have the same number: one per multiprocessor.
 std::uint32_t room_of(const PeerInfo& member, const std::vector<PeerInfo>& members) {
   return member.multiprocessors / sharers_of(member, members);
 }
@@ -44,7 +44,7 @@ std::string why_not_on_device_of(const PeerInfo& member) {
          "ranks on their devices does)";
 }
 
-// "", or why no kernels stay at the same time until all is done.
+// "" or the reason why the members' kernels cannot run concurrently to the end.
 std::string why_not_persistent(const std::vector<PeerInfo>& members) {
   std::string shared = of_pairs(members, [](const PeerInfo& one, const PeerInfo& other) {
     return share_device(one, other) ? share_sentence(one.rank, other.rank) : std::string();

@@ -12,7 +12,7 @@
 namespace hvd::cuda {
 namespace {
 
-// Shorter tensors go in slices: many of them in a few launches.
+// Shorter tensors use slices: many of them in a few launches.
 constexpr std::size_t kLeastPersistent = std::size_t{1} << 20U;  // bytes of a tensor, on average
 
 std::vector<std::byte*> bases_of(const Arena& arena, const Peers& peers) {
@@ -44,7 +44,7 @@ Status too_many(std::size_t members) {
 
 Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const BootstrapGroup& bootstrap) {
   const auto members = static_cast<std::size_t>(bootstrap.group.size());
-  if (members == 1) return make_staged_backend(bootstrap);  // which asks nobody then
+  if (members == 1) return make_staged_backend(bootstrap);  // which needs no exchange then
   if (members > kMostFolded) return too_many(members);
   const auto algorithms = ring_algorithms(bootstrap.members);
   if (!algorithms) return algorithms.status();
@@ -79,11 +79,10 @@ Status RingBackend::add_algorithms(const RingAlgorithms& algorithms) {
   return Status::ok();
 }
 
-bool RingBackend::goes_persistently(const std::vector<Operand>& operands,
-                                    const Reduction& reduction) const {
+bool RingBackend::uses_persistent(const std::vector<Operand>& operands,
+                                  const Reduction& reduction) const {
   if (algorithm_ != RingAlgorithm::kPersistent || !Kernels::sums_floats(reduction)) return false;
-  if (algorithms_.front() == RingAlgorithm::kPersistent || in_self_test_)
-    return true;  // it was asked for
+  if (algorithms_.front() == RingAlgorithm::kPersistent || in_self_test_) return true;  // requested
   const std::size_t elements =
       std::accumulate(operands.begin(), operands.end(), std::size_t{0},
                       [](std::size_t sum, const Operand& each) { return sum + each.count; });
@@ -95,7 +94,7 @@ Status RingBackend::allreduce(const Group& group, const std::vector<Operand>& op
   if (reduction.op == ReduceOp::kAdasum) return adasum(group, operands, reduction);
   const Current current(*bootstrap_.device);
   if (!current) return current.status();
-  if (goes_persistently(operands, reduction)) {
+  if (uses_persistent(operands, reduction)) {
     last_ = "CUDA_RING";
     return persistent_->allreduce(operands, reduction);
   }
@@ -118,8 +117,8 @@ Result<DeviceRegion> RingBackend::share_memory(std::size_t bytes, const Status& 
       own ? IpcBuffer::allocate(bootstrap_.device, bytes) : Result<std::shared_ptr<IpcBuffer>>(own);
   auto peers = exchange_handles(bootstrap_, mine ? mine.value().get() : nullptr, mine.status());
   if (peers) return region_of(mine.take(), peers.take());
-  // Giving memory back waits for the whole device, ranks that are threads of this process included:
-  // nobody goes on until all have.
+  // Freeing memory waits for the whole device, also for ranks that are threads of this process: no
+  // member continues until all have freed.
   if (mine) mine.take().reset();
   return end_together(bootstrap_, peers.status());
 }
@@ -131,7 +130,7 @@ Status RingBackend::adasum(const Group& group, const std::vector<Operand>& opera
     if (!staged) return staged.status();
     staged_ = staged.take();
   }
-  if (!in_self_test_) tell_staged(group, "the ring on devices", reduction);
+  if (!in_self_test_) warn_staged(group, "the ring on devices", reduction);
   Status status = staged_->allreduce(group, operands, reduction);
   last_ = staged_->last_algorithm();
   return status;
@@ -182,9 +181,9 @@ void RingBackend::part() {
   peers_.clear();
 }
 
-Status RingBackend::settle() {
+Status RingBackend::finalize() {
   const Current current(*bootstrap_.device);
-  return current ? ring_.settle() : current.status();
+  return current ? ring_.finalize() : current.status();
 }
 
 }  // namespace hvd::cuda

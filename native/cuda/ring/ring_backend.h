@@ -1,7 +1,7 @@
-// Our own way between the devices of one host, for one group: slices over mapped memory, in stream
-// order (ring.h). Device memory is never copied to the host, the host waits for no device, and the
-// ranks may share a device. The same bytes as CpuBackend gives on one host. Adasum goes the staged
-// way, and so does a group of one, for which nothing is staged.
+// Ring backend between the devices of one host, for one group: slices over mapped memory, in stream
+// order (ring.h). Device memory is never copied to the host, the host waits for no device, and
+// ranks may share a device. The result has the same bytes as CpuBackend's on one host. Adasum uses
+// the staged backend, and so does a group of one, which needs no staging.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ namespace hvd::cuda {
 
 class RingBackend final : public DeviceBackend {
  public:
-  // peers: by group rank, null at the own one.
+  // peers: by group rank, nullptr for this rank.
   RingBackend(const BootstrapGroup& bootstrap, const ArenaShape& shape,
               std::unique_ptr<Arena> arena, Peers peers);
 
-  // Collective (bootstrap_group.h) where it can have the persistent ring, and the same on all
+  // Collective (bootstrap_group.h) if the persistent ring is possible; the same result on all
   // members.
   Status add_algorithms(const RingAlgorithms& algorithms);
   std::size_t algorithms() const override { return algorithms_.size(); }
@@ -44,12 +44,12 @@ class RingBackend final : public DeviceBackend {
   const char* last_algorithm() const override { return last_; }
 
   Status abort_waits() override;
-  Status settle() override;
+  Status finalize() override;
   void part() override;
 
  private:
   enum class RingAlgorithm : std::uint8_t { kSlices, kPersistent };
-  bool goes_persistently(const std::vector<Operand>& operands, const Reduction& reduction) const;
+  bool uses_persistent(const std::vector<Operand>& operands, const Reduction& reduction) const;
   Status adasum(const Group& group, const std::vector<Operand>& operands,
                 const Reduction& reduction);
 
@@ -61,11 +61,11 @@ class RingBackend final : public DeviceBackend {
   RingAlgorithm algorithm_ = RingAlgorithm::kSlices;
   bool in_self_test_ = false;
   std::unique_ptr<PersistentRing> persistent_;
-  std::unique_ptr<DeviceBackend> staged_;  // for Adasum, from the first one on
+  std::unique_ptr<DeviceBackend> staged_;  // for Adasum, created on first use
   const char* last_ = "LOCAL";
 };
 
-// As bootstrap_group.h says, and shares the arena. Waits for this rank's own device once, until the
+// See bootstrap_group.h; also shares the arena. Waits for this rank's own device once, until the
 // words of the arena are written.
 Result<std::unique_ptr<DeviceBackend>> make_ring_backend(const BootstrapGroup& bootstrap);
 

@@ -25,12 +25,12 @@ void add_copy(std::vector<Piece>& pieces, const void* in, void* out, std::size_t
   if (in != out && bytes > 0) pieces.push_back({in, out, bytes});
 }
 
-// What one member gives to all: a list of pieces that lies in its half.
-class Giving {
+// Data of one member for all: a list of pieces in its half.
+class Broadcasting {
  public:
-  Giving(Ring& ring, const PackingPlan& layout) : ring_(ring), layout_(layout) {}
+  Broadcasting(Ring& ring, const PackingPlan& layout) : ring_(ring), layout_(layout) {}
 
-  // own: copies within this rank's memory, made along with it.
+  // own: copies within this rank's memory, in the same launch.
   Status pack(std::size_t round, std::vector<Piece> own) {
     const std::vector<PackedPiece>& shares = layout_.shares(ring_.group_rank(), round);
     if (!shares.empty()) ring_.wait_all(Phase::kFreed, round);
@@ -40,7 +40,7 @@ class Giving {
     return status;
   }
 
-  // Of all others that still have something.
+  // From all other members with data left.
   Status unpack(std::size_t round) {
     std::vector<std::size_t> givers;
     std::vector<Piece> pieces;
@@ -62,8 +62,8 @@ class Giving {
   const PackingPlan& layout_;
 };
 
-Status give(Ring& ring, const PackingPlan& layout, const std::vector<Piece>& own) {
-  Giving work(ring, layout);
+Status run(Ring& ring, const PackingPlan& layout, const std::vector<Piece>& own) {
+  Broadcasting work(ring, layout);
   const auto pack = [&](std::size_t round) {
     return work.pack(round, round == 0 ? own : std::vector<Piece>{});
   };
@@ -73,7 +73,7 @@ Status give(Ring& ring, const PackingPlan& layout, const std::vector<Piece>& own
   return status ? ring.flush() : status;
 }
 
-// To every peer its own, in its own room of the half.
+// Separate data for every peer, in its own room of the half.
 class Exchanging {
  public:
   Exchanging(Ring& ring, const Exchange& exchange)
@@ -90,8 +90,8 @@ class Exchanging {
   Status pack(std::size_t round, std::vector<Piece> own) {
     std::byte* const half = ring_.half(ring_.group_rank(), round);
     const std::vector<std::size_t> readers = busy(out_, round);
-    // The others too: they may have read what lay in these rooms before.
-    if (!readers.empty()) see_all_freed(round);
+    // Wait for all peers: they may have read the previous contents of these rooms.
+    if (!readers.empty()) check_all_freed(round);
     for (const std::size_t reader : readers) {
       ring_.wait(Phase::kFreed, round, reader);
       add_packing(own, out_.shares(reader, round), half + reader * ring_.room());
@@ -117,12 +117,12 @@ class Exchanging {
   }
 
  private:
-  void see_all_freed(std::size_t round) {
+  void check_all_freed(std::size_t round) {
     for (std::size_t step = 1; step < ring_.size(); ++step)
       ring_.see(Phase::kFreed, round, ring_.group_rank_at(step));
   }
 
-  // With whom something is moved in this round: both ends know it.
+  // The peers with data in this round, known to both ends.
   std::vector<std::size_t> busy(const PackingPlan& layout, std::size_t round) const {
     std::vector<std::size_t> peers;
     for (std::size_t step = 1; step < ring_.size(); ++step) {
@@ -145,7 +145,7 @@ Status ring_broadcast(Ring& ring, const std::vector<Operand>& operands, std::siz
     layout.add(root, operand.in, operand.out, 0, operand.count);
     if (ring.group_rank() == root) add_copy(own, operand.in, operand.out, operand.count);
   }
-  return give(ring, layout, own);
+  return run(ring, layout, own);
 }
 
 Status ring_allgather(Ring& ring, const std::vector<Gather>& tensors) {
@@ -158,7 +158,7 @@ Status ring_allgather(Ring& ring, const std::vector<Gather>& tensors) {
     }
     add_copy(own, tensor.in, tensor.out[ring.group_rank()], tensor.bytes[ring.group_rank()]);
   }
-  return give(ring, layout, own);
+  return run(ring, layout, own);
 }
 
 Status ring_alltoall(Ring& ring, const Exchange& exchange) {
@@ -171,7 +171,7 @@ Status ring_alltoall(Ring& ring, const Exchange& exchange) {
   };
   const auto unpack = [&](std::size_t round) { return work.unpack(round); };
   ring.begin();
-  // One round at least, for what stays here.
+  // At least one round, for local copies.
   Status status = run_pipeline(std::max<std::size_t>(work.rounds(), 1), {{0, pack}, {1, unpack}});
   return status ? ring.flush() : status;
 }

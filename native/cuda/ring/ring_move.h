@@ -1,5 +1,5 @@
-// The operations that move bytes between devices: each member packs what others shall read into its
-// half, they read it there. A group of one is not for here.
+// Operations that move bytes between devices: each member packs data for others into its half,
+// where they read it. Not for groups of one.
 //
 // In bytes per rank: broadcast of S: the root reads and writes S, the others read S (over the
 // root's link, n - 1 times) and write S. Allgather and alltoall: what a rank sends is read and

@@ -62,7 +62,7 @@ class Slices {
     return layout_.shares(ring_.group_rank(), round);
   }
 
-  // Nobody else reads what this rank packs for itself.
+  // No peer reads what this rank packs for itself.
   bool folds_in_place(std::size_t round) const {
     return reduction_.scaling.before == 1.0 && own(round).size() == 1;
   }
@@ -139,7 +139,7 @@ std::vector<Stretch> own_slices(const Ring& ring, const std::vector<Operand>& op
 
 }  // namespace
 
-// While a round's results are on their way, the next round is packed.
+// The next round is packed while a round's results are in flight.
 Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands,
                       const Reduction& reduction) {
   const PackingPlan layout = sliced(ring, operands, size_of(reduction.dtype));
@@ -160,8 +160,8 @@ Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands,
   return status ? ring.flush() : status;
 }
 
-// No half is used, but its signals are: inputs are there, own slices are done in everybody's
-// memory, and the half is free again.
+// Uses only the signals of a half: inputs are ready, own slices are done in all members' memory,
+// and the half is free again.
 Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
                              const std::vector<std::ptrdiff_t>& offsets,
                              const Reduction& reduction) {

@@ -1,6 +1,6 @@
 // Allreduce and reducescatter on devices. Every member owns a chunk: it folds that chunk from all
 // members' halves, in the order of backend.h, into its own half; for an allreduce all then read
-// each chunk from its owner's half. A group of one is not for here.
+// each chunk from its owner's half. Not for groups of one.
 //
 // What it moves, in bytes per rank for a tensor of S bytes on n ranks. Device memory: packing reads
 // and writes S, folding reads S and writes S/n, unpacking reads and writes S: 5 S + S/n, and 2 S/n
@@ -19,8 +19,8 @@
 namespace hvd::cuda {
 
 Status ring_allreduce(Ring& ring, const std::vector<Operand>& operands, const Reduction& reduction);
-// The member of group rank p has every operand, in place, at out + offsets[p] as this rank's device
-// sees it. For what Kernels::sums_floats() knows.
+// The member of group rank p has every operand, in place, at out + offsets[p] in this device's
+// address space. For types supported by Kernels::sums_floats().
 Status ring_allreduce_shared(Ring& ring, const std::vector<Operand>& operands,
                              const std::vector<std::ptrdiff_t>& offsets,
                              const Reduction& reduction);

@@ -1,14 +1,14 @@
-// Chunk plan of an operation that goes over host memory.
+// Chunk plan of an operation over host memory.
 //
 // Terms.
-//   row      what belongs to one member: of a reduction its slice or share of a tensor, of a
-//            gather its block, of an exchange what goes there or comes from there
-//   column   element number c of every row that is so long
-//   strip    some columns of all rows of one tensor; in a buffer its rows lie one behind the other
-//   chunk    the strips that go through a buffer together
-// A strip of a tensor's slices, laid out so, is cut by slice_begin (collective/backend/plan.h)
-// exactly where its rows meet: whoever owns an element of the tensor owns it in the strip. So
-// chunks change the order of no sum. All ranks cut alike, because they know the same lengths.
+//   row      the data of one member: for a reduction its slice or share of a tensor, for a gather
+//            its block, for an exchange the data sent to it or received from it
+//   column   element c of every row that is long enough
+//   strip    some columns of all rows of one tensor; in a buffer its rows are consecutive
+//   chunk    the strips that are in a buffer together
+// slice_begin (collective/backend/plan.h) splits such a strip of a tensor's slices exactly between
+// its rows: the owner of an element of the tensor also owns it in the strip. So chunks do not
+// change the order of any sum. All ranks split alike, because they know the same lengths.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kUncut = std::numeric_limits<std::size_t>::max();
 
-// One tensor: its rows, and where each lies on the device, for those that are loaded and those that
-// are stored (null: not).
+// One tensor: its rows and their addresses on the device, for loading and for storing (nullptr:
+// neither).
 struct Staging {
   RowLengths rows;
   std::vector<const std::byte*> load;
@@ -43,7 +43,7 @@ struct StagedPart {
   }
 };
 
-// What the ranks do with a chunk that lies in host memory.
+// The operation between ranks on a chunk in host memory.
 using Work = std::function<Status(const std::vector<StagedPart>& strips)>;
 
 class StagedBackend : public DeviceBackend {
@@ -64,12 +64,10 @@ class StagedBackend : public DeviceBackend {
   Status reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                        const Reduction& reduction) override;
   const char* last_algorithm() const override { return last_; }
-  Status abort_waits() override {
-    return Status::ok();
-  }  // nothing of it waits in the device's queue
+  Status abort_waits() override { return Status::ok(); }  // no work waits in the device's queue
 
  private:
-  // An operation on its way, whose chunks take turns in the pinned halves.
+  // An operation whose chunks alternate between the pinned halves.
   struct Passage {
     const std::vector<Staging>& tensors;
     std::size_t width;
@@ -95,8 +93,8 @@ class StagedBackend : public DeviceBackend {
 Status StagedBackend::refuse_capture() {
   const Driver& driver = device_->driver();
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult asked = driver.cuStreamIsCapturing(device_->stream(), &capturing);
-  if (Status status = driver.check(asked, "asking whether a step is captured"); !status)
+  const CUresult result = driver.cuStreamIsCapturing(device_->stream(), &capturing);
+  if (Status status = driver.check(result, "asking whether a step is captured"); !status)
     return status;
   if (capturing == CU_STREAM_CAPTURE_STATUS_NONE) return Status::ok();
   return Status::make(Code::kInvalidArgument,
@@ -121,8 +119,8 @@ Status StagedBackend::run(const std::vector<Staging>& tensors, std::size_t width
   return pass(passage, work);
 }
 
-// On the stream: load 0, load 1, store 0, load 2, store 1, ... A chunk is loaded behind the store
-// of the one that had its half before, and worked on behind its load: also where nothing is loaded.
+// On the stream: load 0, load 1, store 0, load 2, store 1, ... A chunk is loaded after the store
+// of the previous one in its half, and processed after its load, even if nothing is loaded.
 Status StagedBackend::pass(const Passage& passage, const Work& work) {
   const std::size_t chunks = passage.plan_chunks.chunks.size();
   Device::Event next;
@@ -194,7 +192,7 @@ Status StagedBackend::allreduce(const Group& group, const std::vector<Operand>& 
   last_ = "LOCAL";
   if (group.size() == 1) return scale_on(*device_, operands, reduction);
   const std::size_t width = size_of(reduction.dtype);
-  const bool whole = reduction.op == ReduceOp::kAdasum;  // which looks at whole tensors
+  const bool whole = reduction.op == ReduceOp::kAdasum;  // which needs whole tensors
   const std::size_t n = whole ? 1 : static_cast<std::size_t>(group.size());
   std::vector<Staging> tensors;
   for (const Operand& operand : operands) {
@@ -265,8 +263,8 @@ Status StagedBackend::allgather(const Group& group, const std::vector<Gather>& t
   });
 }
 
-// Rows: what goes to every member, then what comes from every member; of the own ones nothing. Only
-// together do the ranks know the longest, and so the number of chunks.
+// Rows: data sent to every member, then data received from every member; none for this rank. The
+// longest row, and so the number of chunks, depends on all ranks.
 Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
   last_ = "LOCAL";
   const auto own = static_cast<std::size_t>(group.group_rank);
@@ -297,8 +295,8 @@ Status StagedBackend::alltoall(const Group& group, const Exchange& exchange) {
   });
 }
 
-// Rows: every member's share, then the result of the own one. How the tensor is cut depends on the
-// longest share and the number of rows alone, which are the same everywhere.
+// Rows: every member's share, then the result of the own one. The split depends only on the
+// longest share and the number of rows, which are the same on all ranks.
 Status StagedBackend::reducescatter(const Group& group, const std::vector<Scatter>& tensors,
                                     const Reduction& reduction) {
   last_ = "LOCAL";

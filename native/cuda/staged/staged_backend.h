@@ -1,11 +1,11 @@
-// Over host memory, where nothing else can: device -> pinned host memory -> the backend for host
-// memory, which does the operation between the ranks -> device. Here the host waits for the device:
-// for the inputs' copies, not for the results'. The same bytes as that backend gives for the same
-// tensors.
+// Staged backend over host memory, always possible: device -> pinned host memory -> the backend for
+// host memory, which executes the operation between the ranks -> device. The host waits for the
+// copies of the inputs, not for those of the results. The result has the same bytes as the host
+// backend's.
 //
-// Large operations are cut into chunks, so that the copies of one go on while another is reduced:
-// two pinned buffers take turns. How they are cut so that the order of every sum stays what it was
-// is in chunk_plan.h.
+// Large operations are cut into chunks, so that the copies of one overlap the reduction of another,
+// in two alternating pinned buffers. chunk_plan.h splits them without changing the order of any
+// sum.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace hvd::cuda {
 
 constexpr std::size_t kStagedChunk = std::size_t{4} << 20U;
 
-// As bootstrap_group.h says; tells nothing. chunk_bytes: the same on all members.
+// See bootstrap_group.h; exchanges nothing. chunk_bytes: the same on all members.
 Result<std::unique_ptr<DeviceBackend>> make_staged_backend(const BootstrapGroup& bootstrap,
                                                            std::size_t chunk_bytes = kStagedChunk);
 

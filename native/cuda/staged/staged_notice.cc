@@ -19,7 +19,7 @@ bool is_new(const std::string& sentence) {
 
 }  // namespace
 
-void tell_staged(const Group& group, const std::string& backend, const Reduction& reduction) {
+void warn_staged(const Group& group, const std::string& backend, const Reduction& reduction) {
   if (group.group_rank != 0) return;
   const std::string sentence = std::string(name_of(reduction.op)) + " of " +
                                name_of(reduction.dtype) +

@@ -1,5 +1,5 @@
-// Staged fallback, told: what goes through host memory though the group's backend on devices is
-// another, which cannot do it.
+// Warning about operations that are staged through host memory because the group's device backend
+// cannot do them.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace hvd::cuda {
 
-// Any thread. Warns: the first member of a group, once in a process for each sentence. backend: its
+// Any thread. Only the first member of a group warns, once per process and message. backend: its
 // name, as in "the ring".
-void tell_staged(const Group& group, const std::string& backend, const Reduction& reduction);
+void warn_staged(const Group& group, const std::string& backend, const Reduction& reduction);
 
 }  // namespace hvd::cuda

@@ -54,7 +54,7 @@ class Trick final : public DeviceBackend {
   }
   const char* last_algorithm() const override { return ring_->last_algorithm(); }
   Status abort_waits() override { return ring_->abort_waits(); }
-  Status settle() override { return ring_->settle(); }
+  Status finalize() override { return ring_->finalize(); }
 
  private:
   Status call(const char* what, void* out, const std::function<Status()>& go) {
@@ -76,7 +76,7 @@ Status tried(Rank& rank, double seconds, const Trickery& trickery) {
   BootstrapGroup bootstrap = rank.bootstrap(group);
   bootstrap.self_test_seconds = seconds;
   Status status = run_self_test(trick, bootstrap).status();
-  if (status) REQUIRE(trick.settle().message == "");
+  if (status) REQUIRE(trick.finalize().message == "");
   if (status) rank.synchronize();
   return status;
 }
@@ -134,7 +134,7 @@ TEST_CASE("self-test: what does nothing does not pass with the results of what w
                 [](const Call& call) { return call.algorithm == 1 ? Status::ok() : call.go(); });
     const Status status = run_self_test(trick, rank.bootstrap(group)).status();
     CHECK(status.message.find("a first sum was wrong") != std::string::npos);
-    REQUIRE(trick.settle().message == "");
+    REQUIRE(trick.finalize().message == "");
     rank.synchronize();
   });
 }
@@ -190,7 +190,7 @@ TEST_CASE("self-test: the form whose slowest rank was fastest is taken, by all")
       REQUIRE(passed.status().message == "");
       CHECK(passed.value() == one.slowest);
       CHECK(trick.taken() == one.taken);
-      REQUIRE(trick.settle().message == "");
+      REQUIRE(trick.finalize().message == "");
       rank.synchronize();
     });
   }

@@ -51,7 +51,7 @@ std::vector<float> widen(const std::vector<T>& in) {
 template <typename T>
 std::vector<T> narrow(const std::vector<float>& in) {
   std::vector<T> out(in.size());
-  settle({Traits<T>::kDtype, ReduceOp::kSum, {}}, out.data(), in.data(), in.size());
+  finalize({Traits<T>::kDtype, ReduceOp::kSum, {}}, out.data(), in.data(), in.size());
   return out;
 }
 

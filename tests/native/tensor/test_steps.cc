@@ -55,7 +55,7 @@ void check_one_input(const Scaling& scaling, bool tame) {
   std::vector<T> out(kCount);
   prescale(reduction, out.data(), input.data(), kCount);
   CHECK(differences(out, entered) == 0);
-  settle(reduction, out.data(), wire.data(), kCount);
+  finalize(reduction, out.data(), wire.data(), kCount);
   CHECK(differences(out, expected) == 0);
   scale(reduction, out.data(), input.data(), kCount);
   CHECK(differences(out, expected) == 0);

@@ -44,44 +44,44 @@ TEST_CASE("known devices: a rank of the host that has told nothing is silent, ot
   CHECK(told({}, process(0, 0), {0, 1}) == Told{-1, 2});
   CHECK(told({}, process(0, 0), {0, 1}, {0, 0, 1, 1}) == Told{-1, -1});
   KnownDevices known;
-  known.hear({process(0, 0), process(2, 2)});
+  known.record({process(0, 0), process(2, 2)});
   CHECK(told(known, process(0, 0), {0, 1}) == Told{-1, 3});
 }
 
 TEST_CASE("known devices: sets of two where ranks 0 and 2, and 1 and 3, share a device") {
   KnownDevices known;
-  known.hear({process(0, 0), process(1, 1), process(2, 0), process(3, 1)});
+  known.record({process(0, 0), process(1, 1), process(2, 0), process(3, 1)});
   CHECK(told(known, process(0, 0), {0, 1}) == Told{2, -1});
   CHECK(told(known, process(3, 1), {2, 3}) == Told{1, -1});
 }
 
 TEST_CASE("known devices: each with its own, threads of one process, and ranks of another host") {
   KnownDevices known;
-  known.hear({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
+  known.record({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
   CHECK(told(known, process(0, 0), {0, 1}) == Told{-1, -1});
   KnownDevices together;
   std::vector<PeerInfo> threads{process(0, 0), process(1, 0), process(2, 0), process(3, 0)};
   for (PeerInfo& thread : threads) thread.process = 1;
-  together.hear(threads);
+  together.record(threads);
   CHECK(told(together, threads[0], {0, 1}) == Told{-1, -1});
   KnownDevices far;
   PeerInfo away = process(2, 0);  // of a virtual device, whose number another host has too
   away.host = 1;
-  far.hear({process(0, 0), process(1, 1), away});
+  far.record({process(0, 0), process(1, 1), away});
   CHECK(told(far, process(0, 0), {0, 1}, {0, 0, 1}) == Told{-1, -1});
 }
 
 TEST_CASE("known devices: which rank shares its device with another process") {
   KnownDevices known;
-  known.hear({process(0, 0), process(1, 1), process(2, 0)});
+  known.record({process(0, 0), process(1, 1), process(2, 0)});
   for (const int rank : {0, 2}) CHECK(known.shares(rank));
   for (const int rank : {1, 3}) CHECK(!known.shares(rank));
 }
 
 TEST_CASE("known devices: a rank that uses another device later has told both") {
   KnownDevices known;
-  known.hear({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
-  known.hear({process(0, 0), process(2, 1)});
+  known.record({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
+  known.record({process(0, 0), process(2, 1)});
   CHECK(told(known, process(1, 1), {0, 1}) == Told{2, -1});
 }
 

@@ -136,7 +136,7 @@ TEST_CASE("measured: a device's times by the host's clock, also where the anchor
     };
     Measured measured;
     if (!late) measured.anchor = anchor();
-    measured.anchor_ns = measured.given_ns = now_ns();
+    measured.anchor_ns = measured.enqueued_ns = now_ns();
     measured.queued = timed(*device);
     finish(*device, measured.queued);
     measured.begun = behind_a_while(*device);
@@ -146,8 +146,8 @@ TEST_CASE("measured: a device's times by the host's clock, also where the anchor
     MeasuredEvent event(device, done, nullptr, measured);
     const auto span = event.span();
     REQUIRE(span.has_value());
-    CHECK(span->queued_ns >= measured.given_ns);
-    if (late) CHECK(span->queued_ns == measured.given_ns);
+    CHECK(span->queued_ns >= measured.enqueued_ns);
+    if (late) CHECK(span->queued_ns == measured.enqueued_ns);
     CHECK(span->begun_ns - span->queued_ns >= kWhileNs - 1000);  // floats of milliseconds
     CHECK(span->done_ns >= span->begun_ns);
   }

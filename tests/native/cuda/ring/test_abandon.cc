@@ -130,7 +130,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("settle: a rank whose part is done waits until the others have read it") {
+TEST_CASE("finalize: a rank whose part is done waits until the others have read it") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto ring = rank.ring(group);
@@ -139,13 +139,13 @@ TEST_CASE("settle: a rank whose part is done waits until the others have read it
     if (rank.number() == 0) {
       REQUIRE(ring->broadcast(group, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
       rank.synchronize();  // the root needs nobody
-      REQUIRE(ring->settle().message == "");
+      REQUIRE(ring->finalize().message == "");
       CHECK(!idle(rank));
       REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());
     } else {
       REQUIRE(rank.cpu().broadcast(group, {{&word, &word, 1}}, 0).is_ok());
       REQUIRE(ring->broadcast(group, {{tensor.data(), tensor.data(), 100}}, 0).is_ok());
-      REQUIRE(ring->settle().message == "");
+      REQUIRE(ring->finalize().message == "");
     }
     rank.synchronize();
     CHECK(tensor.read() == Bytes(100, std::byte{1}));

@@ -40,7 +40,7 @@ TEST_CASE("persistent ring: sums of floats go by it, with the host's bytes, the 
       }
       check_allreduce(rank, *ring, group, {{Dtype::kInt32, ReduceOp::kSum, {}}, {301}, true});
       CHECK(algorithm_name(*ring) == "CUDA_SLICES");
-      REQUIRE(ring->settle().message == "");
+      REQUIRE(ring->finalize().message == "");
       rank.synchronize();
     });
   }
@@ -67,7 +67,7 @@ TEST_CASE(
     ring->set_self_test(0);
     check_allreduce(rank, *ring, group, {sum, {1}, true});
     CHECK(algorithm_name(*ring) == "CUDA_SLICES");
-    REQUIRE(ring->settle().message == "");
+    REQUIRE(ring->finalize().message == "");
     rank.synchronize();
   });
 }
@@ -87,7 +87,7 @@ TEST_CASE("persistent ring: without memory for it on one rank all go in slices, 
         check_allreduce(rank, *made.value(), group,
                         {{Dtype::kFloat32, ReduceOp::kSum, {}}, {500}, true});
         CHECK(algorithm_name(*made.value()) == "CUDA_SLICES");
-        REQUIRE(made.value()->settle().message == "");
+        REQUIRE(made.value()->finalize().message == "");
         rank.synchronize();
       } else {
         CHECK(made.status().code == Code::kUnavailable);

@@ -134,7 +134,7 @@ TEST_CASE("ring in a process: every kind of operation" * doctest::skip()) {
       check_alltoall(rank, *ring, group, turn);
       check_reducescatter(rank, *ring, group, sum, {{turn, 900}});
     }
-    REQUIRE(ring->settle().message == "");
+    REQUIRE(ring->finalize().message == "");
     wait_until_idle(rank);
   });
 }

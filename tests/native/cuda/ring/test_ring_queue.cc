@@ -1,5 +1,5 @@
 // Operations are given to the streams one after the other, the host is as far ahead as
-// in_flight_limiter.h lets it be: right results, however the streams get on.
+// device.h (InFlightLimiter) lets it be: right results, however the streams get on.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -172,7 +172,7 @@ TEST_CASE("ring shared: the part of a rank outlives its ring") {
       mine = shared.region().mine;
     }
     part(rank, group);
-    REQUIRE(ring->settle().message == "");
+    REQUIRE(ring->finalize().message == "");
     part(rank, group);
     ring.reset();
     const Current current(rank.device());
