@@ -23,7 +23,7 @@ struct SelfTestCase {
   const char* what;
   // Larger groups skip it until it is needed, because it connects every pair.
   int most_members;
-  Status (*give)(DeviceBackend& backend, const Group& group, const Numbers& numbers);
+  Status (*enqueue)(DeviceBackend& backend, const Group& group, const Numbers& numbers);
   // What is at out[i] then.
   float (*result)(const Group& group, std::size_t count, std::size_t i);
 };
