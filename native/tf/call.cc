@@ -18,20 +18,19 @@ void count(std::int64_t* counter, std::int64_t more) {
 
 namespace {
 
-// Of one name and set.
+// The calls of one name and set.
 struct Turns {
-  std::int64_t step;  // of the call that the core has
+  std::int64_t step;  // of the call in the core
   std::deque<Call*> waiting;
 };
 
-// Which calls are under way. Never destroyed: the core's threads may end calls while the process
-// exits.
+// The calls in flight. Never destroyed: the core's threads may end calls while the process exits.
 struct UnderWay {
   Mutex lock;
   std::map<std::pair<std::int32_t, std::string>, Turns> turns GUARDED_BY(lock);
 };
 UnderWay& under_way() {
-  static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const all = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *all;
 }
 
@@ -59,10 +58,10 @@ Call* after(const Call& call) {
   return next;
 }
 
-void hand_over(Call* call);
+void enqueue(Call* call);
 
 void finish(Call* call, const Status& status) {
-  if (Call* const next = after(*call)) hand_over(next);
+  if (Call* const next = after(*call)) enqueue(next);
   end(call, status);
 }
 
@@ -82,7 +81,7 @@ std::vector<DLTensor> views(const std::vector<void*>& data, const std::vector<DL
   return all;
 }
 
-void hand_over(Call* call) {
+void enqueue(Call* call) {
   const Engine engine;
   if (!engine) return finish(call, not_initialized());
   hvd_request request{};
@@ -111,7 +110,7 @@ Call::Call(const Collective* what, TF_OpKernelContext* where, TF_AsyncOpKernelDo
 }
 
 void begin(Call* call) {
-  if (is_first(call)) hand_over(call);
+  if (is_first(call)) enqueue(call);
 }
 
 bool any_under_way() {
@@ -134,7 +133,7 @@ std::set<std::int64_t> steps_under_way() {
 void end(Call* call, const Status& status) {
   if (!status) tf()->OpKernelContext_Failure(call->context, status.get());
   const std::function<void()> done = std::move(call->done);
-  // First: TensorFlow may reuse the memory of what is held.
+  // First: TensorFlow may reuse the memory of held tensors.
   delete call;  // NOLINT(cppcoreguidelines-owning-memory): it owns itself until its end
   done();
 }

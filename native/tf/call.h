@@ -1,8 +1,7 @@
-// One call of a kernel: what TensorFlow and the core hold of each other until the operation has
-// ended.
+// One call of a kernel: the state shared by TensorFlow and the core until the operation has ended.
 //
-// Names. Ranks meet by the operation's name, so it must be equal on all ranks, and no two
-// operations may be under way under one name.
+// Names. Ranks match operations by name, so it must be equal on all ranks, and a name may be in
+// flight only once.
 //   eager: the caller's name, which comes as a tensor of bytes (the ticket): TensorFlow keeps a
 //     kernel for every value of an attribute, 35 KB and 400 us each. Without one it is the type of
 //     the op, "HvdAllreduce": calls of one thread end before the next one begins, in the same order
@@ -37,21 +36,21 @@ struct Call {
 
   const Collective* collective;
   TF_OpKernelContext* context;
-  std::function<void()> done;  // TensorFlow's own is gone when compute returns
+  std::function<void()> done;  // copied: TensorFlow's is destroyed when compute returns
 
   std::string name;
   std::int32_t set = 0;
-  std::int64_t step = 0;     // the run of the graph
-  std::vector<Tensor> held;  // alive until the end: inputs that were not forwarded, outputs
+  std::int64_t step = 0;     // number of the graph's run
+  std::vector<Tensor> held;  // kept until the end: inputs that were not forwarded, outputs
   std::vector<DLDataType> types;
   std::vector<std::vector<std::int64_t>> shapes, output_shapes;
   std::vector<void*> data, output_data;
   std::vector<std::int64_t> splits;
 };
 
-constexpr std::int64_t kTurns = 32;  // more than run at a time: TensorFlow's default is 10
+constexpr std::int64_t kTurns = 32;  // more than run concurrently: TensorFlow's default is 10
 
-// Hands the call to the core as soon as no other one of its name is under way. The call deletes
+// Enqueue the call in the core as soon as no other one of its name is in flight. The call deletes
 // itself at its end.
 void begin(Call* call);
 bool any_under_way();

@@ -147,7 +147,7 @@ Status Gathered::gather(Call& call, int inputs) const {
 }
 
 Status Gathered::take(Call& call, const hvd_outcome& outcome) const {
-  return give_all(call, outcome);
+  return set_outputs(call, outcome);
 }
 
 Status Exchanged::gather(Call& call, int /*inputs*/) const {
@@ -164,7 +164,7 @@ Status Exchanged::gather(Call& call, int /*inputs*/) const {
 }
 
 Status Exchanged::take(Call& call, const hvd_outcome& outcome) const {
-  if (Status status = give_all(call, outcome); !status) return status;
+  if (Status status = set_outputs(call, outcome); !status) return status;
   void* data = nullptr;
   const std::vector<std::int64_t> shape{static_cast<std::int64_t>(outcome.sizes_count)};
   Status status =

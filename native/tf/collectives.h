@@ -1,8 +1,8 @@
 // The collectives as TensorFlow's kernels: one object per node (in eager mode per type and
 // attributes).
 //
-// A kernel takes its tensors out of TensorFlow (`gather` them into a Call), lets the core work, and
-// puts the results back. No thread waits: TensorFlow is called back when the operation has ended.
+// A kernel reads its tensors from TensorFlow (`gather` into a Call), enqueues them in the core, and
+// returns the results. No thread waits: TensorFlow is called back when the operation has ended.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,11 @@ class Collective {
 
   void compute(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) const;
   void describe(hvd_request* request) const;
-  // Puts what the core hands out into the kernel's outputs.
+  // Store the core's results in the kernel's outputs.
   virtual Status take(Call& call, const hvd_outcome& outcome) const;
 
  protected:
-  // Fills in what the call moves; inputs are counted without the ticket.
+  // Fill in the tensors of the call; inputs are counted without the ticket.
   virtual Status gather(Call& call, int inputs) const = 0;
   const Attributes& attributes() const { return attributes_; }
 
@@ -55,7 +55,8 @@ class Collective {
   std::int32_t kind_;
 };
 
-// allreduce, broadcast: results of the inputs' shapes, in their memory where nobody else reads it.
+// allreduce, broadcast: results of the inputs' shapes, in the inputs' memory if it has no other
+// reader.
 class Elementwise : public Collective {
   using Collective::Collective;
   Status gather(Call& call, int inputs) const override;

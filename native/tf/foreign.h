@@ -115,7 +115,7 @@ struct Free {
 using Tensor = std::unique_ptr<TF_Tensor, Free>;
 using Shape = std::unique_ptr<TF_ShapeHandle, Free>;
 
-// The codes of absl::Status that a kernel of ours ends with.
+// The codes of absl::Status that our kernels return.
 enum class Code {
   kOk = 0,
   kUnknown = 2,
@@ -124,7 +124,7 @@ enum class Code {
   kAborted = 10
 };
 
-// What went wrong, as TensorFlow is told.
+// An error for TensorFlow.
 class Status {
  public:
   Status() : status_(tf()->NewStatus()) {}

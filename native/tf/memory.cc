@@ -34,13 +34,13 @@ Status measure(Call& call, const Tensor& tensor) {
   return {};
 }
 
-void give_back(void* /*data*/, std::size_t /*bytes*/, void* buffer) {
+void release_buffer(void* /*data*/, std::size_t /*bytes*/, void* buffer) {
   core()->drop(static_cast<hvd_buffer*>(buffer));
   count(&counters.returned);
 }
 
-// The core's memory becomes TensorFlow's tensor as it is.
-Status give(Call& call, int index, const hvd_output& output, int tensorflow_type) {
+// Wrap the core's memory in a tensor of TensorFlow.
+Status set_output(Call& call, int index, const hvd_output& output, int tensorflow_type) {
   const DLTensor& result = output.tensor;
   const std::vector<std::int64_t> shape(result.shape, result.shape + result.ndim);
   const std::size_t size = bytes(shape, result.dtype);
@@ -50,7 +50,7 @@ Status give(Call& call, int index, const hvd_output& output, int tensorflow_type
   data = static_cast<char*>(result.data) + result.byte_offset;
   Status status;
   const Tensor tensor(tf()->NewTensor(tensorflow_type, shape.data(), static_cast<int>(shape.size()),
-                                      data, size, give_back, output.owner));
+                                      data, size, release_buffer, output.owner));
   if (tf()->TensorData(tensor.get()) == data) count(&counters.given);
   tf()->SetOutput(call.context, index, tensor.get(), status.get());
   return status;
@@ -75,7 +75,7 @@ Status read(Call& call, int index) {
   return {};
 }
 
-// TensorFlow lends an input's memory to an output only while we hold no reference to it ourselves.
+// TensorFlow forwards an input's memory to an output only while we hold no reference to it.
 Status read_and_forward(Call& call, int index) {
   Tensor tensor;
   if (Status status = input(call.context, index, &tensor); !status) return status;
@@ -136,10 +136,10 @@ Status put_number(Call& call, int index, std::int32_t value) {
   return status;
 }
 
-Status give_all(Call& call, const hvd_outcome& outcome) {
+Status set_outputs(Call& call, const hvd_outcome& outcome) {
   for (std::size_t i = 0; i < outcome.outputs_count; ++i) {
     const int type = tf()->TensorType(call.held[i].get());
-    if (Status status = give(call, static_cast<int>(i), outcome.outputs[i], type); !status)
+    if (Status status = set_output(call, static_cast<int>(i), outcome.outputs[i], type); !status)
       return status;
   }
   return {};

@@ -2,7 +2,7 @@
 // loaded.
 //
 // tf.load_op_library loads it, and makes the Python functions out of the ops that it registers.
-// Python then tells it where the core is (hvd_tf_set_core). Built without TensorFlow; see
+// Python then passes it the core (hvd_tf_set_core). Built without TensorFlow; see
 // foreign.h.
 #include "c_api/plugin.h"
 
@@ -18,7 +18,7 @@
 namespace hvd::tf {
 namespace {
 
-// Why nothing, or not all, was registered. Never destroyed: Python may ask at its exit.
+// Errors of the registration. Never destroyed: Python may read it at exit.
 std::string& trouble() {
   static auto* const text = new std::string;  // NOLINT(cppcoreguidelines-owning-memory)
   return *text;
@@ -33,23 +33,22 @@ const struct Registration {
 
 extern "C" {
 
-// "" when everything is registered, else why not.
+// "" if everything is registered, else the error.
 __attribute__((visibility("default"))) const char* hvd_tf_trouble() {
   return hvd::tf::trouble().c_str();
 }
 
-// What hvd_core_table() returns.
+// table: the result of hvd_core_table().
 __attribute__((visibility("default"))) void hvd_tf_set_core(const void* table) {
   hvd::plugin::table() = static_cast<const hvd_core*>(table);
 }
 
-// 1 while operations are under way, else 0.
+// 1 while operations are in flight, else 0.
 __attribute__((visibility("default"))) std::int32_t hvd_tf_under_way() {
   return hvd::tf::any_under_way() ? 1 : 0;
 }
 
-// The names of begun() (running.h), as many bytes of them as there is room for, and how many there
-// are.
+// The names of begun() (running.h): writes as many bytes as fit, and returns their number.
 __attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std::int64_t room) {
   const std::string names = hvd::tf::begun();
   const auto size = static_cast<std::int64_t>(names.size());
@@ -57,7 +56,7 @@ __attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std
   return size;
 }
 
-// Calls, inputs whose memory became the output's, results given away as they were, and given back;
+// Calls, inputs whose memory became the output's, results passed on without a copy, and released;
 // steps of training, and their samples.
 __attribute__((visibility("default"))) void hvd_tf_counters(std::int64_t out[6]) {
   const hvd::tf::Counters& now = hvd::tf::counters;

@@ -14,7 +14,7 @@ struct Nodes {
   std::set<const Node*> all GUARDED_BY(lock);
 };
 Nodes& nodes() {
-  static auto* const made = new Nodes;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const made = new Nodes;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *made;
 }
 

@@ -1,7 +1,6 @@
-// Running operations of a graph: which have begun in the runs of it that wait for others: what is
-// left of the graph's is all that a rank may still ask for in such a run. For whoever asks why
-// nothing goes on (hvd_kernel/tensorflow/deadlock.py): nothing here is worked out while something
-// does.
+// Running operations of a graph: those that have begun in its waiting runs. The remaining
+// operations of the graph are all that a rank may still request in such a run. Evaluated only by
+// the deadlock check (hvd_kernel/tensorflow/blocked.py).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace hvd::tf {
 
-// A node, as TensorFlow makes a kernel of it. The step is the number of a run.
+// A node with a kernel. The step is the number of a run.
 class Node {
  public:
   explicit Node(const std::string* name);
@@ -26,7 +25,7 @@ class Node {
   mutable std::int64_t step_ = 0;
 };
 
-// The names of the nodes that have begun in the steps in which calls are under way, one a line.
+// The names of the nodes that have begun in steps with calls in flight, one per line.
 std::string begun();
 
 }  // namespace hvd::tf

@@ -306,8 +306,8 @@ Result<Slot> MpiLinks::wait(Peer& peer, Direction direction, const Abort& abort)
           "transport/mpi_links: wait", peer.rank);
       break;
     }
-    // An error of MPI is a death as a rule, of which the failure detector tells with its cause; if
-    // it does not, nobody else will end this wait.
+    // An error of MPI is usually a death, which the failure detector reports with its cause. If it
+    // does not, only this check ends the wait.
     if (const auto failed = failed_at(peer); failed && Clock::now() - *failed > failure_grace_) {
       status = Status::make(Code::kInternal,
                             "MPI reports an error in the exchange with rank " +

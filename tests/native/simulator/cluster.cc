@@ -173,7 +173,7 @@ void Cluster::send_data(int number, const EagerTag& tag, std::int64_t bytes) {
   }
 }
 
-// As engine/eager_exchange.cc.
+// As EagerExchange (engine/progress_engine.cc).
 void Cluster::look_at_data(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   const EagerRounds& rounds = rank.controller->eager();

@@ -193,7 +193,7 @@ class EagerWorld {
                         [](const auto& waiting) { return waiting.second; });
   }
 
-  // What the engine does between two events (eager_exchange.h).
+  // What the engine does between two events (EagerExchange in progress_engine.h).
   void collect(int rank) {
     Rank& one = *ranks_[at_(rank)];
     for (int peer = 0; peer < size(); ++peer) {
