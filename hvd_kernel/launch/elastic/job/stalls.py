@@ -46,7 +46,7 @@ class _WorkerAgent:
 
 
 class WorkerStalls:
-    """Queries workers from their messages and states, reports stalls, and feeds WorkerHung to the driver."""
+    """Evaluates the messages and states of workers, queries silent ones, reports stalls, and feeds WorkerHung."""
 
     def __init__(
         self, workers: Workers, write: Write, feed: Callable[[Event], None], env: Mapping[str, str], hang_s: float
