@@ -60,6 +60,19 @@ _LONGEST_ADDRESS = 100
 _SLURM_TASK = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 _SLURM_PORTS = range(61440, 65536)  # above Linux's range of ephemeral ports
 _FAILED = 1
+LATE_OVER_MPI = (
+    "not all {size} ranks joined over MPI within {seconds:g} s; this is rank {rank}, on host {host}. Check whether all "
+    "of them call init(). If they do, MPI does not connect their hosts: each needs a name of its own, and an address "
+    "that only it has (Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
+)
+NO_ADDRESS = (
+    "{size_name}={size} names several ranks, but there is no address for their rendezvous: set HOROVOD_CONTROLLER_ADDR "
+    "and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host, the same on every rank."
+)
+NO_RANK_0 = (
+    "init(comm={only}) must name rank 0, which hosts the rendezvous of ranks that MPI has not started. Start them with "
+    "mpirun, or let all ranks call init(process_sets=[...])."
+)
 _WITHOUT_MPI = (
     "set HVD_BOOTSTRAP=tcp, and HOROVOD_CONTROLLER_ADDR and HOROVOD_CONTROLLER_PORT to a free port of rank 0's host."
 )
@@ -260,12 +273,9 @@ def _complete(comm: Any, request: Any, seconds: float) -> None:
     _unfinished.append(request)
     while not request.Test():
         if time.monotonic() > deadline:
-            raise HvdTimeout(
-                f"not all {comm.Get_size()} ranks were heard over MPI within {seconds:g} s; this is rank "
-                f"{comm.Get_rank()}, on host {socket.gethostname()}. Check whether all of them call init(). If they "
-                "do, MPI does not connect their hosts: each needs a name of its own, and an address that only it has "
-                "(Open MPI: --mca btl_tcp_if_include NETWORK, as in 10.0.0.0/24). HVD_START_TIMEOUT sets the time."
-            )
+            host = socket.gethostname()
+            message = LATE_OVER_MPI.format(size=comm.Get_size(), seconds=seconds, rank=comm.Get_rank(), host=host)
+            raise HvdTimeout(message)
         time.sleep(_MPI_POLL_S)
     _unfinished.remove(request)
 
@@ -383,10 +393,7 @@ def _from_variables(env: Env, rank_name: str, size_name: str, only: list[int] | 
         return alone(only, size_name)
     address = _rendezvous_address(env)
     if address is None:
-        raise ConfigError(
-            f"{size_name}={size} names several ranks, but not where they meet: set HOROVOD_CONTROLLER_ADDR and "
-            "HOROVOD_CONTROLLER_PORT to a free port of rank 0's host, the same on every rank."
-        )
+        raise ConfigError(NO_ADDRESS.format(size_name=size_name, size=size))
     return _rendezvous(Placement(rank, size, *address), rank_name, env, only)
 
 
@@ -465,10 +472,7 @@ def _rendezvous(placement: Placement, source: str, env: Env, only: list[int] | N
 def _check_members(only: list[int] | None, rank: int, size: int) -> None:
     _check_group(only, rank, size)
     if only is not None and 0 not in only:
-        raise ConfigError(
-            f"init(comm={only}) must name rank 0, where ranks that MPI has not started meet. Start them with mpirun, "
-            "or let all ranks call init(process_sets=[...])."
-        )
+        raise ConfigError(NO_RANK_0.format(only=only))
 
 
 def _rendezvous_address(env: Env) -> tuple[str, int] | None:
@@ -510,7 +514,7 @@ def _rank_and_size(env: Env, rank_name: str, size_name: str) -> tuple[int, int]:
 def _address(env: Env, host_name: str, port_name: str) -> tuple[str, int]:
     host = env.get(host_name, "")
     if not host:
-        raise ConfigError(f"{host_name} is not set: it is the address of rank 0, where the ranks meet.")
+        raise ConfigError(f"{host_name} is not set: it is the address of rank 0, for the rendezvous of the ranks.")
     return host, _whole(env, port_name, 1, 65535)
 
 

@@ -35,11 +35,11 @@ _REASON_CHARS = 300
 _COMPARED_CHARS = 200  # of a reason, which has the rank and the error's class before
 _OPERATION = re.compile(r"ranks? [-, 0-9]+ for [A-Z]+ \S+?(?=[;.]?(?: |$))")  # native/engine/controller/deadlock.cc
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # notes that elastic.run adds to the errors that it raises
-    RankDied: "elastic.run had nobody to replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
+    RankDied: "elastic.run cannot replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
     "notebook's ranks with `%hvd start --respawn auto`.",
     OutOfMemory: "elastic.run does not try again: there would be no more memory. Smaller tensors or batches need less.",
-    Mismatch: "elastic.run does not try a third time: the same code would come to the same mismatch.",
-    HvdTimeout: "elastic.run waits HVD_ELASTIC_TIMEOUT (or HOROVOD_ELASTIC_TIMEOUT) seconds for all ranks to come.",
+    Mismatch: "elastic.run does not try a third time: the same code would lead to the same mismatch.",
+    HvdTimeout: "elastic.run waits HVD_ELASTIC_TIMEOUT (or HOROVOD_ELASTIC_TIMEOUT) seconds for all ranks to join.",
 }
 _LOG = logging.getLogger("hvd_kernel")
 

@@ -128,7 +128,7 @@ HOROVOD_VALUES = (
         "MPI, Gloo: ranks agree through the core itself with both",
         "the same",
     ),
-    HorovodValue(("HOROVOD_TORUS_ALLREDUCE",), torus, "no", "HVD_ALLREDUCE_ALGORITHM says how allreduce runs"),
+    HorovodValue(("HOROVOD_TORUS_ALLREDUCE",), torus, "no", "HVD_ALLREDUCE_ALGORITHM sets the algorithm of allreduce"),
 )
 
 

@@ -23,13 +23,13 @@ NOTEBOOK_SETTINGS = (
         ("HVD_ON_CPUS",),
         number(0.0),
         "1",
-        "CPUs that each rank of `%%hvdrun --on ray` or `--on k8s` asks for; Spark's are spark.task.cpus",
+        "CPUs that each rank of `%%hvdrun --on ray` or `--on k8s` requests; Spark's are spark.task.cpus",
     ),
     Setting(
         ("HVD_ON_GPUS",),
         number(0.0),
         "0",
-        "GPUs that each of them asks for; Spark's are spark.task.resource.gpu.amount",
+        "GPUs that each of them requests; Spark's are spark.task.resource.gpu.amount",
     ),
     Setting(("HVD_ON_IMAGE",), anything, "", "image of the pods of `--on k8s`, which has this package in it"),
     Setting(

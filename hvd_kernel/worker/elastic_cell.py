@@ -31,6 +31,7 @@ Publish = Callable[[str, dict[str, Any]], None]
 OnChange = Callable[[float, int], None]
 """Receives the time and the kind of a change of ranks (``HostUpdateResult``)."""
 
+SILENT = "the notebook has sent nothing for {seconds:g} s"
 _REASON_CHARS = 300
 _POLL_S = 0.5
 
@@ -137,7 +138,7 @@ class ElasticCell:
                     self._tasks.get(timeout=_POLL_S)()
                 except queue.Empty:
                     if time.monotonic() > deadline:
-                        raise HvdTimeout(f"the notebook has not spoken for {patience:g} s") from None
+                        raise HvdTimeout(SILENT.format(seconds=patience)) from None
         finally:
             self._waits = False
         if self._leaves:

@@ -26,7 +26,7 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 ANY = 0
 """As a prompt's number: the oldest open prompt that is not for a password."""
 
-_NO_CELL = "input: no cell of this rank is running, so nobody can be asked: ask while the cell runs"
+_NO_CELL = "input: no cell of this rank is running, so no user can answer: call it while the cell runs"
 
 
 class RankPrompts:

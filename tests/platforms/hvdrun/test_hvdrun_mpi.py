@@ -17,6 +17,7 @@ from hvdtest.hosts import Hosts, why_not
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, RANK, SUM, gone, good, hvdrun, lines_of, order, processes_with
 from hvdtest.launch import clean_environment
 
+from hvd_kernel.core.topology import LATE_OVER_MPI
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.launchers.mpiexec import Mpiexec
@@ -186,8 +187,8 @@ session.init()
 """
     done = hvdrun("-np", "2", "--mpi", script=script)
     assert done.returncode == 1, done.stdout + done.stderr
-    said = "not all 2 ranks were heard over MPI within 1 s; this is rank 0, on host "
-    assert said in lines_of(done.stderr, 0, "stderr")[-1]
+    late = LATE_OVER_MPI.format(size=2, seconds=1, rank=0, host=socket.gethostname())
+    assert late in lines_of(done.stderr, 0, "stderr")[-1]
     assert done.stderr.splitlines()[-1] == "hvdrun: rank 0 failed (exit status 1); all ranks have ended."
 
 

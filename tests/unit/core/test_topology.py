@@ -125,7 +125,7 @@ def test_torchruns_store_has_keys_for_each_round(asked: list[object]) -> None:
         (HOROVOD | {"HOROVOD_CONTROLLER_PORT": "1"}, "HOROVOD_CONTROLLER_ADDR is not set"),
         (TORCH | {"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65535"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
-        (MPI | {"HVD_BOOTSTRAP": "tcp"}, "OMPI_COMM_WORLD_SIZE=4 names several ranks, but not where they meet"),
+        (MPI | {"HVD_BOOTSTRAP": "tcp"}, topology.NO_ADDRESS.format(size_name="OMPI_COMM_WORLD_SIZE", size=4)),
     ],
 )
 def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], text: str) -> None:
@@ -263,7 +263,7 @@ def test_some_ranks_under_torchrun_have_keys_of_their_own(asked: list[object]) -
         ([0, 1], "init(comm=[0, 1]) was called by rank 2, which it does not name."),
         ([2, 2], "init(comm=[2, 2]) must name different ranks between 0 and 2."),
         ([0, 2, 3], "init(comm=[0, 2, 3]) must name different ranks between 0 and 2."),
-        ([1, 2], "init(comm=[1, 2]) must name rank 0, where ranks that MPI has not started meet."),
+        ([1, 2], topology.NO_RANK_0.format(only=[1, 2])),
     ],
 )
 def test_a_wrong_list_of_ranks(asked: list[object], ranks: list[int], text: str) -> None:
