@@ -43,7 +43,7 @@ GENERATION = "HVD_GENERATION"
 
 
 class ElasticMessage(Struct, frozen=True, tag=True):
-    """Base of all of them. JSON on the wire; fields unknown to a reader are ignored."""
+    """Base of all messages. MessagePack on the wire; fields unknown to a reader are ignored."""
 
 
 # From a worker.

@@ -21,7 +21,7 @@ from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.channel.control_channel import read_packed, unpack
 from hvd_kernel.processes.channel.messages import EngineConnection, Introduce
 from hvd_kernel.worker import communication, crash, rendezvous
-from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.standby import Standby, at_low_priority, without_collection
 
 _POLL_S = 0.002  # MPI's own wait would use a core that slower ranks need for their imports

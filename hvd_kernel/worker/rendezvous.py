@@ -17,7 +17,7 @@ from hvd_kernel.core import process_sets, session
 from hvd_kernel.errors import RankDied
 from hvd_kernel.processes.ports import ReservedPort
 from hvd_kernel.worker import communication, devices
-from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker import names as frontend
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control

@@ -28,8 +28,8 @@ from hvd_kernel.errors import message_of
 from hvd_kernel.protocol import cell_ranks, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
+from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.elastic_cell import ElasticCell
-from hvd_kernel.worker.frontend import names as frontend
 from hvd_kernel.worker.inspect import memory
 from hvd_kernel.worker.output.capture import OutputCapture, encoded
 from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report

@@ -21,7 +21,7 @@ from hvd_kernel.core import session
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.protocol import rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
-from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.inspect import definitions, digest, memory, recent_operations, replicate, variable_summary
 from hvd_kernel.worker.inspect import name_lookup as names
 from hvd_kernel.worker.shell import stack_report

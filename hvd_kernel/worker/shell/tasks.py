@@ -17,7 +17,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from hvd_kernel.protocol.messages import BROKEN_TYPE
 from hvd_kernel.worker import communication
-from hvd_kernel.worker.frontend import names as frontend
+from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.output.capture import OutputCapture
 from hvd_kernel.worker.output.forward import Room
 from hvd_kernel.worker.shell.control import Control

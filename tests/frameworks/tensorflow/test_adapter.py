@@ -18,7 +18,7 @@ def known() -> dict[str, Any]:
     import hvd_kernel.tensorflow as hvd
     from hvd_kernel.core import ops
     from hvd_kernel.frameworks import installed, registry
-    from hvd_kernel.worker.frontend import names
+    from hvd_kernel.worker import names
     from hvd_kernel.worker.inspect import digest, replicate, variable_summary
 
     hvd.init()

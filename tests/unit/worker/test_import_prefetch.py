@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.worker.frontend.import_prefetch import ImportPrefetch, _waits_for_import
+from hvd_kernel.worker.import_prefetch import ImportPrefetch, _waits_for_import
 
 PATIENCE_S = 60.0
 
