@@ -242,5 +242,5 @@ def _requested(engine: Engine) -> tuple[tuple[tuple[int, str], ...], float]:
 def _place() -> str:
     """Return the line of the user's code that the main thread executes, such as ``cell 3:2``."""
     calls = [call for _, call in call_stack.calls(call_stack.main_frame())][::-1]
-    users = [frame for frame in call_stack.frames(calls, _program.cell_of) if frame.own]
+    users = [frame for frame in call_stack.frames(calls, _program.cell_of) if frame.is_user_code]
     return users[-1].place[:_MAX_PLACE] if users else ""

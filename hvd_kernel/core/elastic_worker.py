@@ -145,7 +145,7 @@ class DriverChannel:
             if self.is_over() and not (was_over or self._is_requesting):
                 os.eventfd_write(self._readable, 1)
                 for call in self._pushed:
-                    call(f"a rank has failed: {lost.why}")
+                    call(f"a rank has failed: {lost.reason}")
 
     def _keep(self, answer: Answer) -> None:
         for placed in self._placed if isinstance(answer, Place) else ():
@@ -251,7 +251,7 @@ class ElasticWorker:
             Ready(generation, failed, reason, self._step, self._port.take()), patience_s
         )
         if isinstance(answer, Removed):
-            _LOG.info("this rank leaves the job: %s", answer.why)
+            _LOG.info("this rank leaves the job: %s", answer.reason)
             raise SystemExit(0)
         place = answer if self._has_joined else since(self.place, answer)
         assert isinstance(place, Place)

@@ -159,7 +159,7 @@ def _where(place: Whereabouts | None) -> str:
 
 def _spot(frames: Sequence[Frame]) -> str:
     """Write the innermost call of the user's own code: ``data.py:41 load(): time.sleep(60)``."""
-    own = [frame for frame in frames if frame.own] or list(frames)
+    own = [frame for frame in frames if frame.is_user_code] or list(frames)
     return line(own[-1]) if own else ""
 
 

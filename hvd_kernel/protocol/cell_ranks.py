@@ -1,4 +1,4 @@
-"""Whoever knows the ranks of a notebook's cell better than ``elastic.run`` does registers it here. A shared leaf."""
+"""Registry of the factory that makes the rank membership of a notebook's cell for ``elastic.run``. A shared leaf."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _make: Callable[[], Any] | None = None
 
 
 def provide(make: Callable[[], Any] | None) -> None:
-    """Have this make the ``elastic.membership.RankMembership`` of this process; None: nobody does."""
+    """Register the factory of this process's ``elastic.membership.RankMembership``; None: unregister it."""
     global _make  # noqa: PLW0603 - of the process
     _make = make
 
 
 def provided() -> Any:
-    """Return the membership; None where nobody provides one."""
+    """Make and return the membership; None without a registered factory."""
     return None if _make is None else _make()
 
 
 def is_provided() -> bool:
-    """Tell whether somebody provides one: this is a rank of a notebook."""
+    """Return whether a factory is registered: this process is a rank of a notebook."""
     return _make is not None

@@ -1,20 +1,20 @@
-"""Elastic messages between a rank and the driver of its job: where is my place, the hosts have changed, I leave.
+"""Elastic messages between a rank and the driver of its job: requests for a place, host updates, departures.
 
-A rank is connected with the agent of its host (processes/rank_channel.py), which passes these on as they are.
+A rank is connected with the agent of its host (processes/rank_channel.py), which forwards them unchanged.
 
     worker                              driver
     Ready(generation 0)           ->              at its first init, and at each one after
                                   <-  Place       when all workers of the new generation are ready
     Registered                    ->              it has entered elastic.run: it can act on changes
                                   <-  HostsUpdated
-                                  <-  Lost        a worker has failed, and this one has not noticed
-    Ready(generation, why)        ->              it has left its communicator, because of a failure or a change
+                                  <-  Lost        another worker has failed
+    Ready(generation, reason)     ->              it has left its communicator, because of a failure or a change
                                   <-  Place | Removed
 
 Terms.
-  worker      one process for its whole life, by a number that no other process of the job ever has
+  worker      one process for its whole life, identified by a number that no other process of the job ever has
   rank        the number of a worker in one generation
-  generation  one communicator of the job: it begins when all its workers have been told their places; from 1
+  generation  one communicator of the job, counted from 1: it begins when all its workers have received their places
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from msgspec import Struct
 from hvd_kernel.protocol.messages import OptimizerSteps
 
 REMOVED, ADDED = 1, 2
-"""What has changed of the hosts, as ``hvd.elastic.HostUpdateResult`` has it: numbers that are or-ed together."""
+"""Bits of a host change, with the values of ``hvd.elastic.HostUpdateResult``."""
 
 VARIABLE = "HVD_ELASTIC_DRIVER"
-"""Set to 1 in a rank whose places a driver gives: ``init`` asks for one."""
+"""Set to 1 in a rank whose places a driver assigns: ``init`` requests one."""
 
 WORKER = "HVD_WORKER"
-"""Tells a worker its number."""
+"""Holds the number of a worker."""
 
 SLOT = "HVD_SLOT"
-"""Tells a worker its slot on its host."""
+"""Holds the slot of a worker on its host."""
 
 GENERATION = "HVD_GENERATION"
-"""Tells a rank the generation that it is in."""
+"""Holds the generation that a rank is in."""
 
 
 class ElasticMessage(Struct, frozen=True, tag=True):
-    """Base of all messages. MessagePack on the wire; fields unknown to a reader are ignored."""
+    """Base of all elastic messages. MessagePack on the wire; a reader ignores unknown fields."""
 
 
 # From a worker.
@@ -52,21 +52,21 @@ class ElasticMessage(Struct, frozen=True, tag=True):
 class Ready(ElasticMessage, frozen=True):
     """The worker is in no communicator and waits for its place."""
 
-    generation: int  # the one that it has left; 0: it has been in none
-    failed: bool = False  # that one has failed; False: it was left because the hosts have changed
-    reason: str = ""  # why it has failed, as this worker knows it: "RankDied: rank 1 exited"
-    step: int = 0  # how many commits or voted steps its state has seen; the newest state is synced from
+    generation: int  # the one that it has left; 0 before its first
+    failed: bool = False  # that generation failed; False: it was left because the hosts have changed
+    reason: str = ""  # cause of the failure as this worker sees it: "RankDied: rank 1 exited"
+    step: int = 0  # commits or voted steps that its state has seen; all ranks sync from the newest state
     port: int = 0  # a free port of its host, which it keeps for the rendezvous until it has its place
 
 
 class Registered(ElasticMessage, frozen=True):
     """The worker has entered ``elastic.run``: it acts on HostsUpdated from here on."""
 
-    resumes: bool = False  # its state begins from files where no rank has trained: a job that has lost all goes on
+    resumes: bool = False  # it loads its state from files if no rank has trained, so a job survives losing all ranks
 
 
 class Leaving(ElasticMessage, frozen=True):
-    """The worker was asked from outside (SIGTERM, SIGUSR1) to end soon: give its place up, and do not replace it."""
+    """The worker received SIGTERM or SIGUSR1 and will exit soon: release its place, and do not replace it."""
 
 
 class Finished(ElasticMessage, frozen=True):
@@ -74,13 +74,13 @@ class Finished(ElasticMessage, frozen=True):
 
 
 class Logged(ElasticMessage, frozen=True):
-    """The worker has a value for whoever called its function; the driver does not look at it."""
+    """The worker has a value for the caller of its function; the driver forwards it without unpickling."""
 
     value: bytes  # pickled
 
 
 class Sampled(ElasticMessage, frozen=True):
-    """What a rank is doing now, for a panel; also of a job whose size does not change."""
+    """The current activity of a rank, for a panel; also sent in jobs of fixed size."""
 
     sample: dict[str, Any]  # a MetricsSample of protocol/messages.py (``to_wire``)
 
@@ -109,26 +109,26 @@ class Place(ElasticMessage, frozen=True):
     address: str  # of rank 0's host
     port: int
     secret: str
-    root: int = 0  # the rank whose state the others take: of those with the highest step the oldest
-    fresh: tuple[int, ...] = ()  # ranks that have been in no generation: where there are any, all ranks sync
-    before: tuple[int, ...] = ()  # of each rank its rank in the generation before, -1: it was not in it
+    root: int = 0  # the rank that all others sync from: the oldest worker with the highest step
+    fresh: tuple[int, ...] = ()  # ranks that have been in no generation; if there are any, all ranks sync
+    before: tuple[int, ...] = ()  # by rank: its rank in the previous generation, -1 if it was not in it
 
 
 class Removed(ElasticMessage, frozen=True):
-    """The worker is not part of the job any more: end quietly."""
+    """The worker is no longer part of the job: exit quietly."""
 
-    why: str = ""
+    reason: str = msgspec.field(default="", name="why")
 
 
 class Lost(ElasticMessage, frozen=True):
-    """A worker of the generation has failed: who still waits to meet it, or has not noticed, leaves and is Ready."""
+    """A worker of the generation has failed: the receiver leaves its communicator and sends Ready."""
 
     generation: int
-    why: str = ""
+    reason: str = msgspec.field(default="", name="why")
 
 
 class HostsUpdated(ElasticMessage, frozen=True):
-    """Hosts have come or gone: meet again at the next commit."""
+    """Hosts were added or removed: rendezvous again at the next commit."""
 
     time: float  # seconds of the driver's monotonic clock
     change: int  # REMOVED, ADDED, or both
@@ -143,33 +143,33 @@ _to_worker = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 
 
 def encode(message: FromWorker | ToWorker) -> bytes:
-    """Return a message as it goes over the wire.
+    """Return a message as bytes for the wire.
 
     >>> to_worker(encode(Removed("the job is smaller")))
-    Removed(why='the job is smaller')
+    Removed(reason='the job is smaller')
     """
     return _encode(message)
 
 
 def from_worker(data: bytes) -> FromWorker:
-    """Read what a worker says.
+    """Decode a message from a worker.
 
     Raises
     ------
     msgspec.DecodeError
-        It is no such message.
+        If the data is not such a message.
     """
     message: FromWorker = _from_worker.decode(data)
     return message
 
 
 def to_worker(data: bytes) -> ToWorker:
-    """Read what the driver says.
+    """Decode a message from the driver.
 
     Raises
     ------
     msgspec.DecodeError
-        It is no such message.
+        If the data is not such a message.
     """
     message: ToWorker = _to_worker.decode(data)
     return message

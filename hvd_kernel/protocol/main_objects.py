@@ -66,7 +66,7 @@ def _is_definition(obj: Any) -> bool:
 
 
 def _find(name: str) -> Any:
-    """Return what ``__main__`` has under a qualified name; None if there is nothing."""
+    """Return the object of a qualified name in ``__main__``; None if there is no such object."""
     scope: Any = sys.modules[_MAIN]
     for part in name.split("."):
         scope = getattr(scope, part, None)
@@ -74,9 +74,9 @@ def _find(name: str) -> Any:
 
 
 def _digest(definition: Any) -> str:
-    """Return a digest of what a definition's source says: code and constants, not its line numbers or present state.
+    """Return a digest of a definition's code and constants, without its line numbers or present state.
 
-    That of a function has the constants among its global variables too: a copy brings those of its process.
+    The digest of a function covers the constants among its global variables, because a copy brings those of its process.
     """
     if isinstance(definition, type):
         parts = [*_of_class(definition)]
@@ -127,7 +127,7 @@ def _of_cell(cell: types.CellType) -> Any:
 
 
 def _of_value(value: Any) -> Any:
-    """Return constants, and functions by their code; None for everything else, which may be state."""
+    """Describe constants by value and functions by code; None for everything else, which may be state."""
     if type(value) in _CONSTANTS:
         return repr(value)
     return next((describe(value) for kind, describe in _DESCRIBED.items() if isinstance(value, kind)), None)

@@ -1,4 +1,4 @@
-"""The messages between the notebook's kernel and its ranks: all that crosses, and nothing else.
+"""The messages between the notebook's kernel and its ranks, complete.
 
 A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts
 (``to_wire``, ``from_wire``), never pickles.
@@ -23,7 +23,7 @@ METRICS_TYPE = "hvd_metrics"
 """msg_type under which a rank's telemetry thread publishes a MetricsSample on its iopub."""
 
 LEFT_OUT_TYPE = "hvd_left_out"
-"""msg_type under which a rank says how many displays of a cell it did not send."""
+"""msg_type under which a rank reports how many displays of a cell it did not send."""
 
 PROMPT_TYPE = "hvd_prompt"
 """msg_type under which a rank publishes a Prompt on its iopub."""
@@ -32,35 +32,35 @@ WAITING_TYPE = "hvd_waiting"
 """msg_type under which a rank publishes Waiting on its iopub."""
 
 ELASTIC_TYPE = "hvd_elastic"
-"""msg_type under which a rank says on its iopub that its cell has come to ``elastic.run``."""
+"""msg_type under which a rank reports on its iopub that its cell has reached ``elastic.run``."""
 
 UNDONE_TYPE = "hvd_undone"
-"""msg_type under which rank 0 says on its iopub how many optimizer steps a failure has undone."""
+"""msg_type under which rank 0 reports on its iopub how many optimizer steps a failure has undone."""
 
 RAISED_TYPE = "hvd_raised"
 """msg_type under which a rank publishes the error that ends its cell, before the traceback is formatted."""
 
 BROKEN_TYPE = "hvd_broken"
-"""msg_type under which a rank says that communication has ended in a task that is not a cell of the notebook."""
+"""msg_type under which a rank reports that communication has ended in a task that is not a cell of the notebook."""
 
 READABLE = "hvd_readable"
-"""Attribute of a comm: what a page sends through it, state aside, are questions that any thread may answer."""
+"""Attribute of a comm: apart from state, a page sends only queries through it, which any thread may answer."""
 
 HALF_OPEN_MS = 2000
-"""How long a connection may stay open without having shown its key; whoever was only slow connects again."""
+"""How long a connection may stay open without having shown its key; a peer that was only slow connects again."""
 
 REMEMBERED_MESSAGES = 256
-"""Signatures of messages that a process keeps, so as to refuse one that comes twice. Jupyter's 65,536 are 10 MB, which
-a long session fills; between notebook and ranks every connection is encrypted, which refuses them by itself."""
+"""Message signatures that a process keeps to refuse duplicates. Jupyter's 65,536 take 10 MB in a long session; between
+notebook and ranks every connection is encrypted, which already excludes replayed messages."""
 
 STACK_SIGNAL = signal.SIGURG
-"""At it a rank writes its main thread's stacks, without Python's lock. Others ignore it."""
+"""Signal at which a rank writes its main thread's stacks, without Python's lock. Other processes ignore it."""
 
 STACK_END = b"end of stack\n"
-"""Its last line."""
+"""Last line of the written stacks."""
 
 STACK_PIPE = "stack-{rank}"
-"""Name, in the ranks' private IPython folder, of the pipe to which it is written."""
+"""Name, in the ranks' private IPython folder, of the pipe that the stacks are written to."""
 
 
 GPU_FIGURES = ("util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx")
@@ -68,7 +68,7 @@ GPU_FIGURES = ("util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx
 
 
 OPTIONS = (COMPRESSION, DATA_WORKERS) = "compression", "data workers"
-"""What the panel may advise to use: who uses it already is not advised."""
+"""Options that the panel may advise; a rank reports the ones that it uses already."""
 
 
 class ParameterDigest(NamedTuple):
@@ -80,7 +80,7 @@ class ParameterDigest(NamedTuple):
 
 
 class OptimizerSteps(NamedTuple):
-    """What one optimizer of a rank has done in this run, for the guard against training apart."""
+    """The steps and exchanges of one optimizer of a rank in this run, for the guard against training apart."""
 
     number: int  # of the rank's optimizers in this run, by their first steps
     model: str  # describes optimizer and parameters: only equal ones are compared
@@ -94,7 +94,7 @@ class OptimizerSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricsSample:
-    """What one rank is doing now. Counters are monotonic since the rank's init; rates are the reader's business."""
+    """The current activity of one rank. Counters are monotonic since the rank's init; the reader computes rates."""
 
     rank: int
     time: float  # seconds, CLOCK_MONOTONIC of the rank's host
@@ -109,10 +109,10 @@ class MetricsSample:
     wait_ns: int = 0  # time user threads were blocked waiting for them
     cpu_s: float = 0.0  # process CPU time
     rss: int = 0  # resident bytes
-    gpu: dict[str, float] = field(default_factory=dict)  # of GPU_FIGURES those that the rank's device has
-    ran_ns: int = 0  # processor time of the main thread, 0 where the system does not tell
-    queued_ns: int = 0  # time in which that thread was ready to run, and others had the processor
-    options: tuple[str, ...] = ()  # of OPTIONS those that the rank has used
+    gpu: dict[str, float] = field(default_factory=dict)  # the GPU_FIGURES that the rank's device has
+    ran_ns: int = 0  # processor time of the main thread, 0 if the system does not report it
+    queued_ns: int = 0  # time in which that thread was ready to run, but other threads had the processor
+    options: tuple[str, ...] = ()  # the OPTIONS that the rank has used
     optimizers: tuple[OptimizerSteps, ...] = ()  # that have taken a step in this run
 
 
@@ -129,25 +129,25 @@ class Failure:
 
 
 class Frame(NamedTuple):
-    """One call that a rank is in."""
+    """One call on a rank's stack."""
 
     place: str  # "cell 3:4", "cell 3 (earlier kernel):4", "data.py:41"
     function: str  # "" for a cell or a module itself
-    text: str  # the line, "" where it is not known
-    own: bool  # the user's code rather than a library's
+    text: str  # the line, "" if it is not known
+    is_user_code: bool  # rather than a library's
 
 
 class Pending(NamedTuple):
-    """One operation that is not done on a rank."""
+    """One operation that is not complete on a rank."""
 
     name: str
     seconds: float
-    missing: tuple[int, ...]  # ranks that have not come to it, where this rank knows it
+    missing: tuple[int, ...]  # ranks that have not submitted it, as far as this rank knows
 
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """What one rank's main thread is doing at this moment."""
+    """The current position of one rank's main thread."""
 
     rank: int
     state: str  # "idle" | "compute" | "collective" | "prompt" | "traceback"; from outside: "stopped" | "silent" |
@@ -160,13 +160,13 @@ class Whereabouts:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """New text of a rank's stdout or stderr; those that are not live concatenate to what is stored."""
+    """New text of a rank's stdout or stderr; the deltas that are not live concatenate to the stored text."""
 
     rank: int
     stream: str  # "stdout" | "stderr"
     text: str
-    live: bool = False  # a taste of a flood, for whoever looks on: what is stored of it comes at the cell's end
-    skipped: tuple[int, int, int] = (0, 0, 0)  # left out before it: rest of a line, lines, beginning of the next one
+    live: bool = False  # a preview of a flood of output; the part that is stored follows at the cell's end
+    skipped: tuple[int, int, int] = (0, 0, 0)  # omitted before it: rest of a line, lines, beginning of the next line
 
 
 @dataclass(frozen=True)
@@ -177,13 +177,13 @@ class RichOutput:
     data: dict[str, Any]  # mime bundle
     metadata: dict[str, Any]
     is_result: bool = False
-    display_id: str = ""  # by which an update finds it
-    update: bool = False  # replaces what has that display_id
+    display_id: str = ""  # key for updates
+    update: bool = False  # replaces the output with that display_id
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """A rank's clear_output: what it has shown in this cell is gone; with wait, when it shows something else."""
+    """A rank's clear_output: remove its output of this cell; with wait, once it shows something else."""
 
     rank: int
     wait: bool
@@ -199,7 +199,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rank waits for a line of the user: input(), getpass(), or the debugger."""
+    """A rank waits for a line from the user: input(), getpass(), or the debugger."""
 
     rank: int
     number: int  # of this rank's prompts, from 1
@@ -209,10 +209,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The rank waits in ``elastic.run`` until the notebook has had all ranks meet again."""
+    """The rank waits in ``elastic.run`` until the notebook has arranged a new rendezvous of all ranks."""
 
     rank: int
-    reason: str = ""  # why the ranks have left each other; "": it was planned
+    reason: str = ""  # of the failure that ended the communicator; "": a planned change
     commits: int = 0  # that its values have seen
     lost: int = 0  # optimizer steps that were undone
 
@@ -227,14 +227,14 @@ class RankLost:
 
 @dataclass(frozen=True)
 class InElastic:
-    """The rank's cell has come to ``elastic.run``: it goes on when ranks come or leave."""
+    """The rank's cell has reached ``elastic.run``: it continues when ranks are added or removed."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class StepsUndone:
-    """A failure has undone optimizer steps, and the ranks have met again by themselves."""
+    """A failure has undone optimizer steps; the ranks have formed a new communicator automatically."""
 
     rank: int
     steps: int
@@ -249,7 +249,7 @@ class RankJoined:
 
 @dataclass(frozen=True)
 class RankLeft:
-    """The rank has left the cell, as was planned."""
+    """The rank has left the cell as planned."""
 
     rank: int
 
@@ -276,7 +276,7 @@ Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | P
 
 
 def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt | Waiting) -> dict[str, Any]:
-    """JSON-able form of a message that a rank sends."""
+    """Return the JSON-able form of a message that a rank sends."""
     return asdict(message)
 
 
@@ -289,11 +289,11 @@ def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
         If a required key is missing: the sender speaks another version.
     """
     names = {f.name for f in fields(kind)}
-    known: dict[str, Any] = {k: _TUPLES[k](v) if k in _TUPLES else v for k, v in wire.items() if k in names}
-    return kind(**known)
+    content: dict[str, Any] = {k: _TUPLES[k](v) if k in _TUPLES else v for k, v in wire.items() if k in names}
+    return kind(**content)
 
 
-_TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what JSON makes lists of
+_TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # fields that JSON turns into lists
     "traceback": tuple,
     "options": tuple,
     "native": tuple,

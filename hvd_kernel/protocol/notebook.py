@@ -1,7 +1,7 @@
-"""The notebook's cluster, where ``run()`` finds it: the magics register it here, and neither imports the other.
+"""Registry of the notebook's cluster: the magics register it, ``run()`` looks it up, and neither imports the other.
 
 Terms.
-  task      an object that every rank gets a copy of; ``task.perform()`` runs there as a cell does, then it comes back
+  task      an object of which every rank receives a copy, runs ``task.perform()`` like a cell, and returns the copy
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 @dataclass(frozen=True)
 class Performed:
-    """What became of a task: every rank's copy, or the error with which its cell failed and the copy of that rank."""
+    """The outcome of a task: every rank's copy, or the error of the failed cell and the copy of the failing rank."""
 
     tasks: Mapping[int, Any]
     error: Exception | None = None
@@ -25,25 +25,25 @@ class Performed:
 
 
 class NotebookCluster(Protocol):
-    """The ranks of a notebook, which stay between calls."""
+    """The ranks of a notebook, which persist between calls."""
 
-    def perform(self, task: Any, wanted: Callable[[Any], Any], *, instead: bool) -> Performed | None:
-        """Have every rank perform a task; None: the ranks that live are others than those that are wanted.
+    def perform(self, task: Any, spec_of: Callable[[Any], Any], *, instead: bool) -> Performed | None:
+        """Run a task on every rank; None if the running ranks do not match the spec.
 
         Parameters
         ----------
         task
-            Can be pickled; has ``perform()``, and afterwards ``connected``: whether communication is as it was.
-        wanted
-            Turns the spec of the running cluster (None where nothing runs) into that of the cluster that is wanted.
+            Can be pickled; has ``perform()``, and afterwards ``connected``: whether communication is intact.
+        spec_of
+            Maps the spec of the running cluster (None if there is none) to that of the cluster to run on.
         instead
-            Start the wanted ranks in place of others, rather than return None.
+            Replace ranks that do not match, rather than return None.
         """
 
     def panel(self, ranks: int, title: str) -> AbstractContextManager[Callable[[MetricsSample | RankLeft], None]]:
-        """Show what ranks of a job do that are not the notebook's, as long as the ``with`` lasts.
+        """Show a panel for a job whose ranks are not the notebook's, for the duration of the ``with`` block.
 
-        What it gives takes a sample of a rank; with the first one the panel begins.
+        The context's value accepts samples of the ranks; the first one opens the panel.
         """
 
 
@@ -51,15 +51,15 @@ _clusters: dict[Any, NotebookCluster] = {}
 
 
 def register(shell: Any, cluster: NotebookCluster) -> None:
-    """Say which cluster is that of an IPython shell."""
+    """Register the cluster of an IPython shell."""
     _clusters[shell] = cluster
 
 
 def unregister(shell: Any) -> None:
-    """Take it back."""
+    """Remove the cluster of a shell."""
     _clusters.pop(shell, None)
 
 
 def cluster_of(shell: Any) -> NotebookCluster | None:
-    """Return the cluster of a shell; None where the magics are not loaded there."""
+    """Return the cluster of a shell; None if the magics are not loaded there."""
     return _clusters.get(shell)

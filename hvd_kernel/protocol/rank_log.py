@@ -1,12 +1,12 @@
-"""A rank's log as files: what it is called, what its index says, how an excerpt is read. A shared leaf.
+"""A rank's log as files: their names, the format of the index, and how to read an excerpt. A shared leaf.
 
-Each rank writes what it prints to two files of raw bytes, and beside them an index of JSON lines. Any process of this
+Each rank writes its output to two files of raw bytes, and an index of JSON lines next to them. Any process of this
 user may read them while they grow, and after the rank has died.
 
 Terms.
-  index      {"cell": 7, "stdout": at, "stderr": at}     where a cell's text begins; it ends where the next one's does
-             {"lost": "stdout", "at": at, "bytes": n, "why": text}          what could not be written there
-             {"first": "stdout", "at": at}               what came before was given up for room
+  index      {"cell": 7, "stdout": at, "stderr": at}     where a cell's text begins; it ends where the next one begins
+             {"lost": "stdout", "at": at, "bytes": n, "why": text}          bytes that could not be written there
+             {"first": "stdout", "at": at}               everything before was deleted to make room
   excerpt    the end of a cell's text, or of everything
 """
 
@@ -20,18 +20,18 @@ from typing import Any
 
 STREAMS = ("stdout", "stderr")
 MAX_BYTES = 256 * 1024
-"""Of an excerpt: what is longer is read from the file itself."""
+"""Limit of an excerpt; for more text, read the file itself."""
 
 _BLOCK = 64 * 1024
 
 
 def folder(ipython: str) -> Path:
-    """Return where the ranks that have this IPYTHONDIR keep their logs."""
+    """Return the folder of the logs of all ranks with this IPYTHONDIR."""
     return Path(ipython) / "logs"
 
 
 def path(logs: Path, rank: int, stream: str) -> Path:
-    """Return the file of a rank's stream, or of its "index"."""
+    """Return the path of a rank's stream, or of its "index"."""
     return logs / f"rank-{rank}.{stream}"
 
 

@@ -1,6 +1,6 @@
-"""The variables of a rank that a replacement is to get: ``hvd_kernel.keep("model", "opt")`` in a cell names them.
+"""The variables of a rank that a replacement receives: ``hvd_kernel.keep("model", "opt")`` in a cell names them.
 
-Names, not values: what a rank holds under them when another one is replaced is what travels.
+Only names are stored: the values are read from a living rank when another one is replaced.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ _names: set[str] = set()
 
 
 def keep(*names: str) -> None:
-    """Have these variables travel from a living rank to one that replaces a dead one; no name: none from now on.
+    """Copy these variables from a living rank to a rank that replaces a dead one; no names: copy none from now on.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def keep(*names: str) -> None:
     Raises
     ------
     ValueError
-        A name is none.
+        If a name is not a Python identifier.
 
     Examples
     --------
@@ -38,5 +38,5 @@ def keep(*names: str) -> None:
 
 
 def names() -> list[str]:
-    """Return what is to travel."""
+    """Return the names of the variables to copy."""
     return sorted(_names)

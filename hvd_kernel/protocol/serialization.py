@@ -1,15 +1,15 @@
-"""Python values between notebook and ranks: pickle protocol 5, big arrays as raw memory beside it.
+"""Python values between notebook and ranks: pickle protocol 5, with large arrays as out-of-band buffers.
 
 Shared by controller side and rank side. Both ends are the same user's processes behind the cluster's encrypted, keyed
-channels; nothing is unpickled before. Tensors leave as plain CPU memory without history, so that a notebook without a
-GPU can read what a rank with one sends. That is why torch is known here by name, and not through its adapter: that
-stands on the core, which a notebook's process never imports.
+channels; nothing is unpickled before. Tensors are sent as plain CPU memory without autograd history, so that a
+notebook without a GPU can read the tensors of a rank with one. This module finds torch by name instead of importing
+its adapter, because the adapter imports the core, which a notebook's process never does.
 
 Terms.
   parts          a pickle and its out-of-band buffers
-  shared buffer  memory without a name (memfd) where one process puts large parts for another one of its host and user,
+  shared buffer  memory without a name (memfd) that passes large parts to another process of the same host and user,
                  which opens it through /proc. On the wire they would be encrypted, and copied by the controller, twice
-  address        where a shared buffer is, and the secret at its head by which whoever opens it knows it
+  address        where a shared buffer is, and the secret at its head that proves to its reader that it is this buffer
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PAGE = mmap.ALLOCATIONGRANULARITY
 _WRITE_BYTES = 1 << 30
 _SECRET_BYTES = 32
 _NAME = "hvd-buffer"
-_ALIASES = {"torch.bfloat16": "int16"}  # of dtypes that NumPy has not
+_ALIASES = {"torch.bfloat16": "int16"}  # of dtypes that NumPy lacks
 
 Address = Mapping[str, Any]
 Placed = list[list[int]]
-"""[number of the part, its bytes] of each that is in a shared buffer, in order."""
+"""[number of the part, its bytes] for each part in a shared buffer, in order."""
 
 
 def loaded(name: str) -> Any:
-    """Return a module that has been imported; None where it has not, also while another thread still does so."""
+    """Return a module if it has been imported; None otherwise, and while another thread is still importing it."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
@@ -75,7 +75,7 @@ def size(parts: Iterable[Any]) -> int:
 
 @contextmanager
 def shared_buffer() -> Iterator[tuple[int, Address]]:
-    """Make a shared buffer, as a descriptor and its address; what was mapped from it stays when it is closed."""
+    """Create a shared buffer and yield its descriptor and address; existing mappings outlive the descriptor."""
     descriptor, secret = os.memfd_create(_NAME), secrets.token_bytes(_SECRET_BYTES)
     try:
         os.pwrite(descriptor, secret, 0)
@@ -86,7 +86,7 @@ def shared_buffer() -> Iterator[tuple[int, Address]]:
 
 @contextmanager
 def reached(address: Address | None) -> Iterator[int | None]:
-    """Open another process's shared buffer; None where there is none, or it is not on this host."""
+    """Open another process's shared buffer; None without an address, or if it is not on this host."""
     descriptor = _reach(address) if address else None
     try:
         yield descriptor
@@ -96,7 +96,7 @@ def reached(address: Address | None) -> Iterator[int | None]:
 
 
 def put(parts: Sequence[Any], descriptor: int | None) -> tuple[list[Any], Placed]:
-    """Put the large parts into a shared buffer; return the others, which go by wire, and which were put."""
+    """Write the large parts into a shared buffer; return the parts for the wire, and a list of the written ones."""
     if descriptor is None:
         return list(parts), []
     wire, placed, place = [], [], _PAGE
@@ -113,7 +113,7 @@ def put(parts: Sequence[Any], descriptor: int | None) -> tuple[list[Any], Placed
 
 
 def collect(wire: Sequence[Any], placed: Placed, descriptor: int | None) -> list[Any]:
-    """Return all parts again: those in a shared buffer are mapped, each by itself, and private once written to."""
+    """Return all parts; each one in a shared buffer gets a mapping of its own, copy-on-write."""
     parts = [memoryview(part) for part in wire]
     place = _PAGE
     for number, length in placed:
@@ -165,7 +165,7 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
     alias = _ALIASES.get(str(plain.dtype), "")
     try:
         array = plain.view(getattr(torch, alias)).numpy() if alias else plain.numpy()
-    except TypeError:  # a dtype that NumPy has not
+    except TypeError:  # a dtype that NumPy lacks
         return NotImplemented
     return _tensor, (array, str(plain.dtype).removeprefix("torch."), tensor.requires_grad and tensor.is_leaf)
 

@@ -1,20 +1,20 @@
-"""Limits and texts of the guard against training apart, for ranks and for whatever compares them."""
+"""Limits and texts of the guard against training apart, for ranks and for the processes that compare them."""
 
 from __future__ import annotations
 
 from hvd_kernel.protocol.messages import OptimizerSteps
 
 KEPT = 4
-"""Digests in a report: ranks that drift apart by less than a factor of eight still have a step in common."""
+"""Digests in a report: enough for ranks whose step counts differ by less than a factor of eight to share a step."""
 
 LIVE_STEPS = 256
 """Steps without an exchange that are reported while the run goes on; local SGD exchanges more often."""
 
 END_STEPS = 8
-"""The same at the end of the run, when nothing can follow."""
+"""The same at the end of the run, when no exchange can follow."""
 
 SHARED_STEPS = 1024
-"""The same where the ranks have exchanged as much before: they may average after many steps."""
+"""The same if the ranks have exchanged parameters before: they may average after many steps."""
 
 SWITCH = (
     'If that is intended, `os.environ["HVD_GUARD"] = "off"` as first line of the cell or script turns this check off.'
@@ -38,7 +38,7 @@ def nothing_exchanged(ranks: str, steps: int) -> str:
 
 
 def parameters_differ(ranks: str, step: int) -> str:
-    """Return the warning for ranks whose parameters differ from this step on."""
+    """Return the warning for ranks whose parameters differ since this step."""
     return DIFFER.format(ranks=ranks, step=step, switch=SWITCH)
 
 

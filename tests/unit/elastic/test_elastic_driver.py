@@ -243,7 +243,7 @@ def test_who_ends_early_has_the_job_end_where_too_few_are_left() -> None:
     job.kill(worker(job, 0), 0)
     job.run(20.0)
     assert job.end == e.EndJob("done")
-    assert [message.why for _, message in told(job, p.Removed)] == [  # type: ignore[attr-defined]
+    assert [message.reason for _, message in told(job, p.Removed)] == [  # type: ignore[attr-defined]
         "another rank has ended already, and fewer than 4 are left"
     ] * 3
 
