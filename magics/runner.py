@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hvd_kernel.diagnosis.inquiry import look
+from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import report, whereabouts
 from hvd_kernel.diagnosis.stall_monitor import StallMonitor
 from hvd_kernel.diagnosis.training_apart import TrainingApart
@@ -266,7 +266,7 @@ class CellRunner:
 
     def _show_stuck(self) -> None:
         """Show the stacks of the ranks that do not respond, and the effect of this and the next interrupt."""
-        self._where = look(self._session, self.left)
+        self._where = locate(self._session, self.left)
         self._renderer.notify(f"{report(self._where)}{not_responding(self.left, self._handled)}\n")
 
     def _explain(self) -> None:
@@ -296,5 +296,5 @@ class CellRunner:
             and time.monotonic() > self._deadline + self.prompts.waited + GRACE_S
         )
         if too_late and not self._where:
-            self._where = look(self._session, self.left)
+            self._where = locate(self._session, self.left)
         return interrupts.count >= GIVE_UP_AT or too_late

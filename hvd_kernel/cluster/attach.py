@@ -117,7 +117,7 @@ def _go_on(session: Session, silent: set[int]) -> None:
     for rank in dead:
         session.executor.recorder.causes.setdefault(rank, UNKNOWN)
     asked = [rank for rank in range(session.n) if rank not in silent | dead]
-    told = session.post("latest", asked, urgent=True).settle(_ANSWER_S)
+    told = session.post("latest", asked, urgent=True).wait_all(_ANSWER_S)
     known = {rank: each for rank, each in told.items() if "error" not in each}
     busy = {rank: each for rank, each in known.items() if each["busy"]}
     left = tuple(sorted({*busy, *silent, *set(asked) - set(known)} - dead))

@@ -135,7 +135,7 @@ class CellRendezvous:
     def _ask(self, handler: str, content: dict[str, Any]) -> list[Any]:
         """Return the answers of the ranks that live."""
         ranks = self._run.busy
-        answers = self._urge(ranks, handler, content).settle(_ANSWER_S)
+        answers = self._urge(ranks, handler, content).wait_all(_ANSWER_S)
         if silent := ranks - answers.keys():
             verb, it = ("does", "it is") if len(silent) == 1 else ("do", "they are")
             remedy = f"`%hvd stacks` shows where {it}. Nothing was changed."

@@ -158,11 +158,11 @@ class Executor:
             case messages.RankKilled(rank, why):
                 self.recorder.killed(rank, why)
             case messages.RankExited(rank, status) if rank != messages.MPIEXEC:
-                self.recorder.ended(rank, status)
+                self.recorder.exited(rank, status)
             case messages.RankExited(status=status):
-                self.recorder.launcher_ended(status)
+                self.recorder.launcher_exited(status)
             case messages.ChannelClosed():
-                self.recorder.launcher_ended(None)
+                self.recorder.launcher_exited(None)
                 if self.stream is not None:
                     self.stream.unlisten(self.launched.descriptor)
         self.deliver(message)

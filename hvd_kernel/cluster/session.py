@@ -180,7 +180,7 @@ class Session:
         """
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
-        self.executor.recorder.note()
+        self.executor.recorder.begin_cell()
         run = CellRun(targets, cell, lambda force: self._values(run, force), replaces=replaces)
         self.executor.latest = run
         self._runs += 1

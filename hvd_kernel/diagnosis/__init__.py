@@ -1,1 +1,1 @@
-"""Diagnosis of ranks: why they wait, why one died, who is slow, which values differ, what is wrong with the machine."""
+"""Diagnosis of ranks: why they wait, why a rank died, which are slow, which values differ; and of the machine."""

@@ -1,7 +1,7 @@
-"""Inquiry into where a cluster's ranks are: they are asked; one that does not answer is looked at from outside.
+"""Inquiry into where a cluster's ranks are: query them, and inspect a rank that does not answer from outside.
 
 Terms.
-  inquiry   one question to some ranks, that never waits by itself
+  inquiry   one query to some ranks; it blocks only in ``wait_all``
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from hvd_kernel.diagnosis import stack_pipe
-from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls
+from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls, request_stacks
 from hvd_kernel.processes.lifetime import is_stopped
 from hvd_kernel.protocol.messages import Whereabouts, from_wire
 
@@ -21,17 +20,17 @@ PATIENCE_S = 1.0
 
 
 class Answers(Protocol):
-    """What collects the ranks' answers to one question."""
+    """Collects the ranks' answers to one query."""
 
-    def settle(self, timeout: float) -> object:
-        """Wait until all have come, or until the time is over."""
+    def wait_all(self, timeout: float) -> object:
+        """Wait until all answers have arrived, or until the timeout."""
 
     def so_far(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return those that have come by now."""
+        """Return the answers that have arrived."""
 
 
 class Cluster(Protocol):
-    """Ranks that can be asked: what is needed of ``cluster.Session``."""
+    """The part of ``cluster.Session`` that an inquiry needs."""
 
     @property
     def n(self) -> int:
@@ -47,63 +46,63 @@ class Cluster(Protocol):
 
     @property
     def latest(self) -> Any:
-        """The cell that runs, or ran last: ``cell``, its number, and ``file``, by which its code goes; or None."""
+        """The current or most recent cell: its number ``cell`` and the file name ``file`` of its code; or None."""
 
     def status(self) -> Sequence[Any]:
         """Every rank's process: ``rank``, ``pid``, ``host``, ``alive``."""
 
     def post(self, handler: str, ranks: Sequence[int] | None, *, urgent: bool = False) -> Answers:
-        """Ask without waiting."""
+        """Send a query without waiting for the answers."""
 
 
-def look(cluster: Cluster, ranks: Collection[int], patience: float = PATIENCE_S) -> dict[int, Whereabouts]:
-    """Return where ranks are. Waits for slow ones, then looks from outside."""
+def locate(cluster: Cluster, ranks: Collection[int], patience: float = PATIENCE_S) -> dict[int, Whereabouts]:
+    """Return where ranks are. Waits for slow ranks, then inspects the silent ones from outside."""
     inquiry = Inquiry(cluster, ranks)
-    inquiry.settle(patience)
+    inquiry.wait_all(patience)
     return inquiry.answers() | inquiry.from_outside(inquiry.silent())
 
 
 class Inquiry:
-    """Asks ranks where they are."""
+    """Queries ranks for where they are."""
 
     def __init__(self, cluster: Cluster, ranks: Collection[int]) -> None:
         self._cluster = cluster
         self._ranks = set(ranks)
         self._answers = cluster.post("stacks", sorted(ranks), urgent=True)
 
-    def settle(self, seconds: float) -> None:
-        """Wait until all have answered, or until the time is over."""
-        self._answers.settle(seconds)
+    def wait_all(self, timeout: float) -> None:
+        """Wait until all ranks have answered, or until the timeout."""
+        self._answers.wait_all(timeout)
 
     def answers(self) -> dict[int, Whereabouts]:
-        """Return what ranks have answered by now."""
-        said = self._answers.so_far()
-        return {r: _whereabouts(r, content) for r, content in said.items() if r in self._ranks}
+        """Return the positions of the ranks that have answered."""
+        answers = self._answers.so_far()
+        return {rank: _whereabouts(rank, content) for rank, content in answers.items() if rank in self._ranks}
 
     def silent(self) -> set[int]:
         """Return the ranks that have not answered."""
         return self._ranks - set(self._answers.so_far())
 
     def from_outside(self, ranks: Collection[int]) -> dict[int, Whereabouts]:
-        """Return what the machine says about ranks; waits for the signal handlers of those that run."""
+        """Return the positions of ranks as seen by the host; waits for the signal handlers of running ranks."""
         halted, pids, dead = stopped(self._cluster), local_pids(self._cluster), set(self._cluster.dead)
-        found: dict[int, Whereabouts] = {}
+        places: dict[int, Whereabouts] = {}
         for rank in ranks:
             if rank in dead or rank in halted:
-                found[rank] = Whereabouts(rank, "dead" if rank in dead else "stopped")
+                places[rank] = Whereabouts(rank, "dead" if rank in dead else "stopped")
             else:
-                found[rank] = self._written(rank, pids.get(rank))
-        return found
+                places[rank] = self._by_signal(rank, pids.get(rank))
+        return places
 
-    def _written(self, rank: int, pid: int | None) -> Whereabouts:
-        lines = [] if pid is None else stack_pipe.read(self._cluster.folder, rank, pid)
+    def _by_signal(self, rank: int, pid: int | None) -> Whereabouts:
+        lines = [] if pid is None else request_stacks(self._cluster.folder, rank, pid)
         run = self._cluster.latest
         cells = {run.file: f"cell {run.cell}"} if run else {}
         return Whereabouts(rank, "silent", frames=python_calls(lines, cells), native=c_functions(lines))
 
 
 def _whereabouts(rank: int, content: object) -> Whereabouts:
-    """Read an answer; an error is the death of the rank, or a rank of another version, which cannot say more."""
+    """Decode an answer; an error means that the rank has died, or that it runs an incompatible version."""
     wire = dict(content) if isinstance(content, dict) else {}
     return Whereabouts(rank, "dead") if "error" in wire else from_wire(Whereabouts, wire)
 
@@ -111,7 +110,7 @@ def _whereabouts(rank: int, content: object) -> Whereabouts:
 def local_pids(cluster: Cluster) -> dict[int, int]:
     """Return the processes of the living ranks on this host."""
     here = socket.gethostname()
-    return {each.rank: each.pid for each in cluster.status() if each.alive and each.host == here}
+    return {process.rank: process.pid for process in cluster.status() if process.alive and process.host == here}
 
 
 def stopped(cluster: Cluster) -> set[int]:

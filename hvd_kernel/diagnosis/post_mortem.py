@@ -1,14 +1,14 @@
-"""Post-mortem of a rank: from what it and the system left behind to a sentence and a stack. Pure; never a guess.
+"""Post-mortem of a rank: turns the evidence that it and the system left into a sentence and a stack. Pure.
 
 Terms.
-  status     what waitpid gave the rank's parent (a signal or an exit code); None where nobody can tell
-  note       the file in which the rank itself wrote last (worker/crash.py): stacks of a crash, or how it left
-  native     Open MPI's stack of C functions, from its own handler; absent where the stack was beyond reading
+  status     the rank's wait status (a signal or an exit code), as waitpid returned it to its parent; None if unknown
+  note       the file that the rank itself wrote at its end (worker/crash.py): stacks of a crash, or how it exited
+  native     Open MPI's stack of C functions, from its own handler; absent if the stack was unreadable
   cause      one clause for a sentence ("killed (SIGKILL)") and the stack below it
 
-What is known decides, in this order: a limit of the rank's own, memory's killer (its counter and SIGKILL together),
-mpiexec's end, the signal, the rank's own word, the exit code. Without any of them the reason is not known, and that is
-what is said.
+The first available evidence decides, in this order: a limit of the rank's own, the out-of-memory killer (its counter
+and SIGKILL together), mpiexec's exit, the signal, the rank's note, the exit code. Without any of them the cause is
+reported as unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NATIVE = re.compile(r"\] \[ ?\d+\] (?P<place>.*)\[0x[0-9a-f]+\]$")
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.+)$", re.MULTILINE)
 _LEFT = re.compile(r"^left (?P<how>.+)$", re.MULTILINE)
 _IPYTHON = ("IPython/core/interactiveshell.py", "run_code")
-_TOLD_TO_STOP = "_signal_stop"
+_SIGTERM_HANDLER = "_signal_stop"
 _OUR_OWN = "hvd_kernel/worker/crash.py"
-SIGNALS = {signal.strsignal(each) or "": int(each) for each in signal.valid_signals()}
+SIGNALS = {signal.strsignal(number) or "": int(number) for number in signal.valid_signals()}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is left of a dead rank."""
+    """What a dead rank and the system left."""
 
     status: int | None = None
     note: str = ""
@@ -46,8 +46,8 @@ class Evidence:
     out_of_memory: bool = False  # its memory cgroup has killed a process since the cell began
     limit: int = 0  # of that cgroup, bytes; 0: none
     resident: int = 0  # bytes, when last seen
-    launcher: str = ""  # what became of mpiexec, where that is why
-    passed: str = ""  # a limit of its own, for which it was killed: the sentence
+    launcher: str = ""  # how mpiexec exited, if that is the cause
+    exceeded: str = ""  # sentence about the limit of its own for which it was killed
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StackFrame:
 
     @property
     def of_cell(self) -> bool:
-        """Whether it is in a cell, not in a file."""
+        """True if it is in a cell, not in a file."""
         return _CELL.search(self.file) is not None
 
     def __str__(self) -> str:
@@ -77,27 +77,27 @@ class StackFrame:
 
 
 def cause(evidence: Evidence) -> Cause:
-    """Say why the rank died."""
+    """Return why the rank died."""
     fatal = _signal(evidence)
-    if evidence.passed:
-        return Cause(evidence.passed)
+    if evidence.exceeded:
+        return Cause(evidence.exceeded)
     if fatal == signal.SIGKILL and evidence.out_of_memory:
         return Cause(_memory(evidence))
     if evidence.launcher:
         return Cause(evidence.launcher)
     if fatal is None:
-        return _departure(evidence)
+        return _exit(evidence)
     frames = _frames(evidence.note)
     return Cause(f"{signal_words(fatal)}{_at(frames)}", (*_python(frames), *_c(evidence.native)))
 
 
 def known(evidence: Evidence) -> bool:
-    """Whether nothing more needs to be waited for."""
+    """Return whether the evidence is complete enough to stop waiting for more."""
     return evidence.status is not None or bool(evidence.launcher)
 
 
 def status_in_log(log: str, pid: int) -> int | None:
-    """Find in mpiexec's words what became of a rank; as waitpid would give it."""
+    """Return a rank's wait status as mpiexec's log reports it; None if it does not."""
     reaped = re.findall(rf"child process \[(\S+)\] pid {pid} terminated$", log, re.MULTILINE)
     if not reaped:
         return None
@@ -109,8 +109,8 @@ def status_in_log(log: str, pid: int) -> int | None:
     return int(left[-1]) << 8 if left else None
 
 
-def launcher_ended(status: int | None) -> str:
-    """Say that mpiexec's end took the ranks with it; None: the supervisor ended."""
+def launcher_exit(status: int | None) -> str:
+    """Describe an exit of mpiexec that ended its ranks; status None: an exit of the supervisor."""
     if status is None:
         return "the cluster's supervisor has ended, and its ranks with it"
     how = f"was {signal_words(-status)}" if status < 0 else f"ended with exit status {status}"
@@ -124,9 +124,9 @@ def _signal(evidence: Evidence) -> int | None:
     return SIGNALS.get(fatal[-1]) if fatal else None
 
 
-def _departure(evidence: Evidence) -> Cause:
+def _exit(evidence: Evidence) -> Cause:
     frames, left = _frames(evidence.note), _left(evidence.note)
-    if frames and frames[0].function == _TOLD_TO_STOP:
+    if frames and frames[0].function == _SIGTERM_HANDLER:
         return Cause("it was terminated (SIGTERM)")
     if left:
         return Cause(f"it exited {left}{_at(frames)}", tuple(_python(frames)))
@@ -136,14 +136,14 @@ def _departure(evidence: Evidence) -> Cause:
 
 
 def signal_words(number: int) -> str:
-    """Return how a death by a signal is told: ``killed (SIGKILL)``, ``segmentation fault (SIGSEGV)``."""
+    """Return the phrase for a death by a signal: ``killed (SIGKILL)``, ``segmentation fault (SIGSEGV)``."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"  # most real-time ones
     return f"{(signal.strsignal(number) or 'ended').lower()} ({name})"
 
 
 def _left(note: str) -> str:
-    found = _LEFT.findall(note)
-    return found[-1] if found else ""
+    exits = _LEFT.findall(note)
+    return exits[-1] if exits else ""
 
 
 def _memory(evidence: Evidence) -> str:
@@ -157,13 +157,14 @@ def _size(count: int) -> str:
 
 
 def _frames(note: str) -> list[StackFrame]:
-    """Return the stack of the last crash or departure in the note, innermost first, without IPython's part."""
+    """Return the stack of the last crash or exit in the note, innermost first, without IPython's part."""
     blocks = re.split(r"^(?=Current thread|Thread 0x|Stack \(most)", note, flags=re.MULTILINE)
     crashed = [block for block in blocks if block.startswith(("Current thread", "Stack"))]
-    found = [StackFrame(m["file"], int(m["line"]), m["function"]) for m in map(_FRAME.match, _last_lines(crashed)) if m]
-    shown = [frame for frame in found if not frame.file.endswith(_OUR_OWN)]
+    matches = filter(None, map(_FRAME.match, _last_lines(crashed)))
+    frames = [StackFrame(match["file"], int(match["line"]), match["function"]) for match in matches]
+    shown = [frame for frame in frames if not frame.file.endswith(_OUR_OWN)]
     file, function = _IPYTHON
-    ends = [at for at, each in enumerate(shown) if each.file.endswith(file) and each.function == function]
+    ends = [at for at, frame in enumerate(shown) if frame.file.endswith(file) and frame.function == function]
     return shown[: ends[0]] if ends else shown
 
 
@@ -172,7 +173,7 @@ def _last_lines(blocks: list[str]) -> list[str]:
 
 
 def _at(frames: list[StackFrame]) -> str:
-    """Say where: the innermost line of a cell, because that is what the user can look at."""
+    """Return the place of the crash: the innermost line of a cell if there is one, because the user wrote that."""
     place = next((frame for frame in frames if frame.of_cell), frames[0] if frames else None)
     return f" in {place}" if place else ""
 
@@ -182,7 +183,7 @@ def _python(frames: list[StackFrame]) -> list[str]:
 
 
 def _c(native: str) -> list[str]:
-    places = [found["place"] for found in map(_NATIVE.search, native.splitlines()) if found]
+    places = [match["place"] for match in map(_NATIVE.search, native.splitlines()) if match]
     return _bounded("in C, innermost first:", list(below_signal(places)), MAX_NATIVE)
 
 

@@ -1,10 +1,11 @@
-"""Recorder of what is known of every living rank of this host, from which post_mortem.py explains its death.
+"""Recorder of the evidence about every rank of this host, from which post_mortem.py explains its death.
 
-How the status is known, though mpiexec is the parent: Linux tells it to whoever holds a pidfd (since 6.15), and mpiexec
-writes it to the cluster's log. Both come when the parent has reaped the rank, so an examination may take a few tries.
+The wait status is available although mpiexec is the parent: Linux (since 6.15) reports it to the holder of a pidfd, and
+mpiexec writes it to the cluster's log. Both happen once the parent has reaped the rank, so an examination may take
+several tries.
 
 Terms.
-  record    a rank's pid, its pidfd, its memory cgroup, and how many processes that had killed when the cell began
+  record    a rank's pid, its pidfd, its memory cgroup, and that cgroup's count of killed processes at the cell's start
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hvd_kernel.diagnosis.post_mortem import Cause, Evidence, cause, known, launcher_ended, status_in_log
+from hvd_kernel.diagnosis.post_mortem import Cause, Evidence, cause, known, launcher_exit, status_in_log
 from hvd_kernel.processes.resources.limits import LIMIT
 
 NATIVE = "native"
-"""Begin of the names of Open MPI's stack files in the cluster's folder; the rank and the pid follow."""
+"""Prefix of the names of Open MPI's stack files in the cluster's folder; the rank and the pid follow."""
 
 _PAUSE_S = 0.05
-_TRIES = 100  # mpiexec always tells in the end, however late on a busy machine, and a parent always reaps
-_TRIES_REAPED = 20  # a supervisor writes no log: when it has reaped, only its own end may still be told
+_TRIES = 100  # mpiexec always reports in the end, however late on a busy machine, and a parent always reaps
+_TRIES_REAPED = 20  # a supervisor writes no log: once it has reaped, only its own exit may still be reported
 _LOG_BYTES = 1 << 16
 _INFO_EXIT = 1 << 3
 _INFO_BYTES = 64
@@ -47,16 +48,16 @@ class RankRecord:
         self._pidfd = io.FileIO(os.pidfd_open(pid))
         self._group: tuple[Path, str, str] | None = None
         self._killed = 0
-        self.note()
+        self.begin_cell()
 
-    def note(self) -> None:
-        """Note how often its memory cgroup has killed: only what comes after this can be its own death."""
+    def begin_cell(self) -> None:
+        """Record the kill count of its memory cgroup: only a later kill can be this rank's death."""
         self._group = memory_group(_text(Path(f"/proc/{self.pid}/cgroup")))
         self._killed = self._kills()
 
     @property
     def is_reaped(self) -> bool:
-        """Whether its parent has waited for it, as far as can be told."""
+        """True if its parent has reaped it, or if it cannot be signalled."""
         try:
             signal.pidfd_send_signal(self._pidfd.fileno(), 0)
         except OSError:
@@ -64,11 +65,11 @@ class RankRecord:
         return False
 
     def close(self) -> None:
-        """Forget the process."""
+        """Close the pidfd."""
         self._pidfd.close()
 
     def evidence(self, folder: Path, resident: int, launcher: str) -> Evidence:
-        """Gather what there is by now."""
+        """Return the evidence that is available now."""
         return Evidence(
             status=self._status(folder / "cluster.log"),
             note=_text(folder / f"crash.{self.pid}"),
@@ -77,7 +78,7 @@ class RankRecord:
             limit=self._limit(),
             resident=resident,
             launcher=launcher,
-            passed=_text(folder / f"{LIMIT}.{self.pid}"),
+            exceeded=_text(folder / f"{LIMIT}.{self.pid}"),
         )
 
     def _status(self, log: Path) -> int | None:
@@ -86,8 +87,8 @@ class RankRecord:
             fcntl.ioctl(self._pidfd, _GET_INFO, answer)
         except OSError:
             return status_in_log(_text(log), self.pid)
-        (told,) = struct.unpack_from("Q", answer)
-        if not told & _INFO_EXIT:
+        (mask,) = struct.unpack_from("Q", answer)
+        if not mask & _INFO_EXIT:
             return status_in_log(_text(log), self.pid)
         (status,) = struct.unpack_from("i", answer, _INFO_STATUS_AT)
         return int(status)
@@ -99,12 +100,12 @@ class RankRecord:
         return _count(folder / events, "oom_kill")
 
     def _limit(self) -> int:
-        """Return the smallest limit on the way up to the cgroups' root."""
+        """Return the smallest limit of the cgroup and its ancestors; 0 without a limit."""
         if self._group is None:
             return 0
         folder, _, limit = self._group
-        found = [_number(each / limit) for each in (folder, *folder.parents)]
-        return min((each for each in found if 0 < each < _NO_LIMIT), default=0)
+        limits = [_number(group / limit) for group in (folder, *folder.parents)]
+        return min((number for number in limits if 0 < number < _NO_LIMIT), default=0)
 
 
 class Recorder:
@@ -113,18 +114,18 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.causes: dict[int, str] = {}  # of the dead
         self._folder = folder
-        self._alive: dict[int, RankRecord] = {}  # by pid: a rank that is replaced has two for a while
+        self._alive: dict[int, RankRecord] = {}  # by pid: a rank that is being replaced has two for a while
         self._launcher = ""
-        self._told: dict[int, Evidence] = {}  # of ranks that somebody else watches, when they have ended
+        self._reports: dict[int, Evidence] = {}  # of ranks whose agent has reported their exit
 
-    def killed(self, rank: int, why: str) -> None:
-        """Take from a rank's agent why it was ended; ``ended`` follows."""
-        self._told[rank] = Evidence(passed=why)
+    def killed(self, rank: int, reason: str) -> None:
+        """Record why a rank's agent killed it; ``exited`` follows."""
+        self._reports[rank] = Evidence(exceeded=reason)
 
-    def ended(self, rank: int, status: int) -> None:
-        """Take a rank's status from its agent, as in ``subprocess``: it may be on another host."""
-        why = self._told.get(rank, Evidence()).passed
-        self._told[rank] = Evidence(status=-status if status < 0 else status << 8, passed=why)
+    def exited(self, rank: int, status: int) -> None:
+        """Record a rank's status from its agent, as in ``subprocess``: it may be on another host."""
+        reason = self._reports.get(rank, Evidence()).exceeded
+        self._reports[rank] = Evidence(status=-status if status < 0 else status << 8, exceeded=reason)
 
     def watch(self, rank: int, pid: int) -> None:
         """Keep a record of a rank of this host."""
@@ -132,57 +133,57 @@ class Recorder:
         try:
             self._alive[pid] = RankRecord(pid)
         except ProcessLookupError:
-            return  # dead already: nothing of it can be known
+            return  # dead already: no evidence can be collected
 
     def renumber(self, numbers: Mapping[int, int], pids: Container[int]) -> None:
-        """Keep what is known of ranks that stay under other numbers, before -> now, and forget other processes."""
-        self.causes = {numbers[rank]: why for rank, why in self.causes.items() if rank in numbers}
+        """Renumber the causes of surviving ranks (old -> new), and forget all processes not in ``pids``."""
+        self.causes = {numbers[rank]: text for rank, text in self.causes.items() if rank in numbers}
         for pid in [pid for pid in self._alive if pid not in pids]:
             self._alive.pop(pid).close()
 
-    def note(self) -> None:
-        """Begin a cell."""
+    def begin_cell(self) -> None:
+        """Record the kill counts of all memory cgroups at the start of a cell."""
         for record in list(self._alive.values()):
-            record.note()
+            record.begin_cell()
 
-    def launcher_ended(self, status: int | None) -> None:
-        """Take mpiexec's end (its status) or the supervisor's (None) as the reason for what comes."""
-        self._launcher = self._launcher or launcher_ended(status)
+    def launcher_exited(self, status: int | None) -> None:
+        """Record mpiexec's exit (its status) or the supervisor's (None) as the cause of the deaths that follow."""
+        self._launcher = self._launcher or launcher_exit(status)
 
     def examine(
         self, rank: int, pid: int, resident: int, later: Later, then: Callable[[Cause], None], *, by_mpi: bool = False
     ) -> None:
-        """Find out why a rank died and call ``then`` with it, soon; ``later`` is the I/O loop's timer."""
+        """Determine why a rank died and call ``then`` with the cause, soon; ``later`` is the I/O loop's timer."""
         record = self._alive.pop(pid, None)
         if record is None:
-            told = self._told.pop(rank, Evidence(launcher=self._launcher))
-            note = _text(self._folder / f"crash.{pid}")  # "" where the rank is on another host
-            self._tell(rank, replace(told, note=note, resident=resident), then)
+            report = self._reports.pop(rank, Evidence(launcher=self._launcher))
+            note = _text(self._folder / f"crash.{pid}")  # "" if the rank is on another host
+            self._conclude(rank, replace(report, note=note, resident=resident), then)
             return
 
-        def look(tries: int) -> None:
-            reaped = not by_mpi and record.is_reaped  # asked first: what it tells then is all
+        def poll(tries: int) -> None:
+            reaped = not by_mpi and record.is_reaped  # checked first: evidence read after the reaping is complete
             try:
-                found = record.evidence(self._folder, resident, self._launcher)
-            except Exception:  # noqa: BLE001 - a death must be told whatever cannot be read: the cell waits for it
-                found, tries = Evidence(launcher=self._launcher), 0
-            if known(found) or not tries:
+                evidence = record.evidence(self._folder, resident, self._launcher)
+            except Exception:  # noqa: BLE001 - a death must be reported even without evidence: the cell waits for it
+                evidence, tries = Evidence(launcher=self._launcher), 0
+            if known(evidence) or not tries:
                 record.close()
-                self._tell(rank, found, then)
+                self._conclude(rank, evidence, then)
             else:
-                later(_PAUSE_S, look, min(tries, _TRIES_REAPED if reaped else _TRIES) - 1)
+                later(_PAUSE_S, poll, min(tries, _TRIES_REAPED if reaped else _TRIES) - 1)
 
-        look(_TRIES)
+        poll(_TRIES)
 
     def close(self) -> None:
-        """Forget the living."""
+        """Close all records."""
         while self._alive:
             self._alive.popitem()[1].close()
 
-    def _tell(self, rank: int, found: Evidence, then: Callable[[Cause], None]) -> None:
-        told = cause(found)
-        self.causes[rank] = told.text
-        then(told)
+    def _conclude(self, rank: int, evidence: Evidence, then: Callable[[Cause], None]) -> None:
+        conclusion = cause(evidence)
+        self.causes[rank] = conclusion.text
+        then(conclusion)
 
 
 def memory_group(cgroups: str) -> tuple[Path, str, str] | None:
@@ -208,7 +209,7 @@ def _number(file: Path) -> int:
 
 
 def _text(file: Path) -> str:
-    """Return the end of a file, "" where there is none."""
+    """Return the end of a file; "" if it does not exist."""
     try:
         with file.open("rb") as opened:
             if file.suffix == ".log":

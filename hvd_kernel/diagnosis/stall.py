@@ -1,9 +1,9 @@
 """Stall report in one sentence, for cells and scripts: which operation waits for which rank, and where that is. Pure.
 
 Terms.
-  waits      a rank's code is inside one operation, the same one, since a while
-  missing    ranks that have not come to the operation: the others wait for them
-  silent     a rank of which nothing has been heard for a while: stopped, or C code keeps Python's lock
+  waits      a rank's code has been inside the same operation for ``WAIT_S`` or longer
+  missing    ranks that have not submitted the operation: all other ranks wait for them
+  silent     a rank that has sent no sample for ``SILENT_S``: it is stopped, or C code keeps Python's lock
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hvd_kernel.formatting.rank_labels import label, rank_list
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts
 
 WAIT_S = 0.6
-"""What waits this long is asked about: with the answer it is on the screen within a second."""
+"""A wait of this length starts an inquiry: its result is on the screen within a second."""
 
 SILENT_S = 0.7
-"""Telemetry comes every 0.2 s."""
+"""Telemetry arrives every 0.2 s."""
 
 MAX_TEXT = 60
 MAX_NAME = 60
 
-Found = Mapping[int, Whereabouts]
+Places = Mapping[int, Whereabouts]
 
 _STATES = {
     "idle": "{has} ended the cell",
@@ -52,18 +52,18 @@ _WORDS = {"one": {"is": "is", "has": "has", "waits": "waits"}, "many": {"is": "a
 @dataclass
 class _Latest:
     at: float
-    since: float  # it is in this operation, or not in any, from then on
+    since: float  # start of this operation, or of the time without one
     doing: tuple[str, int]
 
 
 class Activity:
-    """What the samples of one run tell of who waits and who is silent. Times are the reader's own."""
+    """Tracks, from the samples of one run, which ranks wait and which are silent. Times are the reader's own."""
 
     def __init__(self, ranks: Iterable[int], now: float) -> None:
         self._latest = {rank: _Latest(now, now, ("", 0)) for rank in ranks}
 
     def observe(self, sample: MetricsSample, now: float) -> None:
-        """Take a sample; one that says "idle" is a rank's last."""
+        """Record a sample; the state "idle" marks a rank's last one."""
         if sample.rank not in self._latest:
             return
         if sample.state == "idle":
@@ -75,12 +75,12 @@ class Activity:
         self._latest[sample.rank] = _Latest(now, since, doing)
 
     def begin_again(self, now: float) -> None:
-        """Count silence from here on: nobody has read samples meanwhile."""
+        """Measure silence from now on: samples were not read in the meantime."""
         for latest in self._latest.values():
             latest.at = now
 
     def some_wait(self, now: float) -> bool:
-        """Tell whether a rank has been in one operation for a while."""
+        """Return whether a rank has been in one operation for ``WAIT_S``."""
         return any(latest.doing[0] and now - latest.since >= WAIT_S for latest in self._latest.values())
 
     def runs(self, rank: int) -> bool:
@@ -88,59 +88,64 @@ class Activity:
         return rank in self._latest
 
     def silent(self, now: float) -> set[int]:
-        """Return the ranks that have not spoken for a while although their cell runs."""
+        """Return the ranks that have sent no sample for ``SILENT_S`` although their cell runs."""
         return {rank for rank, latest in self._latest.items() if now - latest.at >= SILENT_S}
 
 
-def whereabouts(found: Found) -> str:
-    """Say where ranks are: ``rank 2 is in C code, called in cell:4``."""
-    parts = (f"{rank_list(group)} {_fill(text, len(group))}" for text, group in _grouped(found, found).items())
+def whereabouts(places: Places) -> str:
+    """Describe where ranks are: ``rank 2 is in C code, called in cell:4``."""
+    parts = (f"{rank_list(group)} {_fill(text, len(group))}" for text, group in _grouped(places, places).items())
     return "; ".join(parts)
 
 
-def sentence(found: Found, ranks: Collection[int]) -> str:
-    """Say what the ranks of a run wait for; "" when they wait for nobody.
+def sentence(places: Places, ranks: Collection[int]) -> str:
+    """Describe what the ranks of a run wait for; "" if no operation waits for a rank.
 
     Parameters
     ----------
-    found
-        Where ranks are; those of which nothing is known are not in it.
+    places
+        Where ranks are; ranks whose place is unknown are absent.
     ranks
-        Of the run: another rank that is missing is one on which the cell does not run.
+        The ranks of the run: the cell does not run on any other missing rank.
     """
-    oldest = awaited_operation(found)
+    oldest = awaited_operation(places)
     if oldest is None:
         return ""
-    missing = [rank for rank in oldest.missing if rank in found or rank not in ranks]
-    groups = _grouped({rank: place for rank, place in found.items() if rank in ranks}, missing).items()
+    missing = [rank for rank in oldest.missing if rank in places or rank not in ranks]
+    groups = _grouped({rank: place for rank, place in places.items() if rank in ranks}, missing).items()
     parts = [f"{rank_list(group)}, which {_fill(text, len(group))}" for text, group in groups]
     return f"{operation(oldest.name)} waits for {' and for '.join(parts)}" if parts else ""
 
 
-def awaited(found: Found) -> set[int]:
+def awaited(places: Places) -> set[int]:
     """Return the ranks for which an operation waits."""
-    oldest = awaited_operation(found)
+    oldest = awaited_operation(places)
     return set(oldest.missing) if oldest else set()
 
 
-def awaited_operation(found: Found) -> Pending | None:
-    """Return the operation that waits longest for ranks that are known; None: none has for a while."""
-    known = (each for place in found.values() for each in place.pending if each.missing and each.seconds >= WAIT_S)
-    told = max(known, key=lambda each: each.seconds, default=None)
-    return told or _guessed(found)
+def awaited_operation(places: Places) -> Pending | None:
+    """Return the operation that has waited longest for missing ranks; None if none has waited for ``WAIT_S``."""
+    stalled = (
+        pending
+        for place in places.values()
+        for pending in place.pending
+        if pending.missing and pending.seconds >= WAIT_S
+    )
+    longest = max(stalled, key=lambda pending: pending.seconds, default=None)
+    return longest or _guess(places)
 
 
-def _grouped(found: Found, ranks: Iterable[int]) -> dict[str, list[int]]:
+def _grouped(places: Places, ranks: Iterable[int]) -> dict[str, list[int]]:
     where: dict[str, list[int]] = {}
     for rank in ranks:
-        where.setdefault(_where(found.get(rank)), []).append(rank)
+        where.setdefault(_where(places.get(rank)), []).append(rank)
     return where
 
 
-def _guessed(found: Found) -> Pending | None:
-    """Return what most likely is waited for where the rank that would know it (0, as a rule) does not answer."""
-    waiting = {rank: place.waiting_for for rank, place in found.items() if place.state == "collective"}
-    mute = tuple(rank for rank, place in found.items() if place.state in ("silent", "stopped"))
+def _guess(places: Places) -> Pending | None:
+    """Return the most likely awaited operation if the rank that would know it (usually 0) does not answer."""
+    waiting = {rank: place.waiting_for for rank, place in places.items() if place.state == "collective"}
+    mute = tuple(rank for rank, place in places.items() if place.state in ("silent", "stopped"))
     name = next(iter(waiting.values()), "")
     return Pending(name, 0.0, mute) if name and mute else None
 
@@ -158,23 +163,23 @@ def _where(place: Whereabouts | None) -> str:
 
 
 def _spot(frames: Sequence[Frame]) -> str:
-    """Write the innermost call of the user's own code: ``data.py:41 load(): time.sleep(60)``."""
-    own = [frame for frame in frames if frame.is_user_code] or list(frames)
-    return line(own[-1]) if own else ""
+    """Return the innermost call of the user's own code: ``data.py:41 load(): time.sleep(60)``."""
+    calls = [frame for frame in frames if frame.is_user_code] or list(frames)
+    return line(calls[-1]) if calls else ""
 
 
 def line(frame: Frame) -> str:
-    """One call in one line."""
+    """Return one call as one line."""
     function = f" {frame.function}()" if frame.function.isidentifier() else ""
     text = frame.text if len(frame.text) <= MAX_TEXT else frame.text[: MAX_TEXT - 1] + "…"
     return f"{frame.place}{function}" + (f": {text}" if text else "")
 
 
 def operation(name: str) -> str:
-    """Write the core's name of an operation as people say it: ``allreduce 'grad/conv1'``, ``barrier``."""
-    kind, _, own = name.partition(".")
-    short = own if len(own) <= MAX_NAME else own[: MAX_NAME - 1] + "…"
-    return f"{kind} '{short}'" if own and not own.startswith("noname") else kind
+    """Format the core's name of an operation for users: ``allreduce 'grad/conv1'``, ``barrier``."""
+    kind, _, tensor = name.partition(".")
+    short = tensor if len(tensor) <= MAX_NAME else tensor[: MAX_NAME - 1] + "…"
+    return f"{kind} '{short}'" if tensor and not tensor.startswith("noname") else kind
 
 
 def _literal(text: str) -> str:
@@ -185,10 +190,10 @@ def _fill(text: str, ranks: int) -> str:
     return text.format(**_WORDS["one" if ranks == 1 else "many"])
 
 
-def report(found: Found, program: str = "the cell") -> str:
-    """Every rank's stack, one block for ranks that are at the same place; ends with a newline unless empty."""
+def report(places: Places, program: str = "the cell") -> str:
+    """Return every rank's stack, one block for ranks at the same place; ends with a newline unless empty."""
     blocks: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for rank, place in sorted(found.items()):
+    for rank, place in sorted(places.items()):
         calls = (*map(line, place.frames), *(f"C: {function}" for function in place.native[::-1]))
         blocks.setdefault((_doing(place, program), calls), []).append(rank)
     return "".join(

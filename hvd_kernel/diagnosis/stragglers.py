@@ -1,15 +1,15 @@
-"""Stragglers: which ranks keep the others waiting, and by how much: found in the counters of their samples. Pure.
+"""Stragglers: determines from the counters of samples which ranks keep all others waiting, and by how much. Pure.
 
-All ranks come to a collective, and who is slow is the one that does not wait there. A rank is called slow when it was
-so in many rounds, not when it was very slow in one: on a busy machine every rank is late now and then.
+All ranks wait in a collective for the slowest one, which does not wait there itself. A rank counts as slow if it was
+slow in many rounds, not if it was very slow in one: on a busy machine every rank is late now and then.
 
 Terms.
-  beat       what ranks do in step: optimizer steps where they take some, else collectives
-  round      the time in which every rank went on by a beat or more, as samples show it
-  own time   what a rank needs for a beat by itself: the time in which it did not wait for others
-  pace       the median own time of the other ranks: half of all may be slow
+  beat       unit of common progress: optimizer steps if the ranks take any, else collectives
+  round      the time in which every rank advanced by a beat or more, as seen in the samples
+  own time   time of a beat in which a rank did not wait for other ranks
+  pace       the median own time of all other ranks: half of all may be slow
   excess     logarithm of own time to pace, in one round
-  score      excesses of many rounds added up, less what is not worth a word, never below zero (Page's test)
+  score      sum of the excesses of many rounds, each reduced by a tolerance, never below zero (Page's test)
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from hvd_kernel.formatting import units
 from hvd_kernel.protocol.messages import MetricsSample
 
 LEAST_SHARE = 0.1
-"""Of the others' time that must go in waiting for a rank, for a badge; seven tenths of it for keeping the badge."""
+"""Share of the other ranks' time spent waiting for a rank that earns it a badge; 70 % of this keeps the badge."""
 
 LEAST_TIMES = 1.1
 
-_SLACK = math.log(1.07)  # an excess that counts as none
-_MOST = 0.3  # an excess that counts, up or down: one pause of a second is one round
-_ALARM = 0.5  # score of a slow rank; half of it ends the badge, and it grows to 1.5 of it
-_DOUBT = 14.0  # by noise alone, if it is as estimated, a score reaches the alarm once in e**14 rounds
-_QUIET = 0.05  # noise of an excess, as long as little is known
-_PRIOR, _MEMORY = 4, 40  # rounds that this guess counts for, rounds of which noise is a mean
+_SLACK = math.log(1.07)  # tolerance: an excess up to this counts as none
+_MOST = 0.3  # bound of an excess, up or down, so that one long pause counts like one round
+_ALARM = 0.5  # score of a slow rank; below half of it the badge ends, and the score is capped at 1.5 times it
+_DOUBT = 14.0  # noise alone, if estimated correctly, raises a score to the alarm once in e**14 rounds
+_QUIET = 0.05  # initial estimate of the noise of an excess
+_PRIOR, _MEMORY = 4, 40  # weight of that estimate in rounds, and rounds over which noise is averaged
 _SPAN = 5
 _MEDIAN_OF_SQUARES = 0.455  # of normal deviates
-_SHARED = 0.1  # of a beat is everybody's: where ranks hardly compute, their own times say little
-_SHORTEST = 1e-3  # pace that is divided by, in beats
-_FEWEST, _LOOK_BACK = 5, 9  # rounds before a badge, rounds whose median is shown, spans whose median is noise
+_SHARED = 0.1  # share of a beat added to own times: if ranks hardly compute, their own times carry little information
+_SHORTEST = 1e-3  # smallest divisor for the pace, in beats
+_FEWEST, _LOOK_BACK = 5, 9  # rounds before a badge; rounds (and spans) whose median is shown (is the noise)
 _PAIR = 2
 
 
@@ -46,10 +46,10 @@ class Slow(NamedTuple):
     """How slow a rank is, over the last rounds."""
 
     times: float  # its own time, as a multiple of the pace
-    share: float  # of the others' time that goes in waiting for it, 0..1
+    share: float  # of the other ranks' time spent waiting for it, 0..1
 
     def __str__(self) -> str:
-        """Write ``slow 1.4x, others wait 23 %``."""
+        """Return ``slow 1.4x, others wait 23 %``."""
         return f"slow {units.multiple(self.times)}, others wait {units.percent(self.share)}"
 
 
@@ -62,11 +62,11 @@ class Stragglers:
         self._latest: dict[int, MetricsSample] = {}
         self._first: dict[int, int] = {}  # beats at the first mark
         self._mark: dict[int, MetricsSample] = {}  # at the beginning of the round
-        self._late = set(self._suspects)  # they have not gone on in this round
+        self._late = set(self._suspects)  # ranks that have not advanced in this round
         self._stepping = False  # some rank takes optimizer steps in this cell
 
     def feed(self, sample: MetricsSample) -> None:
-        """Take a sample; others than of these ranks are ignored."""
+        """Record a sample of one of these ranks; ignore all others."""
         rank = sample.rank
         if rank not in self._suspects or len(self._suspects) < _PAIR:
             return
@@ -85,7 +85,7 @@ class Stragglers:
         return sample.step if self._stepping else sample.ops
 
     def _begin_again(self) -> None:
-        """Forget the round: the user was asked, or what counts is not the same any more."""
+        """Discard the round: the user was prompted, or the unit of progress has changed."""
         self._mark, self._first = {}, {}
         self._late = set(self._suspects)
 
@@ -104,28 +104,28 @@ class Stragglers:
         self._judge(seconds, waits)
 
     def _in_step(self, longest: int) -> bool:
-        """Whether ranks have made the same number of beats: those that work in sets of their own are not compared."""
+        """Return whether ranks have made the same number of beats: ranks in different process sets are not compared."""
         made = [self._beats(sample) - self._first[rank] for rank, sample in self._mark.items()]
         return max(made) - min(made) <= longest + 1
 
     def _judge(self, seconds: float, waits: Mapping[int, float]) -> None:
-        """Take one round: what a beat took, and how long each rank waited in it."""
+        """Evaluate one round, from the duration of a beat and the time that each rank waited in it."""
         if seconds <= 0:
             return
         order = sorted(waits, key=lambda rank: -waits[rank])
-        own = [max(0.0, 1 - waits[rank] / seconds) for rank in order]  # ascending, in beats
+        own_times = [max(0.0, 1 - waits[rank] / seconds) for rank in order]  # ascending, in beats
         for place, rank in enumerate(order):
             suspect = self._suspects[rank]
-            suspect.take(own[place], _median_without(own, place))
-            found = suspect.verdict(shown=rank in self.slow)
-            if found is None:
+            suspect.add_round(own_times[place], _median_without(own_times, place))
+            verdict = suspect.verdict(shown=rank in self.slow)
+            if verdict is None:
                 self.slow.pop(rank, None)
             else:
-                self.slow[rank] = found
+                self.slow[rank] = verdict
 
 
 class _Suspect:
-    """What speaks against one rank."""
+    """The evidence against one rank."""
 
     def __init__(self) -> None:
         self._score = 0.0
@@ -133,17 +133,17 @@ class _Suspect:
         self._noise = _Noise()
         self._rounds: deque[Slow] = deque(maxlen=_LOOK_BACK)
 
-    def take(self, own: float, pace: float) -> None:
-        """Add a round; times are parts of a beat."""
-        self._rounds.append(Slow(own / max(pace, _SHORTEST), max(0.0, own - pace)))
-        excess = max(-_MOST, min(_MOST, math.log((own + _SHARED) / (pace + _SHARED))))
+    def add_round(self, own_time: float, pace: float) -> None:
+        """Add a round; times are fractions of a beat."""
+        self._rounds.append(Slow(own_time / max(pace, _SHORTEST), max(0.0, own_time - pace)))
+        excess = max(-_MOST, min(_MOST, math.log((own_time + _SHARED) / (pace + _SHARED))))
         self._noise.learn(excess)
         alarm = max(_ALARM, _DOUBT * self._noise.variance() / (2 * _SLACK))
         self._score = max(0.0, min(1.5 * alarm, self._score + excess - _SLACK))
         self._alarmed = self._score >= (0.5 * alarm if self._alarmed else alarm)
 
     def verdict(self, *, shown: bool) -> Slow | None:
-        """Return the figures of the badge, None where there is none."""
+        """Return the figures of the badge; None if the rank gets none."""
         if not self._alarmed or len(self._rounds) < _FEWEST:
             return None
         usual = Slow(*(statistics.median(column) for column in zip(*self._rounds, strict=True)))
@@ -152,10 +152,10 @@ class _Suspect:
 
 
 class _Noise:
-    """How much excesses vary by chance: from differences of neighbours, since slowness that lasts is no chance.
+    """Estimates the random variance of excesses from differences of neighbours, which lasting slowness cancels in.
 
-    Neighbours are rounds, and spans of five: what makes a rank late makes it late for a while. Of the spans the median
-    counts, so that the one in which a rank gets slow does not hide that it did.
+    Neighbours are rounds, and spans of five rounds, because a disturbance lasts for a while. Of the spans the median
+    counts, so that the span in which a rank becomes slow does not hide it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class _Noise:
         self._last = self._last_span = self._sum = 0.0
 
     def learn(self, excess: float) -> None:
-        """Take a round."""
+        """Add the excess of a round."""
         if self._count:
             self._rounds += ((excess - self._last) ** 2 / 2 - self._rounds) / min(self._count + _PRIOR, _MEMORY)
         self._last = excess
@@ -176,7 +176,7 @@ class _Noise:
             self._sum = 0.0
 
     def variance(self) -> float:
-        """Return the variance of an excess, the larger the less is known."""
+        """Return the estimated variance of an excess; it is larger while there are few rounds."""
         doubt = 1 + 1 / math.sqrt(self._count)
         return doubt * max(self._rounds, statistics.median(self._spans) / _MEDIAN_OF_SQUARES)
 
@@ -194,5 +194,5 @@ def _median_without(ordered: Sequence[float], place: int) -> float:
 
 
 def _fell(before: MetricsSample, after: MetricsSample) -> bool:
-    """Whether a counter began again: the communicator was reset."""
+    """Return whether a counter fell, because the communicator was reset."""
     return after.ops < before.ops or after.wait_ns < before.wait_ns or after.step < before.step

@@ -1,8 +1,8 @@
 """Guard against training apart: finds ranks that step the same model without exchanging anything, or that diverge.
 
-Pure: it compares what the ranks report of their optimizers in one run (a cell, or a job). It warns once in a run.
-Not compared are optimizers of different models, those of a single rank, and parameters that no DistributedOptimizer
-reduces over all ranks: ranks may keep them different on purpose.
+Pure: it compares the reports of the ranks' optimizers in one run (a cell, or a job), and warns once in a run. It does
+not compare optimizers of different models, optimizers of a single rank, and parameters that no DistributedOptimizer
+reduces over all ranks, because ranks may keep them different on purpose.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, Paramete
 from hvd_kernel.protocol.training_apart import nothing_exchanged, parameters_differ, steps_allowed
 
 TOLERANCE = 1e-4
-"""Relative difference of two digests that is more than rounding on different processors."""
+"""Largest relative difference of two digests that rounding on different processors explains."""
 
 
 def warning_of(reports: Mapping[int, Sequence[OptimizerSteps]], over: Collection[int]) -> str:
-    """Return the warning that the reports of the ranks call for; "" if none.
+    """Return the warning for the reports of the ranks; "" if none is due.
 
     Parameters
     ----------
     reports
         The optimizers of each rank.
     over
-        Ranks that have ended the run.
+        Ranks that have finished the run.
     """
     groups: dict[tuple[int, str, bool], dict[int, OptimizerSteps]] = {}
     for rank, optimizers in sorted(reports.items()):
@@ -45,7 +45,7 @@ def _apart(group: Mapping[int, OptimizerSteps], over: Collection[int]) -> str:
 
 
 def _diverged(group: Mapping[int, OptimizerSteps], _over: Collection[int]) -> str:
-    """Compare the latest steps that all ranks have in common: two in a row, as a rank may be read in between."""
+    """Compare the latest two steps that all ranks have in common: a single one may be read in the middle of a step."""
     digests = {rank: {digest.step: digest for digest in steps.digests} for rank, steps in group.items()}
     common = sorted(set.intersection(*(set(by_step) for by_step in digests.values())))
     unequal = [step for step in common if _differ([by_step[step] for by_step in digests.values()])]
@@ -62,7 +62,7 @@ def _differ(digests: Sequence[ParameterDigest]) -> bool:
 
 
 class TrainingApart:
-    """The guard of one run: give it the samples of its ranks."""
+    """The guard of one run: feed it the samples of its ranks."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = set(ranks)

@@ -58,7 +58,7 @@ class RankMonitor:
 
     def on_exit(self, rank: int) -> None:
         """Record a rank's exit."""
-        self._stalls.ended(rank + self._first)
+        self._stalls.exited(rank + self._first)
 
     def tick(self, now: float) -> float:
         """Run the checks that are due; return the number of seconds until the next ones, at most."""

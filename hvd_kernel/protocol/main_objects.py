@@ -76,7 +76,7 @@ def _find(name: str) -> Any:
 def _digest(definition: Any) -> str:
     """Return a digest of a definition's code and constants, without its line numbers or present state.
 
-    The digest of a function covers the constants among its global variables, because a copy brings those of its process.
+    The digest of a function covers the constants among its globals, because a copy brings those of its process.
     """
     if isinstance(definition, type):
         parts = [*_of_class(definition)]

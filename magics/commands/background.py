@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvd_kernel.diagnosis.inquiry import look
+from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import whereabouts
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import label, rank_list, spans
@@ -161,7 +161,7 @@ def _await_end(context: Context, job: BackgroundJob) -> None:
 
 def _stuck(context: Context, job: BackgroundJob) -> str:
     ranks = job.left() if job.left is not None else job.ranks
-    return whereabouts(look(context.manager.current(), ranks)) or rank_list(ranks)
+    return whereabouts(locate(context.manager.current(), ranks)) or rank_list(ranks)
 
 
 ANSWER_S = 10.0

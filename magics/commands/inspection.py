@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvd_kernel.diagnosis import machine
-from hvd_kernel.diagnosis.inquiry import look
+from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import report
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
@@ -35,7 +35,7 @@ def stacks(context: Context, options: Options) -> None:
         No ranks are running.
     """
     session = context.manager.current()
-    context.writer().write(report(look(session, resolve(options.ranks, session.n))))
+    context.writer().write(report(locate(session, resolve(options.ranks, session.n))))
 
 
 BARRIER = "hvd.barrier()"

@@ -122,7 +122,7 @@ class FakeAnswers:
     def so_far(self) -> dict[int, dict[str, Any]]:
         return self._answers
 
-    def settle(self, _seconds: float) -> dict[int, dict[str, Any]]:
+    def wait_all(self, _seconds: float) -> dict[int, dict[str, Any]]:
         return self._answers
 
 
@@ -140,7 +140,7 @@ class FakeSession:
         return []
 
     def post(self, _verb: str, ranks: list[int], **_how: Any) -> FakeAnswers:
-        sleep = Frame("cell 1:2", "", "sleep(60)", own=True)
+        sleep = Frame("cell 1:2", "", "sleep(60)", is_user_code=True)
         return FakeAnswers({rank: to_wire(Whereabouts(rank, "compute", frames=(sleep,))) for rank in ranks})
 
     def interrupt(self, ranks: list[int]) -> None:

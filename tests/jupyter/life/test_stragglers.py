@@ -10,7 +10,7 @@ import pytest
 from hvdtest.cluster import drain
 
 from hvd_kernel.cluster import CellRun, Session
-from hvd_kernel.diagnosis.inquiry import look
+from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import sentence
 from hvd_kernel.protocol.messages import Event, MetricsSample, Prompt
 from hvd_kernel.widgets.board import Board
@@ -76,7 +76,7 @@ def test_a_rank_at_a_prompt_says_so_and_the_others_wait_for_it(session: Session)
     said = ""
     deadline = time.monotonic() + PATIENCE_S
     while not said:  # ranks explain nothing that has waited for less than a moment
-        found = look(session, range(RANKS), PATIENCE_S)
+        found = locate(session, range(RANKS), PATIENCE_S)
         assert found[2].state == "prompt"
         said = sentence(found, range(RANKS))
         assert time.monotonic() < deadline

@@ -17,9 +17,9 @@ from hvd_kernel.processes.leftovers import Marked
 
 def test_report() -> None:
     findings = [
-        CheckResult("mpiexec", good=True, found="Open MPI"),
-        CheckResult("torch", good=False, found="not installed", fix="pip install torch"),
-        CheckResult("cores", good=True, found="2 usable", fix="not shown"),
+        CheckResult("mpiexec", good=True, state="Open MPI"),
+        CheckResult("torch", good=False, state="not installed", fix="pip install torch"),
+        CheckResult("cores", good=True, state="2 usable", fix="not shown"),
     ]
     assert report(findings) == (
         "ok  mpiexec  Open MPI\n"
@@ -36,7 +36,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("no such device")
 
     monkeypatch.setattr(machine, "CHECKS", (_disk,))
-    assert examine() == [CheckResult("disk", good=False, found="could not be checked: no such device")]
+    assert examine() == [CheckResult("disk", good=False, state="could not be checked: no such device")]
 
 
 def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
     ("count", "torch", "plugin", "wish", "found"),
     [
         (0, "2.11.0+cpu", True, "", "none, ranks train on the CPU"),
-        (None, "2.11.0", True, "", "CUDA alone can tell"),
+        (None, "2.11.0", True, "", "only CUDA can tell"),
         (2, "2.11.0", False, "", "2; torch stages their tensors through host memory, the core was built without nvcc"),
         (2, "2.11.0", True, "staged", "2; torch stages their tensors through host memory (HVD_GPU)"),
         (2, "2.11.0", True, "", "2; the core works on their tensors"),
@@ -85,7 +85,7 @@ def test_gpus_and_who_works_on_them(
     monkeypatch.setattr(machine.gpus, "has_plugin", lambda: plugin)
     monkeypatch.setattr(installed, "version", lambda _name: torch)
     monkeypatch.setenv("HVD_GPU", wish)
-    assert machine._gpus() == CheckResult("GPUs", good=True, found=found)
+    assert machine._gpus() == CheckResult("GPUs", good=True, state=found)
 
 
 def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.Monkey
     monkeypatch.setattr(machine, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
     monkeypatch.setattr(machine, "folders", lambda: [Path("/tmp/hvd-x")])
     assert machine._leftovers() == CheckResult(
-        "leftovers", good=False, found="process 77, /tmp/hvd-x", fix="%hvd clean"
+        "leftovers", good=False, state="process 77, /tmp/hvd-x", fix="%hvd clean"
     )
     monkeypatch.setattr(machine, "orphans", list)
     monkeypatch.setattr(machine, "folders", list)

@@ -11,9 +11,9 @@ from hvd_kernel.diagnosis import stall_monitor
 from hvd_kernel.diagnosis.stall import Activity, operation, report, sentence, whereabouts
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
 
-LOAD = Frame("data.py:41", "load", "time.sleep(60)", own=True)
-CELL = Frame("cell 3:7", "", "train()", own=True)
-TORCH = Frame("torch/utils/data/dataloader.py:1284", "_try_get_data", "data = self._queue.get()", own=False)
+LOAD = Frame("data.py:41", "load", "time.sleep(60)", is_user_code=True)
+CELL = Frame("cell 3:7", "", "train()", is_user_code=True)
+TORCH = Frame("torch/utils/data/dataloader.py:1284", "_try_get_data", "data = self._queue.get()", is_user_code=False)
 
 
 def in_collective(rank: int, ops: int = 5, name: str = "allreduce.g") -> MetricsSample:

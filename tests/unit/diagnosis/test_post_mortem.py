@@ -21,7 +21,7 @@ from hvd_kernel.diagnosis.post_mortem import (
     Evidence,
     cause,
     known,
-    launcher_ended,
+    launcher_exit,
     status_in_log,
 )
 from hvd_kernel.diagnosis.recorder import Recorder, memory_group
@@ -151,9 +151,9 @@ def test_a14_out_of_memory_needs_the_killers_count_and_sigkill() -> None:
 
 def test_a19_the_end_of_mpiexec_is_the_reason_of_its_ranks() -> None:
     said = "mpiexec, which holds the ranks, was killed (SIGKILL)"
-    assert launcher_ended(-9) == said
-    assert launcher_ended(1) == "mpiexec, which holds the ranks, ended with exit status 1"
-    assert launcher_ended(None) == "the cluster's supervisor has ended, and its ranks with it"
+    assert launcher_exit(-9) == said
+    assert launcher_exit(1) == "mpiexec, which holds the ranks, ended with exit status 1"
+    assert launcher_exit(None) == "the cluster's supervisor has ended, and its ranks with it"
     assert cause(Evidence(status=9, launcher=said)).text == said
 
 
@@ -235,7 +235,7 @@ def test_a_record_has_the_status_though_another_process_reaps(tmp_path: Path, co
     records, loop, told = Recorder(tmp_path), Loop(), []
     records.watch(1, child.pid)
     pidfd = records._alive[child.pid]._pidfd
-    records.note()
+    records.begin_cell()
     records.examine(1, child.pid, 0, loop.later, told.append)
     assert told == [], "it still runs"
     child.communicate(b"\n")

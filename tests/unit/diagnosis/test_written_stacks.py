@@ -1,9 +1,34 @@
-"""Stacks that a rank wrote at a signal: which calls and functions are read from them."""
+"""Stacks that a rank writes at a signal: reading the pipe to its end, and parsing calls and functions."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_kernel.diagnosis import written_stacks
 from hvd_kernel.diagnosis.written_stacks import below_signal, c_functions, python_calls
-from hvd_kernel.protocol.messages import Frame
+from hvd_kernel.protocol.messages import STACK_PIPE, Frame
+
+WRITER = """
+import os, signal, sys, time
+pipe = os.open(sys.argv[1], os.O_RDWR | os.O_NONBLOCK)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})  # a handler's would be lost just before a sleep
+print("ready", flush=True)
+signal.sigwait({signal.SIGURG})
+for pause, piece in enumerate(sys.argv[2:]):
+    time.sleep(0.1 * pause)
+    os.write(pipe, piece.encode())
+"""
+WRITTEN = [
+    'Stack (most recent call first):\n  File "/tmp/ipykernel_0/1.py", li',
+    'ne 4 in inner\n  File "/tmp/ipykernel_0/1.py", line 5 in <module>\n',
+    '  File "/x/IPython/core/interactiveshell.py", line 1 in run_code\nend of sta',
+    "ck\n",
+]
 
 CELL = """Stack (most recent call first):
   File "/home/me/lib.py", line 12 in native
@@ -33,15 +58,15 @@ end of stack
 
 
 def test_a12_a_cells_calls_are_read_up_to_the_cell() -> None:
-    native = Frame("lib.py:12", "native", "", own=True)
-    assert python_calls(CELL, {}) == (Frame("cell:4", "", "", own=True), native)
-    assert python_calls(CELL, {"1234567.py": "cell 3"}) == (Frame("cell 3:4", "", "", own=True), native)
+    native = Frame("lib.py:12", "native", "", is_user_code=True)
+    assert python_calls(CELL, {}) == (Frame("cell:4", "", "", is_user_code=True), native)
+    assert python_calls(CELL, {"1234567.py": "cell 3"}) == (Frame("cell 3:4", "", "", is_user_code=True), native)
 
 
 def test_a_scripts_calls_are_read_to_its_first() -> None:
     assert python_calls(SCRIPT, {}) == (
-        Frame("train.py:11", "", "", own=True),
-        Frame("train.py:7", "stuck", "", own=True),
+        Frame("train.py:11", "", "", is_user_code=True),
+        Frame("train.py:7", "stuck", "", is_user_code=True),
     )
 
 
@@ -55,6 +80,20 @@ def test_c_functions_are_those_between_the_signal_and_the_interpreter() -> None:
 
 
 def test_a_stack_that_was_cut_off_gives_what_there_is() -> None:
-    assert python_calls(SCRIPT[:2], {}) == (Frame("train.py:7", "stuck", "", own=True),)
+    assert python_calls(SCRIPT[:2], {}) == (Frame("train.py:7", "stuck", "", is_user_code=True),)
     assert below_signal([]) == ()
     assert below_signal(["/lib/libc.so.6(+0x3c050)"]) == ()
+
+
+@pytest.mark.parametrize("pieces", [WRITTEN, WRITTEN[:1]], ids=["to its end", "until the rank ends"])
+def test_a12_a_stack_is_read_however_slowly_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[str]
+) -> None:
+    monkeypatch.setattr(written_stacks, "_WRITTEN_S", 60.0)
+    (tmp_path / "ipython").mkdir()
+    pipe = tmp_path / "ipython" / STACK_PIPE.format(rank=0)
+    os.mkfifo(pipe)
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(pipe), *pieces], stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == b"ready\n"
+        assert written_stacks.request_stacks(tmp_path, 0, rank.pid) == "".join(pieces).splitlines()

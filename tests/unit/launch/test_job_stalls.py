@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hvd_kernel.diagnosis.job_stalls import LOOK_S, REPORT_PATIENCE_S, JobStalls
+from hvd_kernel.diagnosis.job_stalls import POLL_S, REPORT_PATIENCE_S, JobStalls
 from hvd_kernel.protocol.messages import Frame, Pending, Whereabouts
 
-LOAD = Frame("data.py:41", "load", "time.sleep(60)", own=True)
-CALL = Frame("train.py:7", "", "hvd.allreduce(x)", own=True)
+LOAD = Frame("data.py:41", "load", "time.sleep(60)", is_user_code=True)
+CALL = Frame("train.py:7", "", "hvd.allreduce(x)", is_user_code=True)
 WAITS = "allreduce 'g' waits for rank 1, which is in data.py:41 load(): time.sleep(60)\n"
 
 
@@ -107,8 +107,8 @@ def test_a_lasting_stall_is_reported_again() -> None:
     assert [text for _, text in job.told] == [WAITS] * 3
     first, second, third = (at for at, _ in job.told)
     assert 0.6 <= first < 0.75
-    assert 10 * first <= second < 10 * first + 2 * LOOK_S
-    assert 10 * second <= third < 10 * second + 2 * LOOK_S
+    assert 10 * first <= second < 10 * first + 2 * POLL_S
+    assert 10 * second <= third < 10 * second + 2 * POLL_S
 
 
 def test_a_rank_that_is_late_again_and_again_is_told_once() -> None:
@@ -172,7 +172,7 @@ def test_who_does_not_watch_asks_nobody_but_reports(job: Job) -> None:
 def test_a_report_has_every_rank() -> None:
     job = Job(size=4, mute={1: "silent"}, waiting_since={0: 0.0}, watches=False)
     job.connect()
-    job.stalls.ended(3)
+    job.stalls.exited(3)
     job.stalls.report(0.0)
     job.stalls.report(0.0)
     job.run(2.0)
@@ -191,6 +191,6 @@ def test_after_the_end_of_rank_0_nobody_is_asked() -> None:
     job.connect()
     job.run(1.0)
     before = len(job.asked)
-    job.stalls.ended(0)
+    job.stalls.exited(0)
     job.run(30.0)
     assert len(job.asked) == before
