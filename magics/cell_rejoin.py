@@ -16,8 +16,8 @@ from hvd_kernel.magics.display.render import steps_lost
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session
-    from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
+    from hvd_kernel.cluster.ranks.changes import Respawned
+    from hvd_kernel.cluster.ranks.changes import ResizeOutcome
     from hvd_kernel.magics.display.render import Renderer
     from hvd_kernel.protocol.messages import MetricsSample
 
@@ -126,7 +126,7 @@ class CellRejoin:
 
     def mark_earlier(self) -> None:
         """Mark, at the start of this cell, the ranks that joined or left since the last one."""
-        for change in self._session.take_changes():
+        for change in self._session.pop_changes():
             self._mark(change.left, change.joined, change.generation)
 
     def _mark(self, left: Sequence[int], joined: Sequence[int], generation: int) -> None:
@@ -188,7 +188,7 @@ class CellRejoin:
             self._show_change(work.result(), (), messages.new_ranks_variables(work.result()))
         elif (outcome := work.result()) is not None:  # None: the cell has ended, and finalize() resizes
             text = messages.resize_outcome(outcome)
-            self._show_change(outcome.given, outcome.left, text)
+            self._show_change(outcome.respawned, outcome.left, text)
             self._clear_request()
             request.outcome.set_result(text.rstrip())
 

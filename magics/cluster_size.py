@@ -58,7 +58,7 @@ def check_room(spec: ClusterSpec, running: int, *, force: bool) -> None:
 
 def is_resizable(session: Session) -> bool:
     """Return whether ranks can join and leave: all are on one host, and without limits."""
-    return not session.spec.limits and session.ranks.everybody <= session.ranks.here
+    return not session.spec.limits and session.ranks.all <= session.ranks.here
 
 
 def resize(
@@ -105,7 +105,7 @@ def resize(
         done = session.resize(n, drop, restore=restore, progress=progress)
     except KeyboardInterrupt:
         raise Interrupted(messages.resize_interrupted(before, n, session.n)) from None
-    tracking.copy_run(session.ask, session.n, done.given.ranks)
+    tracking.copy_run(session.ask, session.n, done.respawned.ranks)
     earlier = dict(samples)
     samples.clear()
     samples.update({now: earlier[rank] for rank, now in done.numbers.items() if rank in earlier})
@@ -121,7 +121,7 @@ def _leaving_with(session: Session, n: int, drop: Collection[int], *, force: boo
         Without ``force``: no surviving rank defines one of them at all.
     """
     leaving = session.ranks.leavers(n, drop) - session.ranks.dead
-    staying = session.ranks.everybody - session.ranks.dead - leaving
+    staying = session.ranks.all - session.ranks.dead - leaving
     if not leaving or not staying:
         return leaving, []
     question = {"names": [], "compare": _ALL}

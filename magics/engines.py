@@ -12,7 +12,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import SETTINGS, lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.by_engine.engine import RankSource
+    from hvd_kernel.cluster.engine_launch import RankSource
     from hvd_kernel.diagnosis.machine import CheckResult
     from hvd_kernel.launch.launchers.cluster_engine import Engine
 

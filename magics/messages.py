@@ -10,8 +10,8 @@ from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.ranks.rejoin import Respawned
-    from hvd_kernel.cluster.ranks.resize import ResizeOutcome
+    from hvd_kernel.cluster.ranks.changes import Respawned
+    from hvd_kernel.cluster.ranks.changes import ResizeOutcome
 
 NO_RANKS = "no ranks are running: %hvd start -np 4 starts them, or any %%hvdrun cell"
 BUSY = "the ranks are busy with another cell: wait for it or interrupt it"
@@ -101,13 +101,13 @@ def leaving_values(leaving: Collection[int], names: Sequence[str]) -> str:
 
 def resize_outcome(done: ResizeOutcome) -> str:
     """Return the outcome of a resize, as lines."""
-    if not done.left and not done.given.ranks:
+    if not done.left and not done.respawned.ranks:
         return f"there are {done.n} ranks already\n" if done.n > 1 else "there is 1 rank already\n"
     stay = f"{rank_list(done.numbers.values())} stay{'s' * (len(done.numbers) == 1)}"
     moved = any(before != now for before, now in done.numbers.items())
     were = f" ({_were(done.numbers)})" if moved else ""
     left = f", {rank_list(done.left)} {'has' if len(done.left) == 1 else 'have'} left" if done.left else ""
-    return f"{stay}{were}{left}\n{new_ranks_variables(done.given)}"
+    return f"{stay}{were}{left}\n{new_ranks_variables(done.respawned)}"
 
 
 def _were(numbers: Mapping[int, int]) -> str:

@@ -1,7 +1,7 @@
-"""The cluster as the notebook sees it: start ranks, run a cell on them, read one stream of events, stop.
+"""A notebook's cluster: start ranks, run cells on them, read one stream of events, stop.
 
-ipyparallel and MPI are hidden behind a few methods. Controller side: no torch, no mpi4py, no extension;
-ipyparallel itself is imported only when a cluster starts, and nothing for those who want ``cluster.processes`` alone.
+``Session`` hides ipyparallel and MPI. Controller side: no torch, no mpi4py, no extension; ipyparallel is imported only
+when a cluster starts. Names are imported lazily, so that a module of this package can be imported without ``Session``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.ranks.status import RankStatus
+    from hvd_kernel.cluster.ranks.rank_table import RankStatus
     from hvd_kernel.cluster.requests.cell_run import CellRun
     from hvd_kernel.cluster.session import Session
 
 __all__ = ["CellRun", "RankStatus", "Session"]
 
-_WHERE = {"CellRun": "requests.cell_run", "RankStatus": "ranks.status", "Session": "session"}
+_WHERE = {"CellRun": "requests.cell_run", "RankStatus": "ranks.rank_table", "Session": "session"}
 
 
 def __getattr__(name: str) -> Any:

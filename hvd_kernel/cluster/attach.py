@@ -1,7 +1,7 @@
-"""A session over a detached cluster: how a kernel goes on from what an earlier one has had the supervisor remember.
+"""Session over a detached cluster: restore the state that an earlier kernel stored with the supervisor.
 
-The ranks themselves are asked where they can answer; what was remembered tells who they were, and which of them to wait
-for. A cell that still runs becomes the session's latest run, so that it can be watched, interrupted and waited for.
+The stored state identifies the ranks; ranks that can answer are queried for everything else. A cell that still runs
+becomes the session's latest run, so that it can be watched, interrupted and waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.cluster.ranks.events import AttachRequested
-from hvd_kernel.cluster.ranks.remembered import restored
+from hvd_kernel.cluster.ranks.rank_table import restored
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.session import Session
 from hvd_kernel.cluster.supervised import Supervised
@@ -26,11 +26,11 @@ from hvd_kernel.processes.detached import DetachedCluster
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Failure
 
 _WELCOME_S = 10.0
-_ANSWER_S = 10.0  # after it a rank that lives is silent
+_ANSWER_S = 10.0  # a living rank that takes longer counts as silent
 
 
-class Found(Supervised):
-    """A detached cluster's supervisor, when it has let this kernel in."""
+class DetachedSupervisor(Supervised):
+    """A detached cluster's supervisor that has admitted this kernel."""
 
     def __init__(self, cluster: DetachedCluster) -> None:
         channel, pid = _connected(cluster)
@@ -46,14 +46,14 @@ class Found(Supervised):
 
 
 def end(cluster: DetachedCluster) -> None:
-    """End a detached cluster that no kernel has.
+    """Stop a detached cluster that no kernel uses.
 
     Raises
     ------
     ClusterError
-        A kernel has it, or its supervisor does not answer.
+        If a kernel uses it, or its supervisor does not answer.
     """
-    Found(cluster).stop()
+    DetachedSupervisor(cluster).stop()
 
 
 def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
@@ -62,21 +62,21 @@ def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
     Raises
     ------
     ClusterError
-        Another kernel has it, or its supervisor does not answer.
+        If another kernel uses it, or its supervisor does not answer.
     """
-    found = Found(cluster)
-    leave = found.leave
+    supervisor = DetachedSupervisor(cluster)
+    leave = supervisor.leave
     try:
-        spec, ranks, causes = restored(found.remembered, socket.gethostname())
-        ranks.detached_name, ranks.spares = cluster.note.name, found.warm
-        session = Session(spec, found, ranks)
-        leave = session.leave  # with its connections
+        spec, ranks, causes = restored(supervisor.remembered, socket.gethostname())
+        ranks.detached_name, ranks.spares = cluster.note.name, supervisor.warm
+        session = Session(spec, supervisor, ranks)
+        leave = session.leave  # closes its connections too
         session.executor.recorder.causes |= causes
         atexit.register(session.end)
-        session.executor.connect(found.client)
-        _go_on(session, set(session.executor.call(AttachRequested, say=say)))
-        for message in found.more:
-            session.executor.wire.soon(session.executor.take, message)
+        session.executor.connect(supervisor.client)
+        _resume_run(session, set(session.executor.call(AttachRequested, say=say)))
+        for message in supervisor.more:
+            session.executor.wire.soon(session.executor.handle, message)
         session.executor.remember()
     except BaseException:
         leave()
@@ -92,7 +92,7 @@ def _connected(cluster: DetachedCluster) -> tuple[ControlChannel, int]:
 
 
 def _attached(cluster: DetachedCluster, channel: ControlChannel) -> tuple[messages.Attached, list[messages.Message]]:
-    """Wait to be let in; return the first message, and what came with it."""
+    """Wait for admission; return the admitting message, and the messages received with it."""
     deadline = time.monotonic() + _WELCOME_S
     while is_ready(channel.fileno(), max(0.0, deadline - time.monotonic())):
         received = channel.receive()
@@ -100,71 +100,73 @@ def _attached(cluster: DetachedCluster, channel: ControlChannel) -> tuple[messag
             if isinstance(message, messages.Attached):
                 return message, received[at + 1 :]
             if isinstance(message, messages.Refused):
-                who = f"kernel {message.kernel}"
                 remedy = "restart or shut down that notebook's kernel, or `%hvd stop` there"
-                raise ClusterError(f"{cluster.note.name} is used by {who}: {remedy}")
+                raise ClusterError(f"{cluster.note.name} is used by kernel {message.kernel}: {remedy}")
             if isinstance(message, messages.ChannelClosed):
                 raise ClusterError(f"{cluster.note.name} has just ended")
     pid = cluster.holder.partition(":")[0]
     remedy = f"`kill -CONT {pid}` wakes it, `kill -9 {pid}` ends the cluster"
-    who = f"the supervisor of {cluster.note.name} (process {pid})"
-    raise ClusterError(f"{who} does not answer: is it stopped? {remedy}")
+    supervisor = f"the supervisor of {cluster.note.name} (process {pid})"
+    raise ClusterError(f"{supervisor} does not answer: is it stopped? {remedy}")
 
 
-def _go_on(session: Session, silent: set[int]) -> None:
-    """Make what ranks still run the session's latest run."""
+def _resume_run(session: Session, silent: set[int]) -> None:
+    """Make the cell that ranks still run the session's latest run."""
     wire, dead = session.executor.wire, set(session.dead)
     for rank in dead:
         session.executor.recorder.causes.setdefault(rank, UNKNOWN)
-    asked = [rank for rank in range(session.n) if rank not in silent | dead]
-    told = session.post("latest", asked, urgent=True).wait_all(_ANSWER_S)
-    known = {rank: each for rank, each in told.items() if "error" not in each}
-    busy = {rank: each for rank, each in known.items() if each["busy"]}
-    left = tuple(sorted({*busy, *silent, *set(asked) - set(known)} - dead))
-    run = CellRun(left, max((each["cell"] for each in known.values()), default=0), lambda _force: {})
-    run.aborted = any(each["broken"] for each in known.values()) or bool(dead)
-    session.resume(run, max((each["run"] for each in known.values()), default=0))
-    wire.soon(wire.sinks.update, {each["request"]: (rank, run) for rank, each in busy.items()})
-    wire.request(list(busy), "hvd_request", {"handler": "latest"}, _Asked(run), urgent=True)  # again: see there
-    wire.request(left, "hvd_request", {"handler": "latest"}, _Left(run))
+    reachable = [rank for rank in range(session.n) if rank not in silent | dead]
+    answers = session.post("latest", reachable, urgent=True).wait_all(_ANSWER_S)
+    states = {rank: answer for rank, answer in answers.items() if "error" not in answer}
+    busy = {rank: state for rank, state in states.items() if state["busy"]}
+    left = tuple(sorted({*busy, *silent, *set(reachable) - set(states)} - dead))
+    run = CellRun(left, max((state["cell"] for state in states.values()), default=0), lambda _force: {})
+    run.aborted = any(state["broken"] for state in states.values()) or bool(dead)
+    session.resume(run, max((state["run"] for state in states.values()), default=0))
+    wire.soon(wire.sinks.update, {state["request"]: (rank, run) for rank, state in busy.items()})
+    wire.request(list(busy), "hvd_request", {"handler": "latest"}, _OpenPrompts(run), urgent=True)
+    wire.request(left, "hvd_request", {"handler": "latest"}, _CellEnd(run))
 
 
-class _Asked:
-    """Takes the prompts that ranks have opened while no kernel was connected; later ones come by themselves."""
+class _OpenPrompts:
+    """A sink for the prompts that ranks opened while no kernel was connected.
+
+    Queried again after the run's own sinks are registered, which receive all later prompts: none is missed in between.
+    """
 
     def __init__(self, run: CellRun) -> None:
         self._run = run
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
-        """Take them into the run."""
+        """Add the prompts to the run."""
         for prompt in content.get("prompts", ()):
             self._run.on_output(rank, PROMPT_TYPE, prompt)
         return True
 
     def on_output(self, _rank: int, _kind: str, _content: Mapping[str, Any]) -> bool:
-        """Ignore what the rank publishes meanwhile."""
+        """Ignore the rank's publications."""
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:
-        """Leave it to the run's own sink."""
+        """Do nothing: the run's own sink records the death."""
 
 
-class _Left:
-    """A sink for the end of cells that an earlier kernel has begun: after it ranks answer on the shell channel.
+class _CellEnd:
+    """A sink for the end of cells that an earlier kernel began: ranks answer on the shell channel only after it.
 
-    What the rank publishes comes in order: after the answer's own "idle" nothing of the cell can come.
+    A rank's publications arrive in order: after the answer's own "idle" no output of the cell can arrive.
     """
 
     def __init__(self, run: CellRun) -> None:
         self._run = run
 
     def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
-        """Take how the cell has ended."""
+        """Record the outcome of the cell."""
         ended = content.get("ended") or {}
         return self._run.on_reply(rank, {"hvd": {**ended, "aborted": content.get("broken")}}, buffers)
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
-        """Take note that everything has come."""
+        """Record that all output has arrived."""
         if kind == "status" and content["execution_state"] == "idle":
             return self._run.on_silence(rank)
         return False

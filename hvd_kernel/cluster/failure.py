@@ -1,4 +1,4 @@
-"""Error messages of the cluster: what went wrong with a rank or the start, and what to do."""
+"""Error messages of the cluster: the problem of a rank or of the start, and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOISE = (
 
 
 def unanswered(handler: str, missing: Collection[int], seconds: float, answers: Mapping[int, Mapping[str, Any]]) -> str:
-    """Say that ranks have not answered in time; first what others have failed with, for whom they may wait."""
+    """Return the message for ranks that did not answer in time; other ranks' errors come first, as a likely cause."""
     errors = [f"rank {rank}: {answer['error']}; " for rank, answer in sorted(answers.items()) if "error" in answer]
     failed = "".join(errors[:_CAUSES]) + (f"{len(errors) - _CAUSES} more; " if len(errors) > _CAUSES else "")
     where = "where it is" if len(missing) == 1 else "where they are"
@@ -41,31 +41,31 @@ def unanswered(handler: str, missing: Collection[int], seconds: float, answers: 
 
 
 def rank_died(rank: int, pid: int, host: str, cause: Cause, at: float) -> Failure:
-    """Say that a rank's process is gone, and why: the first cause, whatever the others raise because of it."""
+    """Return the failure of a rank whose process has died, with the cause: other ranks' errors are its consequence."""
     where = f" (process {pid} on {host})" if pid else ""
     evalue = f"rank {rank}{where} died: {cause.text}; the variables of the other ranks are intact. {RESPAWN}."
     return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}", *cause.lines), at)
 
 
 def replaced(rank: int) -> Failure:
-    """Say that a rank that was asked something has died and is being replaced."""
+    """Return the failure for requests to a rank that has died and is being replaced."""
     evalue = f"rank {rank} died and is being replaced"
     return Failure(rank, "RankDied", evalue, (f"RankDied: {evalue}",), time.monotonic())
 
 
 def no_cluster() -> ClusterError:
-    """Say that a cluster is asked that has been stopped."""
+    """Return the error for requests to a stopped cluster."""
     return ClusterError("the cluster is stopped: `%hvd start` starts a new one")
 
 
 def all_dead(n: int) -> ClusterError:
-    """Say that no rank is left to go on from."""
-    who = f"all {n} ranks are" if n > 1 else "the only rank is"
-    return ClusterError(f"{who} dead, so there is nothing to continue from. {RESTART}.")
+    """Return the error for a cluster without a living rank to continue from."""
+    subject = f"all {n} ranks are" if n > 1 else "the only rank is"
+    return ClusterError(f"{subject} dead, so there is nothing to continue from. {RESTART}.")
 
 
 def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
-    """Refuse to resize ranks of other hosts, or (``far`` is empty) ranks with limits, and say what can be done."""
+    """Return the error for a resize with ranks on other hosts, or (``far`` is empty) with limits; name the remedy."""
     others = sorted(far)
     verb = "runs" if len(others) == 1 else "run"
     held = f"{rank_list(others)} {verb} on another host, held by mpiexec, which adds no ranks"
@@ -76,35 +76,35 @@ def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
 
 
 def stopped(rank: int) -> Failure:
-    """Say that a rank was ended on purpose, while it ran a cell."""
+    """Return the failure of a rank that was stopped on purpose while it ran a cell."""
     evalue = "the ranks were stopped"
     return Failure(rank, "ClusterError", evalue, (f"ClusterError: {evalue}",), time.monotonic())
 
 
 def dead_ranks(dead: Iterable[int], causes: Mapping[int, str]) -> ClusterError:
-    """Refuse to run on a cluster that has lost ranks."""
+    """Return the error for a cell on a cluster with dead ranks."""
     lost = sorted(dead)
     by_cause: dict[str, list[int]] = {}
     for rank in lost:
         by_cause.setdefault(causes.get(rank, UNKNOWN), []).append(rank)
     groups = [f"{folded(ranks)} ({cause})" for cause, ranks in by_cause.items()]
     names = ", ".join(groups[:_CAUSES]) + (", ... (`%hvd status` shows all)" if len(groups) > _CAUSES else "")
-    one = len(lost) == 1
+    subject, verb = ("rank", "is") if len(lost) == 1 else ("ranks", "are")
     return ClusterError(
-        f"rank{'' if one else 's'} {names} {'is' if one else 'are'} dead, so collectives cannot work. {RESPAWN}; "
+        f"{subject} {names} {verb} dead, so collectives cannot work. {RESPAWN}; "
         "until then `%hvdpull NAME --ranks ...` still fetches the other ranks' variables."
     )
 
 
 def start_failed(reason: str, log: Path) -> ClusterError:
-    """Explain a start that did not succeed: reason, the end of the ranks' log, and a remedy drawn from it."""
+    """Return the error of a failed start: the reason, the end of the ranks' log, and a remedy derived from it."""
     tail = log_tail(log)
     hint = _remedy(tail)
     return ClusterError("\n".join(part for part in (reason, hint, tail and f"The ranks' last output:\n{tail}") if part))
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """Return the last lines that launcher, controller and ranks wrote, without known harmless noise."""
+    """Return the last lines of launcher, controller and ranks, without known harmless ones."""
     try:
         text = log.read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Launcher of a ClusterSpec's processes: mpiexec's command, the private folders, the supervisor, and its words.
+"""Launcher of a ClusterSpec's processes: mpiexec's command, the private folders, the supervisor and its environment.
 
-Everything a newcomer would otherwise have to know is set here: root, more ranks than cores, no core binding, loopback,
-Open MPI's quick start-up, survival of the others when one rank dies.
+Sets the options of Open MPI that a user would otherwise have to know: running as root, more ranks than cores, no core
+binding, loopback, quick start-up, survival of all other ranks when one dies.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Launched(Supervised):
         super().__init__(channel, self._process.pid, folder, shared)
 
     def stop(self) -> None:
-        """End everything and leave nothing. Idempotent."""
+        """Stop all processes and remove all files. Idempotent."""
         super().stop()
-        self._process.poll()  # it has ended, unless it is kept: then it is nobody's to wait for
+        self._process.poll()  # reaps it, unless it is kept: then it outlives this kernel
 
 
 def begun(
     spec: ClusterSpec, warm: Mapping[str, Any] | None = None
 ) -> tuple[subprocess.Popen[bytes], ControlChannel, Path, Path]:
-    """Start a supervisor and have it start the ranks; return its process, the channel to it and its folders.
+    """Start a supervisor, which starts the ranks; return its process, the channel to it and its folders.
 
     Parameters
     ----------
     spec
         The cluster.
     warm
-        The ranks are for a kernel to come: what its plan has beside (pool/warm_supervisor.py).
+        Additional entries of the supervisor's plan if the ranks wait for a later kernel (warm_supervisor.py).
 
     Raises
     ------
@@ -68,7 +68,7 @@ def begun(
     if not is_far(spec):
         choice = _beside_others(choice)
     leftovers.sweep()
-    with ExitStack() as undo:  # the key may be pressed anywhere in here
+    with ExitStack() as undo:  # KeyboardInterrupt may arrive anywhere in this block
         folder = private_folder()
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         shared = shared_memory_folder(folder)
@@ -85,8 +85,8 @@ def begun(
         env = _threads(spec) | environment(folder) | {gpus.CHOICE: choice}
         env |= {decision.CHOICE: spec.mps} if spec.mps else {}
         if warm:
-            del env[HOLDER]  # no kernel's end is theirs, until one has taken them
-        module = "hvd_kernel.cluster.pool.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"
+            del env[HOLDER]  # no kernel owns them until one adopts them
+        module = "hvd_kernel.cluster.warm_supervisor" if warm else "hvd_kernel.cluster.supervisor"
         with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
             process, channel = spawn([sys.executable, "-P", "-m", module, json.dumps(plan)], stderr=log, env=env)
         undo.pop_all()
@@ -94,14 +94,14 @@ def begun(
 
 
 def possible(spec: ClusterSpec) -> tuple[str, str]:
-    """Return mpiexec's path, and the choice of devices for every process of the cluster, spares too.
+    """Return mpiexec's path, and the choice of devices for every process of the cluster, spares included.
 
     Raises
     ------
     ClusterError
-        There is no mpiexec.
+        If mpiexec is not installed.
     ConfigError
-        This host does not have the devices. Another one says so itself.
+        If this host does not have the devices. Other hosts check theirs.
     """
     mpiexec = find_mpiexec()
     choice = gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")
@@ -111,18 +111,18 @@ def possible(spec: ClusterSpec) -> tuple[str, str]:
 
 
 def _beside_others(choice: str) -> str:
-    """Begin, where the user does not choose, with the GPUs that no rank of the user's other notebooks has."""
-    there = gpus.usable(choice, os.environ)
-    if choice != "auto" or there < 2:  # noqa: PLR2004 - one is everybody's
+    """Return a choice that begins with GPUs unused by the user's other notebooks, unless the user has chosen."""
+    count = gpus.usable(choice, os.environ)
+    if choice != "auto" or count < 2:  # noqa: PLR2004 - a single GPU is shared
         return choice
-    return gpus.starting_after(leftovers.other_ranks(os.getpid()), there)
+    return gpus.starting_after(leftovers.other_ranks(os.getpid()), count)
 
 
 def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
     """Return Open MPI's options for this spec."""
     options = ["--with-ft", "ulfm"]
-    options += ["--runtime-options", "error-nonzero-status=false"]  # os._exit(3) on one rank would end them all
-    options += ["--prtemca", "odls_base_verbose", "5"]  # tells the log what became of each rank: see post_mortem.py
+    options += ["--runtime-options", "error-nonzero-status=false"]  # else os._exit(3) on one rank would stop all ranks
+    options += ["--prtemca", "odls_base_verbose", "5"]  # logs the exit of each rank: see post_mortem.py
     options += ["-x", gpus.CHOICE] if is_far(spec) else []
     options += ["--host", spec.hosts] if spec.hosts else []
     options += ["--hostfile", spec.hostfile] if spec.hostfile else []
@@ -131,16 +131,16 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the kernel's environment without what another launcher may have left in it."""
+    """Return the kernel's environment for the ranks, without variables that another launcher may have set."""
     stacks = {"OMPI_MCA_opal_stacktrace_output": f"file:{folder / NATIVE}", HOLDER: mark(os.getpid())}
-    own = {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
-    return without_launchers(os.environ) | stacks | own
+    folders = {"IPYTHONDIR": str(folder / "ipython"), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+    return without_launchers(os.environ) | stacks | folders
 
 
 def _threads(spec: ClusterSpec) -> dict[str, str]:
-    """Return with how many threads ranks compute that may use fewer cores than their part; what the user says wins."""
-    few = [each for each in map(threads, spec.limits) if each is not None]
-    return dict.fromkeys(THREADS, str(min(few))) if few else {}
+    """Return the thread variables for ranks with a limit of cores; the user's own variables take precedence."""
+    counts = [count for count in map(threads, spec.limits) if count is not None]
+    return dict.fromkeys(THREADS, str(min(counts))) if counts else {}
 
 
 def _address_for(spec: ClusterSpec) -> str:

@@ -1,7 +1,7 @@
-"""Registration of ranks, and who may tell that one has ended: a process that we start as that rank; the kernel.
+"""Registration of ranks: only processes that we start as a rank may register; only the kernel may report a death.
 
-Whoever has the engines' key could otherwise take the place of a rank that lives. Standard library only: the supervisor
-imports it before anything slow.
+Otherwise any process with the engines' key could take the place of a living rank. Standard library only: the supervisor
+imports this before anything slow.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 LOST = "hvd_lost"
-"""What the notebook's kernel alone may tell the hub: a rank's process has ended. Content: id, uuid, secret."""
+"""Message type, from the notebook's kernel only: a rank's process has exited. Content: id, uuid, secret."""
 
 NUMBERS = "hvd_numbers"
-"""The same, when the cluster has another size: who is which rank from here on. Content: ranks (uuid -> id), secret."""
+"""Message type, from the kernel only: the ranks after a resize. Content: ranks (uuid -> id), secret."""
 
 SECRET = "hvd_secret"  # noqa: S105 - the name of an entry
-"""In the kernel's connection information, beside what ipyparallel's client takes: what shows that it is the kernel."""
+"""Entry of the kernel's connection information, in addition to those of ipyparallel's client: proves the kernel."""
 
 _expected: set[int] = set()
 _on_all: list[Callable[[], None]] = []
@@ -26,13 +26,13 @@ def expect(ranks: Iterable[int]) -> None:
     _expected.update(ranks)
 
 
-def expect_nobody() -> None:
-    """Let none of those register that were expected so far: ranks have other numbers now. Any thread."""
+def expect_none() -> None:
+    """Withdraw all expected registrations, because the ranks were renumbered. Any thread."""
     _expected.clear()
 
 
 def admit(rank: object) -> bool:
-    """Tell whether a process may register as this rank, once for each that was expected."""
+    """Return whether a process may register as this rank: once for each that was expected."""
     if not isinstance(rank, int) or rank not in _expected:
         return False
     _expected.discard(rank)
@@ -43,5 +43,5 @@ def admit(rank: object) -> bool:
 
 
 def on_all(callback: Callable[[], None]) -> None:
-    """Have this called once, in the controller's thread, when all that are expected have come."""
+    """Call ``callback`` once, in the controller's thread, when all expected ranks have registered."""
     _on_all.append(callback)

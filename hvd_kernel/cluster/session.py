@@ -1,35 +1,33 @@
-"""A cluster's life: start, run cells, move variables, interrupt, stop.
+"""Session of a cluster: start, run cells, move variables, interrupt, stop.
 
-The main thread may be interrupted (KeyboardInterrupt) in any wait here; what it waited for goes on, and the session
-stays usable. A start that is interrupted is undone. Who belongs to the cluster, and how that changes, is decided by
-ranks/membership.py; ranks that are kept outlive the session: see attach.py.
+The main thread may be interrupted (KeyboardInterrupt) in any wait here; the operation continues, and the session stays
+usable. An interrupted start is undone. Membership (ranks/membership.py) decides which processes are ranks. Detached
+ranks outlive the session: see attach.py.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.by_engine.engine_launch import EngineLaunched
+from hvd_kernel.cluster import failure, warm_ranks
 from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
+from hvd_kernel.cluster.engine_launch import EngineLaunched
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import Launched, possible
-from hvd_kernel.cluster.pool import warm_ranks
 from hvd_kernel.cluster.ranks import events, procedure
-from hvd_kernel.cluster.ranks.deferred_interrupt import deferred
-from hvd_kernel.cluster.ranks.rank_table import RankTable
-from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import ResizeOutcome
-from hvd_kernel.cluster.ranks.status import RankStatus, chosen_ranks
+from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
+from hvd_kernel.cluster.ranks.rank_table import RankStatus, RankTable, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.requests.gather import Gather
-from hvd_kernel.cluster.requests.repair import Repair
 from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
@@ -38,7 +36,7 @@ from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.by_engine.engine import RankSource
+    from hvd_kernel.cluster.engine_launch import RankSource
     from hvd_kernel.cluster.requests.stream import Stream
 
 _ANSWER_S = 30.0
@@ -48,11 +46,11 @@ Progress = Callable[[str], None]
 
 
 def _silence(_text: str) -> None:
-    """Say nothing."""
+    """Ignore progress reports."""
 
 
 class Change(NamedTuple):
-    """Ranks that have come or left between cells; left by their numbers of before."""
+    """Ranks that joined or left between cells; ``left`` has their old numbers."""
 
     generation: int
     left: tuple[int, ...]
@@ -60,26 +58,26 @@ class Change(NamedTuple):
 
 
 class Session:
-    """A running cluster. Made by ``Session.start``, or by ``attach.attach`` over a detached one."""
+    """A running cluster. Created by ``Session.start``, or by ``attach.attach`` over a detached one."""
 
     def __init__(self, spec: ClusterSpec, launched: Supervised, ranks: RankTable | None = None) -> None:
         self.ranks = ranks or RankTable(spec.n, socket.gethostname())
         self.executor = Executor(spec, self.ranks, launched)
         self.executor.on_ready = lambda: self._wire.later(_IDLE_S, self._spare_when_idle)
-        self.executor.on_broken = lambda: self._repair.ask(self._wire.later, self._reset_when_idle)
+        self.executor.on_broken = lambda: self._repair.request(self._wire.later, self._reset_when_idle)
         self._repair = Repair()
-        self._spares_wanted = int(lookup.value("HVD_SPARES", os.environ))
+        self._max_spares = int(lookup.value("HVD_SPARES", os.environ))
         self._changes: list[Change] = []
-        self._runs = 0  # an interrupt names its run, because it may overtake or be overtaken on its own channel
+        self._runs = 0  # number of runs; an interrupt names its run, because it may overtake it on its own channel
 
     @staticmethod
     def check(spec: ClusterSpec) -> None:
-        """Refuse what this host cannot start, before anything of an earlier cluster is lost for it.
+        """Check that this host can start a cluster, before an earlier one is stopped for it.
 
         Raises
         ------
         ConfigError, ClusterError
-            Naming what is missing.
+            If something is missing.
         """
         if not spec.on:
             possible(spec)
@@ -88,7 +86,7 @@ class Session:
     def start(cls, spec: ClusterSpec, progress: Progress | None = None, *, engine: RankSource | None = None) -> Session:
         """Start ``spec.n`` ranks and return when an allreduce over all of them has succeeded.
 
-        ``engine``: who has their processes started (``spec.on``); None: mpiexec, here or on the hosts of the spec.
+        ``engine`` starts the processes (``spec.on``); None: mpiexec starts them, here or on the hosts of the spec.
 
         Raises
         ------
@@ -100,12 +98,12 @@ class Session:
         session: Session | None = None
         try:
             with deferred():
-                launched = warm_ranks.take(spec) or Launched(spec) if engine is None else EngineLaunched(spec, engine)
+                launched = warm_ranks.adopt(spec) or Launched(spec) if engine is None else EngineLaunched(spec, engine)
                 ranks = RankTable(spec.n, socket.gethostname(), engine="" if engine is None else engine.name)
                 session = cls(spec, launched, ranks)
                 atexit.register(session.end)
             session.executor.call(events.StartRequested, say=say)
-            launched.up(session.ask)
+            launched.on_ready(session.ask)
         except BaseException:
             if session is not None:
                 with deferred():
@@ -115,7 +113,7 @@ class Session:
 
     @property
     def spec(self) -> ClusterSpec:
-        """The cluster that this is, in its size of now."""
+        """The spec of the cluster, with its current size."""
         return self.executor.spec
 
     @property
@@ -130,18 +128,18 @@ class Session:
 
     @property
     def detached_name(self) -> str:
-        """The cluster's name, where the ranks outlive this kernel."""
+        """The cluster's name if the ranks outlive this kernel, else ""."""
         return self.ranks.detached_name
 
     @property
     def spares(self) -> int:
-        """How many processes could replace a rank at once."""
+        """The number of processes that could replace a rank at once."""
         return self.ranks.spares
 
     def notices(self) -> list[str]:
-        """Return what the user should know of the ranks, and has not been told."""
-        told, self.executor.notices = self.executor.notices, []
-        return told
+        """Return and clear the messages for the user about the ranks."""
+        notices, self.executor.notices = self.executor.notices, []
+        return notices
 
     @property
     def folder(self) -> Path:
@@ -150,12 +148,12 @@ class Session:
 
     @property
     def supervisor(self) -> int:
-        """The process id of what holds the ranks."""
+        """The process id of the supervisor."""
         return self.executor.launched.pid
 
     @property
     def latest(self) -> CellRun | None:
-        """The cell that runs, or ran last."""
+        """The current or most recent cell."""
         return self.executor.latest
 
     @property
@@ -171,7 +169,7 @@ class Session:
     def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False) -> CellRun:
         """Start a cell on all ranks, or on some, and return its stream of events.
 
-        ``replaces``: whoever reads them replaces ranks that die while others wait for that (``rejoin``).
+        ``replaces``: the reader of the events replaces ranks that die in ``elastic.run`` (``rejoin``).
 
         Raises
         ------
@@ -188,14 +186,14 @@ class Session:
         return run
 
     def make_ready(self) -> None:
-        """Do what may take its time before a cell starts, and raise what ``run`` would; ``run`` does it too."""
+        """Do the slow steps before a cell starts, and raise the errors of ``run``; ``run`` calls this too."""
         if self.running:
             raise ClusterError("the ranks still run the previous cell: interrupt it first")
         if self.dead:
             raise failure.dead_ranks(self.dead, self.executor.recorder.causes)
         if self.ranks.apart:
-            self.respawn()  # a resize that was interrupted ends here
-        if self._repair.needed or (self.latest is not None and self.latest.aborted):  # the communication of all ranks
+            self.respawn()  # completes an interrupted resize
+        if self._repair.needed or (self.latest is not None and self.latest.aborted):
             self._repair.done()
             self.reset_communicator()
             if self.latest is not None:
@@ -211,17 +209,17 @@ class Session:
         timeout: float = _ANSWER_S,
         urgent: bool = False,
     ) -> dict[int, tuple[Mapping[str, Any], list[Any]]]:
-        """Call a handler of worker/shell/handlers.py on living ranks; return each one's content and buffers.
+        """Call a handler of worker/shell/handlers.py on living ranks; return the content and buffers of each answer.
 
         Parameters
         ----------
         urgent
-            Answered at once, on the rank's control thread, also while a cell runs; else between cells.
+            Answer at once, on the rank's control thread, also while a cell runs; else between cells.
 
         Raises
         ------
         ClusterError
-            Naming the handler and the rank that failed or did not answer in time.
+            If a rank failed or did not answer in time; names the handler and the rank.
         """
         return self.post(handler, ranks, content, buffers=buffers, urgent=urgent).wait(timeout)
 
@@ -234,33 +232,33 @@ class Session:
         buffers: Sequence[Any] = (),
         urgent: bool = False,
     ) -> Gather:
-        """Ask without waiting; what is returned collects the answers."""
+        """Call a handler without waiting; return the sink that collects the answers."""
         targets = self._alive(ranks)
         gather = Gather(targets, handler)
-        asked = {"handler": handler} | (content or {})
-        self._wire.request(targets, "hvd_request", asked, gather, buffers=buffers, urgent=urgent)
+        request = {"handler": handler} | (content or {})
+        self._wire.request(targets, "hvd_request", request, gather, buffers=buffers, urgent=urgent)
         return gather
 
     def push(self, variables: dict[str, Any], ranks: Sequence[int] | None = None, *, force: bool = False) -> None:
-        """Set variables in the ranks' namespaces, and return when it is done.
+        """Set variables in the ranks' namespaces, and wait until they are set.
 
         Raises
         ------
         UsageError
-            Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
+            Before any data is sent, if it is more than HVD_MAX_MOVE bytes and ``force`` is not set.
         """
-        transfer.give(variables, self._alive(ranks), self.ranks.here, transfer.limit(force=force), self._mover("push"))
+        transfer.push(variables, self._alive(ranks), self.ranks.here, transfer.limit(force=force), self._query("push"))
 
     def scatter(self, parts: Mapping[int, dict[str, Any]], *, force: bool = False) -> None:
-        """Set variables in the ranks' namespaces, to each rank its own, and return when it is done.
+        """Set variables in the ranks' namespaces, for each rank its own, and wait until they are set.
 
         Raises
         ------
         UsageError
-            Before anything moves, as ``push``.
+            Before any data is sent, like ``push``.
         """
         alive = {rank: parts[rank] for rank in self._alive(tuple(parts))}
-        transfer.deal(alive, self.ranks.here, transfer.limit(force=force), self._mover("push"))
+        transfer.scatter(alive, self.ranks.here, transfer.limit(force=force), self._query("push"))
 
     def pull(
         self, names: Sequence[str], ranks: Sequence[int] | None = None, *, force: bool = False
@@ -270,28 +268,28 @@ class Session:
         Raises
         ------
         ClusterError
-            Naming the rank and the variable that is not there or cannot travel.
+            If a variable does not exist or cannot be sent; names the rank and the variable.
         UsageError
-            Before anything moves, if that is more than HVD_MAX_MOVE bytes, unless ``force`` says to move them.
+            Before any data is sent, if it is more than HVD_MAX_MOVE bytes and ``force`` is not set.
         """
-        ask = self._mover("pull", names=list(names))
-        return transfer.fetch(self._alive(ranks), self.ranks.here, transfer.limit(force=force), ask)
+        query = self._query("pull", names=list(names))
+        return transfer.fetch(self._alive(ranks), self.ranks.here, transfer.limit(force=force), query)
 
-    def _mover(self, handler: str, **content: Any) -> transfer.Ask:
+    def _query(self, handler: str, **content: Any) -> transfer.Query:
         return lambda ranks, more, buffers: self.ask(handler, ranks, content | more, buffers=buffers, timeout=_MOVE_S)
 
     def client(self) -> Any:
-        """Return an ordinary ``ipyparallel.Client`` of these ranks, which the session ends with itself."""
+        """Return an ordinary ``ipyparallel.Client`` of these ranks, which is closed with the session."""
         if self.executor.clients is None:
             raise failure.no_cluster()
         return self.executor.clients.open()
 
     def reset_communicator(self) -> None:
-        """Give all ranks new communication, whatever has become of theirs."""
+        """Form a new communicator of all ranks, in any state of the current one."""
         self.ask("reset_communicator", None, timeout=procedure.RENDEZVOUS_S)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> None:
-        """Raise KeyboardInterrupt in the ranks' cell, also where they wait in a collective. Returns at once."""
+        """Raise KeyboardInterrupt in the ranks' cell, also while they wait in a collective. Returns at once."""
         if not self.running:
             return
         ignored = Gather((), "interrupt")
@@ -306,60 +304,60 @@ class Session:
         restore: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> Respawned:
-        """Replace the dead ranks, or these; the others keep their variables, and communication works again.
+        """Replace the dead ranks, or these; all other ranks keep their variables, and communication works again.
 
         Parameters
         ----------
         force
-            Kill and replace also ranks that live, whatever they are in.
+            Also kill and replace living ranks.
         restore
-            Variables that the fresh ranks get from the lowest of the others, beside what ``hvd_kernel.keep`` named.
+            Variables to copy from the lowest survivor to the fresh ranks, in addition to those of ``hvd_kernel.keep``.
 
         Raises
         ------
         ClusterError
-            No rank is left, or one cannot be replaced; the message says what to do.
+            If no rank is left, or one cannot be replaced; the message names the remedy.
         """
         chosen = None if ranks is None else frozenset(ranks)
-        how = {"force": force, "restore": tuple(restore)}
+        options = {"force": force, "restore": tuple(restore)}
         try:
-            done: Respawned = self.executor.call(events.ReplaceRequested, chosen, say=progress or _silence, **how)
-            self._note((), done.ranks)
+            done: Respawned = self.executor.call(events.ReplaceRequested, chosen, say=progress or _silence, **options)
+            self._record_change((), done.ranks)
         finally:
             if self.detached_name:
                 self.executor.remember()
         return done
 
     def rejoin(self, run: CellRun, prepare: Callable[[Respawned], None], progress: Progress | None = None) -> Respawned:
-        """Replace the dead while the others wait in ``elastic.run``, and have the cell go on on all ranks.
+        """Replace the dead while all other ranks wait in ``elastic.run``, and continue the cell on all ranks.
 
-        ``prepare`` is called when all have met, before the fresh ranks run the cell.
+        ``prepare`` is called after the rendezvous, before the fresh ranks run the cell.
 
         Raises
         ------
         ClusterError
-            It could not be done; nobody waits any more, and the cell ends.
+            If that fails; the waiting ranks are released, and the cell ends.
         """
         return CellRendezvous(self.executor, run, self._runs).replace_dead(prepare, progress or _silence)
 
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
     ) -> ResizeOutcome:
-        """Have n ranks: who lives stays, with its variables; the youngest leave, or those that are named; others come.
+        """Resize to n ranks: survivors keep their variables; the newest ranks, or ``drop``, leave; new ranks join.
 
-        While a cell runs it is done at its next commit (``resize_in_cell``), or when it has ended.
+        While a cell runs, the resize happens at its next commit (``resize_in_cell``), or when it has ended.
 
         Parameters
         ----------
         drop
-            Ranks that leave, whatever their age; their variables go with them.
+            Ranks that leave, of any age; their variables are lost.
         restore
-            Variables that the fresh ranks get from the lowest of the others, beside what ``hvd_kernel.keep`` named.
+            Variables to copy from the lowest survivor to the fresh ranks, in addition to those of ``hvd_kernel.keep``.
 
         Raises
         ------
         ClusterError
-            Nobody would be left, or ranks do not come; the message says what to do.
+            If no rank would be left, or ranks do not start; the message names the remedy.
         """
         self._check_resizable(n)
         run = self.latest
@@ -367,10 +365,10 @@ class Session:
         if run is not None and not run.finished and not drop:
             done = self.resize_in_cell(run, n, restore=restore, progress=progress)
         if done is None:
-            asked = (n, frozenset(drop), tuple(restore))
+            arguments = (n, frozenset(drop), tuple(restore))
             try:
-                done = plain = self.executor.call(events.ResizeRequested, *asked, say=progress or _silence)
-                self._note(plain.left, plain.given.ranks)
+                done = outcome = self.executor.call(events.ResizeRequested, *arguments, say=progress or _silence)
+                self._record_change(outcome.left, outcome.respawned.ranks)
             finally:
                 if self.detached_name:
                     self.executor.remember()
@@ -378,16 +376,16 @@ class Session:
         return done
 
     def _check_resizable(self, n: int) -> None:
-        far = self.ranks.everybody - self.ranks.here
+        far = self.ranks.all - self.ranks.here
         if n != self.n and (far or self.spec.limits):
             raise failure.not_resizable(n, far, self.ranks.engine)
 
-    def take_changes(self) -> list[Change]:
-        """Return who has come or left between cells, since this was asked last."""
-        taken, self._changes = self._changes, []
-        return taken
+    def pop_changes(self) -> list[Change]:
+        """Return and clear the changes of ranks between cells."""
+        changes, self._changes = self._changes, []
+        return changes
 
-    def _note(self, left: tuple[int, ...], joined: tuple[int, ...]) -> None:
+    def _record_change(self, left: tuple[int, ...], joined: tuple[int, ...]) -> None:
         if left or joined:
             self._changes.append(Change(self.ranks.generation, left, joined))
 
@@ -397,18 +395,18 @@ class Session:
         n: int,
         *,
         restore: Sequence[str] = (),
-        prepare: Callable[[Respawned], None] = lambda _given: None,
+        prepare: Callable[[Respawned], None] = lambda _fresh: None,
         progress: Progress | None = None,
     ) -> ResizeOutcome | None:
-        """Have n ranks at the next commit of a cell in ``elastic.run``, which goes on; None: it has ended before.
+        """Resize to n ranks at the next commit of a cell in ``elastic.run``, which continues; None if it ended before.
 
-        Any thread, while another one reads the run. ``prepare`` is called when all have met, before the fresh ranks run
-        the cell. The ranks with the highest numbers leave: no other gets another number.
+        Any thread, while another one reads the run. ``prepare`` is called after the rendezvous, before the fresh ranks
+        run the cell. The ranks with the highest numbers leave; survivors keep their numbers.
 
         Raises
         ------
         ClusterError
-            Another resize waits for its commit, the cell is on some ranks only, or it could not be done.
+            If another resize is pending, the cell runs on some of the ranks only, or the resize fails.
         """
         if n == self.n and not self.dead:
             return ResizeOutcome(n, n, (), {rank: rank for rank in range(n)})
@@ -418,8 +416,8 @@ class Session:
             raise ClusterError("the ranks are being resized already: at the cell's next commit, or when it ends")
         self._check_resizable(n)
         try:
-            within = CellRendezvous(self.executor, run, self._runs)
-            return within.resize(n, tuple(restore), prepare, progress or _silence)
+            rendezvous = CellRendezvous(self.executor, run, self._runs)
+            return rendezvous.resize(n, tuple(restore), prepare, progress or _silence)
         finally:
             if self.detached_name:
                 self.executor.remember()
@@ -429,41 +427,41 @@ class Session:
         return self.ranks.status(self.executor.recorder.causes)
 
     def keep(self, name: str, place: str) -> None:
-        """Have the ranks outlive this kernel, until somebody stops them or they have waited for HVD_KEEP_HOURS.
+        """Detach the ranks: they outlive this kernel until they are stopped or have waited for HVD_KEEP_HOURS.
 
         Parameters
         ----------
         name, place
-            What the next kernel finds them by; the place is the folder of the notebook.
+            Identify the ranks for the next kernel; the place is the folder of the notebook.
 
         Raises
         ------
         ClusterError
-            They cannot be kept, and why.
+            If they cannot be kept; names the reason.
         """
         wish = messages.Detach(name, place, self.n, float(lookup.value("HVD_KEEP_HOURS", os.environ)))
         self.executor.call(events.DetachRequested, wish, self.supervisor)
 
     def resume(self, run: CellRun, number: int) -> None:
-        """Go on with a run that an earlier kernel has begun, the ``number``-th of this cluster."""
+        """Continue a run that an earlier kernel has begun, the ``number``-th of this cluster."""
         self.executor.latest, self._runs = run, number
 
     def end(self) -> None:
-        """End with the kernel: detached ranks go on without it, others are stopped. Idempotent."""
+        """Leave detached ranks, stop all others. Idempotent."""
         self.leave() if self.detached_name else self.stop()
 
     def stop(self) -> None:
-        """End the ranks and leave no process, file or socket. Idempotent."""
-        self._part(self.executor.launched.stop)
+        """Stop the ranks, and remove every process, file and socket. Idempotent."""
+        self._close(self.executor.launched.stop)
 
     def leave(self) -> None:
-        """Let go of the ranks: detached ones go on. Idempotent."""
-        self._part(self.executor.launched.leave)
+        """Disconnect from the ranks: detached ones continue. Idempotent."""
+        self._close(self.executor.launched.leave)
 
-    def _part(self, how: Callable[[], None]) -> None:
+    def _close(self, end_ranks: Callable[[], None]) -> None:
         atexit.unregister(self.end)
-        self.executor.end(how)
-        if self.latest is not None:  # whoever reads it in another thread shall come to its end
+        self.executor.end(end_ranks)
+        if self.latest is not None:  # lets a thread that reads the run finish
             for rank in self.latest.ranks:
                 self.latest.on_dead(rank, failure.stopped(rank))
 
@@ -474,10 +472,10 @@ class Session:
     def _values(self, run: CellRun, force: bool) -> dict[int, Any]:
         if run is not self.latest or not run.done:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
-        failed = {each.rank for each in run.failures}
+        failed = {failure.rank for failure in run.failures}
         ranks, name = [rank for rank in run.ranks if rank not in failed], "the last expression"
-        found = transfer.fetch(ranks, self.ranks.here, transfer.limit(force=force), self._mover("value", name=name))
-        return {rank: value[name] for rank, value in found.items()}
+        values = transfer.fetch(ranks, self.ranks.here, transfer.limit(force=force), self._query("value", name=name))
+        return {rank: value[name] for rank, value in values.items()}
 
     def _alive(self, ranks: Sequence[int] | None) -> list[int]:
         chosen = () if ranks is not None and not ranks else chosen_ranks(ranks, self.n)
@@ -489,8 +487,8 @@ class Session:
         if self.running:
             self._wire.later(_IDLE_S, self._spare_when_idle)
         else:
-            self.executor.launched.send(messages.SetSpares(self._spares_wanted))
-            warm_ranks.fill_beside(self.spec)
+            self.executor.launched.send(messages.SetSpares(self._max_spares))
+            warm_ranks.fill_in_background(self.spec)
 
     def _reset_when_idle(self) -> bool:
         if self.running or self.dead:
@@ -498,3 +496,50 @@ class Session:
         self._repair.done()
         self.post("reset_communicator", None)
         return True
+
+
+_SOON_S = 0.05  # for all ranks to notice that their communicator has ended
+_AGAIN_S = 0.5  # between tries while a cell runs, or a rank is dead
+
+
+class Repair:
+    """Repair of a communicator that a task of an ordinary client has ended: before the next cell, or soon if idle.
+
+    Several ranks report it, and a cell may begin between the first report and the last.
+    """
+
+    needed = False
+    _is_scheduled = False
+
+    def request(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], bool]) -> None:
+        """Schedule the repair, unless it is done before; while ``repair`` returns False, it is tried again."""
+        self.needed = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            later(_SOON_S, lambda: self._try(later, repair))
+
+    def done(self) -> None:
+        """Record that the ranks have been asked to form a new communicator."""
+        self.needed = False
+
+    def _try(self, later: Callable[[float, Callable[[], None]], None], repair: Callable[[], bool]) -> None:
+        if self.needed and not repair():
+            later(_AGAIN_S, lambda: self._try(later, repair))
+        else:
+            self._is_scheduled = False
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Defer KeyboardInterrupt to the end of the block, so that every started cluster is registered to be stopped."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed.is_set():
+            signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""A supervisor and its cluster as the kernel holds them: started by this kernel, or kept by an earlier one."""
+"""Kernel side of a supervisor and its cluster, whether this kernel has started it or an earlier one has kept it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hvd_kernel.processes.channel.messages import Inviting, Message, Stop
 from hvd_kernel.processes.lifetime import children, is_stopped
 
 LOG = "cluster.log"
-_GRACE_S = 1.5  # what ranks get to end by themselves
-_STOP_S = 4.0  # for a supervisor that may be stopped
-_BUSY_S = 30.0  # more for one that runs: nobody else finds what cells have detached
+_GRACE_S = 1.5  # for ranks to exit after SIGTERM
+_STOP_S = 4.0  # for a supervisor that may be stopped (SIGSTOP)
+_BUSY_S = 30.0  # additionally for one that runs: only it can find processes that cells have detached
 
 
 class Supervised:
@@ -36,11 +36,11 @@ class Supervised:
         return self._channel.fileno()
 
     def receive(self) -> list[Message]:
-        """Return what the supervisor has sent since the last call; ChannelClosed when it is gone. May block."""
+        """Return the supervisor's messages since the last call; ChannelClosed when it is gone. May block."""
         return self._channel.receive()
 
     def send(self, message: Message) -> None:
-        """Tell the supervisor, which may be gone, one thing. Any thread."""
+        """Send a message to the supervisor, which may be gone. Any thread."""
         self._channel.send(message)
 
     def local_ranks(self) -> set[int]:
@@ -48,17 +48,17 @@ class Supervised:
         return {rank for mpiexec in children(self.pid) for rank in children(mpiexec)}
 
     def invite(self, invitation: Inviting) -> None:
-        """Have who starts the ranks elsewhere begin: nobody here."""
+        """Tell the engine to start its processes (no-op with mpiexec)."""
 
-    def up(self, ask: Callable[..., Any]) -> None:
-        """Take note that every rank is there; ``ask`` asks them (``Session.ask``)."""
+    def on_ready(self, ask: Callable[..., Any]) -> None:
+        """Handle that all ranks have started; ``ask`` queries them (``Session.ask``)."""
 
-    def explain(self, why: str) -> str:
-        """Add to the reason why ranks have not come what else is known."""
-        return why
+    def explain(self, reason: str) -> str:
+        """Return the reason why ranks did not start, with additional facts."""
+        return reason
 
     def stop(self) -> None:
-        """End everything and leave nothing. Idempotent."""
+        """Stop all processes and remove all files. Idempotent."""
         if self._gone is None:
             return
         self.send(Stop(_GRACE_S))
@@ -66,15 +66,15 @@ class Supervised:
             signal.pidfd_send_signal(self._gone, signal.SIGKILL)
             is_ready(self._gone, None)
         self.leave()
-        for folder in (self.folder, self._shared):  # there still only if the supervisor was killed
+        for folder in (self.folder, self._shared):  # still exist only if the supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ends(self, gone: int) -> bool:
-        """Wait for its end; no longer than a moment where it is stopped."""
+        """Wait for the supervisor to exit, only briefly if it is stopped (SIGSTOP); return whether it has."""
         return is_ready(gone, _STOP_S) or (not is_stopped(self.pid) and is_ready(gone, _BUSY_S))
 
     def leave(self) -> None:
-        """Hang up: a detached cluster goes on, another one ends. Idempotent."""
+        """Close the channel: a detached cluster continues, any other stops. Idempotent."""
         self._channel.close()
         if self._gone is not None:
             os.close(self._gone)

@@ -1,16 +1,16 @@
 """Supervisor of a notebook's cluster: ``python -P -m hvd_kernel.cluster.supervisor``, started by launcher.py.
 
-It starts mpiexec, becomes ipyparallel's controller, and sees to it that nothing outlives the notebook kernel:
+It starts mpiexec, becomes ipyparallel's controller, and ensures that no process outlives the notebook kernel:
 
     kernel --pidfd, control channel--> supervisor --PDEATHSIG--> mpiexec --PDEATHSIG--> ranks
                                            |---------PDEATHSIG--> spares, and the ranks that were spares
 
-At the end it removes the cluster's private folders. A detached cluster is the exception: when its kernel ends it waits,
-for the time it was told, for the next one (detachment.py).
+At the end it removes the cluster's private folders. A detached cluster is the exception: when its kernel exits, it
+waits for the next one for a limited time (``Detachment``).
 
 The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON; the messages
-of the channel, at first over stdin and stdout, are in processes/messages.py. Connection keys travel on this channel
-only: no file, argument or environment variable ever holds one.
+of the channel, at first over stdin and stdout, are in processes/channel/messages.py. Connection keys are sent only on
+this channel: no file, argument or environment variable ever holds one.
 """
 
 from __future__ import annotations
@@ -22,26 +22,32 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hvd_kernel.cluster import registration
-from hvd_kernel.cluster.detachment import Detachment
 from hvd_kernel.cluster.spares import Spares
-from hvd_kernel.processes import lifetime
+from hvd_kernel.processes import detached, lifetime
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
+from hvd_kernel.processes.channel.messages import Detach
 from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.event_loop import EventLoop, Timer
+from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.resources.limits import LIMIT, Confinement
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
-_TURN_S = 0.001  # before the next replacement starts: a timer that is due at once would run in the same turn
-_GRACE_S = 1.5  # what ranks get to end by themselves where no kernel is left
+_TURN_S = 0.001  # before the next replacement starts: a timer that is due at once would run in the same iteration
+_GRACE_S = 1.5  # for ranks to exit after SIGTERM when no kernel has adopted them in time
 
 
 class ControllerHost(ProcessSupervisor):
@@ -52,28 +58,28 @@ class ControllerHost(ProcessSupervisor):
         self.key = secrets.token_hex(32)  # of the controller's messages
 
     def run(self) -> None:
-        """Serve, and end this process."""
+        """Serve, then exit this process."""
         try:
             self.serve()
-        except BaseException:  # noqa: BLE001 - whatever it is: a cluster that nobody watches must not be
+        except BaseException:  # noqa: BLE001 - the process exits on any error: a cluster must not run unsupervised
             traceback.print_exc()
         finally:
             os._exit(0)
 
     def deliver(self, connections: dict[str, dict[str, Any]]) -> None:
-        """Hand the controller's addresses and keys to who needs them. Any thread."""
+        """Pass the controller's addresses and keys to the kernel and the ranks. Any thread."""
         self.loop.call_soon_threadsafe(partial(self.connected, connections["client"], connections["engine"]))
 
     def connected(self, client: dict[str, Any], engine: dict[str, Any]) -> None:
-        """Tell the kernel and the ranks where the controller is."""
+        """Send the controller's connection information to the kernel and to the ranks."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """End all of it. Any thread, and signal handlers."""
+        """Stop the loop, which ends this process. Any thread, and signal handlers."""
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def kill(self) -> None:
-        """End all of it."""
+        """Stop the loop, which ends this process. The loop's thread."""
         self.loop.stop()
 
 
@@ -90,40 +96,40 @@ class Supervisor(ControllerHost):
             m.Remember: self._remember,
             m.Detach: self._detach,
         }
-        self._engine: dict[str, Any] = {"folder": plan["folders"][0]}  # what a rank has to know
+        self._engine: dict[str, Any] = {"folder": plan["folders"][0]}  # connection information for ranks
         self._client: dict[str, Any] = {}
         self._remembered: dict[str, Any] = {}
         self._detachment: Detachment | None = None
         self._spares = Spares(self, plan["ranks"], lambda ready: self.send(m.SparesReady(ready)))
         self._to_start: list[int] = []  # ranks that wait for their replacements
-        self._mps_ranks = plan.get("mps_ranks", 0)  # of this host; 0: ranks of other hosts may be among them
+        self._mps_ranks = plan.get("mps_ranks", 0)  # of this host; 0 if ranks may run on other hosts
         self._find_mps()
         self._mpiexec = ChildProcess(plan["mpiexec"], stdin=subprocess.PIPE, stdout=sys.stderr.fileno())
         self.hold(self._mpiexec, lambda status: self.send(m.RankExited(m.MPIEXEC, status)))
 
     def connected(self, client: dict[str, Any], engine: dict[str, Any]) -> None:
-        """Tell the kernel and, over mpiexec's stdin, rank 0 where the controller is."""
+        """Send the connection information to the kernel and, over mpiexec's stdin, to rank 0."""
         self._client = client
         self._engine |= engine
         self.send(m.Connected(client))
         self.give(self._mpiexec, pack(m.EngineConnection(self._engine)))
 
-    # The end.
+    # Shutdown.
 
     def terminate(self) -> None:
-        """Ask the ranks to end."""
-        for pid in [*lifetime.children(self._mpiexec.pid), *(each.pid for each in self._spares.replacements)]:
+        """Terminate the ranks."""
+        for pid in [*lifetime.children(self._mpiexec.pid), *(spare.pid for spare in self._spares.replacements)]:
             lifetime.kill(pid, signal.SIGTERM)
 
     def on_progress(self) -> None:
-        """End when the ranks have, where they shall; and where nobody can come back to a cluster without any."""
+        """Exit once all ranks have exited, if the cluster is being stopped or no kernel is attached."""
         if not self._mpiexec.has_ended or self._spares.replacements:
             return
         if self.is_stopping or self.controller is None:
             self.loop.stop()
 
     def lose_controller(self) -> None:
-        """End with the kernel, or wait for the next one."""
+        """Exit with the kernel, or, if the cluster is detached, wait for the next kernel."""
         if self._detachment is None:
             self.loop.stop()
         elif self.controller is not None:
@@ -146,8 +152,8 @@ class Supervisor(ControllerHost):
             self.send(m.Detached(self._detachment.name))
 
     def _accept(self) -> None:
-        """Let a kernel that has connected have the cluster if no other one has it."""
-        while self.controller is not None and self.controller.channel.is_ready:  # who has come may have just left
+        """Admit a kernel that has connected, unless another kernel uses the cluster."""
+        while self.controller is not None and self.controller.channel.is_ready:  # that kernel may have just left
             self.receive()
         if self.controller is not None and self.controller.is_gone:
             self.lose_controller()
@@ -163,22 +169,22 @@ class Supervisor(ControllerHost):
         self._detachment.attached(kernel.pid)
         self.send(m.Attached(self._client, self._remembered, [*map(str, self.folders)], self._spares.ready))
 
-    def _remember(self, what: m.Remember) -> None:
-        self._remembered = what.state
+    def _remember(self, message: m.Remember) -> None:
+        self._remembered = message.state
 
     # Ranks.
 
-    def _set_spares(self, wanted: m.SetSpares) -> None:
-        self._spares.keep(wanted.count)
+    def _set_spares(self, request: m.SetSpares) -> None:
+        self._spares.keep(request.count)
 
-    def _replace(self, wanted: m.ReplaceRanks) -> None:
-        registration.expect(wanted.ranks)
+    def _replace(self, request: m.ReplaceRanks) -> None:
+        registration.expect(request.ranks)
         self._find_mps()
-        self._to_start = [rank for rank in self._to_start if rank not in wanted.ranks] + wanted.ranks
+        self._to_start = [rank for rank in self._to_start if rank not in request.ranks] + request.ranks
         self._start_next()
 
     def _start_next(self) -> None:
-        """Start one replacement per turn of the loop, which sees the kernel's end and its messages in between."""
+        """Start one replacement per iteration of the loop, which handles the kernel's exit and messages in between."""
         if not self._to_start or self.is_stopping:
             return
         rank = self._to_start.pop(0)
@@ -186,29 +192,77 @@ class Supervisor(ControllerHost):
         self.loop.call_later(_TURN_S, self._start_next)
 
     def _find_mps(self) -> None:
-        """Have ranks that are started from here on find the private MPS daemon, where they have one."""
+        """Set the variables by which ranks started from now on find the private MPS daemon, if there is one."""
         if self._mps_ranks:
             os.environ.update(self.mps.variables(self._mps_ranks, os.environ))
 
     def _renumber(self, resized: m.Resized) -> None:
-        registration.expect_nobody()
+        registration.expect_none()
         self._to_start.clear()
         self._spares.renumber(resized.n, resized.numbers)
         if self._detachment is not None:
             self._detachment.resize(resized.n)
 
-    def _limit(self, of: m.LimitRank) -> None:
-        confined = Confinement(of.slot, of.limits, lifetime.children)
-        confined.take(of.pid)
-        self.limit(of.pid, confined, partial(self._on_passed, of.pid))
+    def _limit(self, request: m.LimitRank) -> None:
+        confinement = Confinement(request.slot, request.limits, lifetime.children)
+        confinement.add(request.pid)
+        self.limit(request.pid, confinement, partial(self._on_exceeded, request.pid))
 
-    def _on_passed(self, pid: int, why: str) -> None:
-        (self.folders[0] / f"{LIMIT}.{pid}").write_text(why)  # for whoever asks why it died (diagnosis/recorder.py)
+    def _on_exceeded(self, pid: int, reason: str) -> None:
+        (self.folders[0] / f"{LIMIT}.{pid}").write_text(reason)  # read by diagnosis/recorder.py
         lifetime.kill(pid, signal.SIGKILL)
 
 
+_HOUR_S = 3600.0
+
+
+class Detachment:
+    """Detached state of a cluster: the socket for the next kernel, the note next to it, the time limit.
+
+    For the supervisor's thread. ``on_expired`` is called when no kernel has attached within the time limit.
+    """
+
+    def __init__(
+        self, folders: list[Path], wish: Detach, kernel: int, loop: EventLoop, on_expired: Callable[[], None]
+    ) -> None:
+        self._folder, self._loop, self._on_expired = folders[0], loop, on_expired
+        self._note = detached.DetachedNote(**msgspec.structs.asdict(wish), kernel=kernel, since=time.time())
+        self._clock: Timer | None = None  # set while no kernel is attached
+        claim(*folders)  # from now on the supervisor owns them instead of a kernel
+        self.listening = attachment.listen(self._folder)
+        detached.write(self._folder, self._note)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self._note.name
+
+    def attached(self, kernel: int) -> None:
+        """Record the kernel that uses the cluster, and stop the clock."""
+        if self._clock is not None:
+            self._clock.cancel()
+        self._write(kernel)
+
+    def released(self) -> None:
+        """Record that no kernel uses the cluster, and start the clock."""
+        self._clock = self._loop.call_later(self._note.hours * _HOUR_S, self._on_expired)
+        self._write(0)
+
+    def resize(self, n: int) -> None:
+        """Record the new number of ranks."""
+        self._note = replace(self._note, n=n)
+        self._write(self._note.kernel)
+
+    def _write(self, kernel: int) -> None:
+        self._note = replace(self._note, kernel=kernel, since=time.time())
+        try:
+            detached.write(self._folder, self._note)
+        except OSError:  # a full disk: the note is outdated, but the cluster works
+            return
+
+
 def _channel_to_kernel() -> ControlChannel:
-    """Take stdin and stdout for it, and leave none to whatever else reads or prints here."""
+    """Return the channel over stdin and stdout, and replace both by /dev/null for all other code in this process."""
     incoming, outgoing = open(os.dup(0), "rb", 0), open(os.dup(1), "wb", 0)  # noqa: PTH123, SIM115 - descriptors
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -218,15 +272,15 @@ def _channel_to_kernel() -> ControlChannel:
 
 
 def host(make: Callable[[dict[str, Any], Controller], ControllerHost]) -> None:
-    """Run until the kernel ends or says stop."""
-    lifetime.take_orphans()
+    """Run until the kernel exits or requests the stop."""
+    lifetime.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel = Controller(_channel_to_kernel(), os.getppid())
     plan = json.loads(sys.argv[1])
-    os.environ[lifetime.HOLDER] = lifetime.mark(os.getpid())  # of what is started from here on
+    os.environ[lifetime.HOLDER] = lifetime.mark(os.getpid())  # for processes started from now on
     registration.expect(range(plan["ranks"]))
     supervisor = make(plan, kernel)
-    lifetime.dump_no_memory()
+    lifetime.exclude_memory_from_cores()
     serving = threading.Thread(target=supervisor.run, name="hvd-life", daemon=True)
     serving.start()
     try:

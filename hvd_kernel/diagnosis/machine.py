@@ -164,7 +164,7 @@ def _pool() -> CheckResult:
     sentences = [cluster.sentence for cluster in warm.clusters()]
     if sentences:
         return CheckResult("warm ranks", good=True, state="; ".join(sentences))
-    none = "none now" if warm.wanted_minutes() else "none, HVD_POOL=30 has some wait"
+    none = "none now" if warm.pool_minutes() else "none, HVD_POOL=30 has some wait"
     return CheckResult("warm ranks", good=True, state=none)
 
 

@@ -25,7 +25,7 @@ from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.lifetime import adopt_orphans
 from hvd_kernel.processes.mps.host_daemon import HostDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
@@ -330,7 +330,7 @@ def card(port: int) -> dict[str, Any]:
 
 def main() -> None:
     """Serve one launcher over stdin and stdout."""
-    take_orphans()
+    adopt_orphans()
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which the ranks would inherit
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))

@@ -23,7 +23,7 @@ from hvd_kernel.processes.agent import Agent, card
 from hvd_kernel.processes.channel.authentication import controller_key
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack, read_packed, unpack
 from hvd_kernel.processes.channel.messages import CallBack, Input, Introduce
-from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.lifetime import adopt_orphans
 from hvd_kernel.processes.mpi_agent import connect
 from hvd_kernel.processes.ports import bound
 
@@ -74,7 +74,7 @@ def hold(address: str, secret: str, told: Mapping[str, Any], env: Mapping[str, s
 def main() -> None:
     """Serve one launcher."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # engines block signals that ranks want
-    take_orphans()
+    adopt_orphans()
     asked = read_packed(sys.stdin.buffer)
     if not asked:
         return  # the engine's process is gone already

@@ -10,7 +10,7 @@ from hvd_kernel.processes.agent import Agent, card
 from hvd_kernel.processes.channel import authentication
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.control_channel import ControlChannel
-from hvd_kernel.processes.lifetime import take_orphans
+from hvd_kernel.processes.lifetime import adopt_orphans
 from hvd_kernel.processes.ports import bound
 
 _CALL_S = 10.0
@@ -53,7 +53,7 @@ def connect(address: str, secret: str) -> socket.socket:
 
 def main() -> None:
     """Serve one launcher."""
-    take_orphans()
+    adopt_orphans()
     rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
     connection = connect(os.environ.pop(ADDRESS_VARIABLE), secret)
     port = bound() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them

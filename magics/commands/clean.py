@@ -94,7 +94,7 @@ def _them(things: Sequence[object]) -> str:
 
 def _end_warm() -> str:
     """End all warm ranks, and return a report."""
-    from hvd_kernel.cluster.pool.warm_ranks import end  # noqa: PLC0415 - as below
+    from hvd_kernel.cluster.warm_ranks import end  # noqa: PLC0415 - as below
 
     clusters = warm.clusters()
     for cluster in clusters:

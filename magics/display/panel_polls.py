@@ -51,10 +51,10 @@ class TimelinePoll:
         if not self._board.shown:
             return
         if self._gather is not None:
-            self._board.feed_recent(self._gather.settle(LAST_S))
+            self._board.feed_recent(self._gather.wait_all(LAST_S))
         self._query(over=True)
         if self._gather is not None:
-            self._board.feed_recent(self._gather.settle(LAST_S))
+            self._board.feed_recent(self._gather.wait_all(LAST_S))
 
     def _query(self, *, over: bool) -> None:
         alive = [rank for rank in self._ranks() if rank not in self._session.dead]

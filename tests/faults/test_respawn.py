@@ -27,9 +27,9 @@ from hvdtest.kernel import Kernel
 
 from hvd_kernel.cluster import Session
 from hvd_kernel.cluster.failure import log_tail
+from hvd_kernel.cluster.ranks.changes import Rejoin, Respawned
 from hvd_kernel.cluster.ranks.events import Action, Event
 from hvd_kernel.cluster.ranks.procedure import Flow
-from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.messages import RanksJoining, SetSpares
 
@@ -292,7 +292,7 @@ def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
 
 
 def test_a_rank_that_is_stopped_is_not_dead_but_silent(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hvd_kernel.cluster.ranks.rejoin._SIGN_S", 0.5)
+    monkeypatch.setattr("hvd_kernel.cluster.ranks.changes._SIGN_S", 0.5)
     stopped = psutil.Process(session.status()[3].pid)
     stopped.suspend()
     # One thread of it has to take its turn before all stop: until then the others may answer.
@@ -340,17 +340,17 @@ def arm(session: Session, packing: list[Path], unpacking: list[Path]) -> None:
 def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire, lost, give = session._wire, session._wire._on_lost, Rejoin._give
+    wire, lost, give = session._wire, session._wire._on_lost, Rejoin._restore_fresh
 
     def fail(_: Rejoin) -> Flow[Respawned]:
-        monkeypatch.setattr(Rejoin, "_give", give)
+        monkeypatch.setattr(Rejoin, "_restore_fresh", give)
         os.kill(session.status()[3].pid, signal.SIGKILL)
         yield None
         raise ClusterError("kept: rank 0: rank 3 has ended")
 
     kill(session, 2)
     monkeypatch.setattr(wire, "_on_lost", lambda *who: wire.later(1.5, lost, *who))
-    monkeypatch.setattr(Rejoin, "_give", fail)
+    monkeypatch.setattr(Rejoin, "_restore_fresh", fail)
     assert session.respawn().ranks == (2, 3)
     assert_whole(session, {2, 3})
 
@@ -399,14 +399,14 @@ def test_a_cell_may_shut_down_and_meet_again(session: Session) -> None:
 def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
     wait_for_spares(session, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_spares_wanted", 0)  # nobody starts another one meanwhile
+        patch.setattr(session, "_max_spares", 0)  # nobody starts another one meanwhile
         for pid in spares_of(session):
             os.kill(pid, signal.SIGKILL)
         until(lambda: session.spares == 0)
         kill(session, 3)
         said: list[str] = []
         assert session.respawn(progress=said.append).ranks == (3,)
-    session.executor.launched.send(SetSpares(session._spares_wanted))
+    session.executor.launched.send(SetSpares(session._max_spares))
     assert said[0] == "no spare process is ready: starting one"
     assert_whole(session, {3})
 

@@ -204,7 +204,7 @@ def wait_for_spares(session: Session, number: int, patience: float = 240.0) -> N
 
     They get ready in time that no other process wants, of which a busy machine has none: they are given their share.
     """
-    assert session._spares_wanted >= number, 'the cluster keeps none: say env={"HVD_SPARES": ...}'
+    assert session._max_spares >= number, 'the cluster keeps none: say env={"HVD_SPARES": ...}'
     end = time.monotonic() + patience
     while session.spares != number:
         assert time.monotonic() < end, f"{session.spares} spares instead of {number} after {patience:g} s"

@@ -154,10 +154,10 @@ class VirtualCluster:
     def check(self, action: e.Action) -> None:
         """Fail if the action is for somebody of whose death the membership has heard, or for a rank that lives."""
         ranks = self.membership.ranks
-        is_word = isinstance(action, e.Answer | e.Examine | e.Forget)
-        assert is_word or not self._is_stopped, f"{action}, and the cluster has ended"
+        is_report = isinstance(action, e.Answer | e.Examine | e.Forget)
+        assert is_report or not self._is_stopped, f"{action}, and the cluster has ended"
         match action:
-            case e.Ask(ranks=asked) | e.Greet(ranks=asked):
+            case e.Query(ranks=asked) | e.Greet(ranks=asked):
                 for who in filter(None, map(ranks.process, asked)):
                     assert not self._process(who.pid).is_told, f"{action} asks rank {who.rank}, which is dead"
             case e.FormCommunicator(generation=generation, members=members):
@@ -180,7 +180,7 @@ class VirtualCluster:
 
     # What is to be done.
 
-    def on_tell(self, action: e.Tell) -> None:
+    def on_reportprogress(self, action: e.ReportProgress) -> None:
         assert not self.answers[action.request], "somebody is told who has his answer"
 
     def on_done(self, action: e.Done) -> None:
@@ -219,7 +219,7 @@ class VirtualCluster:
             if not (self.lossy and self.random.random() < 0.2):
                 self.soon(partial(self._introduce, action.ticket, rank))
 
-    def on_ask(self, action: e.Ask) -> None:
+    def on_query(self, action: e.Query) -> None:
         for rank in sorted(action.ranks):
             for process in self._engines(rank):
                 question = Question(action.ticket, action.handler, action.content, self.now + TOGETHER_S)
@@ -230,7 +230,7 @@ class VirtualCluster:
         self.generation = action.generation
         self._sizes[action.generation] = len(action.members)
         content = {"members": {rank: who.pid for rank, who in action.members.items()}, "as": action.generation}
-        self.on_ask(e.Ask(action.ticket, "rendezvous", frozenset(action.members), content))
+        self.on_query(e.Query(action.ticket, "rendezvous", frozenset(action.members), content))
 
     def on_communicatorready(self, action: e.CommunicatorReady) -> None:
         for rank in range(self.n):

@@ -1,1 +1,1 @@
-"""The ranks as the notebook's kernel holds them: who lives, who has died, who takes whose place."""
+"""The kernel's model of a cluster's ranks: which live, which have died, and which processes replace them."""

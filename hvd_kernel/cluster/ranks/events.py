@@ -1,10 +1,10 @@
-"""Events and actions of a cluster's membership: what it is told, and what it wants to be done, as values.
+"""Events and actions of a cluster's membership, as values: its input, and the actions that it requests.
 
-Messages of the supervisor (processes/channel/messages.py) are events as they are.
+Messages of the supervisor (processes/channel/messages.py) are events too.
 
 Terms.
-  request  the number of somebody who waits: each gets one answer, Done or Failed
-  ticket   the number of a timer or of a question to ranks, by which what comes of it is known
+  request  number of a caller that waits for exactly one answer, Done or Failed
+  ticket   number of a timer or of a query to ranks, repeated in the events that result from it
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from typing import Any
 
 from msgspec import Struct
 
-from hvd_kernel.cluster.ranks.status import RankStatus
+from hvd_kernel.cluster.ranks.rank_table import RankStatus
 from hvd_kernel.processes.channel.messages import Detach, Message
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 
 Ticket = tuple[int, int]
 
-# Events: what somebody asks for.
+# Events: requests.
 
 
 class StartRequested(Struct, frozen=True):
-    """Processes have been started: say when they are ranks that answer on every channel."""
+    """Processes have been started: answer when they are ranks that can be reached on every channel."""
 
     request: int
 
 
 class AttachRequested(Struct, frozen=True):
-    """The ranks are an earlier kernel's: find out who lives. Answer: the ranks that live and do not answer."""
+    """The ranks are an earlier kernel's: find the living ones. Answer: the living ranks that are silent."""
 
     request: int
 
 
 class ReplaceRequested(Struct, frozen=True):
-    """Replace these ranks, or those that are dead. Answer: ``Respawned``."""
+    """Replace these ranks, or all dead ones. Answer: ``Respawned``."""
 
     request: int
     ranks: frozenset[int] | None
     force: bool = False
     restore: tuple[str, ...] = ()
-    in_cell: bool = False  # the others wait for it within a cell; they are to meet again, whether or not any is dead
+    in_cell: bool = False  # all other ranks wait in a cell: form a new communicator even if none is dead
 
 
 class ResizeRequested(Struct, frozen=True):
-    """Have n ranks: the youngest leave, or those that are named; fresh ones come. Answer: ``ResizeOutcome``."""
+    """Resize to n ranks: remove the newest or those in ``drop``, add fresh ones. Answer: ``ResizeOutcome``."""
 
     request: int
     n: int
     drop: frozenset[int] = frozenset()
     restore: tuple[str, ...] = ()
-    in_cell: bool = False  # the others wait for it within a cell: the highest numbers leave, nobody gets another one
+    in_cell: bool = False  # all other ranks wait in a cell: remove the highest numbers, renumber none
 
 
 class DetachRequested(Struct, frozen=True):
-    """Have the cluster outlive this kernel."""
+    """Keep the cluster alive beyond this kernel."""
 
     request: int
     wish: Detach
@@ -67,37 +67,37 @@ Request = StartRequested | AttachRequested | ReplaceRequested | ResizeRequested 
 
 
 class Cancelled(Struct, frozen=True):
-    """Nobody waits for this request any more."""
+    """The caller no longer waits for this request."""
 
     request: int
 
 
 class StopRequested(Struct, frozen=True):
-    """The cluster ends, or this kernel lets go of it."""
+    """The cluster is about to stop, or this kernel to leave it."""
 
 
 class Stopped(Struct, frozen=True):
-    """It has ended."""
+    """The cluster has stopped, or this kernel has left it."""
 
 
-# Events: what has happened.
+# Events: observations.
 
 
 class EngineRegistered(Struct, frozen=True):
-    """The controller knows the rank's engine: it can be asked."""
+    """The rank's engine has registered with the controller: it can be queried."""
 
     rank: int
 
 
 class RankProcessEnded(Struct, frozen=True):
-    """A rank's process has ended; ``pid`` where it is known whose, for who was replaced meanwhile is another."""
+    """A rank's process has exited; ``pid``, if known, tells it from a replacement with the same rank."""
 
     rank: int
     pid: int = 0
 
 
 class RankAnswered(Struct, frozen=True):
-    """A rank has answered a question, or a greeting on all channels."""
+    """A rank has answered a query, or a greeting on all channels."""
 
     ticket: Ticket
     rank: int
@@ -116,75 +116,75 @@ Event = Request | Cancelled | StopRequested | Stopped | Happening
 # Actions: answers.
 
 
-class Tell(Struct, frozen=True):
-    """Say how far it is."""
+class ReportProgress(Struct, frozen=True):
+    """Report the progress of a request."""
 
     request: int
     text: str
 
 
 class Done(Struct, frozen=True):
-    """The request has been fulfilled."""
+    """Complete a request."""
 
     request: int
     value: Any = None
 
 
 class Failed(Struct, frozen=True):
-    """The request cannot be fulfilled, and why; the end of the ranks' log may say more."""
+    """Fail a request; ``with_log``: the end of the ranks' log may explain it."""
 
     request: int
-    why: str
+    reason: str
     with_log: bool = False
 
 
-# Actions: what is to be done.
+# Actions: everything else.
 
 
 class Send(Struct, frozen=True):
-    """Tell the supervisor."""
+    """Send a message to the supervisor."""
 
     message: Message
 
 
 class WatchRank(Struct, frozen=True):
-    """Say ``RankProcessEnded`` when this process of this host ends; keep it to its limits."""
+    """Deliver ``RankProcessEnded`` when this process of this host exits; apply its limits."""
 
     rank: int
     pid: int
 
 
 class Examine(Struct, frozen=True):
-    """Find out why a rank died, and tell whoever waits for it."""
+    """Determine why a rank died, and fail all requests that wait for it."""
 
     rank: int
-    who: RankStatus | None
+    process: RankStatus | None
     by_launcher: bool
 
 
 class Forget(Struct, frozen=True):
-    """Nobody is to wait for the processes that have been these ranks so far."""
+    """Fail all requests that wait for the current processes of these ranks."""
 
     ranks: frozenset[int]
 
 
 class Renumber(Struct, frozen=True):
-    """There are n ranks from here on; those that stay have these numbers, before -> now. Others have ended."""
+    """Set the number of ranks to n, and renumber the survivors (old -> new). All others have exited."""
 
     n: int
     numbers: Mapping[int, int]
 
 
 class Greet(Struct, frozen=True):
-    """Say hello on these channels, again where it was not heard; each rank answers who it is."""
+    """Send a hello on each channel that is not established; each rank answers with its identity."""
 
     ticket: Ticket
     ranks: frozenset[int]
     channels: tuple[str, ...]
 
 
-class Ask(Struct, frozen=True):
-    """Put a question to ranks; urgent ones are answered while a cell runs."""
+class Query(Struct, frozen=True):
+    """Send a query to ranks; they answer urgent ones while a cell runs."""
 
     ticket: Ticket
     handler: str
@@ -194,7 +194,7 @@ class Ask(Struct, frozen=True):
 
 
 class FormCommunicator(Struct, frozen=True):
-    """Form a new communicator of exactly these ranks: each is told its number, the size and its peers."""
+    """Form a new communicator of exactly these ranks: send each its number, the size and its peers."""
 
     ticket: Ticket
     generation: int
@@ -204,27 +204,27 @@ class FormCommunicator(Struct, frozen=True):
 
 
 class CommunicatorReady(Struct, frozen=True):
-    """The ranks have formed their communicator: collectives work."""
+    """Report that the ranks have formed their communicator: collectives work."""
 
     generation: int
 
 
 class Kill(Struct, frozen=True):
-    """End processes of this host at once."""
+    """Kill processes of this host."""
 
     pids: frozenset[int]
 
 
 class AwaitCell(Struct, frozen=True):
-    """Answer ``CellEnded`` when no rank runs a cell."""
+    """Deliver ``CellEnded`` when no rank runs a cell."""
 
     ticket: Ticket
 
 
 class SaveForNextKernel(Struct, frozen=True):
-    """Have the supervisor know what the next kernel has to know."""
+    """Store the state that the next kernel needs with the supervisor."""
 
 
-Answer = Tell | Done | Failed
-OnRanks = WatchRank | Examine | Forget | Renumber | Greet | Ask | FormCommunicator | CommunicatorReady | Kill
+Answer = ReportProgress | Done | Failed
+OnRanks = WatchRank | Examine | Forget | Renumber | Greet | Query | FormCommunicator | CommunicatorReady | Kill
 Action = Answer | OnRanks | SetTimer[Ticket] | Send | AwaitCell | SaveForNextKernel

@@ -1,7 +1,7 @@
 """Membership of a cluster as a pure state machine: events in, actions out. No clock, no thread, no process, no file.
 
-``step`` takes one event and returns what is to be done for it; whoever does that (executor.py) brings back what came
-of it as events. The same code runs in virtual time, with seeded faults: tests/unit/cluster/test_membership.py.
+``step`` handles one event and returns the resulting actions; executor.py carries them out and feeds their results back
+as events. The same code runs in virtual time, with seeded faults: tests/unit/cluster/test_membership.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
+from hvd_kernel.cluster.ranks.changes import Replace, Resize
 from hvd_kernel.cluster.ranks.events import (
     Action,
     AttachRequested,
@@ -33,15 +34,13 @@ from hvd_kernel.cluster.ranks.events import (
 )
 from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
 from hvd_kernel.cluster.ranks.rank_table import RankTable
-from hvd_kernel.cluster.ranks.resize import Resize
-from hvd_kernel.cluster.ranks.respawn import Replace
 from hvd_kernel.cluster.ranks.startup import Attach, DetachProcedure, Start, StartByEngine
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 
 
 class ClusterState(Enum):
-    """What the cluster is in, as a sentence says it: "the ranks are ..."."""
+    """State of the cluster; the value completes the sentence "the ranks are ..."."""
 
     DOWN = "stopped: `%hvd start` starts new ones"
     STARTING = "being started"
@@ -53,7 +52,7 @@ class ClusterState(Enum):
     STOPPING = "being stopped"
 
 
-_FROM = {  # a request -> the states in which it can be fulfilled, and the state meanwhile
+_FROM = {  # request -> the states in which it is allowed, and the state while it is carried out
     StartRequested: ({ClusterState.DOWN}, ClusterState.STARTING),
     AttachRequested: ({ClusterState.DOWN}, ClusterState.STARTING),
     ReplaceRequested: ({ClusterState.READY, ClusterState.BROKEN}, ClusterState.REPLACING),
@@ -63,19 +62,19 @@ _FROM = {  # a request -> the states in which it can be fulfilled, and the state
 
 
 class Membership:
-    """Who belongs to the cluster, and how that changes. One thread at a time calls ``step``."""
+    """The members of the cluster and their changes. One thread at a time calls ``step``."""
 
     def __init__(self, ranks: RankTable, *, patience: float, far: bool) -> None:
-        """Begin without a cluster.
+        """Create the membership of a stopped cluster.
 
         Parameters
         ----------
         ranks
-            The table of the ranks, which this alone changes from here on.
+            The table of the ranks; only the membership changes it from now on.
         patience
             Seconds that processes may take to become ranks.
         far
-            Whether a rank may be on another host.
+            True if a rank may be on another host.
         """
         self.ranks = ranks
         self._patience = patience
@@ -87,21 +86,21 @@ class Membership:
 
     @property
     def state(self) -> ClusterState:
-        """What the cluster is in."""
+        """The state of the cluster."""
         if self._procedure is not None:
             return self._meanwhile
         whole = not self.ranks.dead and not self.ranks.apart
         return ClusterState.BROKEN if self._rest is ClusterState.READY and not whole else self._rest
 
     def step(self, event: Event) -> list[Action]:
-        """Take an event; return what is to be done, in this order."""
-        actions = list(self._take(event))
+        """Handle an event; return the resulting actions in order."""
+        actions = list(self._handle(event))
         if self._procedure is not None:
-            self._procedure.hear(event)
-            actions += self._go_on(self._procedure)
+            self._procedure.observe(event)
+            actions += self._advance(self._procedure)
         return actions
 
-    def _take(self, event: Event) -> Iterator[Action]:
+    def _handle(self, event: Event) -> Iterator[Action]:
         match event:
             case StartRequested() | AttachRequested() | ReplaceRequested() | ResizeRequested() | DetachRequested():
                 yield from self._begin(event)
@@ -120,55 +119,55 @@ class Membership:
             case messages.RankExited() | messages.ChannelClosed():
                 yield from self._lose_all(by_launcher=isinstance(event, messages.RankExited))
             case _:
-                yield from self._note(event)
+                yield from self._record(event)
 
-    def _note(self, event: Event) -> Iterator[Action]:
+    def _record(self, event: Event) -> Iterator[Action]:
         ranks = self.ranks
         match event:
             case EngineRegistered(rank):
                 ranks.registered.add(rank)
-            case messages.RanksJoining(pids) if self._rest is ClusterState.READY:  # else they end with the cluster
+            case messages.RanksJoining(pids) if self._rest is ClusterState.READY:  # else they exit with the cluster
                 yield from (WatchRank(rank, pid) for rank, pid in ranks.join(pids).items() if pid)
             case messages.SparesReady(count):
                 ranks.spares = count
             case messages.Detached(name):
                 ranks.detached_name = name
 
-    def _begin(self, asked: Request) -> Iterator[Action]:
-        allowed, meanwhile = _FROM[type(asked)]
+    def _begin(self, request: Request) -> Iterator[Action]:
+        allowed, meanwhile = _FROM[type(request)]
         if self.state not in allowed:
-            yield Failed(asked.request, f"the ranks are {self.state.value}")
+            yield Failed(request.request, f"the ranks are {self.state.value}")
             return
-        self._procedure, self._meanwhile = self._made(asked), meanwhile
+        self._procedure, self._meanwhile = self._procedure_for(request), meanwhile
         self._flow = self._procedure.run()
 
-    def _made(self, asked: Request) -> Procedure:
-        match asked:
-            case StartRequested(request):
+    def _procedure_for(self, request: Request) -> Procedure:
+        match request:
+            case StartRequested(number):
                 if self.ranks.engine:
-                    return StartByEngine(request, self.ranks, self._patience, far=self._far)
-                return Start(request, self.ranks, self._patience)
-            case AttachRequested(request):
-                return Attach(request, self.ranks)
-            case DetachRequested(request, wish, supervisor):
-                return DetachProcedure(request, self.ranks, wish, supervisor)
+                    return StartByEngine(number, self.ranks, self._patience, far=self._far)
+                return Start(number, self.ranks, self._patience)
+            case AttachRequested(number):
+                return Attach(number, self.ranks)
+            case DetachRequested(number, wish, supervisor):
+                return DetachProcedure(number, self.ranks, wish, supervisor)
             case ReplaceRequested():
-                return Replace(asked, self.ranks, self._patience, far=self._far)
+                return Replace(request, self.ranks, self._patience, far=self._far)
             case ResizeRequested():
-                return Resize(asked, self.ranks, self._patience, far=self._far)
+                return Resize(request, self.ranks, self._patience, far=self._far)
 
-    def _go_on(self, procedure: Procedure) -> Iterator[Action]:
-        """Have the procedure go on until it waits or ends."""
+    def _advance(self, procedure: Procedure) -> Iterator[Action]:
+        """Run the procedure until it waits or completes."""
         assert self._flow is not None
         try:
             while (action := next(self._flow)) is not None:
                 yield action
         except StopIteration as end:
-            yield from self._ended(Done(procedure.request, end.value))
+            yield from self._complete(Done(procedure.request, end.value))
         except ClusterError as error:
-            yield from self._ended(Failed(procedure.request, str(error), with_log=isinstance(error, WithLog)))
+            yield from self._complete(Failed(procedure.request, str(error), with_log=isinstance(error, WithLog)))
 
-    def _ended(self, answer: Done | Failed) -> Iterator[Action]:
+    def _complete(self, answer: Done | Failed) -> Iterator[Action]:
         if self._meanwhile is ClusterState.STARTING and isinstance(answer, Done):
             self._rest = ClusterState.READY
             yield CommunicatorReady(self.ranks.generation)
@@ -179,22 +178,22 @@ class Membership:
         if self._procedure is not None and self._flow is not None:
             self._flow.close()
             yield from undo()
-            yield from self._ended(Failed(self._procedure.request, reason))
+            yield from self._complete(Failed(self._procedure.request, reason))
 
     def _lose_all(self, *, by_launcher: bool) -> Iterator[Action]:
-        """Take note that mpiexec has ended, or the supervisor, with every process that it started."""
+        """Record that mpiexec, or the supervisor, has exited with every process that it started."""
         ranks = self.ranks
         for rank in sorted(ranks.by_launcher & ranks.members.keys()) if by_launcher else range(ranks.n):
             yield from self._lose(rank, ranks.members[rank].pid if by_launcher else 0)
 
     def _lose(self, rank: int, pid: int = 0) -> Iterator[Action]:
-        """Take note of the end of a process, which may have another number than when somebody began to watch it."""
+        """Record the exit of a process, whose rank may have been renumbered since it is watched."""
         ranks = self.ranks
-        who = ranks.process(rank)
-        if pid and (who is None or pid != who.pid):
+        process = ranks.process(rank)
+        if pid and (process is None or pid != process.pid):
             rank = ranks.rank_of(pid)
-            who = ranks.process(rank)
-        if rank not in ranks.everybody:
+            process = ranks.process(rank)
+        if rank not in ranks.all:
             return
         if rank in ranks.arrivals:
             ranks.fallen.add(rank)
@@ -203,4 +202,5 @@ class Membership:
         elif rank not in ranks.dead:
             ranks.dead.add(rank)
             ranks.registered.discard(rank)
-            yield Forget(frozenset({rank})) if rank in ranks.leaving else Examine(rank, who, rank in ranks.by_launcher)
+            is_planned, by_launcher = rank in ranks.leaving, rank in ranks.by_launcher
+            yield Forget(frozenset({rank})) if is_planned else Examine(rank, process, by_launcher)

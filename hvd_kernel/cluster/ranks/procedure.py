@@ -1,6 +1,6 @@
 """Procedures of a membership: one request each, from its first action to its answer, as a generator of actions.
 
-A procedure yields what is to be done, or None to wait for the next event; conditions are looked at after each one.
+A procedure yields actions, or None to wait for the next event; it checks its conditions after each event.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from hvd_kernel.cluster import failure
 from hvd_kernel.cluster.ranks.events import (
     Action,
-    Ask,
     Event,
     FormCommunicator,
     Greet,
+    Query,
     RankAnswered,
-    Tell,
+    ReportProgress,
     Ticket,
 )
 from hvd_kernel.cluster.ranks.rank_table import RankTable
@@ -36,7 +36,7 @@ class WithLog(ClusterError):
 
 
 class Procedure:
-    """What has been asked and what has come of it."""
+    """One request and the answers of ranks to its queries."""
 
     def __init__(self, request: int, ranks: RankTable) -> None:
         self.request = request
@@ -51,12 +51,12 @@ class Procedure:
         Raises
         ------
         ClusterError
-            It cannot be fulfilled.
+            If the request cannot be fulfilled.
         """
         raise NotImplementedError
 
-    def hear(self, event: Event) -> None:
-        """Take in what has happened."""
+    def observe(self, event: Event) -> None:
+        """Record an event."""
         match event:
             case TimerFired(ticket):
                 self._expired.add(ticket)
@@ -64,29 +64,29 @@ class Procedure:
                 self.answers[ticket][rank] = content
 
     def undo(self) -> Iterator[Action]:
-        """Yield what restores the cluster after a cancellation; nothing is waited for."""
+        """Yield the actions that restore the cluster after a cancellation, without waiting."""
         yield from ()
 
     def ticket(self) -> Ticket:
-        """Return a new one."""
+        """Return a new ticket."""
         return self.request, next(self._numbers)
 
-    def tell(self, text: str) -> Action:
-        """Return the action that says how far it is."""
-        return Tell(self.request, text)
+    def progress(self, text: str) -> Action:
+        """Return the action that reports progress."""
+        return ReportProgress(self.request, text)
 
     def timer(self, seconds: float) -> Flow[Ticket]:
-        """Set a timer."""
+        """Set a timer and return its ticket."""
         ticket = self.ticket()
         yield SetTimer(ticket, seconds)
         return ticket
 
     def is_over(self, timer: Ticket) -> bool:
-        """Tell whether its time is over."""
+        """Return whether a timer has fired."""
         return timer in self._expired
 
     def until(self, condition: Callable[[], bool], timer: Ticket) -> Flow[bool]:
-        """Wait for a condition; return whether it holds when the timer fires at the latest."""
+        """Wait until a condition holds or the timer fires; return whether it holds."""
         while not condition():
             if self.is_over(timer):
                 return False
@@ -94,68 +94,68 @@ class Procedure:
         return True
 
     def within(self, condition: Callable[[], bool], seconds: float) -> Flow[bool]:
-        """Wait for a condition; return whether it has come to hold in time."""
+        """Wait until a condition holds, for at most ``seconds``; return whether it holds."""
         return condition() or (yield from self.until(condition, (yield from self.timer(seconds))))
 
     def greet(
         self, ranks: set[int], channels: tuple[str, ...], pause: float, enough: Callable[[set[int]], bool]
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Greet ranks, with pauses, until all have answered or ``enough`` says so of the missing; return answers.
+        """Greet ranks repeatedly until all have answered or ``enough(missing)`` is true; return the answers.
 
         Raises
         ------
         ClusterError
-            One has answered with an error: it lacks memory, descriptors or threads.
+            If a rank has answered with an error: it lacks memory, descriptors or threads.
         """
         ticket = self.ticket()
         answers = self.answers[ticket]
         while not (ranks <= answers.keys() or enough(ranks - answers.keys())):
             yield Greet(ticket, frozenset(ranks & self.ranks.living), channels)
             yield from self.within(lambda: ranks <= answers.keys() or enough(ranks - answers.keys()), pause)
-        for rank, said in sorted(answers.items()):
-            if "error" in said:
-                raise WithLog(f"rank {rank} cannot work: {said['error']}")
+        for rank, hello in sorted(answers.items()):
+            if "error" in hello:
+                raise WithLog(f"rank {rank} cannot work: {hello['error']}")
         return answers
 
-    def ask(
+    def query(
         self, handler: str, ranks: Iterable[int], content: Mapping[str, Any], seconds: float, *, urgent: bool = False
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Put a question to ranks, all of which have to answer.
+        """Send a query to ranks and return the answers of all of them.
 
         Raises
         ------
         ClusterError
-            One has answered with an error, or not at all.
+            If a rank has answered with an error, or not within ``seconds``.
         """
-        asked, ticket = set(ranks), self.ticket()
-        if gone := asked - self.ranks.living:
-            raise ClusterError(f"{handler}: {named(gone)} dead")
-        yield Ask(ticket, handler, frozenset(asked), content, urgent)
-        return (yield from self.answered(ticket, handler, asked, seconds))
+        targets, ticket = set(ranks), self.ticket()
+        if gone := targets - self.ranks.living:
+            raise ClusterError(f"{handler}: {ranks_are(gone)} dead")
+        yield Query(ticket, handler, frozenset(targets), content, urgent)
+        return (yield from self.await_answers(ticket, handler, targets, seconds))
 
     def rendezvous(
         self, fresh: Iterable[int], *, far: bool, check: Callable[[], None]
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Have all ranks form a communicator, in which these have met nobody yet; return what each says of itself.
+        """Form a communicator of all ranks, of which ``fresh`` were in none before; return each rank's answer.
 
-        ``check`` is called where a rank may have died; raises as ``ask``.
+        ``check`` is called at each point where a rank may have died; raises like ``query``.
         """
         ranks = self.ranks
-        [place] = (yield from self.ask("rendezvous_address", [0], {"far": far}, RENDEZVOUS_S, urgent=True)).values()
+        [place] = (yield from self.query("rendezvous_address", [0], {"far": far}, RENDEZVOUS_S, urgent=True)).values()
         check()
         ranks.generation += 1
-        living = {rank: who for rank in ranks.everybody if (who := ranks.process(rank)) is not None}
+        living = {rank: process for rank in ranks.all if (process := ranks.process(rank)) is not None}
         ticket = self.ticket()
-        ranks.apart = True  # whatever interrupts this
+        ranks.apart = True  # holds if the rendezvous is interrupted
         yield FormCommunicator(ticket, ranks.generation, living, frozenset(fresh), place)
-        answers = yield from self.answered(ticket, "rendezvous", ranks.everybody, RENDEZVOUS_S)
+        answers = yield from self.await_answers(ticket, "rendezvous", ranks.all, RENDEZVOUS_S)
         check()
         return answers
 
-    def answered(
+    def await_answers(
         self, ticket: Ticket, handler: str, ranks: set[int], seconds: float
     ) -> Flow[dict[int, Mapping[str, Any]]]:
-        """Wait for the answers of ranks as long as they live; raises as ``ask``."""
+        """Wait for the answers of living ranks; raises like ``query``."""
         answers = self.answers[ticket]
         yield from self.within(lambda: not (ranks & self.ranks.living) - answers.keys(), seconds)
         for rank, content in sorted(answers.items()):
@@ -166,7 +166,7 @@ class Procedure:
         return answers
 
 
-def named(ranks: Iterable[int]) -> str:
+def ranks_are(ranks: Iterable[int]) -> str:
     """Return "rank 1 is" or "ranks 1-2 are"."""
     every = set(ranks)
     return f"{rank_labels.rank_list(every)} {'are' if len(every) > 1 else 'is'}"

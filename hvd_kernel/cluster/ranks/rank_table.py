@@ -1,88 +1,126 @@
-"""Ranks of a cluster as a table: which process is each rank, who is dead, on the way, or without what was kept."""
+"""Table of a cluster's ranks: the process of each rank, and which ranks are dead, being replaced, or bare.
+
+Also stored with the supervisor of a detached cluster, from which the next kernel restores it.
+
+Terms.
+  arrival   a process that is to replace a dead rank; the rank counts as dead until the arrival is in the communicator
+  bare      a rank whose replacement has not received the variables that were kept
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from hvd_kernel.cluster.ranks.status import RankStatus
+import msgspec
+
+from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.lifetime import mark
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """One rank's process."""
+
+    rank: int
+    pid: int
+    host: str
+    alive: bool
+    device: str
+    why: str = ""  # cause of its death, once it is known
+    since: int = 0  # the generation in which it joined
+    identity: int = -1  # its number at the start, or an unused one; its replacement has the same
+
+
+def chosen_ranks(ranks: Sequence[int] | None, n: int) -> tuple[int, ...]:
+    """Return the chosen ranks of n in order; None chooses all.
+
+    Raises
+    ------
+    ClusterError
+        If the choice is empty, or contains a rank that does not exist.
+    """
+    chosen = tuple(range(n)) if ranks is None else tuple(sorted(set(ranks)))
+    foreign = [rank for rank in chosen if not 0 <= rank < n]
+    if foreign or not chosen:
+        raise ClusterError(f"no such rank: {foreign or 'an empty choice'}; this cluster has ranks 0 to {n - 1}")
+    return chosen
 
 
 class RankTable:
-    """Who is which rank. Changed by one thread; any may read.
-
-    A rank counts as dead until whoever replaces it has met the others, and as bare until it has what was kept.
-    """
+    """The processes and states of all ranks. Changed by one thread; any may read."""
 
     def __init__(self, n: int, host: str, engine: str = "") -> None:
         self.n = n
-        self.host = host  # this one's name
-        self.engine = engine  # whose processes hold the ranks; "": mpiexec and the supervisor do
+        self.host = host  # name of this host
+        self.engine = engine  # engine whose processes hold the ranks; "": mpiexec and the supervisor hold them
         self.members: dict[int, RankStatus] = {}
-        self.here: set[int] = set()  # on this host
-        self.by_launcher = set() if engine else set(range(n))  # they end with mpiexec
-        self.registered: set[int] = set()  # the controller knows their engine
+        self.here: set[int] = set()  # ranks on this host
+        self.by_launcher = set() if engine else set(range(n))  # ranks that exit with mpiexec
+        self.registered: set[int] = set()  # ranks whose engine has registered with the controller
         self.dead: set[int] = set()
-        self.arrivals: dict[int, RankStatus] = {}  # who is to take a dead rank's place
-        self.fallen: set[int] = set()  # arrivals that have died, or that nobody counts on any more
-        self.bare: set[int] = set()  # ranks in the place of dead ones that lack what was kept
+        self.arrivals: dict[int, RankStatus] = {}
+        self.fallen: set[int] = set()  # arrivals that have died, or were given up
+        self.bare: set[int] = set()
         self.spares = 0  # processes that could replace a rank at once
-        self.detached_name = ""  # the cluster's name, where it outlives this kernel
-        self.generation = 0  # how often the ranks have met
-        self.leaving: set[int] = set()  # they have been asked to end
-        self.identities = n  # the next number for an identity
-        self.apart = False  # these ranks may have met in part, or not in this number
+        self.detached_name = ""  # name of the cluster if it outlives this kernel
+        self.generation = 0  # number of communicators formed so far
+        self.leaving: set[int] = set()  # ranks that were asked to exit
+        self.identities = n  # the next unused identity
+        self.apart = False  # the ranks' communicator may be incomplete, or of another size
 
     @property
-    def everybody(self) -> set[int]:
+    def all(self) -> set[int]:
         """All ranks."""
         return set(range(self.n))
 
     @property
     def living(self) -> set[int]:
-        """Ranks that can be asked: arrivals too."""
-        return (self.everybody - self.dead) | (self.arrivals.keys() - self.fallen)
+        """Ranks that can be queried, arrivals included."""
+        return (self.all - self.dead) | (self.arrivals.keys() - self.fallen)
 
     def process(self, rank: int) -> RankStatus | None:
-        """Return who is that rank, or is to be."""
+        """Return the process of a rank, or of its arrival."""
         return self.arrivals.get(rank) or self.members.get(rank)
 
-    def introduce(self, rank: int, said: Mapping[str, str | int]) -> RankStatus:
-        """Take over what a rank says of itself."""
-        pid, host, device = int(said["pid"]), str(said["host"]), str(said["device"])
+    def introduce(self, rank: int, hello: Mapping[str, str | int]) -> RankStatus:
+        """Record the process of a rank from its hello."""
+        pid, host, device = int(hello["pid"]), str(hello["host"]), str(hello["device"])
         before = self.members.get(rank) or RankStatus(rank, pid, host, alive=True, device=device, identity=rank)
         self.members[rank] = replace(before, pid=pid, host=host, device=device)
         return self.members[rank]
 
-    def introduce_arrival(self, rank: int, said: Mapping[str, str | int]) -> None:
-        """Take over what who is to be a rank says of itself: its process may be on any host."""
-        pid, host = int(said["pid"]), str(said["host"])
+    def introduce_arrival(self, rank: int, hello: Mapping[str, str | int]) -> None:
+        """Record the process of an arrival, which may be on any host, from its hello."""
+        pid, host = int(hello["pid"]), str(hello["host"])
         self.arrivals[rank] = replace(self.arrivals[rank], pid=pid, host=host)
 
-    def make_way(self, ranks: set[int]) -> None:
-        """Forget who was to take these ranks' places so far."""
+    def drop_arrivals(self, ranks: set[int]) -> None:
+        """Forget the arrivals of these ranks."""
         self.fallen.clear()
         for rank in ranks:
             self.arrivals.pop(rank, None)
         self.registered -= ranks
 
     def join(self, pids: Mapping[int, int]) -> dict[int, int]:
-        """Take note of the processes that are to be dead ranks, and return them; places that are gone are nobody's."""
-        taken = {rank: pid for rank, pid in pids.items() if rank in self.dead}
-        for rank, pid in taken.items():
+        """Record the replacement processes by rank and return them; ignore ranks that no longer exist."""
+        joining = {rank: pid for rank, pid in pids.items() if rank in self.dead}
+        for rank, pid in joining.items():
             self.arrivals[rank] = RankStatus(rank, pid, self.host, alive=True, device="", identity=self._identity(rank))
-        self.fallen -= taken.keys()  # the process before was ended for this one
-        return taken
+        self.fallen -= joining.keys()  # the supervisor has stopped the previous arrival for this one
+        return joining
 
     def _identity(self, rank: int) -> int:
-        """Return the identity of the dead one that had this number, or a new one."""
+        """Return the identity of the dead process of this rank, or a new one."""
         if before := self.members.get(rank):
             return before.identity
         self.identities += 1
         return self.identities - 1
 
     def admit(self, devices: Mapping[int, str], ranks: Iterable[int]) -> None:
-        """Count arrivals as living: all have met."""
+        """Make arrivals members: they are in the communicator."""
         for rank in ranks:
             self.members[rank] = replace(self.arrivals.pop(rank), device=devices[rank], since=self.generation)
             self.dead.discard(rank)
@@ -91,24 +129,23 @@ class RankTable:
             self.bare.add(rank)
 
     def leavers(self, n: int, drop: Iterable[int]) -> set[int]:
-        """Return who leaves where n are to stay: those that are named, then the dead, then the youngest."""
+        """Return the ranks that leave so that n stay: those in ``drop``, then dead ones, then the newest."""
         leaving = set(drop)
-        youngest = sorted(self.everybody - leaving, key=self._by_age, reverse=True)
-        return leaving | set(youngest[: max(0, len(youngest) - n)])
+        newest = sorted(self.all - leaving, key=self._by_age, reverse=True)
+        return leaving | set(newest[: max(0, len(newest) - n)])
 
     def resize(self, n: int, leaving: Iterable[int], *, by_age: bool = True) -> dict[int, int]:
-        """Have n ranks from here on; return the numbers of who stays and lives, before -> now: by age, if any leave.
+        """Resize the table to n ranks; return the new numbers of living survivors (old -> new).
 
-        Without ``by_age`` those with the highest numbers leave, and the others keep theirs.
-
-        Places that are new are those of dead ranks. Who was to take a dead rank's place is not waited for any more.
+        If any rank leaves, survivors are numbered by age. Without ``by_age`` the ranks with the highest numbers leave,
+        and survivors keep their numbers. New ranks count as dead. All arrivals are forgotten.
         """
         gone = set(leaving)
-        staying = sorted(self.everybody - gone, key=self._by_age if gone and by_age else None)
-        numbers = {before: now for now, before in enumerate(staying)}
+        staying = sorted(self.all - gone, key=self._by_age if gone and by_age else None)
+        numbers = {old: new for new, old in enumerate(staying)}
         self.n, self.apart = n, True
-        stay = {numbers[rank]: who for rank, who in self.members.items() if rank in numbers}
-        self.members = {rank: replace(who, rank=rank) for rank, who in stay.items()}
+        stay = {numbers[rank]: process for rank, process in self.members.items() if rank in numbers}
+        self.members = {rank: replace(process, rank=rank) for rank, process in stay.items()}
         for ranks in (self.here, self.by_launcher, self.dead, self.bare):
             mapped = {numbers[rank] for rank in ranks & numbers.keys()}
             ranks.clear()
@@ -116,25 +153,50 @@ class RankTable:
         new = set(range(len(staying), n))
         self.dead |= new
         self.here |= new
-        self.registered = self.everybody - self.dead
+        self.registered = self.all - self.dead
         self.leaving.clear()
         self.arrivals.clear()
         self.fallen.clear()
-        return {before: now for before, now in numbers.items() if now not in self.dead}
+        return {old: new for old, new in numbers.items() if new not in self.dead}
 
     def rank_of(self, pid: int) -> int:
-        """Return which rank of this host a process is, or is to be; -1: none."""
-        found = (rank for rank in self.here if (who := self.process(rank)) is not None and who.pid == pid)
-        return next(found, -1)
+        """Return the rank of a process of this host, arrivals included; -1 if it is not a rank."""
+        ranks = (rank for rank in self.here if (process := self.process(rank)) is not None and process.pid == pid)
+        return next(ranks, -1)
 
     def _by_age(self, rank: int) -> tuple[bool, int, int]:
-        who = self.members.get(rank)
-        return rank in self.dead, who.since if who is not None else self.generation + 1, rank
+        process = self.members.get(rank)
+        return rank in self.dead, process.since if process is not None else self.generation + 1, rank
 
     def status(self, causes: Mapping[int, str]) -> list[RankStatus]:
-        """Return every rank's process; of the dead with what they died of, as far as it is known."""
+        """Return every rank's process, with the cause of its death if it is dead and the cause is known."""
         return [
-            replace(who, alive=rank not in self.dead, why=causes.get(rank, "") if rank in self.dead else "")
-            for rank in sorted(self.everybody)
-            if (who := self.members.get(rank, RankStatus(rank, 0, self.host, alive=False, device="")))
+            replace(process, alive=rank not in self.dead, why=causes.get(rank, "") if rank in self.dead else "")
+            for rank in sorted(self.all)
+            if (process := self.members.get(rank, RankStatus(rank, 0, self.host, alive=False, device="")))
         ]
+
+
+_SETS = ("here", "by_launcher", "bare")
+
+
+def remembered(spec: ClusterSpec, ranks: RankTable, causes: Mapping[int, str]) -> dict[str, Any]:
+    """Return the state that the next kernel needs; ``causes``: of the dead ranks."""
+    members = {rank: asdict(process) | {"mark": mark(process.pid)} for rank, process in ranks.members.items()}
+    sets = {name: sorted(getattr(ranks, name)) for name in _SETS}
+    return {"spec": asdict(spec), "members": members, "causes": dict(causes), "identities": ranks.identities, **sets}
+
+
+def restored(state: Mapping[str, Any], host: str) -> tuple[ClusterSpec, RankTable, dict[int, str]]:
+    """Return spec, table and causes from the stored state; ranks of this host whose pid was reused are dead."""
+    spec = msgspec.convert(state["spec"], ClusterSpec)
+    ranks = RankTable(spec.n, host)
+    for name in _SETS:
+        setattr(ranks, name, set(state[name]))
+    for rank, fields in ((int(rank), dict(fields)) for rank, fields in state["members"].items()):
+        if fields.pop("mark") != mark(fields["pid"]) and rank in ranks.here:
+            ranks.dead.add(rank)
+        ranks.members[rank] = RankStatus(**fields)
+    ranks.identities = state["identities"]
+    ranks.generation = max((process.since for process in ranks.members.values()), default=0)
+    return spec, ranks, {int(rank): cause for rank, cause in state["causes"].items()}

@@ -1,1 +1,1 @@
-"""Requests to ranks and what comes back: cells, questions, values, and the connection that carries them."""
+"""Requests to ranks and their replies: cells, queries, values, and the connection that carries them."""

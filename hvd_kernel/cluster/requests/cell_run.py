@@ -1,7 +1,7 @@
 """One cell on some ranks, as a stream of events that ends with RankDone for each of them.
 
-Threads: the hub's I/O thread feeds (``on_*``); any thread may read (``next``). A rank is done when both its reply and
-its last sample have come, because output travels on another channel than the reply, and that sample is its last.
+Threads: the I/O thread feeds events (``on_*``); any thread may read them (``next``). A rank is done when both its reply
+and its last sample have arrived: output uses another channel than the reply, and that sample is the last output.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from hvd_kernel.protocol.messages import (
 )
 
 _KERNEL = uuid.uuid4().hex
-"""This process, whose cells the numbers count: another kernel's that comes to detached ranks count from 1 again."""
+"""Identifies this kernel, because another kernel that attaches to the ranks numbers its cells from 1 again."""
 
-_LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # its model lives in the rank: no front end could show it
+_LIVE_ONLY = "application/vnd.jupyter.widget-view+json"  # the model is in the rank: no front end could show the view
 
 
 def _text(rank: int, content: Mapping[str, Any]) -> TextDelta:
@@ -83,7 +83,17 @@ class CellRun:
     def __init__(
         self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]], *, replaces: bool = False
     ) -> None:
-        """Begin; ``replaces``: ranks that die may be replaced while the cell runs; until then they are ``lost``."""
+        """Create the run.
+
+        Parameters
+        ----------
+        ranks, cell
+            The ranks that run the cell, and its number.
+        fetch
+            Fetches the last values of the ranks; the argument is ``force``.
+        replaces
+            True if ranks that die may be replaced while the cell runs; until then they are in ``lost``.
+        """
         self.ranks = ranks
         self.cell = cell
         self.begun = time.monotonic()
@@ -91,11 +101,11 @@ class CellRun:
         self.metrics: dict[int, MetricsSample] = {}
         self.aborted = False  # a rank's engine has been aborted: the communicator must be reset before the next cell
         self.replaces = replaces
-        self.lost: dict[int, Failure] = {}  # ranks that have died, if they may be replaced
+        self.lost: dict[int, Failure] = {}  # ranks that have died and may be replaced
         self.waiting: dict[int, Waiting] = {}  # ranks that wait in elastic.run
-        self.leaving: set[int] = set()  # ranks that have been asked to leave the cell
-        self.resizing = False  # ranks are to come or leave: nobody else has those that wait meet again
-        self.holding = set[int]()  # ranks that have left the cell with an error of all, and not released the others
+        self.leaving: set[int] = set()  # ranks that were asked to leave the cell
+        self.resizing = False  # CellRendezvous.resize is in progress, and starts the next rendezvous
+        self.holding = set[int]()  # ranks that ended the cell with an error without releasing the waiting ranks
         self._fetch = fetch
         self._code = ""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -103,66 +113,66 @@ class CellRun:
         self._idle: set[int] = set()
         self._open = set(ranks)  # ranks whose RankDone the reader has not seen
         self._ended: set[int] = set()  # ranks whose RankDone has been queued
-        self._changed = threading.Condition()  # who waits, and who is in it
+        self._changed = threading.Condition()  # of waiting, lost and ranks
         self.over: Future[None] = Future()  # done when every rank has ended the cell
         if not ranks:
             self.over.set_result(None)
 
     def request(self, code: str, run: int) -> dict[str, Any]:
-        """Return the content of the message that asks a rank for it; ``run``: its number among this cluster's."""
+        """Return the content of the execute request; ``run`` is the run's number in this cluster."""
         self._code = code
         ours = {"cell": self.cell, "run": run, "kernel": _KERNEL, "elastic": {"replaces": self.replaces, "run": run}}
-        how = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
-        return {"code": code, **how, "hvd": ours}
+        options = {"silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+        return {"code": code, **options, "hvd": ours}
 
     @property
     def file(self) -> str:
-        """The name of the file that IPython says the code is in; of a run that another kernel has begun not known."""
-        from ipykernel.compiler import get_file_name  # noqa: PLC0415 - only for a rank that cannot say it itself
+        """The file name that IPython assigns to the code; "" for a run that another kernel has begun."""
+        from ipykernel.compiler import get_file_name  # noqa: PLC0415 - only for a rank that does not answer
 
         return Path(get_file_name(self._code)).name if self._code else ""  # type: ignore[no-untyped-call]
 
     def request_again(self, run: int, root: int, fresh: tuple[int, ...]) -> dict[str, Any]:
-        """Return the same for a fresh rank: all take the values of ``root``."""
+        """Return the content of the execute request for a fresh rank; all ranks sync from ``root``."""
         content = self.request(self._code, run)
         content["hvd"]["elastic"] |= {"joins": True, "root": root, "fresh": fresh}
         return content
 
     @property
     def busy(self) -> set[int]:
-        """The ranks that live and have not ended the cell."""
+        """The living ranks that have not ended the cell."""
         return set(self.ranks) - self._ended - self.lost.keys()
 
     @property
     def all_wait(self) -> bool:
-        """Whether all that live and have not ended the cell wait in ``elastic.run``; somebody does."""
+        """True if there are busy ranks and all of them wait in ``elastic.run``."""
         return bool(self.busy) and self.busy <= self.waiting.keys()
 
     def wait_until(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait for a condition on who waits and who is in the cell; return whether it holds."""
+        """Wait for a condition on the waiting ranks and the ranks of the cell; return whether it holds."""
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
     def check_all_in(self) -> None:
-        """Refuse to go on without ranks that have ended the cell: they do not come back to it.
+        """Check that no rank has ended the cell, because it could not re-enter it.
 
         Raises
         ------
         ClusterError
-            There are some.
+            If a rank has.
         """
         if self._ended:
             raise ClusterError(f"{rank_list(self._ended)} has ended the cell, and does not come back to it")
 
-    def part(self, ranks: set[int]) -> None:
-        """Have these ranks leave: what they end with is no failure of the cell. I/O thread."""
+    def dismiss(self, ranks: set[int]) -> None:
+        """Mark ranks as leaving: an error with which they end is no failure of the cell. I/O thread."""
         self.leaving |= ranks
         for rank in ranks & self.lost.keys():
             del self.lost[rank]
             self._leave(rank)
 
     def admit(self, ranks: set[int]) -> None:
-        """Have these ranks in the cell, which are new in it or in the place of those that were lost. I/O thread."""
+        """Add ranks to the cell, new ones or replacements of lost ones. I/O thread."""
         for rank in sorted(ranks):
             self.lost.pop(rank, None)
             self._replies.pop(rank, None)
@@ -172,7 +182,7 @@ class CellRun:
         self.ranks = tuple(sorted({*self.ranks, *ranks}))
 
     def give_up(self) -> None:
-        """Take the ranks that were lost as dead: nobody replaces them in this cell. I/O thread."""
+        """Treat lost ranks as dead: they will not be replaced in this cell. I/O thread."""
         self.replaces = False
         self.waiting.clear()
         for rank, failure in list(self.lost.items()):
@@ -190,11 +200,11 @@ class CellRun:
         return len(self._ended) == len(self.ranks)
 
     def wait(self, timeout: float) -> bool:
-        """Return whether the run is finished, within the timeout."""
+        """Wait until the run is finished; return whether it is, within the timeout."""
         return bool(wait_for([self.over], timeout).done)
 
     def next(self, timeout: float) -> Event | None:
-        """Return the next event in order of arrival, or None when none comes within ``timeout`` seconds."""
+        """Return the next event in order of arrival, or None if none arrives within ``timeout`` seconds."""
         if self.done:
             return None
         try:
@@ -210,7 +220,7 @@ class CellRun:
         return event
 
     def values(self, *, force: bool = False) -> dict[int, Any]:
-        """Fetch each rank's last-expression value, with ``force`` however large; valid until the next run.
+        """Fetch each rank's last-expression value, with ``force`` of any size; valid until the next run.
 
         Raises
         ------
@@ -219,10 +229,10 @@ class CellRun:
         """
         return self._fetch(force)
 
-    # What follows is called by the hub's I/O thread only.
+    # From here on, for the I/O thread only.
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
-        """Note the rank's own word that the cell has ended; True when nothing more can come."""
+        """Record the rank's reply that it has ended the cell; return True if its output is complete too."""
         ours = content.get("hvd", {})
         wire = ours.get("failure")
         self.aborted |= bool(ours.get("aborted"))
@@ -232,11 +242,11 @@ class CellRun:
         return self._maybe_end(rank)
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
-        """Turn one iopub message into events; True when nothing more can come."""
+        """Turn one iopub message into events; return True if the rank is done."""
         read = _OUTPUTS.get(kind)
         if kind == WAITING_TYPE:
-            self.waiting[rank] = waits = from_wire(Waiting, dict(content))
-            self._events.put(waits)
+            self.waiting[rank] = waiting = from_wire(Waiting, dict(content))
+            self._events.put(waiting)
             self._notify()
         elif read is not None:
             self._events.put(read(rank, content))
@@ -250,7 +260,7 @@ class CellRun:
         return False
 
     def on_silence(self, rank: int) -> bool:
-        """Note that nothing more comes of what the rank published; True when its reply has come too."""
+        """Record that the rank's output is complete; return True if its reply has arrived too."""
         self._idle.add(rank)
         return self._maybe_end(rank)
 
@@ -285,7 +295,7 @@ class CellRun:
         return True
 
     def _leave(self, rank: int) -> None:
-        self.ranks = tuple(each for each in self.ranks if each != rank)
+        self.ranks = tuple(other for other in self.ranks if other != rank)
         self.leaving.discard(rank)
         self.waiting.pop(rank, None)
         self._events.put(RankLeft(rank))

@@ -1,13 +1,13 @@
-"""The wire to the ranks: ipyparallel's client with our own reading of what comes back.
+"""Connection to the ranks: ipyparallel's client with our own routing of replies and publications.
 
-ipyparallel's client keeps a cell's whole text and hands it out again with every update (quadratic in the output); here
-each message goes once, as it is, to the sink that waits for it.
+ipyparallel's client stores the whole text of a cell and repeats it with every update (quadratic in the output); here
+each message is passed once, unchanged, to its sink.
 
 Terms.
-  sink       what receives the answers to one request on some ranks: reply, outputs, death
+  sink       receives the replies to one request on some ranks: reply, outputs, death
   uuid       the socket identity of a rank's engine; the rank is its engine id
 
-Threads: everything below "I/O thread" runs on the client's own thread, the only one that touches the sockets.
+Threads: everything below "I/O thread" runs on the client's own thread, the only one that uses the sockets.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import ipyparallel as ipp
 
 from hvd_kernel.protocol.messages import BROKEN_TYPE, REMEMBERED_MESSAGES, Failure
 
-_SOONEST_S, _LATEST_S = 0.25, 64.0  # between two questions who is there, ever rarer
+_SOONEST_S, _LATEST_S = 0.25, 64.0  # between two queries of the registered engines, with exponential backoff
 
 
 class ReplySink(Protocol):
-    """Receives one request's answers, on the I/O thread."""
+    """Receives the replies to one request, on the I/O thread."""
 
     def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
-        """Take the rank's answer; True when the request is over there."""
+        """Handle the rank's reply; return True if the request is complete on this rank."""
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
-        """Take what the rank publishes meanwhile; True when the request is over there."""
+        """Handle a publication of the rank; return True if the request is complete on this rank."""
 
     def on_dead(self, rank: int, failure: Failure) -> None:
-        """Take note that no answer will come."""
+        """Handle the death of the rank: no reply will arrive."""
 
 
 class Stream(ipp.Client):  # type: ignore[misc]
-    """A client that speaks to ranks and routes by request."""
+    """A client that sends requests to ranks and routes their replies to sinks."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Stream(ipp.Client):  # type: ignore[misc]
     ) -> None:
         self.sinks: dict[str, tuple[int, ReplySink]] = {}
         self.uuids: dict[int, str] = {}
-        self._gone: set[str] = set()  # of engines that are no rank any more; the hub may name them still
-        self._buried: dict[int, Failure] = {}  # ranks of which nobody will hear any more, and why
+        self._gone: set[str] = set()  # uuids of engines that are no longer a rank; the hub may still list them
+        self._forgotten: dict[int, Failure] = {}  # dead ranks, and the failure of requests to them
         self._on_lost = on_lost
         self._on_registered = on_registered
         self._on_broken = on_broken
@@ -57,10 +57,10 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self.session.digest_history_size = REMEMBERED_MESSAGES
         for rank, uuid in dict(self._engines).items():
             self._admit(rank, uuid)
-        self.soon(self._ask_again, _SOONEST_S)
+        self.soon(self._query_again, _SOONEST_S)
 
     def activate(self, *_args: Any, **_kwargs: Any) -> None:
-        """Leave the notebook's magics alone: ipyparallel would install %px."""
+        """Do nothing: ipyparallel would install its magics (%px) in the notebook."""
 
     def request(
         self,
@@ -72,25 +72,25 @@ class Stream(ipp.Client):  # type: ignore[misc]
         buffers: Sequence[Any] = (),
         urgent: bool = False,
     ) -> None:
-        """Send a request to some ranks; urgent ones are answered while a cell runs. Any thread."""
+        """Send a request to some ranks; they answer urgent ones while a cell runs. Any thread."""
         stream = self._control_stream if urgent else self._mux_stream
 
         def send() -> None:
             for rank in ranks:
-                if rank in self._buried:  # since whoever asks has looked
-                    sink.on_dead(rank, self._buried[rank])
+                if rank in self._forgotten:  # it has died since the caller checked
+                    sink.on_dead(rank, self._forgotten[rank])
                     continue
-                if rank not in self.uuids:  # who waits for it hears of its death
+                if rank not in self.uuids:  # dead too: the caller is notified elsewhere
                     continue
                 message = self.session.msg(kind, content=content)
                 self.sinks[message["header"]["msg_id"]] = (rank, sink)
-                # Through the stream: a send on its socket would swallow the wake-up for what has just arrived.
+                # Through the stream: a send on its socket would swallow the event of a message that has just arrived.
                 self.session.send(stream, message, ident=self.uuids[rank].encode(), buffers=list(buffers))
 
         self._io_loop.add_callback(send)
 
     def watch(self, rank: int, pid: int) -> None:
-        """Report the end of a rank on this host within milliseconds, by the kernel's own word."""
+        """Report the exit of a rank on this host within milliseconds, by a pidfd."""
         descriptor = os.pidfd_open(pid)
         self._io_loop.add_callback(self._io_loop.add_handler, descriptor, self._on_exit(rank, pid), self._io_loop.READ)
 
@@ -101,11 +101,11 @@ class Stream(ipp.Client):  # type: ignore[misc]
         )
 
     def unlisten(self, descriptor: int) -> None:
-        """End ``listen``. I/O thread."""
+        """Undo ``listen``. I/O thread."""
         self._io_loop.remove_handler(descriptor)
 
     def later(self, seconds: float, function: Callable[..., None], *args: Any) -> None:
-        """Call a function in a while. I/O thread."""
+        """Call a function after ``seconds``. I/O thread."""
         self._io_loop.call_later(seconds, function, *args)
 
     def soon(self, function: Callable[..., None], *args: Any) -> None:
@@ -113,33 +113,33 @@ class Stream(ipp.Client):  # type: ignore[misc]
         self._io_loop.add_callback(function, *args)
 
     def stop(self, descriptor: int) -> None:
-        """Close every socket and end the I/O thread; the descriptor given to ``listen`` stays open."""
+        """Close every socket and stop the I/O thread; the descriptor passed to ``listen`` stays open."""
         self._io_loop.add_callback(self.unlisten, descriptor)
         self.close(linger=0)
 
     def forget(self, rank: int, failure: Failure) -> None:
-        """Tell every sink that waits for this rank, or is going to before another process stands for it. I/O thread."""
-        self._buried[rank] = failure
+        """Fail all current requests to this rank, and future ones until another process is the rank. I/O thread."""
+        self._forgotten[rank] = failure
         for message_id, (other, sink) in list(self.sinks.items()):
             if other == rank:
                 del self.sinks[message_id]
                 sink.on_dead(rank, failure)
 
     def drop(self, rank: int, failure: Failure) -> None:
-        """Take the engine that was this rank for gone, whoever names it later, and tell as ``forget``. I/O thread."""
+        """Like ``forget``, and ignore the rank's engine from now on, even if the hub still lists it. I/O thread."""
         if rank in self.uuids:
             self._gone.add(self.uuids.pop(rank))
         self.forget(rank, failure)
 
     def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Have ranks that stay answer to other numbers, before -> now; of others nobody hears any more. I/O thread."""
+        """Renumber surviving ranks (old -> new) and drop all others. I/O thread."""
         self._gone |= {uuid for rank, uuid in self.uuids.items() if rank not in numbers}
         self.uuids = {numbers[rank]: uuid for rank, uuid in self.uuids.items() if rank in numbers}
         self.sinks = {key: (numbers[rank], sink) for key, (rank, sink) in self.sinks.items() if rank in numbers}
-        self._buried.clear()
+        self._forgotten.clear()
 
-    def tell_hub(self, kind: str, content: dict[str, Any]) -> None:
-        """Tell the controller something that it does not answer. I/O thread."""
+    def notify_hub(self, kind: str, content: dict[str, Any]) -> None:
+        """Send the controller a message without waiting for an answer. I/O thread."""
         self.session.send(self._query_stream, kind, content)
 
     # I/O thread from here on.
@@ -154,25 +154,25 @@ class Stream(ipp.Client):  # type: ignore[misc]
 
     def _admit(self, rank: int, uuid: str) -> None:
         self.uuids[int(rank)] = uuid
-        self._buried.pop(int(rank), None)
+        self._forgotten.pop(int(rank), None)
 
-    def _ask_again(self, pause: float) -> None:
-        """Ask the hub who is there: of whom registered between its first answer and our subscription we never heard."""
-        self.tell_hub("connection_request", {})
+    def _query_again(self, pause: float) -> None:
+        """Query the hub again: engines that registered before we subscribed were never announced to us."""
+        self.notify_hub("connection_request", {})
         if pause < _LATEST_S:
-            self.later(2 * pause, self._ask_again, 2 * pause)
+            self.later(2 * pause, self._query_again, 2 * pause)
 
     def _register_engine(self, msg: dict[str, Any]) -> None:
         rank, uuid = int(msg["content"]["id"]), msg["content"]["uuid"]
-        known = {uuid: rank for rank, uuid in self.uuids.items()}
-        before = uuid in self._gone or self.uuids.get(rank, uuid) != uuid or known.get(uuid, rank) != rank
-        if not before:  # else that was said before a respawn, or a resize
+        ranks = {uuid: rank for rank, uuid in self.uuids.items()}
+        is_stale = uuid in self._gone or self.uuids.get(rank, uuid) != uuid or ranks.get(uuid, rank) != rank
+        if not is_stale:  # a stale message was sent before a respawn, or a resize
             self._admit(rank, uuid)
             self._on_registered(rank)
 
     def _unregister_engine(self, msg: dict[str, Any]) -> None:
         rank = int(msg["content"]["id"])
-        if self.uuids.get(rank) == msg["content"]["uuid"]:  # else it has been replaced meanwhile
+        if self.uuids.get(rank) == msg["content"]["uuid"]:  # else it has been replaced already
             self._on_lost(rank, 0)
 
     def _dispatch_iopub(self, msg_parts: list[Any]) -> None:
@@ -201,7 +201,7 @@ class Stream(ipp.Client):  # type: ignore[misc]
         message: dict[str, Any] = self.session.deserialize(frames, content=True, copy=False)
         return message
 
-    def _route(self, message: dict[str, Any], give: Callable[[int, ReplySink], bool]) -> None:
+    def _route(self, message: dict[str, Any], deliver: Callable[[int, ReplySink], bool]) -> None:
         message_id = message["parent_header"].get("msg_id", "")
-        if message_id in self.sinks and give(*self.sinks[message_id]):
+        if message_id in self.sinks and deliver(*self.sinks[message_id]):
             del self.sinks[message_id]

@@ -78,7 +78,7 @@ class Confinement:
         elif self._cores is not None:
             os.sched_setaffinity(0, self._cores)
 
-    def take(self, pid: int) -> None:
+    def add(self, pid: int) -> None:
         """Put a process that runs already under the limits, with all its threads; it may be gone.
 
         A thread that is made meanwhile has its maker's cores, so a second look finds only those that were too early.

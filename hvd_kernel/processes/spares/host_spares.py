@@ -74,7 +74,7 @@ class HostSpares:
         self._waiting.remove(spare)
         self._quota.take()
         self._on_end[spare] = on_end
-        spare.tell(m.RunProgram(dict(env), [*command]))
+        spare.send(m.RunProgram(dict(env), [*command]))
         return spare.process
 
     def close(self) -> None:
@@ -117,10 +117,10 @@ class HostSpares:
         self._waiting.append(spare)
         self._supervisor.hold(spare.process, partial(self._ended, spare))
         self._supervisor.loop.add_reader(spare.channel.fileno(), partial(self._note_ready, spare))
-        spare.tell(self._preload)
+        spare.send(self._preload)
 
     def _note_ready(self, spare: Spare) -> None:
-        said_all = spare.hear()
+        said_all = spare.poll()
         if spare.is_ready:
             self._supervisor.send(m.SparesReady(sum(each.is_ready for each in self._waiting)))
         elif said_all:

@@ -32,11 +32,11 @@ class Spare:
         with theirs:
             self.process = start(theirs.fileno())
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Tell it what to import, or who to be; one that has just ended shows by its pidfd."""
         self.channel.send(message)
 
-    def hear(self) -> bool:
+    def poll(self) -> bool:
         """Read what has arrived; tell whether that is all it will say: it is ready, or has hung up."""
         self.is_ready = any(isinstance(said, Preloaded) for said in self.channel.receive())
         return self.is_ready or self.channel.closed

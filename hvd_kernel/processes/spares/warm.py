@@ -64,7 +64,7 @@ def clusters() -> list[WarmCluster]:
     return sorted((WarmCluster(*each) for each in notes(_FILE, WarmNote)), key=lambda each: each.note.since)
 
 
-def wanted_minutes() -> float:
+def pool_minutes() -> float:
     """Return how long the user wants warm ranks to wait (HVD_POOL); 0: none are wanted."""
     return float(lookup.value("HVD_POOL", os.environ))
 

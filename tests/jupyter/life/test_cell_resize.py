@@ -70,7 +70,7 @@ def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path) -
     before = pids(own)
     run = begin(own, tmp_path, last=1)
     grown = own.resize(4)
-    assert (grown.n, grown.left, grown.numbers, grown.given.ranks) == (4, (), {0: 0, 1: 1}, (2, 3))
+    assert (grown.n, grown.left, grown.numbers, grown.respawned.ranks) == (4, (), {0: 0, 1: 1}, (2, 3))
     assert pids(own)[:2] == before
     middle = pids(own)
     assert own.resize(3).left == (3,)
@@ -84,7 +84,7 @@ def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path) -
     assert not living(set(middle[1:]))
     assert {f"{what}-{pid}" for what in ("end", "exit") for pid in middle[1:]} <= {p.name for p in tmp_path.iterdir()}
     assert execute(own, "hvd.size(), size, rank, kept").run.values() == {0: (1, 1, 0, "k")}
-    assert own.resize(2).given.ranks == (1,)
+    assert own.resize(2).respawned.ranks == (1,)
     assert execute(own, "hvd.size(), rank, kept").run.values() == {r: (2, r, "k") for r in (0, 1)}
 
 
@@ -103,7 +103,7 @@ def test_a_cell_that_is_not_elastic_is_resized_when_it_ends(
         own.resize(4)
     gate.touch()
     assert drain(run).results() == {0: "(0, 2)", 1: "(1, 2)"}
-    assert resized.result(100).given.ranks == (2,)
+    assert resized.result(100).respawned.ranks == (2,)
     assert execute(own, "hvd.size(), rank").run.values() == {r: (3, r) for r in range(3)}
 
 
@@ -153,7 +153,7 @@ def test_cell_continues_without_ranks_that_do_not_start(
     with pytest.raises(ClusterError, match=r"rank 2 not there after 60 s[.]\nThe cell goes on with 2 ranks[.]"):
         own.resize(3)
     assert tried == [3, 2]
-    assert own.resize(3).given.ranks == (2,)
+    assert own.resize(3).respawned.ranks == (2,)
     assert {rank: value[:2] for rank, value in (drain(run), run.values())[1].items()} == dict.fromkeys(
         range(3), ([2, 3], 3)
     )

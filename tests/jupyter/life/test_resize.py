@@ -115,7 +115,7 @@ def test_b2_an_interrupt_while_ranks_are_added_is_undone(own: Session) -> None:
         own.resize(4, progress=press)
     assert (own.n, own.dead, pids(own)) == (2, (), before)
     assert_whole(own, 2)
-    assert own.resize(3).given.ranks == (2,)
+    assert own.resize(3).respawned.ranks == (2,)
     assert_whole(own, 3)
 
 
@@ -155,7 +155,7 @@ def test_processes_stay_numbers_follow_and_clients_see_it(own: Session, tmp_path
     client = own.client()
     execute(own, "x = rank")
     before = pids(own)
-    assert own.resize(4).given.ranks == (2, 3)
+    assert own.resize(4).respawned.ranks == (2, 3)
     assert pids(own)[:2] == before
     assert_whole(own, 4)
     until(lambda: client.ids == [0, 1, 2, 3])
@@ -254,7 +254,7 @@ def test_a_rank_that_comes_and_dies_is_replaced(own: Session, monkeypatch: pytes
         os.kill(fresh[0], signal.SIGKILL)
 
     at(own, events.Greet, kill, monkeypatch)
-    assert own.resize(4).given.ranks == (2, 3)
+    assert own.resize(4).respawned.ranks == (2, 3)
     assert_whole(own, 4)
 
 

@@ -15,7 +15,7 @@ from hvdtest.cluster import hurry, living, processes_below, until
 from hvdtest.kernel import Kernel
 from hvdtest.where import tagged
 
-from hvd_kernel.cluster.pool import warm_ranks
+from hvd_kernel.cluster import warm_ranks
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.spares import warm
 from hvd_kernel.processes.spares.warm import WarmCluster
@@ -178,4 +178,4 @@ def test_none_are_started_unless_they_are_asked_for(pool: Pool) -> None:
         assert "none, HVD_POOL=30 has some wait" in kernel.run("%hvd doctor").text()
         rooms = [name for name in pool.processes.values() if "warm" in name]
         assert rooms == []
-        assert warm_ranks.take(ClusterSpec(2)) is None
+        assert warm_ranks.adopt(ClusterSpec(2)) is None

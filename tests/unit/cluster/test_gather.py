@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.cluster import failure
-from hvd_kernel.cluster.ranks.procedure import named
+from hvd_kernel.cluster.ranks.procedure import ranks_are
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
 
@@ -51,7 +51,7 @@ LONGEST = 1000  # characters
             "x: no answer from ranks 2-999 within 1 s: `%hvd stacks` shows where they",
         ),
         (failure.unanswered("x", [1], 1.0, {rank: {"error": "e"} for rank in MANY}), "x: rank 2: e; rank 3: e; "),
-        (named(MANY), "ranks 2-999 are"),
+        (ranks_are(MANY), "ranks 2-999 are"),
     ],
 )
 def test_a_message_about_a_thousand_ranks_is_short(error: object, start: str) -> None:

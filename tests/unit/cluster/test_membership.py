@@ -12,11 +12,10 @@ import pytest
 from hvdtest.virtual_cluster import VirtualCluster
 
 from hvd_kernel.cluster.ranks import events as e
+from hvd_kernel.cluster.ranks.changes import Rejoin, Resize, ResizeOutcome, Respawned
 from hvd_kernel.cluster.ranks.membership import ClusterState, Membership
 from hvd_kernel.cluster.ranks.procedure import Procedure
 from hvd_kernel.cluster.ranks.rank_table import RankTable
-from hvd_kernel.cluster.ranks.rejoin import Rejoin, Respawned
-from hvd_kernel.cluster.ranks.resize import Resize, ResizeOutcome
 from hvd_kernel.cluster.requests.gather import Handshake
 from hvd_kernel.processes.channel import messages
 
@@ -43,7 +42,7 @@ def test_a_rank_that_cannot_say_who_it_is_ends_the_start_with_its_error(monkeypa
     world.run()
     failed = answer(world, request)
     assert isinstance(failed, e.Failed)
-    assert failed.why == "rank 0 cannot work: RuntimeError: can't start new thread"
+    assert failed.reason == "rank 0 cannot work: RuntimeError: can't start new thread"
 
 
 def test_an_error_instead_of_a_greeting_is_handed_on() -> None:
@@ -141,7 +140,7 @@ def assert_whole_or_explained(world: VirtualCluster) -> None:
     world.run()
     told = answer(world, mended)
     if isinstance(told, e.Failed):
-        assert "dead, so there is nothing to continue from" in told.why
+        assert "dead, so there is nothing to continue from" in told.reason
         assert world.membership.ranks.dead == set(range(world.n))
         return
     assert world.membership.state is ClusterState.READY
@@ -171,7 +170,7 @@ def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> 
         world.run()
         told = answer(world, request)
         assert isinstance(told, e.Failed)
-        assert told.why == (
+        assert told.reason == (
             "rank 2 runs on another host, held by mpiexec, which adds no ranks: `%%hvdrun -np 4` between cells starts all ranks "
             "again, with what hvd_kernel.keep has named"
         )
@@ -192,14 +191,14 @@ def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -
     world.run()
     told = answer(world, request)
     assert isinstance(told, e.Done)
-    assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((2, 3), {1: 1}, (0,))
+    assert (told.value.left, told.value.numbers, told.value.respawned.ranks) == ((2, 3), {1: 1}, (0,))
     assert world.living(1)[0].pid == before[1]
     assert (world.generation, world.membership.state) == (2, ClusterState.READY)
     request = world.request(e.ResizeRequested, 3, in_cell=True)
     world.run()
     told = answer(world, request)
     assert isinstance(told, e.Done)
-    assert (told.value.left, told.value.numbers, told.value.given.ranks) == ((), {0: 0, 1: 1}, (2,))
+    assert (told.value.left, told.value.numbers, told.value.respawned.ranks) == ((), {0: 0, 1: 1}, (2,))
 
 
 def test_who_waits_for_a_rank_that_dies_as_a_resize_begins_hears_of_it_before_numbers_change() -> None:
@@ -445,7 +444,7 @@ def test_what_cannot_be_is_refused_and_nothing_has_happened(n: int, drop: set[in
     world.run()
     told = answer(world, request)
     assert isinstance(told, e.Failed)
-    assert told.why.startswith(why)
+    assert told.reason.startswith(why)
     assert (world.n, len(world.living(1))) == (2, 1)
 
 
@@ -454,13 +453,13 @@ def deaf_note(self: Membership, event: e.Event) -> Iterator[e.Action]:
     return (action for action in NOTE(self, event) if not isinstance(action, e.WatchRank))
 
 
-NOTE = Membership._note
+NOTE = Membership._record
 
 
 @pytest.mark.parametrize(
     ("where", "name", "mutant"),
     [
-        (Membership, "_note", deaf_note),
+        (Membership, "_record", deaf_note),
         (Rejoin, "_check_alive", lambda _self, _dead: None),
         (Rejoin, "_died", lambda _self, _dead: False),
         (Procedure, "is_over", lambda _self, _timer: False),

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import ResizeOutcome
+from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.cell_rejoin import CellRejoin
@@ -62,7 +61,7 @@ class Session:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         if isinstance(self.outcome, ResizeOutcome):
-            prepare(self.outcome.given)
+            prepare(self.outcome.respawned)
             self.n = self.outcome.n
             return self.outcome
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hvd_kernel.cluster.requests.repair import Repair
+from hvd_kernel.cluster.session import Repair
 
 
 class Ranks:
@@ -17,7 +17,7 @@ class Ranks:
         self._timers: list[Callable[[], None]] = []
 
     def say_broken(self) -> None:
-        self.repair.ask(lambda _seconds, function: self._timers.append(function), self._make)
+        self.repair.request(lambda _seconds, function: self._timers.append(function), self._make)
 
     def pass_time(self) -> int:
         """Let what is due happen; how many timers that were."""

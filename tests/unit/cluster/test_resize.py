@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.cluster import controller, rank_files
-from hvd_kernel.cluster.ranks.rank_table import RankTable
-from hvd_kernel.cluster.ranks.rejoin import Respawned
-from hvd_kernel.cluster.ranks.resize import ResizeOutcome
-from hvd_kernel.cluster.ranks.status import RankStatus
+from hvd_kernel.cluster import controller, executor
+from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
+from hvd_kernel.cluster.ranks.rank_table import RankStatus, RankTable
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cluster_size import lost
 from hvd_kernel.magics.messages import leaving_values, resize_outcome
@@ -25,7 +23,7 @@ def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: igno
     """Ranks that came in these generations."""
     ranks = RankTable(len(since), "here")
     ranks.members = {r: RankStatus(r, 100 + r, "here", alive=True, device="", since=g) for r, g in enumerate(since)}
-    ranks.here, ranks.registered, ranks.dead = ranks.everybody, ranks.everybody - dead, set(dead)
+    ranks.here, ranks.registered, ranks.dead = ranks.all, ranks.all - dead, set(dead)
     return ranks
 
 
@@ -152,7 +150,7 @@ def test_files_follow_the_numbers(tmp_path: Path) -> None:
         for stream in ("stdout", "index"):
             (ipython / "logs" / f"rank-{rank}.{stream}").write_text(f"{rank}{stream}")
     (ipython / "profile").write_text("untouched")
-    rank_files.renumber(tmp_path, {1: 0, 3: 1, 2: 2})
+    executor.rename_files(tmp_path, {1: 0, 3: 1, 2: 2})
     found = {path.name: path.read_text() for path in ipython.rglob("*") if path.is_file()}
     assert found == {
         "profile": "untouched",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvd_kernel.cluster import registration
-from hvd_kernel.cluster.ranks.rejoin import Respawned
+from hvd_kernel.cluster.ranks.changes import Respawned
 from hvd_kernel.cluster.supervisor import Supervisor
 from hvd_kernel.core.session import Rendezvous
 from hvd_kernel.magics.commands.lifecycle import respawn_ranks
@@ -144,7 +144,7 @@ def supervisor_of(started: list[int]) -> Supervisor:
 @pytest.fixture
 def nobody_expected() -> Iterator[None]:
     yield
-    registration.expect_nobody()
+    registration.expect_none()
 
 
 @pytest.mark.usefixtures("nobody_expected")

@@ -16,9 +16,9 @@ WALL = re.compile(
 FOR_PEOPLE = {  # nothing waits for any of them
     "native/engine/timeline/timeline.cc": "the date at which a timeline began",
     "native/base/log.cc": "the time before a line of the log",
-    "hvd_kernel/cluster/detachment.py": "since when ranks have been kept, for other kernels to show",
+    "hvd_kernel/cluster/supervisor.py": "since when ranks have been kept, for other kernels to show",
     "hvd_kernel/processes/detached.py": "how long that is ago",
-    "hvd_kernel/cluster/pool/warm_supervisor.py": "since when warm ranks wait, for other kernels to show",
+    "hvd_kernel/cluster/warm_supervisor.py": "since when warm ranks wait, for other kernels to show",
     "hvd_kernel/processes/spares/warm.py": "how long that is ago",
     "hvd_kernel/spark/common/estimator.py": "the date in the id of a run",
     "hvd_kernel/spark/common/job.py": "when a value was logged",

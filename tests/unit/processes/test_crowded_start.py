@@ -62,7 +62,7 @@ class Running:
     """A stand-in for a session of four ranks; it refuses every request."""
 
     spec, n, dead = ClusterSpec(4), 4, ()
-    ranks = SimpleNamespace(everybody={0, 1, 2, 3}, here={0, 1, 2, 3})
+    ranks = SimpleNamespace(all={0, 1, 2, 3}, here={0, 1, 2, 3})
 
 
 @pytest.mark.parametrize("change", ["start", "restart", "resize", "resize in a cell"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hvd_kernel.cluster.detachment import Detachment
+from hvd_kernel.cluster.supervisor import Detachment
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics import messages
 from hvd_kernel.magics.cluster_manager import ClusterManager

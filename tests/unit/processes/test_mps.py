@@ -16,7 +16,7 @@ from hvdtest import fake_mps
 from hvdtest.cluster import until
 from hvdtest.magic_lines import parse
 
-from hvd_kernel.cluster.pool import likeness
+from hvd_kernel.cluster import warm_ranks
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.plan import as_text, plan
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
@@ -243,7 +243,7 @@ def test_a_notebooks_line_without_it_is_another_cluster_until_stop() -> None:
     assert without == ClusterSpec(n=2, mps="0")
     assert messages.change_of(running, without) == "no private MPS daemon"
     assert requested_cluster(parse("%%hvdrun", "-np 3"), without) == ClusterSpec(n=3, mps="0"), "as the ranks that run"
-    assert not likeness.is_plain(without)
+    assert not warm_ranks.is_plain(without)
     with pytest.raises(ConfigError, match=r"mps='1': write '0' for no private MPS daemon, or leave it out"):
         ClusterSpec(n=2, mps="1")
 

@@ -145,11 +145,11 @@ class Run:
         )
         guard = threading.Timer(PATIENCE_S, lambda: spare.process.signal(9))
         guard.start()
-        spare.tell(imports)
-        while not spare.hear():
+        spare.send(imports)
+        while not spare.poll():
             pass
         self.was_ready = spare.is_ready
-        spare.tell(RunProgram(env | {"HVD_WORKER": "3"}, command))
+        spare.send(RunProgram(env | {"HVD_WORKER": "3"}, command))
         written = {"stdout": b"", "stderr": b""}
         for descriptor, name in [*spare.process.streams.items()]:
             os.set_blocking(descriptor, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.cluster.pool import likeness, warm_ranks
+from hvd_kernel.cluster import warm_ranks
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import claim, mark
 from hvd_kernel.processes.resources.limits import Limits
@@ -20,8 +20,8 @@ NOTE = WarmNote("a" * 64, 4, time.time(), 30.0, ready=True)
 
 
 def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:
-    assert likeness.is_plain(ClusterSpec(4))
-    assert likeness.is_plain(ClusterSpec(4, gpus="none", start_timeout_s=5))
+    assert warm_ranks.is_plain(ClusterSpec(4))
+    assert warm_ranks.is_plain(ClusterSpec(4, gpus="none", start_timeout_s=5))
     others = (
         {"hosts": "a:4"},
         {"hostfile": "f"},
@@ -29,48 +29,48 @@ def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:
         {"limits": (Limits(cores=1.0),) * 4},
         {"on": "ray"},
     )
-    assert not any(likeness.is_plain(replace(ClusterSpec(4), **each)) for each in others)
+    assert not any(warm_ranks.is_plain(replace(ClusterSpec(4), **each)) for each in others)
 
 
 def test_alike_is_what_differs_in_the_front_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = likeness.likeness(ClusterSpec(4))
+    before = warm_ranks.likeness(ClusterSpec(4))
     monkeypatch.setenv("JPY_SESSION_NAME", "other.ipynb")
     monkeypatch.setenv("TERM_PROGRAM", "x")
-    assert likeness.likeness(ClusterSpec(4)) == before
-    assert likeness.likeness(ClusterSpec(3)) != before
-    assert likeness.likeness(ClusterSpec(4, gpus="none")) != before
+    assert warm_ranks.likeness(ClusterSpec(4)) == before
+    assert warm_ranks.likeness(ClusterSpec(3)) != before
+    assert warm_ranks.likeness(ClusterSpec(4, gpus="none")) != before
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME", "MY_OWN", "PYTHONPATH", "TERMINAL"])
 def test_every_other_variable_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = likeness.likeness(ClusterSpec(4))
+    before = warm_ranks.likeness(ClusterSpec(4))
     monkeypatch.setenv(name, "1")
-    assert likeness.likeness(ClusterSpec(4)) != before
+    assert warm_ranks.likeness(ClusterSpec(4)) != before
 
 
 def test_umask_and_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = likeness.likeness(ClusterSpec(4))
+    before = warm_ranks.likeness(ClusterSpec(4))
     old = os.umask(0o077)
     try:
-        assert likeness.likeness(ClusterSpec(4)) != before
+        assert warm_ranks.likeness(ClusterSpec(4)) != before
     finally:
         os.umask(old)
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        assert (likeness.likeness(ClusterSpec(4)) != before) is (len(cores) > 1)
+        assert (warm_ranks.likeness(ClusterSpec(4)) != before) is (len(cores) > 1)
     finally:
         os.sched_setaffinity(0, cores)
-    assert likeness.likeness(ClusterSpec(4)) == before
+    assert warm_ranks.likeness(ClusterSpec(4)) == before
 
 
 def test_a_package_that_comes_or_goes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
-    before = likeness.likeness(ClusterSpec(4))
+    before = warm_ranks.likeness(ClusterSpec(4))
     os.utime(packages, ns=(1, 1))
-    assert likeness.likeness(ClusterSpec(4)) != before
+    assert warm_ranks.likeness(ClusterSpec(4)) != before
 
 
 def test_a_rank_that_moves_in_has_nothing_of_another_front_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,12 +381,12 @@ def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
         return {rank: ({"unreached": bool(content["placed"]) and rank == 2}, []) for rank in ranks}
 
     with pytest.raises(UsageError, match=r"pushing `big` 4 MiB, `small` .* would move more than 2 MiB: .*--force"):
-        notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, 2 << 20, ask)
+        notebook.push(sent, [0, 1, 2, 3], {0, 1, 2}, 2 << 20, ask)
     assert asked == []
-    notebook.give(sent, [0, 1, 2, 3], {0, 1, 2}, None, ask)
+    notebook.push(sent, [0, 1, 2, 3], {0, 1, 2}, None, ask)
     assert asked == [[0, 1, 2], [3, 2]], "rank 3 is on another host, rank 2 could not reach the shared buffer"
     with pytest.raises(ClusterError, match="`bad`"):
-        notebook.give({"bad": (i for i in ())}, [0], {0}, None, ask)
+        notebook.push({"bad": (i for i in ())}, [0], {0}, None, ask)
 
 
 @pytest.mark.parametrize("here", [{0, 1}, {1}, set()])

@@ -1,7 +1,7 @@
-"""Supervisor of warm ranks: ``python -P -m hvd_kernel.cluster.pool.warm_supervisor``, started by warm_ranks.py.
+"""Supervisor of warm ranks: ``python -P -m hvd_kernel.cluster.warm_supervisor``, started by warm_ranks.py.
 
-It starts its ranks without a kernel that waits for them, and then waits itself, on a socket of its private folder, for
-one that takes them; after so many minutes it ends. Taken, it is the supervisor of that kernel's cluster and no other's.
+It starts its ranks in advance, and then waits, on a socket of its private folder, for a kernel that adopts them; it
+exits after a limited number of minutes. Once adopted, it is the supervisor of that kernel's cluster.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.lifetime import children, claim
 from hvd_kernel.processes.spares import warm
 
-_GRACE_S = 1.5  # what ranks get to end by themselves
+_GRACE_S = 1.5  # for ranks to exit after SIGTERM
 _MINUTE_S = 60.0
 
 
 class WarmSupervisor(Supervisor):
-    """Waits until a kernel takes the ranks."""
+    """A supervisor that waits until a kernel adopts the ranks."""
 
     def __init__(self, plan: dict[str, Any], kernel: Controller) -> None:
         folders = [*map(Path, plan["folders"])]
-        self._alone = _only_one(plan["likeness"], folders)
-        claim(*folders)  # from here on they are this process's, and no kernel's
-        os.chdir(folders[0])  # a notebook's may be removed meanwhile
+        self._lock = _lock_or_exit(plan["likeness"], folders)
+        claim(*folders)  # from now on this process owns them instead of a kernel
+        os.chdir(folders[0])  # the notebook's folder may be removed in the meantime
         super().__init__(plan, kernel)
         self.handlers[m.MoveIn] = self._move_in
         self._listening: socket.socket | None = attachment.listen(self.folders[0])
         self._note = warm.WarmNote(plan["likeness"], plan["ranks"], time.time(), plan["minutes"], ready=False)
         warm.write(self.folders[0], self._note)
-        self.loop.add_reader(self._listening.fileno(), self._take)
+        self.loop.add_reader(self._listening.fileno(), self._accept_kernel)
         self._patience = self.loop.call_later(plan["minutes"] * _MINUTE_S, lambda: self.stop(_GRACE_S))
         registration.on_all(lambda: self.loop.call_soon_threadsafe(self._ready))
 
     def lose_controller(self) -> None:
-        """Wait on without the kernel that has started this; end with the one that has taken the ranks."""
+        """Continue without the kernel that has started this; exit with the kernel that has adopted the ranks."""
         if self._listening is None:
             super().lose_controller()
         else:
@@ -57,10 +57,10 @@ class WarmSupervisor(Supervisor):
             self._note = replace(self._note, ready=True)
             warm.write(self.folders[0], self._note)
 
-    def _take(self) -> None:
-        """Give the ranks to the kernel that has connected, if all of them are there; nobody else gets them.
+    def _accept_kernel(self) -> None:
+        """Pass the ranks to the kernel that has connected, and stop listening; exit if a rank is missing.
 
-        One that takes them before they are ready wants their end.
+        A kernel that connects before they are ready does so to stop them (``%hvd clean``).
         """
         assert self._listening is not None
         kernel = attachment.accept(self._listening)
@@ -70,31 +70,31 @@ class WarmSupervisor(Supervisor):
         self.loop.remove_reader(self._listening.fileno())
         self._listening.close()
         self._listening = None
-        self._alone.close()
+        self._lock.close()
         warm.remove(self.folders[0])
         self.release_controller()
         self.take_controller(kernel)
         if len(children(self._mpiexec.pid)) == self._note.n:
             self.send(m.Attached({}, {}, [*map(str, self.folders)], 0))
-        else:  # one has died while it waited
+        else:  # a rank has died while it waited
             self.loop.stop()
 
-    def _move_in(self, told: m.MoveIn) -> None:
-        """Be where the notebook is: spare processes inherit that."""
-        warm.move_in(told.folder, told.variables)
+    def _move_in(self, message: m.MoveIn) -> None:
+        """Change to the notebook's working directory and variables, which spare processes inherit."""
+        warm.move_in(message.folder, message.variables)
         self.send(m.Connected(self._client))
 
 
-def _only_one(likeness: str, folders: Sequence[Path]) -> socket.socket:
-    """Hold the name of which there is one on this machine, or end: such ranks wait already, or get ready."""
-    held = socket.socket(socket.AF_UNIX)
+def _lock_or_exit(likeness: str, folders: Sequence[Path]) -> socket.socket:
+    """Bind a host-wide name for the likeness, or exit: ranks with this likeness wait or start already."""
+    lock = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0hvd-warm-{os.geteuid()}-{likeness}")
+        lock.bind(f"\0hvd-warm-{os.geteuid()}-{likeness}")
     except OSError:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         sys.exit(0)
-    return held
+    return lock
 
 
 if __name__ == "__main__":
