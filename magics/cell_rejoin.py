@@ -16,8 +16,7 @@ from hvd_kernel.magics.display.render import steps_lost
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session
-    from hvd_kernel.cluster.ranks.changes import Respawned
-    from hvd_kernel.cluster.ranks.changes import ResizeOutcome
+    from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
     from hvd_kernel.magics.display.render import Renderer
     from hvd_kernel.protocol.messages import MetricsSample
 

@@ -10,8 +10,7 @@ from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.ranks.changes import Respawned
-    from hvd_kernel.cluster.ranks.changes import ResizeOutcome
+    from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
 
 NO_RANKS = "no ranks are running: %hvd start -np 4 starts them, or any %%hvdrun cell"
 BUSY = "the ranks are busy with another cell: wait for it or interrupt it"

@@ -18,7 +18,7 @@ import traitlets
 
 from hvd_kernel.diagnosis.limits_of_run import Possible
 from hvd_kernel.formatting.plural import plural
-from hvd_kernel.processes.resources import bandwidth
+from hvd_kernel.processes import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.protocol.operations import Recent
 from hvd_kernel.widgets.board import Board, Size, curves_of, summary

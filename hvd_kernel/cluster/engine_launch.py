@@ -27,7 +27,7 @@ from hvd_kernel.settings import gpus
 
 
 class RankSource(Protocol):
-    """One use of an engine, for one cluster (implemented in launch/launchers/notebook_engine.py)."""
+    """One use of an engine, for one cluster (implemented by launch/launchers/cluster_engine.py:NotebookEngine)."""
 
     name: str
     """Name of the engine in messages."""

@@ -240,7 +240,7 @@ class EngineSupervisor(ControllerHost):
         self.handlers |= {
             m.ReplaceRanks: self._replace,
             m.StopRank: lambda message: self._agents.end(message.rank, message.grace),
-            m.EngineEnded: lambda message: self._agents.engine_ended(message.why),
+            m.EngineEnded: lambda message: self._agents.engine_ended(message.reason),
             m.Detach: lambda _: self.send(m.DetachFailed(_KEPT.format(engine=plan["engine"]))),
         }
         self.send(m.Inviting(self._agents.address, secret))

@@ -34,7 +34,7 @@ from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 from hvd_kernel.processes.lifetime import kill
-from hvd_kernel.processes.mpi.network import is_far
+from hvd_kernel.processes.open_mpi import is_far
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import STACK_PIPE
 

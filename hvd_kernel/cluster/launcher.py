@@ -20,16 +20,14 @@ from typing import Any
 from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes import leftovers
+from hvd_kernel.processes import leftovers, open_mpi
 from hvd_kernel.processes.channel.control_channel import ControlChannel, spawn
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
-from hvd_kernel.processes.mpi import network, open_mpi
-from hvd_kernel.processes.mpi.network import is_far
-from hvd_kernel.processes.mpi.open_mpi import find_mpiexec, shared_memory_folder
+from hvd_kernel.processes.limits import THREADS, threads
 from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.open_mpi import find_mpiexec, is_far, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
-from hvd_kernel.processes.resources.limits import THREADS, threads
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 
@@ -126,7 +124,7 @@ def mpi_arguments(spec: ClusterSpec, shared: Path) -> list[str]:
     options += ["-x", gpus.CHOICE] if is_far(spec) else []
     options += ["--host", spec.hosts] if spec.hosts else []
     options += ["--hostfile", spec.hostfile] if spec.hostfile else []
-    parameters = {"mpi_yield_when_idle": "1", **network.between(spec, os.environ)}
+    parameters = {"mpi_yield_when_idle": "1", **open_mpi.between(spec, os.environ)}
     return open_mpi.arguments(spec.n, options, parameters, spec.mpi_args, shared=shared, far=is_far(spec))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_kernel.processes.channel.messages import Introduce
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.spares.spare import Spare, has_room
+from hvd_kernel.processes.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
 

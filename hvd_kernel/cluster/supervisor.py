@@ -43,7 +43,7 @@ from hvd_kernel.processes.channel.messages import Detach
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import claim
-from hvd_kernel.processes.resources.limits import LIMIT, Confinement
+from hvd_kernel.processes.limits import LIMIT, Confinement
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
 _TURN_S = 0.001  # before the next replacement starts: a timer that is due at once would run in the same iteration
@@ -112,7 +112,7 @@ class Supervisor(ControllerHost):
         self._client = client
         self._engine |= engine
         self.send(m.Connected(client))
-        self.give(self._mpiexec, pack(m.EngineConnection(self._engine)))
+        self.write(self._mpiexec, pack(m.EngineConnection(self._engine)))
 
     # Shutdown.
 
@@ -165,7 +165,7 @@ class Supervisor(ControllerHost):
             kernel.channel.send(m.Refused(self.controller.pid))
             kernel.close()
             return
-        self.take_controller(kernel)
+        self.adopt_controller(kernel)
         self._detachment.attached(kernel.pid)
         self.send(m.Attached(self._client, self._remembered, [*map(str, self.folders)], self._spares.ready))
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from hvd_kernel.cluster import registration
 from hvd_kernel.cluster.supervisor import Supervisor, host
+from hvd_kernel.processes import warm
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.lifetime import children, claim
-from hvd_kernel.processes.spares import warm
 
 _GRACE_S = 1.5  # for ranks to exit after SIGTERM
 _MINUTE_S = 60.0
@@ -73,7 +73,7 @@ class WarmSupervisor(Supervisor):
         self._lock.close()
         warm.remove(self.folders[0])
         self.release_controller()
-        self.take_controller(kernel)
+        self.adopt_controller(kernel)
         if len(children(self._mpiexec.pid)) == self._note.n:
             self.send(m.Attached({}, {}, [*map(str, self.folders)], 0))
         else:  # a rank has died while it waited

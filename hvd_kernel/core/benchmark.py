@@ -8,7 +8,7 @@ from hvd_kernel.core import ops, session
 from hvd_kernel.errors import ClusterError
 
 if TYPE_CHECKING:
-    from hvd_kernel.processes.resources.measurement import Measured
+    from hvd_kernel.processes.bandwidth import Measured
 
 _FEWEST = 2
 _NAME = "hvd.bench"
@@ -40,7 +40,7 @@ def bench() -> Measured:
     >>> callable(hvd.bench)
     True
     """
-    from hvd_kernel.processes.resources.measurement import measure  # noqa: PLC0415 - most jobs do not measure
+    from hvd_kernel.processes.bandwidth import measure  # noqa: PLC0415 - most jobs do not measure
 
     if not session.is_initialized() or session.size() == 1:
         return measure(_FEWEST)

@@ -22,10 +22,10 @@ import psutil
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.frameworks import installed
+from hvd_kernel.processes import warm
+from hvd_kernel.processes.capacity import Capacity
 from hvd_kernel.processes.leftovers import folders, orphans
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.resources.capacity import Capacity
-from hvd_kernel.processes.spares import warm
 from hvd_kernel.settings import gpus, lookup
 
 SHM = Path("/dev/shm")  # noqa: S108 - only read
@@ -129,7 +129,7 @@ def _gpus() -> CheckResult:
 def _mps() -> CheckResult:
     """Report the mode for ranks that share a device: one rank more than there are GPUs."""
     count = gpus.usable(os.environ.get(gpus.CHOICE, "") or "auto", os.environ)
-    return CheckResult("MPS", good=True, state=decision.look(count + 1, os.environ).sentence)
+    return CheckResult("MPS", good=True, state=decision.inspect(count + 1, os.environ).sentence)
 
 
 def _cores() -> CheckResult:

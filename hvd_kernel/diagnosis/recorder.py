@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hvd_kernel.diagnosis.post_mortem import Cause, Evidence, cause, known, launcher_exit, status_in_log
-from hvd_kernel.processes.resources.limits import LIMIT
+from hvd_kernel.processes.limits import LIMIT
 
 NATIVE = "native"
 """Prefix of the names of Open MPI's stack files in the cluster's folder; the rank and the pid follow."""

@@ -15,7 +15,7 @@ from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.jobs.readers.hostfile import spelled
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 
 HERE = "localhost"
 

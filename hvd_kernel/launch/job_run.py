@@ -35,8 +35,8 @@ from hvd_kernel.launch.placement import Host, is_local, job_hosts, places
 from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
+from hvd_kernel.processes.limits import Limits
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.resources.limits import Limits
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
@@ -368,7 +368,7 @@ def _placement_text(hosts: Sequence[Host], host_of: Sequence[int], rendezvous: t
 
 
 def _mps_text(agent: AgentHandle, ranks: int, env: Mapping[str, str]) -> bytes:
-    return f"hvdrun: {agent.host.name}: MPS: {decision.look(ranks, env).sentence}\n".encode()
+    return f"hvdrun: {agent.host.name}: MPS: {decision.inspect(ranks, env).sentence}\n".encode()
 
 
 def _outputs(job: Job, out: Write, err: Write) -> list[tuple[OutputStream, OutputStream]]:

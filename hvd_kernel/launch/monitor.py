@@ -119,7 +119,7 @@ class JobMonitor:
                 self._ended_by_mpi |= {rank for rank, other in enumerate(self._rank_agents) if other is agent}
             case m.StartFailed():
                 self._stop(0.0)
-                raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.why}.")
+                raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.reason}.")
 
     def _on_report(self, message: m.RankState | m.RankSaid) -> None:
         """Handle the state or the telemetry of a rank."""
@@ -138,7 +138,7 @@ class JobMonitor:
         if isinstance(message, m.Answered):
             self.answers[message.rank] = message.data
         else:
-            self._reasons[message.rank] = message.why
+            self._reasons[message.rank] = message.reason
 
     def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Schedule a call in place of an earlier one of the same function."""

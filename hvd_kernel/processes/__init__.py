@@ -1,1 +1,1 @@
-"""Processes of ranks: what they may use, and what they use."""
+"""Processes of ranks: how they are started, supervised, limited, connected and stopped."""

@@ -1,10 +1,10 @@
-"""The agent of a host, which holds the ranks of that host: ``python -P -m hvd_kernel.processes.agent``.
+"""Agent of a host, which holds the ranks of that host: ``python -P -m hvd_kernel.processes.agent``.
 
     hvdrun --pipe, or ssh--> agent --PDEATHSIG--> ranks
 
-It says hello (how this host can be reached, and at which free port), starts the ranks that it is told to, and carries
-their output up and rank 0's input down (messages.py). The end of the channel is the end of the launcher: it kills at
-once. Variables, secrets among them, come over the channel: no command line ever holds one.
+It sends a hello (the addresses of this host, and a free port), starts the requested ranks, and forwards their output to
+the launcher and the input to rank 0 (channel/messages.py). When the channel closes, the launcher is gone, and the agent
+kills the ranks at once. Variables, including secrets, arrive over the channel: no command line ever contains one.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.processes import limits
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.host_spares import HostSpares
 from hvd_kernel.processes.lifetime import adopt_orphans
-from hvd_kernel.processes.mps.host_daemon import HostDaemon
+from hvd_kernel.processes.mps.daemon import HostDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
-from hvd_kernel.processes.resources import limits
-from hvd_kernel.processes.spares.host_spares import HostSpares
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
 from hvd_kernel.settings.network import machine, networks
 from hvd_kernel.version import __version__
 
-_ROOM = 1 << 20  # bytes that wait for the launcher before the ranks have to
-_TERMINATED_S = 0.5  # until ranks are killed: whoever ends this process kills it a second later
+_ROOM = 1 << 20  # unsent bytes from which the ranks' output is no longer read
+_TERMINATED_S = 0.5  # until ranks are killed: the sender of SIGTERM usually sends SIGKILL a second later
 
 
 class Agent(ProcessSupervisor):
-    """Holds ranks for a launcher. ``stays``: until the launcher hangs up, not only until the ranks have ended."""
+    """Holds ranks for a launcher. ``stays``: until the launcher disconnects, not only until the ranks have exited."""
 
     def __init__(self, channel: ControlChannel, card: dict[str, Any], *, stays: bool = False) -> None:
         self._stays = stays
-        self._ranks: dict[int, ChildProcess] = {}  # those that have not ended
-        self._ended: list[tuple[int, ChildProcess]] = []
-        self._calls: dict[int, Path] = {}  # the folders of those that carry out a call
+        self._ranks: dict[int, ChildProcess] = {}  # running ranks
+        self._exited: list[tuple[int, ChildProcess]] = []  # exited ranks with open output
+        self._calls: dict[int, Path] = {}  # the folders of ranks that run a call
         self._has_begun = False
         self._is_paused = False
         super().__init__(Controller(channel, os.getppid()))
@@ -57,76 +57,76 @@ class Agent(ProcessSupervisor):
         self._spares = HostSpares(self)
         self._channels = RankChannels(
             self.loop,
-            tell=lambda rank, told: self.send(m.RankState(rank, told)),
-            relay=lambda rank, said: self.send(m.RankSaid(rank, said)),
+            report=lambda rank, state: self.send(m.RankState(rank, state)),
+            relay=lambda rank, data: self.send(m.RankSaid(rank, data)),
             learn=self._spares.learn,
         )
         self.handlers |= {
             m.StartRanks: self._start,
-            m.Input: self._give,
-            m.Flush: lambda _: self._send_so_far(),
-            m.AskRank: self._ask,
-            m.TellRank: lambda told: self._channels.pass_on(told.rank, told.data),
-            m.SignalRanks: lambda sent: self._signal(sent.number),
+            m.Input: self._write,
+            m.Flush: lambda _: self._flush_output(),
+            m.AskRank: self._query,
+            m.TellRank: lambda message: self._channels.forward(message.rank, message.data),
+            m.SignalRanks: lambda message: self._signal(message.number),
             m.StopRank: self._stop_rank,
         }
         self.send(m.Hello(card))
 
     def forward_signals(self) -> None:
-        """Forward signals for the ranks that are sent to this process, as Slurm does to each task of a step."""
+        """Forward signals to the ranks that this process receives, for example from Slurm, which signals each task."""
         for number in m.FORWARDED:
-            signal.signal(number, lambda sent, _: self.loop.call_soon_threadsafe(partial(self._signal, sent)))
+            signal.signal(number, lambda number, _: self.loop.call_soon_threadsafe(partial(self._signal, number)))
 
     def dismiss_on_signals(self) -> None:
-        """Have SIGTERM and SIGHUP dismiss it, SIGINT do nothing: by a handler, as ranks would inherit SIG_IGN."""
+        """Stop the ranks at SIGTERM and SIGHUP, and ignore SIGINT by a handler, because ranks would inherit SIG_IGN."""
         self.forward_signals()
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self.dismiss())
 
     def dismiss(self) -> None:
-        """End the ranks because the process that started this one asks for it; safe in a signal's handler."""
-        self.loop.call_soon_threadsafe(self._dismissed)
+        """Stop the ranks, as requested by the process that started this one; safe in a signal handler."""
+        self.loop.call_soon_threadsafe(self._dismiss)
 
-    def _dismissed(self) -> None:
+    def _dismiss(self) -> None:
         self.send(m.Terminated())
         self.stop(_TERMINATED_S)
 
     def on_progress(self) -> None:
-        """End when the ranks have ended, and the launcher has been told."""
+        """Stop the loop once the ranks have exited and all messages have been sent."""
         unsent = 0 if self.controller is None else self.controller.channel.unsent
         is_over = self._has_begun or self.is_stopping
         if not self._stays and is_over and not self._ranks and not unsent:
             self.loop.stop()
 
     def on_unsent(self, waiting: int) -> None:
-        """Let the ranks wait while the launcher does not keep up."""
+        """Pause reading the ranks' output while the launcher is slower, so that they block."""
         if (waiting >= _ROOM) is not self._is_paused:
             self._is_paused = waiting >= _ROOM
-            for rank, child in [*self._ranks.items(), *self._ended]:
+            for rank, child in [*self._ranks.items(), *self._exited]:
                 self._read(rank, child)
 
     def terminate(self) -> None:
-        """Ask the ranks to end."""
+        """Terminate the ranks."""
         for child in self._ranks.values():
             child.terminate()
 
     def kill(self) -> None:
-        """End the ranks."""
+        """Kill the ranks and the spares."""
         self._spares.close()
         for child in self._ranks.values():
             child.signal(signal.SIGKILL)
         self.on_progress()
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes and close all channels."""
         self._host_mps.close()
         super().close()
         self._channels.close()
 
     def send_rest(self) -> None:
-        """Send what killed ranks have left."""
-        for rank, child in [*self._ranks.items(), *self._ended]:
+        """Send the remaining output of all ranks."""
+        for rank, child in [*self._ranks.items(), *self._exited]:
             self._drain(rank, child)
 
     # Ranks.
@@ -142,50 +142,50 @@ class Agent(ProcessSupervisor):
             return
         base |= self._mps_variables(plan, base)
         self._spares.plan(plan.spares, plan.command, plan.cwd, base)
-        for one in plan.ranks:
+        for rank in plan.ranks:
             try:
-                env = _fewer_threads(base, one.limits, plan.env) | one.env | self._channels.variable(one.rank)
-                self._start_one(plan, one, env)
+                env = _with_limited_threads(base, rank.limits, plan.env) | rank.env | self._channels.variable(rank.rank)
+                self._start_rank(plan, rank, env)
             except OSError as error:
-                self._refuse(one.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
+                self._refuse(rank.rank, f"{error.strerror}: {error.filename}{_remedy(plan)}")
                 return
             except ClusterError as error:
-                self._refuse(one.rank, str(error).removesuffix("."))
+                self._refuse(rank.rank, str(error).removesuffix("."))
                 return
 
     def _mps_variables(self, plan: m.StartRanks, env: Mapping[str, str]) -> dict[str, str]:
-        """Return what ranks find their MPS daemon by."""
+        """Return the variables by which ranks find their MPS daemon."""
         if not plan.mps_ranks:
             return {}
         if plan.mps_run:
             return self._host_mps.variables(plan.mps_run, plan.mps_ranks, env)
         return self.mps.variables(plan.mps_ranks, env)
 
-    def _start_one(self, plan: m.StartRanks, one: m.RankPlan, env: dict[str, str]) -> None:
-        command = [*plan.command, *self._call(one.rank, plan.call)]
-        is_plain = not (one.reads_stdin or one.limits)
-        if is_plain and (spare := self._spares.take(command, env, partial(self._on_end, one.rank))):
-            self._ranks[one.rank] = spare
-            self._read(one.rank, spare)
+    def _start_rank(self, plan: m.StartRanks, rank: m.RankPlan, env: dict[str, str]) -> None:
+        command = [*plan.command, *self._call(rank.rank, plan.call)]
+        is_plain = not (rank.reads_stdin or rank.limits)
+        if is_plain and (spare := self._spares.use(command, env, partial(self._on_exit, rank.rank))):
+            self._ranks[rank.rank] = spare
+            self._read(rank.rank, spare)
             return
         child = ChildProcess(
             command,
             env=env,
             cwd=plan.cwd,
-            stdin=subprocess.PIPE if one.reads_stdin else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if rank.reads_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            slot=one.slot,
-            limits=one.limits,
+            slot=rank.slot,
+            limits=rank.limits,
             new_session=True,
         )
-        self._ranks[one.rank] = child
-        self.hold(child, partial(self._on_end, one.rank))
-        self.limit(child.pid, child.limits, partial(self._on_passed, one.rank, child))
-        self._read(one.rank, child)
+        self._ranks[rank.rank] = child
+        self.hold(child, partial(self._on_exit, rank.rank))
+        self.limit(child.pid, child.limits, partial(self._on_exceeded, rank.rank, child))
+        self._read(rank.rank, child)
 
     def _call(self, rank: int, call: bytes) -> list[str]:
-        """Return the folder in which a rank finds its call, if there is one."""
+        """Write the call, if any, into a folder for a rank, and return the arguments with its path."""
         if not call:
             return []
         folder = self._calls[rank] = private_folder()
@@ -194,7 +194,7 @@ class Agent(ProcessSupervisor):
         return [str(folder)]
 
     def _send_answer(self, rank: int) -> None:
-        """Send what a rank has left."""
+        """Send the answer that a rank has written, and remove the folder of its call."""
         folder = self._calls.pop(rank, None)
         if folder is None:
             return
@@ -204,59 +204,60 @@ class Agent(ProcessSupervisor):
         shutil.rmtree(folder, ignore_errors=True)
         self.folders.remove(folder)
 
-    def _refuse(self, rank: int, why: str) -> None:
-        self.send(m.StartFailed(rank, why))
+    def _refuse(self, rank: int, reason: str) -> None:
+        self.send(m.StartFailed(rank, reason))
         if not self._stays:
             self.stop(0.0)
 
-    def _ask(self, asked: m.AskRank) -> None:
-        if asked.glance:
-            self._channels.glance(asked.rank)
+    def _query(self, message: m.AskRank) -> None:
+        if message.glance:
+            self._channels.report_if_stopped(message.rank)
         else:
-            self._channels.ask(asked.rank, asked.patience)
+            self._channels.query(message.rank, message.patience)
 
-    def _stop_rank(self, told: m.StopRank) -> None:
-        child = self._ranks.get(told.rank)
+    def _stop_rank(self, message: m.StopRank) -> None:
+        child = self._ranks.get(message.rank)
         if child is None:
             return
-        if told.grace > 0:
+        if message.grace > 0:
             child.terminate()
-        self.loop.call_later(told.grace, lambda: child.signal(signal.SIGKILL))
+        self.loop.call_later(message.grace, lambda: child.signal(signal.SIGKILL))
 
     def _signal(self, number: int) -> None:
         for child in self._ranks.values():
             child.signal(number)
 
-    def _give(self, given: m.Input) -> None:
-        if child := self._ranks.get(given.rank):
-            self.give(child, given.data, lambda: self.send(m.InputTaken(given.rank)))
+    def _write(self, message: m.Input) -> None:
+        if child := self._ranks.get(message.rank):
+            self.write(child, message.data, lambda: self.send(m.InputTaken(message.rank)))
 
-    def _on_passed(self, rank: int, child: ChildProcess, why: str) -> None:
-        self.send(m.RankKilled(rank, why))
+    def _on_exceeded(self, rank: int, child: ChildProcess, reason: str) -> None:
+        self.send(m.RankKilled(rank, reason))
         child.signal(signal.SIGKILL)
 
-    def _on_end(self, rank: int, status: int) -> None:
+    def _on_exit(self, rank: int, status: int) -> None:
         child = self._ranks[rank]
         if self._stays:
-            child.kill_group()  # or what it has forked would go on as long as this agent
+            child.kill_group()  # else processes that it has forked would run as long as this agent
         self._drain(rank, child)
         self._channels.drain(rank)
-        self._ended = [one for one in (*self._ended, (rank, self._ranks.pop(rank))) if one[1].streams]
-        if why := child.limits.ended():
-            self.send(m.RankKilled(rank, why))
+        exited = [*self._exited, (rank, self._ranks.pop(rank))]
+        self._exited = [(number, process) for number, process in exited if process.streams]
+        if reason := child.limits.close():
+            self.send(m.RankKilled(rank, reason))
         self._send_answer(rank)
         self.send(m.RankExited(rank, status))
 
-    # What ranks write. A process that an ended one has left behind may go on writing.
+    # Output of ranks. Processes that an exited rank has forked may continue to write.
 
     def _read(self, rank: int, child: ChildProcess) -> None:
         for fd in child.streams:
             if self._is_paused:
                 self.loop.remove_reader(fd)
             else:
-                self.loop.add_reader(fd, partial(self._carry, rank, child, fd))
+                self.loop.add_reader(fd, partial(self._forward, rank, child, fd))
 
-    def _carry(self, rank: int, child: ChildProcess, fd: int) -> None:
+    def _forward(self, rank: int, child: ChildProcess, fd: int) -> None:
         name = child.streams[fd]
         data = child.read(fd)
         if data is None:
@@ -272,49 +273,49 @@ class Agent(ProcessSupervisor):
             if fd not in child.streams:
                 self.loop.remove_reader(fd)
 
-    def _send_so_far(self) -> None:
+    def _flush_output(self) -> None:
         self.send_rest()
         self.send(m.Flushed())
 
 
 def _remedy(plan: m.StartRanks) -> str:
-    """Return what to write instead of a script that is not a program; empty where it is none."""
+    """Return a hint if the command is a Python script that is not executable; else ""."""
     program = Path(plan.command[0])
     is_script = program.suffix == ".py" and (Path(plan.cwd) / program).is_file()
     return f" (it is a script: did you mean `python {program}`?)" if is_script else ""
 
 
-def _fewer_threads(env: dict[str, str], kept_to: limits.Limits, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a rank that may use fewer cores than its part; what the user has chosen stays."""
-    most = limits.threads(kept_to)
+def _with_limited_threads(env: dict[str, str], limit: limits.Limits, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a rank with its limit of cores applied to the thread variables, unless user-chosen."""
+    most = limits.threads(limit)
     names = [name for name in limits.THREADS if name not in chosen and most is not None and name in env]
     return env | {name: str(min(int(env[name]), most or 1)) for name in names if env[name].isdecimal()}
 
 
 def _environment(plan: m.StartRanks) -> dict[str, str]:
-    """Return what all ranks have: devices, and each its part of the cores, unless the user has decided.
+    """Return the common environment of the ranks: devices, and an equal share of the cores unless the user has chosen.
 
-    What is not a rank, but starts some, hands the words on (``ranks_on_host`` is 0).
+    A process that is not a rank but starts ranks passes the settings on unchanged (``ranks_on_host`` is 0).
 
     Raises
     ------
     ConfigError
-        Devices were named that are not there.
+        If chosen devices do not exist.
     """
-    cores, beside = len(os.sched_getaffinity(0)), plan.ranks_on_host
-    share = dict.fromkeys(limits.THREADS, str(max(1, cores // beside))) if beside else {}
-    own = without_launchers(os.environ) if plan.is_step else os.environ  # srun has told this process that it is a task
-    env: dict[str, str] = share | (dict(own) if plan.inherit_env else {}) | plan.env
-    if plan.inherit_env and "HVD_HOST" in os.environ:  # this host's own name for itself, not the launcher's
+    cores, neighbours = len(os.sched_getaffinity(0)), plan.ranks_on_host
+    share = dict.fromkeys(limits.THREADS, str(max(1, cores // neighbours))) if neighbours else {}
+    inherited = without_launchers(os.environ) if plan.is_step else os.environ  # else it has srun's variables of a task
+    env: dict[str, str] = share | (dict(inherited) if plan.inherit_env else {}) | plan.env
+    if plan.inherit_env and "HVD_HOST" in os.environ:  # the name that this host has set, not the launcher's
         env["HVD_HOST"] = os.environ["HVD_HOST"]
-    if beside:
+    if neighbours:
         gpus.apply_choice(env)
         env.setdefault(gpus.LOADING, gpus.LAZY)
     return env
 
 
 def card(port: int) -> dict[str, Any]:
-    """Return how this host can be reached, and what tells it from others."""
+    """Return the addresses and identity of this host."""
     here = machine()
     return {
         "version": __version__,

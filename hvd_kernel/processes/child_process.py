@@ -1,4 +1,4 @@
-"""Child process of an agent: its pipes, its end (pidfd), its signals and its limits."""
+"""Child process of an agent: its pipes, its exit (pidfd), its signals and its limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import IO, Literal
 
 from hvd_kernel.processes.channel.control_channel import CHUNK, is_ready
 from hvd_kernel.processes.lifetime import children, die_with_parent
-from hvd_kernel.processes.resources.limits import Confinement, Limits
+from hvd_kernel.processes.limits import Confinement, Limits
 
 _PIPE = 1 << 20  # bytes that a pipe can hold
-_DESCRIPTORS = ("PMI_FD",)  # by which MPICH's and Intel's MPI reach what has started them
+_DESCRIPTORS = ("PMI_FD",)  # connects MPICH and Intel MPI to their starter
 
 Stream = Literal["stdout", "stderr"]
 
@@ -27,16 +27,16 @@ class ChildProcess:
     command, env, cwd
         As in ``subprocess``.
     stdin
-        A descriptor, or PIPE: what ``give`` takes.
+        A descriptor, or PIPE for ``write``.
     stdout, stderr
-        Descriptors, or PIPE: what ``read`` returns.
+        Descriptors, or PIPE for ``read``.
     slot, limits
-        Which one it is on its host, and what it may use.
+        Its number on its host, and its limits.
     new_session
-        Whether signals go to all that it forks, too.
+        True if signals are to reach all processes that it forks, too.
     ties_itself
-        Whether the program itself sees to it that it dies with its parent: necessary where a thread starts it, because
-        nothing may be done between fork and exec in a process of several threads.
+        True if the program itself arranges to die with its parent: necessary if a thread starts it, because a process
+        with several threads must not run code between fork and exec.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ChildProcess:
         )
         self.pid = self._popen.pid
         self.pidfd = os.pidfd_open(self.pid)
-        self.streams: dict[int, Stream] = {}  # descriptor -> which one, while it is open
+        self.streams: dict[int, Stream] = {}  # open descriptors
         self._add_stream(self._popen.stdout, "stdout")
         self._add_stream(self._popen.stderr, "stderr")
         self.stdin = -1 if self._popen.stdin is None else self._popen.stdin.fileno()
@@ -88,11 +88,11 @@ class ChildProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, waited for or not."""
+        """True if it has exited, reaped or not."""
         return self.pidfd < 0 or is_ready(self.pidfd)
 
     def wait(self) -> int:
-        """Wait for its end; return its status as in ``subprocess``."""
+        """Wait until it has exited; return its status as in ``subprocess``."""
         status = self._popen.wait()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -100,7 +100,7 @@ class ChildProcess:
         return status
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and, where it has a session of its own, to its group; it may be gone."""
+        """Send a signal to it or, if it has its own session, to its process group; it may be gone."""
         if self.pidfd < 0:
             return
         try:
@@ -112,35 +112,35 @@ class ChildProcess:
             return
 
     def kill_group(self) -> None:
-        """Kill what it has left of its session, after its own end."""
+        """Kill the remaining processes of its group, after its exit."""
         if self._has_group:
-            with suppress(ProcessLookupError, PermissionError):  # nothing is left
+            with suppress(ProcessLookupError, PermissionError):  # the group is empty
                 os.killpg(self.pid, signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it SIGTERM, and continue it if it is stopped."""
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a stopped process takes no other signal
+        self.signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
 
     @property
-    def wants_input(self) -> bool:
+    def has_unwritten(self) -> bool:
         """True while bytes wait to be written to its stdin."""
         return self.stdin >= 0 and bool(self._input)
 
-    def give(self, data: bytes) -> None:
-        """Take bytes for its stdin; none: its end."""
+    def write(self, data: bytes) -> None:
+        """Queue bytes for its stdin; no bytes: close it after the queued ones."""
         self._input += data
         self._input_ends |= not data
         if self._input_ends and not self._input:
             self._close_stdin()
 
-    def feed(self) -> bool:
-        """Write what waits, as much as it takes now; True when all of it is gone."""
+    def flush(self) -> bool:
+        """Write queued bytes, as many as it accepts now; return whether all are written."""
         try:
             self._input = self._input[os.write(self.stdin, self._input) :]
         except BlockingIOError:
             return False
-        except OSError:  # it does not read any more: what it was sent is lost
+        except OSError:  # it has closed its stdin: the bytes are lost
             self._close_stdin()
             return False
         if not self._input and self._input_ends:
@@ -153,7 +153,7 @@ class ChildProcess:
         self.stdin = -1
 
     def read(self, descriptor: int) -> bytes | None:
-        """Return what it wrote; nothing when there is nothing now; None at the end, which is noted."""
+        """Return the available output; b"" if there is none now; None at its end, after which the stream is removed."""
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
@@ -164,7 +164,7 @@ class ChildProcess:
         return data
 
     def rest(self, descriptor: int) -> Iterator[bytes]:
-        """Yield what is in a pipe, once; a process that it left behind may keep it open, and go on writing."""
+        """Yield the current content of a pipe; a process that it has forked may keep it open and continue to write."""
         for _ in range(_PIPE // CHUNK):
             data = self.read(descriptor)
             if not data:

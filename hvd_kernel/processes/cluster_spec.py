@@ -1,31 +1,31 @@
-"""Cluster specification: how many ranks a notebook asks for, where, with which limits, and how MPI starts them."""
+"""Cluster specification of a notebook: number of ranks, hosts, limits, and how MPI starts them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 from hvd_kernel.settings import gpus as devices
 
 ENGINES = ("ray", "spark", "k8s")
-"""On what ranks can be started beside hosts that MPI reaches."""
+"""Engines that can start ranks in place of MPI."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The cluster a notebook asks for: how many ranks, where, and how MPI starts them."""
+    """The cluster that a notebook requests: number of ranks, hosts, and how MPI starts them."""
 
     n: int
     hosts: str = ""  # "a:2,b:2"; empty: this machine
     hostfile: str = ""  # path of a file of lines "host slots=N"
-    mpi_args: tuple[str, ...] = ()  # given to mpiexec as they are
-    # A dead start is seen at once; this is for a machine that is merely busy. What runs is the same with another one.
+    mpi_args: tuple[str, ...] = ()  # passed to mpiexec unchanged
+    # A failed start is detected at once; the timeout is for a busy machine, and does not make clusters differ.
     start_timeout_s: float = field(default=120.0, compare=False)
     gpus: str = ""  # auto, all, none or 0,1; empty: HVD_GPUS, else auto
-    mps: str = ""  # 0: no private MPS daemon for ranks that share a device; empty: as HVD_MPS says
-    limits: tuple[Limits, ...] = ()  # of each rank; (): none has any; kept for the ranks of this host
-    on: str = ""  # the engine that starts them, one of ENGINES; empty: mpiexec does
+    mps: str = ""  # 0: no private MPS daemon for ranks that share a device; empty: HVD_MPS
+    limits: tuple[Limits, ...] = ()  # of each rank; (): no limits; enforced on this host
+    on: str = ""  # the engine that starts them, one of ENGINES; empty: mpiexec
 
     def __post_init__(self) -> None:
         if self.n < 1:

@@ -1,10 +1,10 @@
-"""Clusters that outlive their kernels, and how they are found again: by a note in their private folders, without a key.
+"""Discovery of clusters that outlive their kernels, by a note in their private folders; the note contains no key.
 
 Terms.
-  detached  also "kept", after ``--keep``: its ranks go on when their kernel ends; it has a name, and a socket to which
-            the next one connects (channel/attachment.py)
+  detached  also "kept", after ``--keep``: its ranks continue when their kernel exits; it has a name, and a socket for
+            the next kernel (channel/attachment.py)
   place     the folder of the notebook that has kept it
-  note      what others may know of it: name, place, ranks, which kernel has it, since when
+  note      file with name, place, number of ranks, and the kernel that uses it since when
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True)
 class DetachedNote:
-    """What the supervisor writes into the folder."""
+    """The note of a detached cluster, written by its supervisor."""
 
     name: str
     place: str
     n: int
-    kernel: int  # process id of the kernel that has it; 0: none
-    since: float  # time.time() when that one came, or the last one left
-    hours: float  # it ends by itself when it has been without a kernel for that long
+    kernel: int  # process id of the kernel that uses it; 0: none
+    since: float  # time.time() when that kernel attached, or the last one left
+    hours: float  # the cluster exits after that time without a kernel
 
 
 @dataclass(frozen=True)
 class DetachedCluster:
-    """A detached cluster that lives."""
+    """A living detached cluster."""
 
     note: DetachedNote
     folder: Path
@@ -48,56 +48,55 @@ class DetachedCluster:
 
     @property
     def sentence(self) -> str:
-        """Say what it is: ``train: 4 ranks of /home/ann, without a kernel for 3 min``."""
+        """Description for users: ``train: 4 ranks of /home/ann, without a kernel for 3 min``."""
         note = self.note
-        who = f"used by kernel {note.kernel}" if note.kernel else "without a kernel"
+        usage = f"used by kernel {note.kernel}" if note.kernel else "without a kernel"
         ranks = plural(note.n, "rank")
-        return f"{note.name}: {ranks} of {note.place}, {who} for {age(time.time() - note.since)}"
+        return f"{note.name}: {ranks} of {note.place}, {usage} for {age(time.time() - note.since)}"
 
 
 def clusters() -> list[DetachedCluster]:
     """Return this user's detached clusters on this machine, by name."""
-    alive = [DetachedCluster(*each) for each in notes(_FILE, DetachedNote)]
-    return sorted(alive, key=lambda each: (each.note.name, each.folder))
+    alive = [DetachedCluster(*entry) for entry in notes(_FILE, DetachedNote)]
+    return sorted(alive, key=lambda cluster: (cluster.note.name, cluster.folder))
 
 
 def write(folder: Path, note: DetachedNote) -> None:
-    """Leave a note in a cluster's folder, in place of the one before."""
+    """Write the note into a cluster's folder, replacing an earlier one."""
     write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 
 
-def free_name(found: Sequence[DetachedCluster]) -> str:
-    """Return a name for a cluster whose user has given none: ranks, ranks2, ranks3."""
-    taken = {each.note.name for each in found}
+def free_name(existing: Sequence[DetachedCluster]) -> str:
+    """Return an unused default name: ranks, ranks2, ranks3."""
+    taken = {cluster.note.name for cluster in existing}
     number = next(i for i in range(1, len(taken) + 2) if _numbered(i) not in taken)
     return _numbered(number)
 
 
-def choose(found: Sequence[DetachedCluster], name: str, place: str) -> DetachedCluster:
-    """Return the cluster of that name; without a name the only one of this place, first of all one without a kernel.
+def choose(existing: Sequence[DetachedCluster], name: str, place: str) -> DetachedCluster:
+    """Return the cluster of that name; without a name the only one of this place, preferably without a kernel.
 
     Raises
     ------
     ClusterError
-        There is none, or there are several; the message names them.
+        If no cluster matches, or several do; the message lists them.
     """
-    near = [each for each in found if each.note.place == place and not each.note.kernel] or [
-        each for each in found if each.note.place == place
-    ]
-    fitting = [each for each in found if each.note.name == name] if name else near
-    if len(fitting) == 1:
-        return fitting[0]
-    listed = "".join(f"\n  {each.sentence}" for each in fitting or found)
-    if fitting:
+    here = [cluster for cluster in existing if cluster.note.place == place]
+    unused = [cluster for cluster in here if not cluster.note.kernel]
+    matching = [cluster for cluster in existing if cluster.note.name == name] if name else unused or here
+    if len(matching) == 1:
+        return matching[0]
+    listed = "".join(f"\n  {cluster.sentence}" for cluster in matching or existing)
+    if matching:
         remedy = f"`%hvd clean --kept {name}` ends those without a kernel" if name else "say which: `%hvd attach NAME`"
-        raise ClusterError(f"{len(fitting)} detached clusters are {_of(name, place)}; {remedy}:{listed}")
-    if found:
+        raise ClusterError(f"{len(matching)} detached clusters are {_of(name, place)}; {remedy}:{listed}")
+    if existing:
         raise ClusterError(f"no detached cluster is {_of(name, place)}; `%hvd attach NAME` takes one of these:{listed}")
     raise ClusterError(f"no detached cluster is {_of(name, place)}: `%hvd start -np 4 --keep` starts one")
 
 
 def age(seconds: float) -> str:
-    """Write a time for people: ``3 min``."""
+    """Format a duration for users: ``3 min``."""
     size, unit = next((row for row in _UNITS if seconds >= row[0]), _UNITS[-1])
     return f"{max(0.0, seconds) // size:.0f} {unit}"
 

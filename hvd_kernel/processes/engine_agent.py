@@ -3,9 +3,9 @@
     launcher <--socket-- agent --PDEATHSIG--> rank
                            ^--stdin, pidfd-- the engine's own process: an executor's Python worker, an actor
 
-That process calls ``hold``. Where the launcher is, and the secret of the run, come on stdin: no command line and no
-environment holds them. The agent ends, and with it all that its rank has forked, when the launcher hangs up, when the
-engine's process lets go of stdin, and when that process is gone.
+The engine's process calls ``hold``. The launcher's address and the secret of the run arrive on stdin: no command line
+and no environment contains them. The agent exits, with everything that its rank has forked, when the launcher
+disconnects, when the engine's process closes stdin, and when that process is gone.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from hvd_kernel.processes.lifetime import adopt_orphans
 from hvd_kernel.processes.mpi_agent import connect
 from hvd_kernel.processes.ports import bound
 
-_END_S = 5.0  # that it may take to end what it holds
-_SAID = 2000  # characters of its own words that are kept
+_END_S = 5.0  # for the agent to stop its rank
+_TAIL = 2000  # characters of its stderr that an error contains
 
 
-def hold(address: str, secret: str, told: Mapping[str, Any], env: Mapping[str, str]) -> None:
-    """Start an agent and wait for its end. Whatever ends this wait ends the agent.
+def hold(address: str, secret: str, extra: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Start an agent and wait until it has exited. An exception during the wait stops the agent.
 
     Parameters
     ----------
     address, secret
-        Where the launcher is, and what both prove to have.
-    told
-        What the agent's hello says besides the usual: ``rank``, the number that the engine has given this process.
+        The launcher's address, and the secret that both prove to know.
+    extra
+        Additional fields of the agent's hello: ``rank``, the number of this process of the engine.
     env
         The environment of the agent and of its rank.
 
     Raises
     ------
     ClusterError
-        It could not serve; the text is what it has said.
+        If the agent fails; contains its stderr.
     """
     command = [sys.executable, "-P", "-m", "hvd_kernel.processes.engine_agent"]
     agent = subprocess.Popen(  # noqa: S603 - our own module
@@ -55,9 +55,9 @@ def hold(address: str, secret: str, told: Mapping[str, Any], env: Mapping[str, s
     assert agent.stdin is not None
     assert agent.stderr is not None
     try:
-        agent.stdin.write(pack(CallBack(address, secret, dict(told))))
+        agent.stdin.write(pack(CallBack(address, secret, dict(extra))))
         agent.stdin.flush()
-        said = agent.stderr.read().decode(errors="replace")  # to its end: ranks have pipes of their own
+        errors = agent.stderr.read().decode(errors="replace")  # until the agent exits: ranks have their own pipes
         status = agent.wait()
     finally:
         agent.stdin.close()
@@ -68,32 +68,32 @@ def hold(address: str, secret: str, told: Mapping[str, Any], env: Mapping[str, s
             agent.wait()
         agent.stderr.close()
     if status:
-        raise ClusterError(f"the agent of this rank has ended with status {status}: {said[-_SAID:].strip()}")
+        raise ClusterError(f"the agent of this rank has ended with status {status}: {errors[-_TAIL:].strip()}")
 
 
 def main() -> None:
     """Serve one launcher."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # engines block signals that ranks want
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # engines block signals that ranks need
     adopt_orphans()
-    asked = read_packed(sys.stdin.buffer)
-    if not asked:
+    data = read_packed(sys.stdin.buffer)
+    if not data:
         return  # the engine's process is gone already
-    wanted = unpack(asked, CallBack)
-    connection = connect(wanted.address, wanted.secret)
+    request = unpack(data, CallBack)
+    connection = connect(request.address, request.secret)
     with bound() as port:
         channel = ControlChannel(connection, connection, is_agent=True)
         here = {"python": sys.executable, "cwd": os.getcwd()}  # noqa: PTH109 - a string for the wire
-        agent = Agent(channel, card(port.getsockname()[1]) | here | wanted.card, stays=True)
-        agent.handlers[Introduce] = partial(_introduce, agent, controller_key(wanted.secret))
+        agent = Agent(channel, card(port.getsockname()[1]) | here | request.card, stays=True)
+        agent.handlers[Introduce] = partial(_introduce, agent, controller_key(request.secret))
         agent.loop.add_reader(sys.stdin.fileno(), agent.loop.stop)
         agent.dismiss_on_signals()
         agent.serve()
 
 
-def _introduce(agent: Agent, key: str, told: Introduce) -> None:
-    """Tell a notebook's rank who it is, on its stdin."""
-    who = Introduce(told.rank, told.size, told.connection | {"key": key})
-    agent.handlers[Input](Input(told.rank, pack(who)))
+def _introduce(agent: Agent, key: str, message: Introduce) -> None:
+    """Forward the number of a notebook's rank to its stdin, with the key."""
+    with_key = Introduce(message.rank, message.size, message.connection | {"key": key})
+    agent.handlers[Input](Input(message.rank, pack(with_key)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Event loop: calls back when a descriptor is ready, a time has come, or another thread asks for it.
+"""Event loop: runs callbacks when a descriptor is ready, when a timer is due, or at the request of another thread.
 
-The verbs are asyncio's. asyncio itself costs every agent of every rank 40 ms of imports, and logs a callback's error
-where an agent has to end.
+The method names are asyncio's. asyncio itself would cost every agent of every rank 40 ms of imports, and would log a
+callback's error, at which an agent must exit.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ T = TypeVar("T")
 
 
 class SetTimer(Struct, Generic[T], frozen=True):
-    """What a state machine wants of whoever carries its actions out: answer ``TimerFired`` in a while."""
+    """Action of a state machine: deliver ``TimerFired(ticket)`` after ``seconds``."""
 
-    ticket: T  # the timer's number, by which its end is known
+    ticket: T
     seconds: float
 
 
 class TimerFired(Struct, Generic[T], frozen=True):
-    """What it is told then: a timer's time is over."""
+    """Event for a state machine: a timer is due."""
 
     ticket: T
 
 
 class Timer:
-    """A call that is due at a time."""
+    """A scheduled call."""
 
     def __init__(self, callback: Callback) -> None:
         self.callback: Callback | None = callback
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the call."""
         self.callback = None
 
 
 class EventLoop:
-    """Runs callbacks in one thread. Its methods are for that thread, unless they say any thread."""
+    """Runs callbacks in one thread. Its methods are for that thread, unless documented for any thread."""
 
     def __init__(self) -> None:
-        self._selector = selectors.PollSelector()  # not epoll: a file may stand where a pipe is expected
+        self._selector = selectors.PollSelector()  # not epoll, which rejects files: stdin may be one
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
-        self._asked: deque[Callback] = deque()
+        self._posted: deque[Callback] = deque()  # by other threads
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._runs = True
-        self.add_reader(self._wake, self._call_asked)
+        self.add_reader(self._wake, self._call_posted)
 
     def run(self) -> None:
-        """Call back until ``stop``."""
+        """Run callbacks until ``stop``."""
         while self._runs:
             self.turn()
 
     def stop(self) -> None:
-        """Have ``run`` return after this callback."""
+        """Make ``run`` return after this callback."""
         self._runs = False
 
     def close(self) -> None:
-        """Give up its own descriptor. Idempotent."""
+        """Close its own descriptors. Idempotent."""
         if self._selector.get_map() is not None:
             self._selector.close()
             os.close(self._wake)
 
     def turn(self) -> None:
-        """Wait until something is ready, and call back for all that is."""
+        """Wait until a descriptor is ready or a timer is due, and run all callbacks that are."""
         for key, mask in self._selector.select(self._patience()):
             for event, callback in key.data.items():
                 if mask & event and self._runs and self._is_current(key):
@@ -87,18 +87,18 @@ class EventLoop:
                 timer.callback()
 
     def call_soon_threadsafe(self, callback: Callback) -> None:
-        """Call back as soon as possible. Any thread, and signal handlers."""
-        self._asked.append(callback)
+        """Run a callback as soon as possible. Any thread, and signal handlers."""
+        self._posted.append(callback)
         os.eventfd_write(self._wake, 1)
 
     def call_later(self, seconds: float, callback: Callback) -> Timer:
-        """Call back after a time."""
+        """Run a callback after ``seconds``."""
         timer = Timer(callback)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
         return timer
 
     def add_reader(self, descriptor: int, callback: Callback) -> None:
-        """Call back whenever there is something to read, or a pidfd's process has ended."""
+        """Run a callback whenever a descriptor is readable, or a pidfd's process has exited."""
         self._set(descriptor, selectors.EVENT_READ, callback)
 
     def remove_reader(self, descriptor: int) -> None:
@@ -106,7 +106,7 @@ class EventLoop:
         self._set(descriptor, selectors.EVENT_READ, None)
 
     def add_writer(self, descriptor: int, callback: Callback) -> None:
-        """Call back whenever something can be written."""
+        """Run a callback whenever a descriptor is writable."""
         self._set(descriptor, selectors.EVENT_WRITE, callback)
 
     def remove_writer(self, descriptor: int) -> None:
@@ -125,7 +125,7 @@ class EventLoop:
             self._selector.register(descriptor, sum(callbacks), callbacks)
 
     def _is_current(self, key: selectors.SelectorKey) -> bool:
-        """Whether it is what select meant: a callback may have closed it, and opened another one of that number."""
+        """Return whether a key is still registered: a callback may have closed its descriptor and reused the number."""
         return self._selector.get_map().get(key.fd) is key
 
     def _patience(self) -> float | None:
@@ -133,8 +133,8 @@ class EventLoop:
             heapq.heappop(self._timers)
         return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_S) if self._timers else None
 
-    def _call_asked(self) -> None:
+    def _call_posted(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while self._asked:
-            self._asked.popleft()()
+        while self._posted:
+            self._posted.popleft()()

@@ -1,11 +1,12 @@
-"""Leftovers of clusters on this machine, and what cells of this kernel have left running beside their ranks.
+"""Leftovers of clusters on this machine, and processes that cells of this kernel have detached from their ranks.
 
-Found by marks alone (lifetime.py): every process of a cluster carries the mark of the one without which it should not
-be, and every private folder says whose it is. A name proves nothing; a process that carries no mark is none of ours.
-The one exception is shared memory of Open MPI's, which carries none: what no living process maps is swept.
+They are found by marks only (lifetime.py): every process of a cluster and every private folder carries the mark of its
+holder. Names prove nothing; a process without a mark is not ours. The exception is the shared memory of Open MPI, which
+has no mark: segments that no living process maps are removed.
 
 Terms.
-  orphan   a marked process of this user whose holder is gone or an orphan itself; no supervisor of a detached cluster
+  orphan   a marked process of this user whose holder is gone or itself an orphan; not the supervisor of a detached
+           cluster
   stray    a process that a cell of this cluster started and detached (setsid, double fork); it ends with the cluster
 """
 
@@ -24,14 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.processes import detached
+from hvd_kernel.processes import detached, warm
 from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.lifetime import CLAIM, HOLDER, environment_of, holder_of, is_gone, mark, stat_of
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.private_dir import is_own
-from hvd_kernel.processes.spares import warm
 
-SHARED = Path("/dev/shm")  # noqa: S108 - looked at; removed there is what is marked as ours, and dead ranks' memory
+SHARED = Path("/dev/shm")  # noqa: S108 - only our marked folders and dead ranks' segments are removed
 _SEGMENT = re.compile(
     r"sm_segment\.(?P<host>.+)\.(?P<uid>[0-9]+)\.[0-9a-f]+\.[0-9]+"
 )  # as Open MPI's btl/sm makes them
@@ -48,35 +48,35 @@ class Marked:
     """A living process that carries a mark."""
 
     pid: int
-    own: str  # its own mark
+    mark: str
     holder: str
     command: str
-    rank: str = ""  # below which it was started, "" if that cannot be told
+    rank: str = ""  # the rank that has started it, "" if unknown
 
 
 def orphans() -> list[Marked]:
-    """Return the processes that clusters left behind."""
-    every = list(_marked())
-    invited = {each.holder for each in detached.clusters()}  # their kernels may go, they stay
-    found = [each for each in every if is_gone(each.holder) and each.own not in invited]
-    held = found
-    while held:  # what an orphan holds becomes one with its end
-        holders = {each.own for each in held}
-        held = [each for each in every if each.holder in holders and each not in found]
-        found += held
+    """Return the orphans of clusters, except ancestors of this process."""
+    processes = list(_marked())
+    kept = {cluster.holder for cluster in detached.clusters()}  # supervisors that may outlive their kernels
+    orphaned = [process for process in processes if is_gone(process.holder) and process.mark not in kept]
+    parents = orphaned
+    while parents:  # a process whose holder is an orphan is one, too
+        holders = {parent.mark for parent in parents}
+        parents = [process for process in processes if process.holder in holders and process not in orphaned]
+        orphaned = [*orphaned, *parents]
     spared = _line_of(os.getpid())
-    return sorted(_lasting([each for each in found if each.pid not in spared]), key=lambda each: each.pid)
+    return sorted(_lasting([process for process in orphaned if process.pid not in spared]), key=lambda entry: entry.pid)
 
 
 def folders() -> list[Path]:
-    """Return the private folders that clusters left behind."""
+    """Return the private folders whose holder is gone."""
     places = {Path(tempfile.gettempdir()), SHARED}
-    found = {folder for place in places for folder in place.glob("hvd-*") if is_own(folder)}
-    return sorted(folder for folder in found if is_gone(holder_of(folder)) or _is_unclaimed(folder))
+    candidates = {folder for place in places for folder in place.glob("hvd-*") if is_own(folder)}
+    return sorted(folder for folder in candidates if is_gone(holder_of(folder)) or _is_unclaimed(folder))
 
 
 def sweep() -> None:
-    """Remove the folders of clusters whose kernel was killed before there was a supervisor, or together with it."""
+    """Remove the folders of clusters whose kernel was killed before their supervisor started, or together with it."""
     for folder in folders():
         remove(folder)
     for segment in segments():
@@ -84,7 +84,7 @@ def sweep() -> None:
 
 
 def segments() -> list[Path]:
-    """Return what this user's ranks of Open MPI that were killed on this host have left in shared memory."""
+    """Return the shared memory segments of this user's killed Open MPI ranks on this host."""
     old = [path for path in SHARED.glob("sm_segment.*") if _is_old_segment(path)]
     mapped = _mapped() if old else None
     if mapped is None:
@@ -93,32 +93,31 @@ def segments() -> list[Path]:
 
 
 def strays(supervisor: int) -> list[Marked]:
-    """Return what cells of a supervisor's cluster have detached."""
+    """Return the processes that cells of a supervisor's cluster have detached."""
     holder = mark(supervisor)
-    return [each for each in _marked() if each.holder == holder and _is_detached(each, supervisor)]
+    return [process for process in _marked() if process.holder == holder and _is_detached(process, supervisor)]
 
 
 def other_ranks(supervisor: int) -> int:
-    """Return how many ranks of this user's other notebooks run on this host, beside those of this supervisor.
+    """Return how many ranks of this user's other notebooks run on this host, without those of this supervisor.
 
-    Not warm ones that wait for a notebook; not those that have taken a dead one's place: they look like the spare
-    processes that they were.
+    Warm ranks that wait for a notebook do not count. Replacements of dead ranks are missed: their command is that of a
+    spare process.
     """
-    own = mark(supervisor)
-    idle = {own, *(each.holder for each in warm.clusters())}
-    return sum(each.command.endswith(_RANKS) and each.holder not in idle for each in _marked())
+    ignored = {mark(supervisor), *(cluster.holder for cluster in warm.clusters())}
+    return sum(process.command.endswith(_RANKS) and process.holder not in ignored for process in _marked())
 
 
 def end(orphan: Marked) -> bool:
-    """Kill a process if it still is the one that was found; return whether it is gone."""
+    """Kill a process if its pid was not reused; return whether it is gone."""
     try:
         descriptor = os.pidfd_open(orphan.pid)
     except ProcessLookupError:
         return True
     try:
-        if mark(orphan.pid) == orphan.own:  # the pidfd was opened before this look: no other process can be hit
+        if mark(orphan.pid) == orphan.mark:  # checked after pidfd_open: the signal cannot reach another process
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        return is_ready(descriptor, _END_S) or mark(orphan.pid) != orphan.own
+        return is_ready(descriptor, _END_S) or mark(orphan.pid) != orphan.mark
     except ProcessLookupError:
         return True
     finally:
@@ -131,25 +130,25 @@ def remove(folder: Path) -> bool:
     return not folder.exists()
 
 
-def _lasting(found: list[Marked]) -> list[Marked]:
-    """Return those that do not end by themselves: a supervisor ends its cluster a moment after its kernel's end."""
+def _lasting(processes: list[Marked]) -> list[Marked]:
+    """Return the processes that do not exit soon: a supervisor stops its cluster a moment after its kernel exits."""
     deadline = time.monotonic() + _MOMENT_S
     lasting = []
-    for each in found:
+    for process in processes:
         with suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(each.pid)
+            descriptor = os.pidfd_open(process.pid)
             try:
-                ended = is_ready(descriptor, max(0.0, deadline - time.monotonic()))
+                exited = is_ready(descriptor, max(0.0, deadline - time.monotonic()))
             finally:
                 os.close(descriptor)
-            if not ended and mark(each.pid) == each.own:
-                lasting.append(each)
+            if not exited and mark(process.pid) == process.mark:
+                lasting.append(process)
     return lasting
 
 
 def _marked() -> Iterator[Marked]:
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has just exited
             if entry.stat().st_uid == os.geteuid():
                 environment = environment_of(int(entry.name))
                 if holder := environment.get(HOLDER):
@@ -159,9 +158,9 @@ def _marked() -> Iterator[Marked]:
 
 
 def _is_unclaimed(folder: Path) -> bool:
-    """Whether whoever made the folder was killed before it could write down whose it is, its very next step."""
+    """Return whether the folder's creator was killed between mkdtemp() and claim()."""
     try:
-        empty = {each.name for each in folder.iterdir()} <= {CLAIM}
+        empty = {entry.name for entry in folder.iterdir()} <= {CLAIM}
         old = time.time() - folder.stat().st_mtime > _CLAIMED_S
     except OSError:
         return False
@@ -169,33 +168,33 @@ def _is_unclaimed(folder: Path) -> bool:
 
 
 def _is_old_segment(path: Path) -> bool:
-    """Whether it is this user's, of this host, and older than a rank needs from making it to mapping it."""
-    named = _SEGMENT.fullmatch(path.name)
+    """Return whether a segment is this user's and this host's, and older than a rank takes to map a new one."""
+    match = _SEGMENT.fullmatch(path.name)
     here = socket.gethostname().partition(".")[0]
-    if not named or int(named["uid"]) != os.geteuid() or named["host"].partition(".")[0] != here:
+    if not match or int(match["uid"]) != os.geteuid() or match["host"].partition(".")[0] != here:
         return False
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-    return regular and time.time() - found.st_mtime > _CLAIMED_S
+    regular = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return regular and time.time() - status.st_mtime > _CLAIMED_S
 
 
 def _mapped() -> set[int] | None:
-    """Return the numbers (inodes) of all files that processes of this user map; None: one of them does not say."""
-    found: set[int] = set()
+    """Return the inodes of all files that processes of this user map; None if the maps of one are unreadable."""
+    inodes: set[int] = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if entry.stat().st_uid == os.geteuid():
                 lines = (entry / "maps").read_text(errors="replace").splitlines()
-                found.update(int(line.split(maxsplit=5)[4]) for line in lines)
+                inodes.update(int(line.split(maxsplit=5)[4]) for line in lines)
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
+            continue  # it has just exited
         except OSError:
-            if entry.name != "1":  # init shows its own to nobody in some containers, and is not a rank
+            if entry.name != "1":  # init's maps are unreadable in some containers, and it is not a rank
                 return None
-    return found
+    return inodes
 
 
 def _is_detached(process: Marked, supervisor: int) -> bool:

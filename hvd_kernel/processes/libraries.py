@@ -1,4 +1,4 @@
-"""Libraries that collectives may use besides the core: MPI and NCCL, found where the core finds them."""
+"""Libraries that collectives may use besides the core: MPI and NCCL, located like the core locates them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _OLDEST_NCCL = 21_901  # as in native/cuda/nccl/nccl.h
 
 
 def mpi() -> bool:
-    """Tell whether mpi4py is installed, by which ranks meet under mpirun and send with HVD_TRANSPORT=mpi."""
+    """Return whether mpi4py is installed, which ranks use for the rendezvous under mpirun and HVD_TRANSPORT=mpi."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def nccl() -> int:
-    """Return the version code of NCCL's wheel or the system's NCCL, 22705 for 2.27.5; 0 where the core takes none."""
-    library = next((found for name in _candidates() if (found := _opened(name)) is not None), None)
+    """Return the version code of NCCL's wheel or the system's NCCL, 22705 for 2.27.5; 0 if the core would use none."""
+    library = next((library for name in _candidates() if (library := _open(name)) is not None), None)
     if library is None:
         return 0
     code = ctypes.c_int(0)
@@ -31,7 +31,7 @@ def _candidates() -> list[str]:
     return [*(str(folder / "nvidia" / "nccl" / "lib" / _NCCL) for folder in beside), _NCCL]
 
 
-def _opened(name: str) -> ctypes.CDLL | None:
+def _open(name: str) -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(name)
         library.ncclGetVersion  # noqa: B018 - looked up, not called

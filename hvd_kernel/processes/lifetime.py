@@ -160,12 +160,12 @@ def environment_of(pid: int) -> dict[str, str]:
 def _note(file: Path, kind: type[N]) -> N | None:
     try:
         return kind(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):  # none; or of another version
+    except (OSError, ValueError, TypeError):  # no note, or one of another version
         return None
 
 
 def _birth(pid: int) -> tuple[str, ...]:
-    """Return the start time of a process; () if it has ended, as a zombie has."""
+    """Return the start time of a process; () if it has exited, zombies included."""
     stat = stat_of(pid)
     return (stat[19],) if stat and stat[0] not in {"Z", "X"} else ()
 

@@ -20,20 +20,20 @@ _BESIDE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "JSM_NAMESPACE_LOCAL
 
 
 def number(names: tuple[str, ...], env: Mapping[str, str]) -> int | None:
-    """Return the first of these variables that is there."""
+    """Return the value of the first of these variables that is set."""
     return next((int(env[name]) for name in names if name in env), None)
 
 
 def connect(address: str, secret: str) -> socket.socket:
-    """Reach the launcher, at the first of its addresses where it answers with its proof.
+    """Connect to the launcher, at the first of its addresses where it proves that it knows the secret.
 
     Raises
     ------
     ConnectionError
-        There is none.
+        If it does at none.
     """
     names, _, port = address.rpartition(":")
-    why: object = "it has no address"
+    reason: object = "it has no address"
     for where in [(name, int(port)) for name in names.split(",")] if port.isdecimal() else [f"\0{address[1:]}"]:
         connection = socket.socket(socket.AF_INET if isinstance(where, tuple) else socket.AF_UNIX)
         connection.settimeout(_CALL_S)
@@ -42,12 +42,12 @@ def connect(address: str, secret: str) -> socket.socket:
             if authentication.prove(connection, secret):
                 connection.settimeout(None)
                 return connection
-            why = "the process that answers there does not have the secret of this run"
+            reason = "the process that answers there does not have the secret of this run"
         except OSError as error:
-            why = error
+            reason = error
         connection.close()
     raise ConnectionError(
-        f"the launcher of this rank cannot be reached at {address}: {why}. --network-interfaces chooses its address."
+        f"the launcher of this rank cannot be reached at {address}: {reason}. --network-interfaces chooses its address."
     )
 
 
@@ -56,10 +56,10 @@ def main() -> None:
     adopt_orphans()
     rank, secret = number(_RANK, os.environ), os.environ["HVD_SECRET_KEY"]
     connection = connect(os.environ.pop(ADDRESS_VARIABLE), secret)
-    port = bound() if rank == 0 else None  # where the ranks meet, if MPI itself does not tell them
-    told = {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
+    port = bound() if rank == 0 else None  # for the ranks' rendezvous, if MPI itself provides none
+    place = {"rank": rank, "beside": number(_BESIDE, os.environ) or 1}
     channel = ControlChannel(connection, connection, is_agent=True)
-    agent = Agent(channel, card(0 if port is None else port.getsockname()[1]) | told, stays=True)
+    agent = Agent(channel, card(0 if port is None else port.getsockname()[1]) | place, stays=True)
     agent.dismiss_on_signals()
     agent.serve()
 

@@ -1,19 +1,19 @@
-"""Questions from an agent to its ranks: where is each, and what does it wait for? Nobody is asked but on demand.
+"""Queries from an agent to its ranks, on demand, for where each rank is and what it waits for.
 
-Over the same connection a rank and the controller of the agent tell each other what is no business of the agent
-(protocol/elastic.py): datagrams that begin with ``RELAYED`` are passed on as they are. One that begins with
-``IMPORTED`` is for the agent itself, which has spares import the same.
+The same connection carries messages between a rank and the controller of the agent (protocol/elastic.py): the agent
+forwards datagrams that begin with ``RELAYED`` unchanged. A datagram that begins with ``IMPORTED`` is for the agent,
+which makes spares import the same modules.
 
-A rank connects from ``hvd.init()`` to a socket of this host, in no folder, and brings a pipe. Asked, a thread of it
-answers. One that gives no answer is looked at from outside: it is stopped, or a signal has it write its stacks to the
-pipe, without Python's lock. Only processes of this user are let in.
+A rank connects in ``hvd.init()`` to an abstract socket of this host, and passes a pipe. A thread of the rank answers
+queries. A rank that does not answer is inspected from outside: it is stopped, or it writes its stacks to the pipe at a
+signal, without Python's lock. Only processes of this user may connect.
 
-What is told of a rank is a map in MessagePack: an answer as the rank gives it (``protocol.messages.Whereabouts``), or
-``state`` alone:
-  connected  it can be asked from now on
-  absent     it cannot be asked: it has not called ``hvd.init()``, say
+The report on a rank is a map in MessagePack: the rank's own answer (``protocol.messages.Whereabouts``), or only
+``state``:
+  connected  it can be queried from now on
+  absent     it cannot be queried, for example because it has not called ``hvd.init()``
   stopped    by a signal or a debugger
-  silent     with ``stack``: what it has written
+  silent     with ``stack``: the stacks that it has written
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ from hvd_kernel.processes.lifetime import is_stopped, peer_of
 from hvd_kernel.protocol.messages import STACK_END, STACK_SIGNAL
 
 VARIABLE = "HVD_AGENT_SOCKET"
-"""Tells a rank the socket and its number: ``@name/3``."""
+"""Holds the socket of the agent and the number of the rank: ``@name/3``."""
 
 MESSAGE_BYTES = 1 << 18
 """The longest datagram."""
 
 RELAYED = b"\0"
-"""What a datagram between a rank and the controller begins with; questions and answers do not."""
+"""Prefix of datagrams between a rank and the controller; queries and answers do not have it."""
 
 IMPORTED = b"\1"
-"""What a datagram begins with that says what a rank has imported, compressed (``imports``, ``imports_of``)."""
+"""Prefix of datagrams with the imports of a rank, compressed (``imports``, ``imports_of``)."""
 
-_QUESTION = b"where?"
+_QUERY = b"where?"
 _NUMBER_BYTES = 16
 _PIECE = 1 << 16
-_WRITTEN_S = 1.0  # from one piece of a stack to the next: the handler writes a line in many
+_WRITTEN_S = 1.0  # between two pieces of a stack: the handler writes a line in several
 _NEVER = float("inf")
 
-Tell = Callable[[int, bytes], None]
+Deliver = Callable[[int, bytes], None]
 
 encode = msgspec.msgpack.Encoder().encode
-"""What is known of a rank, as it travels: a map."""
+"""Encodes a report on a rank."""
 
 decode = msgspec.msgpack.Decoder[dict[str, Any]](dict[str, Any]).decode
-"""Reads it."""
+"""Decodes a report on a rank."""
 
 
 def connect(address: str) -> socket.socket:
-    """Reach the agent, as a rank.
+    """Connect a rank to its agent.
 
     Raises
     ------
     OSError
-        It is not there, or is another user's.
+        If the agent is gone, or is another user's.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -82,32 +82,32 @@ def connect(address: str) -> socket.socket:
     return channel
 
 
-def imports(said: dict[str, Any]) -> bytes:
-    """Return a datagram that says what a rank has imported."""
-    return IMPORTED + zlib.compress(encode(said))
+def imports(content: dict[str, Any]) -> bytes:
+    """Return a datagram with the imports of a rank."""
+    return IMPORTED + zlib.compress(encode(content))
 
 
 def imports_of(data: bytes) -> dict[str, Any]:
-    """Read such a datagram."""
+    """Return the imports in such a datagram."""
     return decode(zlib.decompress(data.removeprefix(IMPORTED)))
 
 
 def register(channel: socket.socket, address: str, reader: int) -> None:
-    """Say which rank this is, and hand over the end from which its stacks are read."""
+    """Send the agent the number of this rank, and the end of the pipe from which to read its stacks."""
     socket.send_fds(channel, [address.rpartition("/")[2].encode()], [reader])
 
 
 @dataclass
-class _Connected:
-    """A rank that can be asked."""
+class _ConnectedRank:
+    """A rank that can be queried."""
 
     channel: socket.socket
     pid: int
     pipe: int
-    is_asked: bool = False  # it has not answered
-    is_wanted: bool = False  # somebody waits for an answer
-    stack: bytes | None = None  # as far as it has come, while it is looked at from outside
-    due: float = _NEVER  # when the timer calls
+    is_queried: bool = False  # a query was sent, and not answered yet
+    is_awaited: bool = False  # a report was requested
+    stack: bytes | None = None  # the part received so far, during an inspection from outside
+    due: float = _NEVER  # when the timer fires
     timer: Timer | None = None
 
     def set_timer(self, timer: Timer | None, due: float = _NEVER) -> None:
@@ -122,28 +122,28 @@ class _Connected:
 
 
 class RankChannels:
-    """All of an agent's.
+    """The connections of an agent to its ranks.
 
     Parameters
     ----------
-    tell
-        What becomes of what is known of a rank.
+    report
+        Receives the report on a rank.
     relay
-        What becomes of what it says to others.
+        Receives a rank's messages to the controller.
     learn
-        What becomes of what it has imported.
+        Receives the imports of a rank.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        tell: Tell,
-        relay: Tell = lambda *_: None,
+        report: Deliver,
+        relay: Deliver = lambda *_: None,
         learn: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
-        self._loop, self._tell, self._relay, self._learn = loop, tell, relay, learn
-        self._ranks: dict[int, _Connected] = {}
-        self._unregistered: set[socket.socket] = set()  # they have not said which rank they are
+        self._loop, self._deliver, self._relay, self._learn = loop, report, relay, learn
+        self._ranks: dict[int, _ConnectedRank] = {}
+        self._unregistered: set[socket.socket] = set()  # connections that have not sent their rank
         self._name = f"hvd-{secrets.token_hex(16)}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listening.bind(f"\0{self._name}")
@@ -151,50 +151,50 @@ class RankChannels:
         loop.add_reader(self._listening.fileno(), self._accept)
 
     def variable(self, rank: int) -> dict[str, str]:
-        """Return what a rank is told."""
+        """Return the variable that a rank needs to connect."""
         return {VARIABLE: f"@{self._name}/{rank}"}
 
-    def ask(self, rank: int, patience_s: float | None) -> None:
-        """Ask a rank; one that has not answered by then is looked at from outside, None: it is left alone."""
-        one = self._ranks.get(rank)
-        if one is None:
-            self._say(rank, "absent")
+    def query(self, rank: int, patience_s: float | None) -> None:
+        """Query a rank; inspect it from outside if it has not answered after ``patience_s`` (None: never)."""
+        connected = self._ranks.get(rank)
+        if connected is None:
+            self._report(rank, "absent")
             return
-        one.is_wanted = True
-        if patience_s is not None and one.stack is None and time.monotonic() + patience_s < one.due:
+        connected.is_awaited = True
+        if patience_s is not None and connected.stack is None and time.monotonic() + patience_s < connected.due:
             due = time.monotonic() + patience_s
-            one.set_timer(self._loop.call_later(patience_s, partial(self._look, rank, one)), due)
-        if not one.is_asked:
-            one.is_asked = True
-            with suppress(OSError):  # it has ended, which its channel will say
-                one.channel.send(_QUESTION)
+            connected.set_timer(self._loop.call_later(patience_s, partial(self._inspect, rank, connected)), due)
+        if not connected.is_queried:
+            connected.is_queried = True
+            with suppress(OSError):  # it has exited, which its channel will show
+                connected.channel.send(_QUERY)
 
-    def glance(self, rank: int) -> None:
-        """Tell of a rank that is stopped, without a question to it."""
-        if (one := self._ranks.get(rank)) and is_stopped(one.pid):
-            self._say(rank, "stopped")
+    def report_if_stopped(self, rank: int) -> None:
+        """Report a rank that is stopped, without querying it."""
+        if (connected := self._ranks.get(rank)) and is_stopped(connected.pid):
+            self._report(rank, "stopped")
 
-    def pass_on(self, rank: int, data: bytes) -> None:
-        """Give a rank what the controller has for it; one that is not there, or reads nothing, goes without."""
-        if one := self._ranks.get(rank):
-            with suppress(OSError):  # its channel will say so
-                one.channel.send(RELAYED + data)
+    def forward(self, rank: int, data: bytes) -> None:
+        """Forward a message of the controller to a rank; drop it if the rank is absent, or does not read."""
+        if connected := self._ranks.get(rank):
+            with suppress(OSError):  # its channel will show it
+                connected.channel.send(RELAYED + data)
 
     def drain(self, rank: int) -> None:
-        """Take what a rank has said before its end."""
-        while (one := self._ranks.get(rank)) and select.select([one.channel], [], [], 0)[0]:
-            self._receive(rank, one)
+        """Handle the remaining messages of a rank that has exited."""
+        while (connected := self._ranks.get(rank)) and select.select([connected.channel], [], [], 0)[0]:
+            self._receive(rank, connected)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for channel in (self._listening, *self._unregistered):
             self._loop.remove_reader(channel.fileno())
             channel.close()
         for rank in [*self._ranks]:
             self._forget(rank)
 
-    def _say(self, rank: int, state: str, **more: str) -> None:
-        self._tell(rank, encode({"state": state, **more}))
+    def _report(self, rank: int, state: str, **more: str) -> None:
+        self._deliver(rank, encode({"state": state, **more}))
 
     def _accept(self) -> None:
         connection, _ = self._listening.accept()
@@ -208,26 +208,26 @@ class RankChannels:
     def _register(self, connection: socket.socket) -> None:
         self._unregistered.remove(connection)
         self._loop.remove_reader(connection.fileno())
-        said, pipes, _, _ = socket.recv_fds(connection, _NUMBER_BYTES, 1)
-        rank = int(said) if said.isdigit() else -1
-        if not pipes or rank < 0 or rank in self._ranks:  # a rank's child, which has its variables
+        number, pipes, _, _ = socket.recv_fds(connection, _NUMBER_BYTES, 1)
+        rank = int(number) if number.isdigit() else -1
+        if not pipes or rank < 0 or rank in self._ranks:  # a rank's child, which has inherited its variables
             connection.close()
             for pipe in pipes:
                 os.close(pipe)
             return
-        one = self._ranks[rank] = _Connected(connection, peer_of(connection)[0], pipes[0])
-        self._loop.add_reader(connection.fileno(), partial(self._receive, rank, one))
-        self._say(rank, "connected")
+        connected = self._ranks[rank] = _ConnectedRank(connection, peer_of(connection)[0], pipes[0])
+        self._loop.add_reader(connection.fileno(), partial(self._receive, rank, connected))
+        self._report(rank, "connected")
 
     def _forget(self, rank: int) -> None:
-        one = self._ranks.pop(rank)
-        self._loop.remove_reader(one.channel.fileno())
-        self._loop.remove_reader(one.pipe)
-        one.close()
+        connected = self._ranks.pop(rank)
+        self._loop.remove_reader(connected.channel.fileno())
+        self._loop.remove_reader(connected.pipe)
+        connected.close()
 
-    def _receive(self, rank: int, one: _Connected) -> None:
+    def _receive(self, rank: int, connected: _ConnectedRank) -> None:
         try:
-            answer = one.channel.recv(MESSAGE_BYTES)
+            answer = connected.channel.recv(MESSAGE_BYTES)
         except OSError:
             answer = b""
         if answer.startswith(RELAYED):
@@ -236,45 +236,45 @@ class RankChannels:
         if answer.startswith(IMPORTED):
             self._learn(imports_of(answer))
             return
-        wanted = self._settled(one)
-        one.is_asked = False
+        is_awaited = self._end_query(connected)
+        connected.is_queried = False
         if not answer:
             self._forget(rank)
-        if wanted:
-            self._tell(rank, answer) if answer else self._say(rank, "absent")
+        if is_awaited:
+            self._deliver(rank, answer) if answer else self._report(rank, "absent")
 
-    def _settled(self, one: _Connected) -> bool:
-        """Look no more; return whether anybody waits for what is known."""
-        self._loop.remove_reader(one.pipe)
-        one.set_timer(None)
-        wanted, one.is_wanted, one.stack = one.is_wanted, False, None
-        return wanted
+    def _end_query(self, connected: _ConnectedRank) -> bool:
+        """End a query and its inspection; return whether a report was requested."""
+        self._loop.remove_reader(connected.pipe)
+        connected.set_timer(None)
+        is_awaited, connected.is_awaited, connected.stack = connected.is_awaited, False, None
+        return is_awaited
 
-    def _look(self, rank: int, one: _Connected) -> None:
-        if is_stopped(one.pid):
-            self._settled(one)
-            self._say(rank, "stopped")
+    def _inspect(self, rank: int, connected: _ConnectedRank) -> None:
+        if is_stopped(connected.pid):
+            self._end_query(connected)
+            self._report(rank, "stopped")
             return
-        while select.select([one.pipe], [], [], 0)[0] and os.read(one.pipe, _PIECE):
-            pass  # of an earlier look that was given up
-        one.stack = b""
-        self._loop.add_reader(one.pipe, partial(self._read, rank, one))
-        self._wait_for_piece(rank, one)
-        with suppress(ProcessLookupError):  # its channel will say so
-            os.kill(one.pid, STACK_SIGNAL)
+        while select.select([connected.pipe], [], [], 0)[0] and os.read(connected.pipe, _PIECE):
+            pass  # rest of an earlier inspection that was given up
+        connected.stack = b""
+        self._loop.add_reader(connected.pipe, partial(self._read, rank, connected))
+        self._wait_for_piece(rank, connected)
+        with suppress(ProcessLookupError):  # its channel will show it
+            os.kill(connected.pid, STACK_SIGNAL)
 
-    def _wait_for_piece(self, rank: int, one: _Connected) -> None:
-        one.set_timer(self._loop.call_later(_WRITTEN_S, partial(self._tell_stack, rank, one)))
+    def _wait_for_piece(self, rank: int, connected: _ConnectedRank) -> None:
+        connected.set_timer(self._loop.call_later(_WRITTEN_S, partial(self._report_stack, rank, connected)))
 
-    def _read(self, rank: int, one: _Connected) -> None:
-        piece = os.read(one.pipe, _PIECE)
-        one.stack = (one.stack or b"") + piece
-        if piece and not one.stack.endswith(STACK_END):
-            self._wait_for_piece(rank, one)
+    def _read(self, rank: int, connected: _ConnectedRank) -> None:
+        piece = os.read(connected.pipe, _PIECE)
+        connected.stack = (connected.stack or b"") + piece
+        if piece and not connected.stack.endswith(STACK_END):
+            self._wait_for_piece(rank, connected)
         else:
-            self._tell_stack(rank, one)
+            self._report_stack(rank, connected)
 
-    def _tell_stack(self, rank: int, one: _Connected) -> None:
-        stack = one.stack or b""
-        self._settled(one)
-        self._say(rank, "silent", stack=stack.decode(errors="replace"))
+    def _report_stack(self, rank: int, connected: _ConnectedRank) -> None:
+        stack = connected.stack or b""
+        self._end_query(connected)
+        self._report(rank, "silent", stack=stack.decode(errors="replace"))

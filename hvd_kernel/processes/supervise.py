@@ -1,11 +1,11 @@
-"""Process supervisor: holds child processes for a controller, to which it has a control channel, and ends with them.
+"""Process supervisor: holds child processes for a controller that it has a control channel to, and ends with them.
 
     controller --pidfd, control channel--> supervisor --PDEATHSIG--> children
 
 The base of the agent of a host (agent.py) and of the supervisor of a notebook's cluster (cluster/supervisor.py), which
-differ in the messages that they handle. As "child subreaper" it inherits every orphan below it, so that at the end it
-can kill all of them, whatever they forked. It watches the controller's process itself (pidfd) besides the channel,
-whose end could be held up by any process that has it open.
+handle different messages. As a child subreaper it becomes the parent of all orphans below it, so that at the end it can
+kill everything its children have forked. In addition to the channel it watches the controller's process (pidfd),
+because any process that has inherited the channel could keep it open.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import kill_descendants
+from hvd_kernel.processes.limits import POLL_S, Confinement
 from hvd_kernel.processes.mps.daemon import PrivateDaemon
-from hvd_kernel.processes.resources.limits import LOOK_S, Confinement
 
 
 class ProcessSupervisor:
@@ -41,20 +41,20 @@ class ProcessSupervisor:
         self.mps = PrivateDaemon(self.say)
         self._children: list[ChildProcess] = []
         self._limited: dict[int, tuple[Confinement, Callable[[str], None]]] = {}
-        self._look: Timer | None = None
-        self._deadline: Timer | None = None  # when what still runs is killed
-        self.take_controller(controller)
+        self._poll: Timer | None = None
+        self._deadline: Timer | None = None  # kills the ranks that still run
+        self.adopt_controller(controller)
 
     def serve(self) -> None:
-        """Run until nothing is left to be done; then leave nothing: processes, last messages, folders."""
+        """Run the loop until it is stopped, then kill all processes, send the last messages and remove the folders."""
         try:
             self.loop.run()
         finally:
             self.close()
 
     def close(self) -> None:
-        """End everything."""
-        for child in self._children:  # the daemon waits for its clients
+        """Kill all processes, send the last messages and remove the folders."""
+        for child in self._children:  # first, because the MPS daemon waits for its clients
             child.signal(signal.SIGKILL)
         self.mps.close()
         kill_descendants()
@@ -64,35 +64,35 @@ class ProcessSupervisor:
         if self.controller is not None:
             self.controller.channel.finish()
 
-    # What else is done at these moments is for the subclasses to say.
+    # Hooks for subclasses.
 
     def lose_controller(self) -> None:
-        """Do what has to be done when the controller is gone."""
+        """Handle that the controller is gone."""
         self.loop.stop()
 
     def terminate(self) -> None:
-        """Ask the ranks to end."""
+        """Send the ranks SIGTERM, or the like."""
 
     def kill(self) -> None:
-        """End the ranks."""
+        """Kill the ranks."""
 
     def send_rest(self) -> None:
-        """Send what killed children have left."""
+        """Send the remaining output of killed children."""
 
     def on_progress(self) -> None:
-        """Look whether this is the end: something was sent, or a child has ended."""
+        """Check whether to stop the loop, after a message was sent or a child has exited."""
 
     # The controller.
 
-    def take_controller(self, controller: Controller) -> None:
-        """Take messages from this controller from here on."""
+    def adopt_controller(self, controller: Controller) -> None:
+        """Handle the messages of this controller from now on."""
         self.controller = controller
         os.set_blocking(controller.channel.outgoing, False)
         self.loop.add_reader(controller.channel.fileno(), self.receive)
         self.loop.add_reader(controller.pidfd, self.lose_controller)
 
     def release_controller(self) -> None:
-        """Hang up."""
+        """Disconnect from the controller."""
         if self.controller is not None:
             controller, self.controller = self.controller, None
             self.loop.remove_writer(controller.channel.outgoing)
@@ -101,24 +101,24 @@ class ProcessSupervisor:
             controller.close()
 
     def receive(self) -> None:
-        """Handle what the controller has sent."""
+        """Handle the messages of the controller."""
         if self.controller is not None:
             for message in self.controller.channel.receive():
                 if handle := self.handlers.get(type(message)):
                     handle(message)
 
     def send(self, message: m.Message) -> None:
-        """Send a message, as soon as the controller takes it; nothing happens where there is none."""
+        """Send a message as soon as the controller can receive it; drop it without a controller."""
         if self.controller is not None:
             self.controller.channel.post(message)
             self._flush()
 
     def say(self, text: str) -> None:
-        """Tell the user, from any thread."""
+        """Send a notice for the user, from any thread."""
         self.loop.call_soon_threadsafe(partial(self.send, m.Notice(text)))
 
     def on_unsent(self, waiting: int) -> None:
-        """Take note of how many bytes wait to be sent."""
+        """Handle a change of the number of bytes that wait to be sent."""
 
     def _flush(self) -> None:
         if self.controller is None:
@@ -138,7 +138,7 @@ class ProcessSupervisor:
     # Children.
 
     def hold(self, child: ChildProcess, on_end: Callable[[int], None]) -> None:
-        """Call back with the status of a child when it has ended."""
+        """Call ``on_end`` with the status of a child when it has exited."""
         self._children.append(child)
         self.loop.add_reader(child.pidfd, partial(self._reap, child, on_end))
 
@@ -148,7 +148,7 @@ class ProcessSupervisor:
         self.on_progress()
 
     def end(self, child: ChildProcess) -> None:
-        """Kill a child and wait for its end, of which nobody is told."""
+        """Kill a child and reap it, without a call of its ``on_end``."""
         if child in self._children:
             self._forget(child)
             child.signal(signal.SIGKILL)
@@ -158,21 +158,21 @@ class ProcessSupervisor:
         self._children.remove(child)
         self.loop.remove_reader(child.pidfd)
 
-    def give(self, child: ChildProcess, data: bytes, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Write to a child's stdin, and call back when all is written; no data: its end."""
-        child.give(data)
-        if child.wants_input:
-            self.loop.add_writer(child.stdin, partial(self._feed, child, child.stdin, on_taken))
+    def write(self, child: ChildProcess, data: bytes, on_written: Callable[[], None] = lambda: None) -> None:
+        """Write to a child's stdin, and call ``on_written`` when all is written; no data: close it."""
+        child.write(data)
+        if child.has_unwritten:
+            self.loop.add_writer(child.stdin, partial(self._flush_stdin, child, child.stdin, on_written))
 
-    def _feed(self, child: ChildProcess, stdin: int, on_taken: Callable[[], None]) -> None:
-        is_taken = child.feed()
-        if not child.wants_input:
+    def _flush_stdin(self, child: ChildProcess, stdin: int, on_written: Callable[[], None]) -> None:
+        is_written = child.flush()
+        if not child.has_unwritten:
             self.loop.remove_writer(stdin)
-        if is_taken:
-            on_taken()
+        if is_written:
+            on_written()
 
     def stop(self, grace: float) -> None:
-        """Have the ranks ended: ask them now, kill them after ``grace`` seconds."""
+        """Terminate the ranks now, and kill them after ``grace`` seconds."""
         if grace > 0:
             self.terminate()
         if self._deadline is not None:
@@ -181,22 +181,22 @@ class ProcessSupervisor:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the ranks have been asked to end."""
+        """True once the ranks are being stopped."""
         return self._deadline is not None
 
-    # Limits, where no cgroup keeps them.
+    # Limits that no cgroup enforces.
 
-    def limit(self, pid: int, limits: Confinement, on_passed: Callable[[str], None]) -> None:
-        """Look at a process's memory from here on, and call back with the reason when it has passed its limit."""
-        if limits.looks:
-            self._limited[pid] = limits, on_passed
-            self._look = self._look or self.loop.call_later(0.0, self._look_at_limits)
+    def limit(self, pid: int, limits: Confinement, on_exceeded: Callable[[str], None]) -> None:
+        """Poll a process's memory from now on, and call ``on_exceeded`` with the reason when it exceeds its limit."""
+        if limits.is_polled:
+            self._limited[pid] = limits, on_exceeded
+            self._poll = self._poll or self.loop.call_later(0.0, self._poll_limits)
 
-    def _look_at_limits(self) -> None:
-        for pid, (limits, on_passed) in [*self._limited.items()]:
-            why = limits.passed(pid)
-            if why or not Path(f"/proc/{pid}").exists():
+    def _poll_limits(self) -> None:
+        for pid, (limits, on_exceeded) in [*self._limited.items()]:
+            reason = limits.exceeded(pid)
+            if reason or not Path(f"/proc/{pid}").exists():
                 del self._limited[pid]
-            if why:
-                on_passed(why)
-        self._look = self.loop.call_later(LOOK_S, self._look_at_limits) if self._limited else None
+            if reason:
+                on_exceeded(reason)
+        self._poll = self.loop.call_later(POLL_S, self._poll_limits) if self._limited else None

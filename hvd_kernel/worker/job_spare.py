@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from hvd_kernel.processes import program
 from hvd_kernel.processes.channel.messages import Preload, RunProgram
-from hvd_kernel.processes.spares import program
 from hvd_kernel.worker.standby import Standby, at_low_priority, without_collection
 
 _NICE = 10

@@ -1,6 +1,6 @@
 """Standby of a spare process: it imports at low priority, reports that it is ready, and waits for its task.
 
-The parent's side is processes/spares/spare.py.
+The parent's side is processes/spare.py.
 """
 
 from __future__ import annotations

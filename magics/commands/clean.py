@@ -11,11 +11,10 @@ from pathlib import Path
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.options import Options
-from hvd_kernel.processes import detached, leftovers
+from hvd_kernel.processes import detached, leftovers, warm
 from hvd_kernel.processes.detached import DetachedCluster
 from hvd_kernel.processes.leftovers import Marked
-from hvd_kernel.processes.spares import warm
-from hvd_kernel.processes.spares.warm import WarmCluster
+from hvd_kernel.processes.warm import WarmCluster
 
 COMMAND_CHARS = 100
 OF_ENDED_KERNELS = "of a cluster whose kernel has ended"

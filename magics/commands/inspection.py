@@ -21,7 +21,7 @@ from hvd_kernel.magics.display.user_errors import user_errors
 from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.engines import HERE, examine_on
 from hvd_kernel.magics.options import Options, resolve
-from hvd_kernel.processes.resources.measurement import measure
+from hvd_kernel.processes.bandwidth import measure
 
 
 def stacks(context: Context, options: Options) -> None:

@@ -22,7 +22,7 @@ from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.lifetime import children
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 

@@ -40,7 +40,7 @@ class FakeDriver:
         return {**self._channels.variable(worker), elastic.VARIABLE: "1"}
 
     def tell(self, worker: int, message: ToWorker) -> None:
-        self._loop.call_soon_threadsafe(lambda: self._channels.pass_on(worker, elastic.encode(message)))
+        self._loop.call_soon_threadsafe(lambda: self._channels.forward(worker, elastic.encode(message)))
 
     def heard(self) -> tuple[int, FromWorker]:
         """The next that any worker says."""

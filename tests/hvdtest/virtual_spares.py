@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from hvd_kernel.processes.spares.quota import SpareQuota
+from hvd_kernel.processes.host_spares import SpareQuota
 
 WARM_S = (0.2, 4.0)
 
@@ -44,5 +44,5 @@ class VirtualSpares:
         if not self.ready:
             return False
         self.ready -= 1
-        self.quota.take()
+        self.quota.use()
         return True

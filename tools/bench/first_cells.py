@@ -19,7 +19,7 @@ from contextlib import suppress
 import psutil
 from cell import Cell, Kernel
 
-from hvd_kernel.processes.spares import warm
+from hvd_kernel.processes import warm
 
 PAUSE_S = 20.0
 STEP = """%%hvdrun

@@ -84,7 +84,7 @@ class Rejoin(Procedure):
         super().observe(event)
         self._cell_ended |= isinstance(event, CellEnded)
         if isinstance(event, StartFailed):
-            self._start_error = event.why
+            self._start_error = event.reason
 
     def find_silent(self) -> Flow[set[int]]:
         """Query every rank, so that a death of this moment is noticed; return the living ranks that do not answer."""

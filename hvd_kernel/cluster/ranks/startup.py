@@ -37,7 +37,7 @@ class Start(Procedure):
                 self._connected = True
             case messages.RankExited(rank=rank, status=status):
                 self._error = self._error or _exited(rank, status)
-            case messages.StartFailed(why=reason):
+            case messages.StartFailed(reason=reason):
                 self._error = self._error or f"{reason}."
             case messages.ChannelClosed():
                 self._error = self._error or _exited(messages.MPIEXEC, "unknown")
@@ -132,7 +132,7 @@ class DetachProcedure(Procedure):
         """Record an event."""
         super().observe(event)
         if isinstance(event, messages.DetachFailed):
-            self._error = event.why
+            self._error = event.reason
 
     def run(self) -> Flow[None]:
         """Store the state of the cluster, and request the detachment from the supervisor."""

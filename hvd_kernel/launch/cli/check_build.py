@@ -14,7 +14,7 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes import libraries
-from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
+from hvd_kernel.processes.open_mpi import find_mpiexec
 from hvd_kernel.settings.gpus import has_plugin
 
 _IMPORT_TIMEOUT_S = 60.0

@@ -24,7 +24,7 @@ from hvd_kernel.launch.forwarding import own_stdin
 from hvd_kernel.launch.job import roles
 from hvd_kernel.launch.job.size import agent_launcher
 from hvd_kernel.launch.job_run import Job, Outcome, current_folder, launch
-from hvd_kernel.processes.resources.limits import means
+from hvd_kernel.processes.limits import means
 from hvd_kernel.settings import gpus
 
 _SHELL = "/bin/sh"

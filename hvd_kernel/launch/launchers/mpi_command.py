@@ -18,9 +18,9 @@ from pathlib import Path
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.jobs.tables.mpi import MPI
 from hvd_kernel.launch.placement import Host, is_local, places
+from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.lifetime import claim
-from hvd_kernel.processes.mpi import network, open_mpi
-from hvd_kernel.processes.mpi.open_mpi import find_mpiexec
+from hvd_kernel.processes.open_mpi import find_mpiexec
 from hvd_kernel.settings.network import Card
 
 Family = Callable[[str, "Order"], "MpiexecPlan"]
@@ -117,7 +117,7 @@ def _open_mpi(mpiexec: str, order: Order) -> MpiexecPlan:
     arguments = open_mpi.arguments(order.np, options, _parameters(order), args, shared=shared, far=far)
     env = order.env | {"PRTE_MCA_prte_tmpdir_base": str(folder)}
     command = [mpiexec, *arguments, *order.command]
-    variables = partial(network.settle, env=order.env, args=command)
+    variables = partial(open_mpi.common_network, env=order.env, args=command)
     return MpiexecPlan(command, env, [*map(str, {folder, shared})], variables)
 
 

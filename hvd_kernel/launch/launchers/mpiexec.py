@@ -11,7 +11,7 @@ from hvd_kernel.launch.launchers import mpi_command
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message, Output, RankExited, StartFailed
 from hvd_kernel.processes.lifetime import children, stat_of
-from hvd_kernel.processes.resources.memory import descendants
+from hvd_kernel.processes.limits import descendants
 
 _MAX_OUTPUT = 1 << 14  # bytes that are kept for error messages
 _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel", "T": "stopped", "t": "stopped", "Z": "ended"}
@@ -55,7 +55,7 @@ class Mpiexec:
             case RankExited():
                 raise self.start_error(str(message.status), ready, np)
             case StartFailed():
-                raise self.start_error(message.why, ready, np)
+                raise self.start_error(message.reason, ready, np)
             case ChannelClosed():
                 raise self.start_error("", ready, np)
 

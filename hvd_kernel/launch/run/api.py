@@ -22,7 +22,7 @@ from hvd_kernel.launch.placement import job_hosts, with_slots
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.execution import in_notebook, in_processes
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi.network import is_far
+from hvd_kernel.processes.open_mpi import is_far
 from hvd_kernel.settings.lists import entries
 from hvd_kernel.settings.network import addresses
 

@@ -1,7 +1,6 @@
-"""Attachment of a controller to a supervisor that runs already: a unix socket in the supervisor's private folder.
+"""Attachment of a controller to a running supervisor: a unix socket in the supervisor's private folder.
 
-No key is written down anywhere: the supervisor hands it over on this socket, and the system itself tells both ends
-whose process the other one is.
+No key is stored in a file: the supervisor sends it over this socket, and Linux tells each end the user of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _WAITING = 8
 
 
 class Controller:
-    """Who tells a supervisor what to do: the channel to it, and its process."""
+    """The controller of a supervisor: the channel to it, and its process."""
 
     def __init__(self, channel: ControlChannel, pid: int) -> None:
         self.channel = channel
@@ -29,17 +28,17 @@ class Controller:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process has ended."""
+        """True if its process has exited."""
         return is_ready(self.pidfd)
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self.channel.close()
         os.close(self.pidfd)
 
 
 def listen(folder: Path) -> socket.socket:
-    """Return the listening socket of a folder's supervisor."""
+    """Create the listening socket of a supervisor in its folder."""
     listening = socket.socket(socket.AF_UNIX)
     with _near(folder) as path:
         Path(path).unlink(missing_ok=True)
@@ -50,26 +49,26 @@ def listen(folder: Path) -> socket.socket:
 
 
 def accept(listening: socket.socket) -> Controller | None:
-    """Return who has connected; None where it is another user's process, or gone already."""
+    """Accept a connection; return None if it is another user's process, or gone already."""
     connection, _ = listening.accept()
     pid, user = peer_of(connection)
     channel = ControlChannel(connection, connection, is_agent=True)
     if user == os.geteuid():
         try:
             return Controller(channel, pid)
-        except OSError:  # it has ended, or it lives in another container
+        except OSError:  # it has exited, or runs in another container
             pass
     channel.close()
     return None
 
 
 def connect(folder: Path) -> tuple[ControlChannel, int]:
-    """Return the channel to the supervisor of a folder, and its process id.
+    """Connect to the supervisor of a folder; return the channel and its process id.
 
     Raises
     ------
     OSError
-        Nobody is there, or it is another user's process.
+        If there is no supervisor, or it is another user's process.
     """
     connection = socket.socket(socket.AF_UNIX)
     with _near(folder) as path:
@@ -82,7 +81,7 @@ def connect(folder: Path) -> tuple[ControlChannel, int]:
 
 @contextmanager
 def _near(folder: Path) -> Iterator[str]:
-    """Give the socket's path, however long the folder's is: a socket's may have 107 bytes."""
+    """Yield a short path of the socket: a socket's path is limited to 107 bytes, the folder's is not."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield f"/proc/self/fd/{descriptor}/{NAME}"

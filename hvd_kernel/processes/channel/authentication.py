@@ -1,7 +1,6 @@
-"""Authentication of a control channel: by the user of the peer's process, or by a secret that is never sent.
+"""Authentication of a control channel by a secret that is never sent.
 
-With a secret (challenge and response): controller: its nonce -> agent: its nonce, HMAC of both -> controller: HMAC of
-both.
+Challenge and response: controller: its nonce -> agent: its nonce, HMAC of both -> controller: HMAC of both.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.channel.messages import ChannelClosed, Message
 
 ADDRESS_VARIABLE = "HVD_LAUNCHER_ADDRESS"
-"""Where an agent finds its controller: @name on this host, else address,address:port."""
+"""Variable with the address of an agent's controller: @name on this host, else address,address:port."""
 
 LENGTH = 32  # bytes of a nonce, and of a proof
 CONTROLLER, AGENT = b"launcher", b"agent"
@@ -27,72 +26,73 @@ def nonce() -> bytes:
 
 
 def proof(secret: str, role: bytes, nonces: bytes) -> bytes:
-    """Return the HMAC that proves to have the secret: in one role, for the nonces of one connection."""
+    """Return the HMAC that proves knowledge of the secret, for one role and the nonces of one connection."""
     return hmac.new(secret.encode(), role + nonces, hashlib.sha256).digest()
 
 
-def proves(said: bytes, secret: str, role: bytes, nonces: bytes) -> bool:
-    """Tell whether this is the proof."""
-    return hmac.compare_digest(said, proof(secret, role, nonces))
+def proves(received: bytes, secret: str, role: bytes, nonces: bytes) -> bool:
+    """Return whether the received bytes are the proof."""
+    return hmac.compare_digest(received, proof(secret, role, nonces))
 
 
 def controller_key(secret: str) -> str:
-    """Return the key of ipyparallel's messages in a cluster whose agents prove to have this secret.
+    """Return the key of ipyparallel's messages in a cluster whose agents know this secret.
 
-    Both ends make it, so that it is never sent.
+    Both ends derive it, so that it is never sent.
     """
     return hmac.new(secret.encode(), b"controller", hashlib.sha256).hexdigest()
 
 
 class ProvenChannel(ControlChannel):
-    """The controller's end of a channel whose agent first proves that it holds the secret; nothing counts before."""
+    """The controller's end of a channel; messages are accepted only after the agent has proved to know the secret."""
 
     def __init__(self, connection: socket.socket, secret: str) -> None:
         super().__init__(connection, connection)
         self.proven = False
-        self._secret, self._nonce, self._said = secret, nonce(), b""
+        self._secret, self._nonce, self._received = secret, nonce(), b""
         self._unsent += self._nonce
         self.flush()
 
     def receive(self) -> list[Message]:
-        """Return the messages that are complete now, ChannelClosed at last. May block."""
-        found = super().receive()
+        """Return the messages that are complete, ChannelClosed as the last one. May block."""
+        messages = super().receive()
         if self.closed and not self.proven:
             self.close()
-        return found
+        return messages
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes that have come; return the messages that are complete now."""
+        """Add received bytes; return the messages that are complete."""
         return super().feed(data) if self.proven else self._check(data)
 
     def _check(self, data: bytes) -> list[Message]:
-        """Take the proof; no more comes before ours."""
-        self._said += data
-        nonces, said = self._nonce + self._said[:LENGTH], self._said[LENGTH:]
-        self.proven = proves(said, self._secret, AGENT, nonces)
+        """Check the agent's nonce and proof, after which it sends nothing before it has received ours."""
+        self._received += data
+        nonces, received = self._nonce + self._received[:LENGTH], self._received[LENGTH:]
+        self.proven = proves(received, self._secret, AGENT, nonces)
         if self.proven:
             self._unsent += proof(self._secret, CONTROLLER, nonces)
             self.flush()
-        self.closed = not self.proven and len(said) >= LENGTH
+        self.closed = not self.proven and len(received) >= LENGTH
         return [ChannelClosed()] if self.closed else []
 
 
 def prove(connection: socket.socket, secret: str) -> bool:
-    """Exchange proofs, as the agent; return whether the other end is the controller.
+    """Exchange proofs as the agent; return whether the other end is the controller.
 
-    Whoever hangs up has proved nothing: if it has read what we said the kernel tells of an end, else of a reset.
+    An end that disconnects has proved nothing: Linux reports the end of the stream if it has read our bytes, else a
+    reset.
     """
-    mine = nonce()
+    ours = nonce()
     try:
-        nonces = _exactly(connection) + mine
-        connection.sendall(mine + proof(secret, AGENT, nonces))
-        return proves(_exactly(connection), secret, CONTROLLER, nonces)
+        nonces = _receive_exactly(connection) + ours
+        connection.sendall(ours + proof(secret, AGENT, nonces))
+        return proves(_receive_exactly(connection), secret, CONTROLLER, nonces)
     except (ConnectionResetError, BrokenPipeError):
         return False
 
 
-def _exactly(connection: socket.socket) -> bytes:
-    said = b""
-    while len(said) < LENGTH and (more := connection.recv(LENGTH - len(said))):
-        said += more
-    return said
+def _receive_exactly(connection: socket.socket) -> bytes:
+    received = b""
+    while len(received) < LENGTH and (more := connection.recv(LENGTH - len(received))):
+        received += more
+    return received

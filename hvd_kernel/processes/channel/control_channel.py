@@ -1,7 +1,7 @@
 """Control channel between an agent and its controller: typed messages over two pipes, a unix socket or TCP.
 
-On the wire a message is its length (4 bytes) and itself in MessagePack. An agent sends ``PREAMBLE`` before its first
-one, because a remote shell may greet with words of its own.
+On the wire a message is its length (4 bytes) followed by MessagePack. An agent sends ``PREAMBLE`` before its first
+message, because a remote shell may print a greeting.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _decoder = msgspec.msgpack.Decoder[Any](Union[messages.ALL])  # noqa: UP007 - a 
 
 
 def is_ready(descriptor: int, within: float | None = 0.0) -> bool:
-    """Tell whether a descriptor has something to read, or a pidfd's process has ended, ``within`` seconds."""
+    """Wait ``within`` seconds (None: forever) until a descriptor is readable, or a pidfd's process has exited."""
     return bool(select.select([descriptor], [], [], within)[0])
 
 
 def pack(message: Message) -> bytes:
-    """Return a message as it goes over the wire."""
+    """Return a message as bytes for the wire."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def read_packed(stream: IO[bytes]) -> bytes:
-    """Read one message as ``pack`` has made it; empty where the stream ends before that. Blocks."""
+    """Read the bytes of one message (``pack``); b"" if the stream ends before. Blocks."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return b""
@@ -50,36 +50,36 @@ def read_packed(stream: IO[bytes]) -> bytes:
 
 
 def unpack(data: bytes | bytearray, kind: type[M]) -> M:
-    """Return the message of this type that ``data`` begins with.
+    """Return the message of this type at the beginning of ``data``.
 
     Raises
     ------
     msgspec.DecodeError
-        It is another one, or not whole.
+        If it is of another type, or incomplete.
     """
     (length,) = _LENGTH.unpack_from(data)
     return msgspec.msgpack.decode(memoryview(data)[_LENGTH.size : _LENGTH.size + length], type=kind)
 
 
 class ChannelEnd(Protocol):
-    """A pipe's end, or a socket; closed when nothing refers to it any more."""
+    """A pipe's end, or a socket; closed when it is garbage collected."""
 
     def fileno(self) -> int:
         """Return its descriptor."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Close it."""
 
 
 class ControlChannel:
-    """One end. ``send`` is for any thread, all else for one.
+    """One end of a channel. ``send`` is for any thread, everything else for one.
 
     Parameters
     ----------
     incoming, outgoing
-        What is read and written: two pipes, or twice the same socket.
+        The ends to read and to write: two pipes, or twice the same socket.
     is_agent
-        Whether this is the agent's end, which begins with the preamble; the other end waits for it.
+        True for the agent's end, which sends the preamble; the other end waits for it.
     """
 
     def __init__(self, incoming: ChannelEnd, outgoing: ChannelEnd, *, is_agent: bool = False) -> None:
@@ -102,54 +102,54 @@ class ControlChannel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to receive, if only that the other end is gone."""
+        """True if there is something to receive, or the other end is gone."""
         return is_ready(self.fileno())
 
     def receive(self) -> list[Message]:
-        """Return the messages that are complete now, ChannelClosed at last. May block."""
+        """Return the messages that are complete, ChannelClosed as the last one. May block."""
         try:
             data = os.read(self.fileno(), CHUNK)
         except BlockingIOError:
             return []
-        except OSError:  # a network has more ways to end it than a host
+        except OSError:  # a network connection may end with an error
             data = b""
         self.closed = not data
         return self.feed(data) if data else [ChannelClosed()]
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes that have come; return the messages that are complete now."""
+        """Add received bytes; return the messages that are complete."""
         self._unread += data
         if not self._has_begun:
             before, preamble, after = self._unread.partition(PREAMBLE)
             self._has_begun, self._unread = bool(preamble), after if preamble else before
-        found: list[Message] = []
+        complete: list[Message] = []
         while self._has_begun and len(self._unread) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._unread)
             end = _LENGTH.size + length
             if len(self._unread) < end:
                 break
-            found += _decoded(bytes(self._unread[_LENGTH.size : end]))
+            complete += _decode(bytes(self._unread[_LENGTH.size : end]))
             del self._unread[:end]
-        return found
+        return complete
 
     def send(self, message: Message) -> None:
-        """Write a message whole; the other end may be gone, which ``receive`` will tell. Any thread."""
+        """Send a message completely; the other end may be gone, which ``receive`` will report. Any thread."""
         with self._sending:
             self.post(message)
             while self._unsent:
                 self.flush()
 
     def post(self, message: Message) -> None:
-        """Have a message written by the next calls of ``flush``."""
+        """Queue a message for the next calls of ``flush``."""
         self._unsent += pack(message)
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait to be written."""
+        """The number of queued bytes."""
         return len(self._unsent)
 
     def flush(self) -> None:
-        """Write what waits, as much as the other end takes now."""
+        """Write queued bytes, as many as the other end accepts now."""
         try:
             if self._open:
                 del self._unsent[: os.write(self._outgoing.fileno(), self._unsent[:CHUNK])]
@@ -161,19 +161,19 @@ class ControlChannel:
             self._unsent.clear()
 
     def finish(self) -> None:
-        """Write all that waits, and wait for that; the other end may be gone."""
+        """Write all queued bytes, blocking; the other end may be gone."""
         os.set_blocking(self.outgoing, True)
         while self._unsent:
             self.flush()
 
     def end_sending(self) -> None:
-        """Close what is written, so that the other end sees the end; what it still says can be received. Idempotent."""
+        """Close the outgoing end, so that the other end is notified; messages can still be received. Idempotent."""
         with self._sending:
             self._open = False
             self._outgoing.close()
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close both ends. Idempotent."""
         with self._sending:
             self._open = False
             self._incoming.close()
@@ -190,15 +190,15 @@ def spawn(
         stdout=subprocess.PIPE,
         stderr=stderr,
         env=env,
-        start_new_session=True,  # Ctrl-C in a terminal, and Jupyter's interrupts, are for this process
+        start_new_session=True,  # Ctrl-C in a terminal, and Jupyter's interrupts, must reach only this process
     )
     assert process.stdin is not None
     assert process.stdout is not None
     return process, ControlChannel(process.stdout, process.stdin)
 
 
-def _decoded(body: bytes) -> list[Message]:
-    """Return the message; nothing where a later version's other end knows more of them."""
+def _decode(body: bytes) -> list[Message]:
+    """Return the message; [] for a type that only a later version has."""
     try:
         return [_decoder.decode(body)]
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Listening socket where agents connect: TCP where they come from other hosts, else a name that only this host has."""
+"""Listening socket for agents: TCP if they connect from other hosts, else an abstract name of this host."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _BACKLOG = 128
 
 
 class Listening:
-    """One such socket, of the thread of the loop. Who connects has proved nothing yet.
+    """A listening socket, for the thread of the loop. Its peers are not authenticated.
 
     Parameters
     ----------
     loop
-        Calls ``accept`` when somebody connects, from ``open`` to ``close``.
+        Calls ``accept`` for each connection, from ``open`` to ``close``.
     host
-        The address of this host to listen at, "" for all of them; None: for this host's processes alone.
+        The address of this host to listen at, "" for all of them; None: only for processes of this host.
     accept
-        Takes the connection, which blocks.
+        Receives the connection, which is blocking.
     """
 
     def __init__(self, loop: EventLoop, host: str | None, accept: Callable[[socket.socket], object]) -> None:
@@ -36,19 +36,19 @@ class Listening:
         self._place = f"@{name[1:].decode()}" if is_here else f":{name[1]}"
 
     def address(self, hosts: str) -> str:
-        """Return what agents are told: ``host,host:port``, or ``@name`` where only this host's processes may come."""
+        """Return the address for agents: ``host,host:port``, or ``@name`` if it is only for this host."""
         return self._place if self._place.startswith("@") else hosts + self._place
 
     def open(self) -> None:
-        """Take who connects from now on."""
-        self._loop.add_reader(self._socket.fileno(), self._take)
+        """Accept connections from now on."""
+        self._loop.add_reader(self._socket.fileno(), self._accept_next)
 
     def close(self) -> None:
-        """Take nobody any more."""
+        """Stop listening."""
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
-    def _take(self) -> None:
+    def _accept_next(self) -> None:
         connection, _ = self._socket.accept()
         connection.setblocking(True)
         self._accept(connection)

@@ -1,8 +1,8 @@
-"""Messages of the control channel, each a type: what an agent and its controller tell each other.
+"""Messages of the control channel between an agent and its controller, one type each.
 
 Terms.
   agent       the process that starts one host's ranks and ends with them or for them (agent.py)
-  controller  who tells it what to do: hvdrun's launcher, or the kernel of a notebook
+  controller  the process that controls an agent: hvdrun's launcher, or the kernel of a notebook
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 
 MPIEXEC = -1
-"""Stands for mpiexec where a rank is named: an agent's process as the ranks are."""
+"""Stands for mpiexec in place of a rank: it is a process of the agent like the ranks."""
 
 
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
@@ -23,21 +23,21 @@ FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
 
 
 class Message(Struct, frozen=True, tag=True):
-    """Base of all of them. On the wire it is a map with its type's name; fields unknown to a reader are ignored."""
+    """Base of all messages. On the wire a message is a map with its type's name; a reader ignores unknown fields."""
 
 
-# From every agent, or to it.
+# From and to every agent.
 
 
 class RankExited(Message, frozen=True):
-    """A process has ended; a status below 0 is a signal's number, as in ``subprocess``."""
+    """A process has exited; a negative status is a signal's number, as in ``subprocess``."""
 
     rank: int
     status: int
 
 
 class Stop(Message, frozen=True):
-    """End the ranks: SIGTERM now, SIGKILL after ``grace`` seconds."""
+    """Stop the ranks: SIGTERM now, SIGKILL after ``grace`` seconds."""
 
     grace: float
 
@@ -49,62 +49,64 @@ class SignalRanks(Message, frozen=True):
 
 
 class StopRank(Message, frozen=True):
-    """End one rank: SIGTERM now, SIGKILL after ``grace`` seconds; the others go on."""
+    """Stop one rank: SIGTERM now, SIGKILL after ``grace`` seconds."""
 
     rank: int
     grace: float
 
 
 class ChannelClosed(Message, frozen=True):
-    """The other end is gone. Never sent: ``ControlChannel.receive`` gives it last."""
+    """The other end is gone. Never sent: ``ControlChannel.receive`` returns it last."""
 
 
 # Between hvdrun and the agent of a host.
 
 
 class Hello(Message, frozen=True):
-    """An agent's first message: how its host can be reached (``Card`` of settings.network, and more)."""
+    """An agent's first message: the addresses and identity of its host (``Card`` of settings.network, and more)."""
 
     card: dict[str, Any]
 
 
 class RankPlan(Struct, frozen=True):
-    """One rank that is to be started."""
+    """One rank to start."""
 
     rank: int
-    slot: int = 0  # which one it is on its host, for cores of its own
+    slot: int = 0  # its number on its host, which determines its cores
     env: dict[str, str] = field(default_factory=dict)
     reads_stdin: bool = False
     limits: Limits = Limits()
 
 
 class StartRanks(Message, frozen=True):
-    """Start ranks, all with this command."""
+    """Start ranks, all with the same command."""
 
     command: list[str]
     cwd: str
     env: dict[str, str]
     ranks: list[RankPlan]
     folders: list[str] = field(default_factory=list)  # to remove at the end
-    inherit_env: bool = False  # the agent's own environment is their base
-    is_step: bool = False  # srun or jsrun has started the agent: what it says of its own task is not theirs
-    ranks_on_host: int = 0  # they share its cores and devices; 0: this is mpiexec, which hands all of them on
-    mps_ranks: int = 0  # how many share these ranks' devices, for a private MPS daemon; 0: none, whoever shares them
-    mps_run: str = ""  # by which the agents of a host share one daemon; empty: this agent holds all of its host's ranks
-    stays: bool = False  # more of them may follow, in place of some that fail: the agent waits for its controller
-    call: bytes = b""  # what each carries out, in a private folder whose path is the last word of the command
-    spares: int = 0  # processes that are to wait for that, their imports done
+    inherit_env: bool = False  # their environment is based on the agent's
+    is_step: bool = False  # srun or jsrun has started the agent: its variables of a task do not apply to the ranks
+    ranks_on_host: int = 0  # number of ranks that share its cores and devices; 0: for mpiexec, which passes them on
+    mps_ranks: int = 0  # number of ranks that share these ranks' devices, for a private MPS daemon; 0: no daemon
+    mps_run: str = (
+        ""  # identifies the daemon that the agents of a host share; "": this agent holds all ranks of its host
+    )
+    stays: bool = False  # more ranks may follow, to replace failed ones: the agent waits for its controller
+    call: bytes = b""  # the call that each rank runs; its private folder is the last argument of the command
+    spares: int = 0  # number of processes that wait for that with their imports done
 
 
 class StartFailed(Message, frozen=True):
-    """The ranks cannot be started, and why."""
+    """The ranks cannot be started."""
 
     rank: int
-    why: str
+    reason: str = field(name="why")
 
 
 class Output(Message, frozen=True):
-    """Bytes that a rank wrote."""
+    """Bytes that a rank has written."""
 
     rank: int
     stream: Literal["stdout", "stderr"]
@@ -112,36 +114,36 @@ class Output(Message, frozen=True):
 
 
 class Input(Message, frozen=True):
-    """Bytes for a rank's stdin; none: its end."""
+    """Bytes for a rank's stdin; no bytes: close it."""
 
     rank: int
     data: bytes
 
 
 class InputTaken(Message, frozen=True):
-    """The rank has taken its input: send more."""
+    """The rank has read its input: send more."""
 
     rank: int
 
 
 class Answered(Message, frozen=True):
-    """What a rank has left as its answer to the call; its end follows."""
+    """The answer of a rank to the call; its exit follows."""
 
     rank: int
     data: bytes
 
 
 class RankKilled(Message, frozen=True):
-    """A rank was killed for a limit, by the agent or by the kernel, and why; its end follows."""
+    """A rank was killed for exceeding a limit, by the agent or by Linux; its exit follows."""
 
     rank: int
-    why: str
+    reason: str = field(name="why")
 
 
 class AskRank(Message, frozen=True):
-    """Where is the rank? One that has not answered within ``patience`` seconds is looked at from outside; None: not.
+    """Query the position of a rank; inspect it from outside after ``patience`` seconds without an answer (None: never).
 
-    ``glance``: it is not asked, and only one that is stopped is told of.
+    ``glance``: do not query it, and report only whether it is stopped.
     """
 
     rank: int
@@ -150,73 +152,73 @@ class AskRank(Message, frozen=True):
 
 
 class RankState(Message, frozen=True):
-    """What is known of a rank that was asked (rank_channel.py), in MessagePack."""
+    """The report on a queried rank (rank_channel.py), in MessagePack."""
 
     rank: int
     state: bytes
 
 
 class RankSaid(Message, frozen=True):
-    """A rank has something for the controller (protocol/elastic.py), which the agent passes on as it is."""
+    """A message from a rank to the controller (protocol/elastic.py), which the agent forwards unchanged."""
 
     rank: int
     data: bytes
 
 
 class TellRank(Message, frozen=True):
-    """The controller has something for a rank; nothing happens where the rank is gone."""
+    """A message from the controller to a rank; dropped if the rank is gone."""
 
     rank: int
     data: bytes
 
 
 class SparesReady(Message, frozen=True):
-    """So many spares could become a rank at once. That of a notebook's cluster, too."""
+    """The number of spares that could become a rank at once; also sent by the supervisor of a notebook's cluster."""
 
     count: int
 
 
 class SparesFailed(Message, frozen=True):
-    """There are fewer spares than are wanted, and why."""
+    """There are fewer spares than requested."""
 
-    why: str
+    reason: str = field(name="why")
 
 
 class Notice(Message, frozen=True):
-    """Something that the user should know; the ranks go on. The supervisor of a notebook's cluster sends it, too."""
+    """A notice for the user; the ranks continue. Also sent by the supervisor of a notebook's cluster."""
 
     text: str
 
 
 class Terminated(Message, frozen=True):
-    """Somebody else than the controller has this agent end its ranks."""
+    """A process other than the controller makes this agent stop its ranks."""
 
 
 class Flush(Message, frozen=True):
-    """Send all output there is so far, then ``Flushed``."""
+    """Send all output written so far, then ``Flushed``."""
 
 
 class Flushed(Message, frozen=True):
-    """Everything that was written before ``Flush`` has been sent."""
+    """All output written before ``Flush`` has been sent."""
 
 
 # Between a notebook's kernel and the supervisor of its cluster.
 
 
 class Connected(Message, frozen=True):
-    """ipyparallel's controller is up: how its clients reach it, with its keys."""
+    """ipyparallel's controller is running: connection information for its clients, with its keys."""
 
     client: dict[str, Any]
 
 
 class SetSpares(Message, frozen=True):
-    """Keep that many spare processes."""
+    """Keep this number of spare processes."""
 
     count: int
 
 
 class ReplaceRanks(Message, frozen=True):
-    """Start processes in the places of these ranks."""
+    """Start processes that replace these ranks."""
 
     ranks: list[int]
 
@@ -228,14 +230,14 @@ class RanksJoining(Message, frozen=True):
 
 
 class Resized(Message, frozen=True):
-    """There are n ranks from here on; those that stay have these numbers, before -> now."""
+    """The new number of ranks, and the new numbers of the survivors (old -> new)."""
 
     n: int
     numbers: dict[int, int]
 
 
 class LimitRank(Message, frozen=True):
-    """Keep a process to the limits of its rank from here on."""
+    """Apply the limits of a rank to its process from now on."""
 
     pid: int
     slot: int
@@ -243,13 +245,13 @@ class LimitRank(Message, frozen=True):
 
 
 class Remember(Message, frozen=True):
-    """What the next kernel of a detached cluster has to know."""
+    """The state that the next kernel of a detached cluster needs."""
 
     state: dict[str, Any]
 
 
 class Detach(Message, frozen=True):
-    """Detach the cluster: let it outlive this kernel."""
+    """Detach the cluster: it is to outlive this kernel."""
 
     name: str
     place: str  # the notebook's folder
@@ -258,19 +260,19 @@ class Detach(Message, frozen=True):
 
 
 class Detached(Message, frozen=True):
-    """It is detached."""
+    """The cluster is detached."""
 
     name: str
 
 
 class DetachFailed(Message, frozen=True):
-    """It cannot be detached, and why."""
+    """The cluster cannot be detached."""
 
-    why: str
+    reason: str = field(name="why")
 
 
 class Attached(Message, frozen=True):
-    """A kernel that has connected to a detached cluster controls it from here on."""
+    """The receiver, a kernel that has connected to a detached cluster, controls it from now on."""
 
     client: dict[str, Any]
     remembered: dict[str, Any]
@@ -279,36 +281,36 @@ class Attached(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Another kernel has the cluster: the process id of that."""
+    """Another kernel uses the cluster; ``kernel`` is its process id."""
 
     kernel: int
 
 
 class MoveIn(Message, frozen=True):
-    """A kernel has just taken warm ranks: be in its notebook's folder, with its front end's variables."""
+    """A kernel has just adopted warm ranks: change to its notebook's folder and its front end's variables."""
 
     folder: str
     variables: dict[str, str]
 
 
-# Where a cluster's engine (Ray, Spark) has a notebook's ranks started: between kernel, supervisor and agents.
+# Between kernel, supervisor and agents if an engine (Ray, Spark) starts a notebook's ranks.
 
 
 class Inviting(Message, frozen=True):
-    """The supervisor waits for agents: where, and the secret that they prove to have."""
+    """The supervisor waits for agents at this address; they must prove that they know the secret."""
 
     address: str
     secret: str
 
 
 class EngineEnded(Message, frozen=True):
-    """The engine starts nothing any more, and why; agents that are there go on."""
+    """The engine starts no more processes; connected agents continue."""
 
-    why: str
+    reason: str = field(name="why")
 
 
 class CallBack(Message, frozen=True):
-    """Call the launcher back, as the agent of one rank: where, with which secret, and what more the card says."""
+    """Connect back to the launcher as the agent of one rank: its address, the secret, and more fields of the card."""
 
     address: str
     secret: str
@@ -316,35 +318,35 @@ class CallBack(Message, frozen=True):
 
 
 class Introduce(Message, frozen=True):
-    """Tell a rank that waits for it who it is, and where the controller is; the agent adds the key."""
+    """The number of a waiting rank, and how it reaches the controller; the agent adds the key."""
 
     rank: int
     size: int
     connection: dict[str, Any]
 
 
-# To a process that is to be a rank, and waits.
+# To a process that waits to become a rank.
 
 
 class EngineConnection(Message, frozen=True):
-    """How engines reach ipyparallel's controller, with its keys: for ranks that MPI numbers."""
+    """Connection information of ipyparallel's controller, with its keys, for ranks that MPI numbers."""
 
     connection: dict[str, Any]
 
 
 class Preload(Message, frozen=True):
-    """What a spare is to import, and variables that it sets before."""
+    """The modules that a spare is to import, and the variables to set before."""
 
     modules: list[str]
     variables: dict[str, str]
 
 
 class Preloaded(Message, frozen=True):
-    """The spare has imported, and could become a rank at once."""
+    """The spare has imported its modules, and could become a rank at once."""
 
 
 class RunProgram(Message, frozen=True):
-    """Become a rank of a job: run its program in this environment."""
+    """Become a rank of a job: run this program in this environment."""
 
     env: dict[str, str]
     command: list[str]

@@ -1,33 +1,45 @@
-"""Private MPS daemon: NVIDIA's control daemon, for the ranks that one process holds; it ends after them.
+"""Private MPS daemon: NVIDIA's control daemon, for the ranks of one process, or of all agents of a host; it ends last.
 
     agent or supervisor --starts--> nvidia-cuda-mps-control -d --> server, at the first client
-            '-------- stdin --> watchdog (watchdog.py), which ends both when this process ends, however that happens
+            '-------- stdin --> watchdog (watchdog.py), which stops both when this process exits for any reason
 
-Its pipes and logs are in a private folder (0700), so that no other daemon and no other user meets it. It changes no
-setting of a device. That it cannot be started is said once; the ranks then take turns on the device.
+Its pipes and logs are in a private folder (0700), separate from other daemons and users. It changes no setting of a
+device. A failure to start it is reported once; the ranks then take turns on the device.
+
+MPI or a cluster engine starts one agent per rank. The first agent of a run starts the daemon of the host, under a lock
+for which the others wait, and writes a note with the variables that its clients need. The daemon ends with that agent:
+all agents of a run end together, and if only that one is lost, its daemon is lost too, as with a client that dies.
+
+    agent --flock--> note: {variables of the clients} <--flock-- agent
+      '--> daemon
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.lifetime import HOLDER, claim, mark
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.mps.watchdog import lives
-from hvd_kernel.processes.private_dir import private_folder
+from hvd_kernel.processes.private_dir import is_own, private_folder
 
 _START_S = 20.0
-_END_S = 5.0  # that the watchdog may take; what is left then is killed with everything else of this process
-_LONGEST = 60  # characters of the pipes' folder: names of sockets in it have about 107
+_END_S = 5.0  # for the watchdog; afterwards it is killed with all other children of this process
+_LONGEST = 60  # characters of the pipes' folder: a socket's path is limited to about 107
 _LOG, _SERVER_LOG = "control.log", "server.log"
-_UP_S, _LOOK_S = 5.0, 0.01
+_UP_S, _POLL_S = 5.0, 0.01
 _CLIENT = """
 import ctypes
 try:
@@ -37,33 +49,33 @@ except OSError:
 print(driver.cuInit(0))
 """
 WITHOUT = "no MPS, so ranks take turns on the device"
-_SAID = "said"  # what the program has written besides
+_OUTPUT = "said"  # file with the output of the control program
 
 
 class PrivateDaemon:
-    """The daemon of a process that holds ranks: none until these share a device. ``say`` tells the user."""
+    """The daemon of a process that holds ranks, started when ranks share a device. ``say`` notifies the user."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._folder: Path | None = None
-        self._variables: dict[str, str] | None = None  # of its clients; None: nobody has asked
+        self._variables: dict[str, str] | None = None  # of its clients; None before the decision
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def variables(self, ranks: int, env: Mapping[str, str]) -> dict[str, str]:
-        """Return what clients find it by, {} where there is none; it is started, also anew if it has died.
+        """Return the variables by which clients find the daemon, {} without one; start or restart it if necessary.
 
-        Whether there is one is decided at the first call: who shares memory on a device has to have the same.
+        The first call decides whether there is one: ranks that share memory on a device must use the same daemon.
         """
         if self._variables is None:
             self._variables = {}
-            if decision.look(ranks, env).kind == "private":
+            if decision.inspect(ranks, env).kind == "private":
                 self._begin(env)
         elif self._folder is not None and not lives(self._folder / "pipes"):
             self._start(env)
         return self._variables
 
     def close(self) -> None:
-        """End it, after its clients."""
+        """Stop the daemon, after its clients."""
         if self._watchdog is not None:
             assert self._watchdog.stdin is not None
             self._watchdog.stdin.close()
@@ -85,7 +97,7 @@ class PrivateDaemon:
             pipes.mkdir(mode=0o700)
             logs.mkdir(mode=0o700)
         except (OSError, ClusterError) as error:
-            self._tell(str(error).removesuffix("."))
+            self._report(str(error).removesuffix("."))
             return
         self._folder, self._variables = folder, {decision.PIPES: str(pipes), decision.LOGS: str(logs)}
         if not self._start(env):
@@ -94,11 +106,11 @@ class PrivateDaemon:
 
     def _start(self, env: Mapping[str, str]) -> bool:
         assert self._folder is not None
-        own = decision.for_daemon(env) | (self._variables or {}) | {HOLDER: mark(os.getpid())}
-        why = _too_long(self._folder / "pipes") or self._watch(own) or _started(self._folder, own)
-        if why:
-            self._tell(why)
-        return not why
+        daemon_env = decision.for_daemon(env) | (self._variables or {}) | {HOLDER: mark(os.getpid())}
+        problem = _too_long(self._folder / "pipes") or self._watch(daemon_env) or _start(self._folder, daemon_env)
+        if problem:
+            self._report(problem)
+        return not problem
 
     def _watch(self, env: Mapping[str, str]) -> str:
         if self._watchdog is None:
@@ -111,8 +123,8 @@ class PrivateDaemon:
                 return str(error)
         return ""
 
-    def _tell(self, why: str) -> None:
-        self._say(f"{WITHOUT}: {decision.CONTROL} did not start: {why}")
+    def _report(self, problem: str) -> None:
+        self._say(f"{WITHOUT}: {decision.CONTROL} did not start: {problem}")
 
 
 def _too_long(pipes: Path) -> str:
@@ -123,14 +135,14 @@ def _too_long(pipes: Path) -> str:
     )
 
 
-def _started(folder: Path, env: Mapping[str, str]) -> str:
-    """Start it; return why that has failed, "" where it answers."""
-    said = folder / _SAID
+def _start(folder: Path, env: Mapping[str, str]) -> str:
+    """Start the daemon; return why that has failed, "" if it answers."""
+    output = folder / _OUTPUT
     control = shutil.which(decision.CONTROL, path=env.get("PATH"))
     if control is None:
         return "it is not installed any more"
     try:
-        with said.open("wb") as out:  # no pipe: the daemon keeps it
+        with output.open("wb") as out:  # not a pipe: the daemon would keep it open
             done = subprocess.run(  # noqa: S603 - NVIDIA's program
                 [control, "-d"],
                 stdin=subprocess.DEVNULL,
@@ -142,26 +154,26 @@ def _started(folder: Path, env: Mapping[str, str]) -> str:
             )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    if done.returncode == 0 and _comes_up(folder / "pipes"):
+    if done.returncode == 0 and _wait_until_up(folder / "pipes"):
         return _refusal(env, folder / "logs" / _SERVER_LOG)
-    return _last_line(folder / "logs" / _LOG) or _last_line(said) or f"status {done.returncode}, and it said nothing"
+    return _last_line(folder / "logs" / _LOG) or _last_line(output) or f"status {done.returncode}, and it said nothing"
 
 
-def _comes_up(pipes: Path) -> bool:
-    """Wait for it: nothing is documented of what is there when ``-d`` returns."""
+def _wait_until_up(pipes: Path) -> bool:
+    """Wait until the daemon answers: NVIDIA does not document its state when ``-d`` returns."""
     deadline = time.monotonic() + _UP_S
-    while not (there := lives(pipes)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-    return there
+    while not (is_up := lives(pipes)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return is_up
 
 
 def _refusal(env: Mapping[str, str], log: Path) -> str:
-    """Try it with a client that initialises CUDA, for which the daemon starts the server; return why that fails.
+    """Run a client that initialises CUDA, for which the daemon starts its server; return why that fails, else "".
 
-    A rank would fail of it: CUDA goes on without MPS only where no daemon answers.
+    A rank would fail too: CUDA works without MPS only if no daemon answers.
     """
     try:
-        tried = subprocess.run(  # noqa: S603 - our own words
+        tried = subprocess.run(  # noqa: S603 - a fixed program
             [sys.executable, "-S", "-P", "-c", _CLIENT],
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -187,3 +199,90 @@ def _last_line(file: Path) -> str:
     except OSError:
         return ""
     return lines[-1].strip() if lines else ""
+
+
+_NOTE = "mps.json"
+
+
+class HostDaemon:
+    """The daemon for all agents of a run on this host. The first agent starts ``daemon``."""
+
+    def __init__(self, daemon: PrivateDaemon, say: Callable[[str], None]) -> None:
+        self._daemon, self._say = daemon, say
+        self._folder: Path | None = None  # of the note, if this agent has written it
+
+    def variables(self, run: str, ranks: int, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables by which clients find the daemon, {} without one.
+
+        Parameters
+        ----------
+        run
+            32 hexadecimal digits that only the agents of a run have from their launcher.
+        ranks
+            Number of ranks on this host that share this rank's devices.
+        env
+            The rank's environment.
+        """
+        if decision.inspect(ranks, env).kind != "private":
+            return {}  # and no note: other ranks of the host may have other devices
+        try:
+            with _locked_note(run) as note:
+                variables = _read(note)
+                if variables is None or _has_died(variables):
+                    variables = self._daemon.variables(ranks, env)
+                    self._folder = _place(run)
+                    claim(self._folder)
+                    _write(note, variables)
+                return variables
+        except (OSError, ClusterError) as error:
+            self._say(f"{WITHOUT}: {str(error).removesuffix('.')}")
+            return {}
+
+    def close(self) -> None:
+        """Remove the note, so that no agent finds the daemon; the owner of the daemon stops it."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _place(run: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"hvd-{run}"
+
+
+@contextmanager
+def _locked_note(run: str) -> Iterator[BinaryIO]:
+    """Lock the run's note and yield it; if its folder is removed while this waits, another one is created."""
+    folder = _place(run)
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not is_own(folder):
+            raise ClusterError(f"{folder} is not this user's own folder")
+        try:
+            descriptor = os.open(folder / _NOTE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        with os.fdopen(descriptor, "r+b") as note:
+            fcntl.flock(note, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                yield note
+                return
+
+
+def _read(note: BinaryIO) -> dict[str, str] | None:
+    """Return the variables in the note; None if it is empty, or incomplete because its writer was killed."""
+    try:
+        variables: dict[str, str] = json.loads(note.read())
+    except ValueError:
+        return None
+    return variables
+
+
+def _write(note: BinaryIO, variables: Mapping[str, str]) -> None:
+    note.seek(0)
+    note.truncate()
+    note.write(json.dumps(dict(variables)).encode())
+    note.flush()
+
+
+def _has_died(variables: Mapping[str, str]) -> bool:
+    return decision.PIPES in variables and not lives(Path(variables[decision.PIPES]))

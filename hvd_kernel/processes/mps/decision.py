@@ -1,11 +1,11 @@
 """NVIDIA's Multi-Process Service (MPS): whether ranks that share a device get a private daemon, or why not (HVD_MPS).
 
-Without it processes that share a device take turns, in time slices; as clients of its server their kernels run side by
-side. A shared leaf of the standard library: nothing here starts or ends a daemon (processes/mps/daemon.py does).
+Without MPS, processes that share a device take turns, in time slices; as clients of its server their kernels run
+concurrently. A shared leaf of the standard library: processes/mps/daemon.py starts and stops daemons.
 
 Terms.
-  private  a daemon of these ranks' own, started before them and ended with them
-  running  one that somebody else has started and that CUDA finds by itself: it is used, and never touched
+  private  a daemon for these ranks only, started before them and stopped with them
+  running  a daemon that was started by others and that CUDA finds automatically: it is used as it is
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 CONTROL = "nvidia-cuda-mps-control"
 COMMAND = CONTROL[:15]
-"""What Linux keeps of the names of the daemon and of its server."""
-_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108 - where CUDA looks; only looked at
+"""Prefix of the names of the daemon and of its server that Linux stores."""
+_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108 - CUDA's default; only read
 _SOCKET = "control"
 
 
 @dataclass(frozen=True)
 class Mps:
-    """What ranks of a host have of it, and why."""
+    """The MPS mode of the ranks of a host, and the reason."""
 
     kind: Literal["private", "running", "none"]
-    why: str
+    reason: str
 
     @property
     def sentence(self) -> str:
-        """As people read it."""
+        """The mode and the reason for users."""
         names = {"private": "a private daemon", "running": "one that runs already", "none": "none"}
-        return f"{names[self.kind]}: {self.why}"
+        return f"{names[self.kind]}: {self.reason}"
 
 
-def decide(  # noqa: PLR0911 - a table, read from above
+def decide(  # noqa: PLR0911 - a table, in order of precedence
     choice: str, ranks: int, devices: int, *, control: str | None, env: Mapping[str, str], running: str
 ) -> Mps:
-    """Return what so many ranks of a host have. Pure.
+    """Return the mode for a number of ranks of a host. Pure.
 
     Parameters
     ----------
     choice
         HVD_MPS: "0" for no private daemon.
     ranks, devices
-        How many ranks take turns among how many devices.
+        The number of ranks, and of the devices that they share.
     control
-        The path of its control program; None: it is not installed.
+        The path of the control program; None: it is not installed.
     env
         The ranks' environment.
     running
-        The folder of the pipes of a daemon that answers where CUDA looks for one; "": none does.
+        The folder of the pipes of a daemon that answers at CUDA's default location; "": none does.
     """
     if not devices:
         return Mps("none", "there is no GPU for the ranks")
@@ -80,22 +80,22 @@ def decide(  # noqa: PLR0911 - a table, read from above
     return Mps("private", f"{ranks} ranks share {plural(devices, 'device')}")
 
 
-def sharing(own: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many ranks may use a device of this one's, itself among them, where each has an agent. Pure.
+def sharing(card: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many ranks, this one included, may use a device of this rank, if each has its own agent. Pure.
 
     Parameters
     ----------
-    own, cards
-        What the rank's agent has said of itself (``agent.card``), and what all agents have: "machine", and "devices",
-        which CUDA_VISIBLE_DEVICES names; None: it names none, so it may use every device.
+    card, cards
+        The card of the rank's agent (``agent.card``), and those of all agents, with "machine" and "devices": the ones
+        in CUDA_VISIBLE_DEVICES; None if that is not set, so the rank may use every device.
     """
-    mine = own["devices"]
-    beside = [card["devices"] for card in cards if card["machine"] == own["machine"]]
-    return sum(mine is None or each is None or not set(mine).isdisjoint(each) for each in beside)
+    devices = card["devices"]
+    neighbours = [other["devices"] for other in cards if other["machine"] == card["machine"]]
+    return sum(devices is None or others is None or not set(devices).isdisjoint(others) for others in neighbours)
 
 
-def look(ranks: int, env: Mapping[str, str]) -> Mps:
-    """Return what so many ranks of this host have in this environment."""
+def inspect(ranks: int, env: Mapping[str, str]) -> Mps:
+    """Return the mode for a number of ranks of this host in this environment."""
     devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
     control = shutil.which(CONTROL, path=env.get("PATH"))
     running = _running(env) if devices else ""
@@ -103,9 +103,9 @@ def look(ranks: int, env: Mapping[str, str]) -> Mps:
 
 
 def answers(pipes: Path) -> bool:
-    """Tell whether a daemon listens there: a client comes and goes, which it sees all day.
+    """Return whether a daemon listens on these pipes, by connecting like a client.
 
-    NVIDIA documents sockets and named pipes, and not which of them this is.
+    NVIDIA documents sockets and named pipes, but not which of them the control file is.
     """
     control = pipes / _SOCKET
     try:
@@ -116,7 +116,7 @@ def answers(pipes: Path) -> bool:
             client.connect(os.fspath(control))
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         return False
-    except OSError as error:  # it is there, in another manner, or for others; a pipe that nobody reads gives ENXIO
+    except OSError as error:  # exists, but is of another kind or another user's; a pipe without a reader gives ENXIO
         return error.errno != errno.ENXIO
     return True
 
@@ -124,8 +124,8 @@ def answers(pipes: Path) -> bool:
 def for_daemon(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a daemon for clients with this one.
 
-    A daemon that is started with device numbers numbers the devices anew, and its clients' own numbers would be wrong.
-    It gets what its clients see only where that is named by UUID; else it serves all devices, and clients choose.
+    A daemon that is started with device numbers renumbers the devices, so its clients' numbers would be wrong. It gets
+    its clients' devices only if they are UUIDs; else it serves all devices, and clients choose.
     """
     names = gpus.visible(env) or []
     by_uuid = bool(names) and all(name.startswith(("GPU-", "MIG-")) for name in names)

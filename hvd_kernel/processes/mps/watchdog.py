@@ -1,8 +1,8 @@
 """Watchdog of a private MPS daemon: ``python -P -m hvd_kernel.processes.mps.watchdog FOLDER``, started by daemon.py.
 
-It waits for the end of its stdin, which is the end of the process that holds the ranks, also by SIGKILL. Then it asks
-the daemon to quit, kills what stays of it and of its server, and removes the folder: a daemon has forked away from
-whoever started it, so that no signal of the kernel's (PDEATHSIG) ends it with that.
+Its stdin closes when the process that holds the ranks exits, even by SIGKILL. Then it makes the daemon quit, kills the
+remaining processes of it and its server, and removes the folder. PDEATHSIG cannot do that, because a daemon has forked
+away from the process that started it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _QUIT_S = 2.0
 
 def members(pipes: Path) -> list[int]:
     """Return the processes of this user that are the daemon of these pipes, or its server."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has just exited
             is_own = entry.stat().st_uid == os.geteuid()
             if is_own and (entry / "comm").read_text().strip() == decision.COMMAND:
                 pid = int(entry.name)
-                found += [pid] if environment_of(pid).get(decision.PIPES) == str(pipes) else []
-    return found
+                pids += [pid] if environment_of(pid).get(decision.PIPES) == str(pipes) else []
+    return pids
 
 
 def lives(pipes: Path) -> bool:
-    """Tell whether the daemon of these pipes is there, its server aside."""
+    """Return whether the daemon of these pipes runs; its server alone does not count."""
     commands = [Path(f"/proc/{pid}/cmdline") for pid in members(pipes)]
-    return decision.answers(pipes) or any(decision.CONTROL.encode() in _read(each) for each in commands)
+    return decision.answers(pipes) or any(decision.CONTROL.encode() in _read(command) for command in commands)
 
 
 def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
-    except OSError:  # it has just ended
+    except OSError:  # it has just exited
         return b""
 
 
 def end(folder: Path) -> None:
-    """End the daemon whose folder this is, and its server; nothing of them is left."""
+    """Stop the daemon with this folder and its server, and remove the folder."""
     pipes = folder / "pipes"
     if (living := members(pipes)) and (control := shutil.which(decision.CONTROL)):
         with suppress(OSError, subprocess.TimeoutExpired):
@@ -67,7 +67,7 @@ def end(folder: Path) -> None:
 
 
 def _wait(pids: list[int], seconds: float) -> None:
-    """Wait for the end of processes, so long for each."""
+    """Wait until processes have exited, for at most ``seconds`` each."""
     for pid in pids:
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -78,9 +78,9 @@ def _wait(pids: list[int], seconds: float) -> None:
 
 
 def main() -> None:
-    """Wait, and end it."""
+    """Wait for the end of stdin, and stop the daemon."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # whoever is told to end ends its ranks first
+        signal.signal(number, signal.SIG_IGN)  # the daemon must outlive the ranks, which the holder stops first
     sys.stdin.buffer.read()
     end(Path(sys.argv[1]))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel import tracking
 from hvd_kernel.core import session
-from hvd_kernel.processes.spares import warm
+from hvd_kernel.processes import warm
 from hvd_kernel.protocol import rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker import names as frontend

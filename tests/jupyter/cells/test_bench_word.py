@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hvdtest.kernel import Kernel
 
-from hvd_kernel.processes.resources import bandwidth
-from hvd_kernel.processes.resources.measurement import SIZES
+from hvd_kernel.processes import bandwidth
+from hvd_kernel.processes.bandwidth import SIZES
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 

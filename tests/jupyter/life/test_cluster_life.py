@@ -21,7 +21,7 @@ from hvd_kernel.cluster.requests.stream import Stream
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi.network import is_far
+from hvd_kernel.processes.open_mpi import is_far
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp]
 

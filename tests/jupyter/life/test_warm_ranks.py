@@ -16,9 +16,9 @@ from hvdtest.kernel import Kernel
 from hvdtest.where import tagged
 
 from hvd_kernel.cluster import warm_ranks
+from hvd_kernel.processes import warm
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.spares import warm
-from hvd_kernel.processes.spares.warm import WarmCluster
+from hvd_kernel.processes.warm import WarmCluster
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 

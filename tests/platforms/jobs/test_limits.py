@@ -12,9 +12,8 @@ from hvdtest.hvdrun import lines_of
 
 from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.processes.resources import cgroup
-from hvd_kernel.processes.resources.limits import Confinement, Limits, cores_of, killed_for, threads
-from hvd_kernel.processes.resources.memory import used
+from hvd_kernel.processes import limits
+from hvd_kernel.processes.limits import Confinement, Limits, cores_of, killed_for, threads, used
 
 GIB = 2**30
 TREE = {1: [2, 3], 2: [4], 3: [], 4: []}
@@ -67,31 +66,31 @@ def fake_cgroup(tmp_path: Path) -> Path:
 
 def test_a_group_is_used_where_its_controllers_are_handed_down(fake_cgroup: Path) -> None:
     own = fake_cgroup / "self"
-    assert cgroup.writable(fake_cgroup, own) == fake_cgroup / "slice"
+    assert limits.writable_cgroup(fake_cgroup, own) == fake_cgroup / "slice"
     (fake_cgroup / "slice/cgroup.subtree_control").write_text("cpu\n")
-    assert cgroup.writable(fake_cgroup, own) is None, "no memory: half of the limits would be none"
+    assert limits.writable_cgroup(fake_cgroup, own) is None, "no memory: half of the limits would be none"
     own.write_text("4:memory:/old\n")
-    assert cgroup.writable(fake_cgroup, own) is None, "version 1"
+    assert limits.writable_cgroup(fake_cgroup, own) is None, "version 1"
 
 
 def test_a_group_has_the_limits_and_says_whom_the_kernel_killed(fake_cgroup: Path) -> None:
-    group = cgroup.make(fake_cgroup / "slice", "hvd-1-0", 1.5, 2 * GIB)
+    group = limits.make_cgroup(fake_cgroup / "slice", "hvd-1-0", 1.5, 2 * GIB)
     assert (group / "cpu.max").read_text() == "150000 100000"
     assert (group / "memory.max").read_text() == str(2 * GIB)
     assert (group / "memory.oom.group").read_text() == "1"
     (group / "memory.events").write_text("low 0\nmax 12\noom 1\noom_kill 0\n")
-    assert cgroup.peak_if_killed(group) is None
+    assert limits.peak_if_killed(group) is None
     (group / "memory.events").write_text("low 0\nmax 12\noom 1\noom_kill 3\n")
-    assert cgroup.peak_if_killed(group) == 2 * GIB, "an older kernel has no memory.peak"
+    assert limits.peak_if_killed(group) == 2 * GIB, "an older kernel has no memory.peak"
     (group / "memory.peak").write_text(f"{2 * GIB + 4096}\n")
-    assert cgroup.peak_if_killed(group) == 2 * GIB + 4096
+    assert limits.peak_if_killed(group) == 2 * GIB + 4096
 
 
 def test_a_rank_without_limits_is_left_alone() -> None:
     free = Confinement(0, Limits(), lambda _pid: [])
-    assert not free.looks
-    assert not free.passed(os.getpid())
-    assert not free.ended()
+    assert not free.is_polled
+    assert not free.exceeded(os.getpid())
+    assert not free.close()
 
 
 GREEDY = """

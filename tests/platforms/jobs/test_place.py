@@ -7,7 +7,7 @@ import pytest
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs import Bounds, JobSpec, Replica, Resources
 from hvd_kernel.jobs.place import Machine, place
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 
 GIB = 2**30
 HERE = Machine(cores=4, memory=16 * GIB, gpus=2)

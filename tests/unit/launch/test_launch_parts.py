@@ -25,10 +25,9 @@ from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import FailedRank, exit_text, root_cause, shell_status
 from hvd_kernel.launch.placement import Host, is_local, job_hosts, parse, places, read_hostfile
-from hvd_kernel.processes import ports
+from hvd_kernel.processes import open_mpi, ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
 from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
-from hvd_kernel.processes.mpi import network
 
 
 def test_the_launcher_loads_no_torch_mpi_or_extension() -> None:
@@ -379,14 +378,14 @@ def test_of_several_interfaces_the_first_that_is_here_is_used(
 
 def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:
     env, found = {"HOME": str(tmp_path)}, {"OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24"}
-    assert network.settle([HERE, HERE, FAR], env, []) == found
-    assert network.settle([HERE, HERE], env, []) == {}, "one machine"
-    assert network.settle([HERE, FAR | {"networks": {"eth0": "10.9.0.2/24"}}], env, []) == {}, "none in common"
-    assert network.settle([HERE, FAR], env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}, []) == {}
-    assert network.settle([HERE, FAR], env, ["--mca", "btl_tcp_if_include", "eth0"]) == {}
+    assert open_mpi.common_network([HERE, HERE, FAR], env, []) == found
+    assert open_mpi.common_network([HERE, HERE], env, []) == {}, "one machine"
+    assert open_mpi.common_network([HERE, FAR | {"networks": {"eth0": "10.9.0.2/24"}}], env, []) == {}, "none in common"
+    assert open_mpi.common_network([HERE, FAR], env | {"OMPI_MCA_btl_tcp_if_exclude": "lo"}, []) == {}
+    assert open_mpi.common_network([HERE, FAR], env, ["--mca", "btl_tcp_if_include", "eth0"]) == {}
     (tmp_path / ".openmpi").mkdir()
     (tmp_path / ".openmpi/mca-params.conf").write_text("btl_tcp_if_include = eth0\n")
-    assert network.settle([HERE, FAR], env, []) == {}
+    assert open_mpi.common_network([HERE, FAR], env, []) == {}
 
 
 @pytest.mark.parametrize("version", ["HYDRA build details:", "Intel(R) MPI Library for Linux* OS"])

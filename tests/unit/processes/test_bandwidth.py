@@ -15,9 +15,8 @@ from hvd_kernel.bench.report import LIMIT, Result, picture
 from hvd_kernel.formatting.binary_size import binary_size
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
 from hvd_kernel.magics.commands import inspection
-from hvd_kernel.processes.resources import bandwidth
-from hvd_kernel.processes.resources.bandwidth import keep, kept, machine
-from hvd_kernel.processes.resources.measurement import Measured
+from hvd_kernel.processes import bandwidth
+from hvd_kernel.processes.bandwidth import Measured, keep, kept, machine
 
 RESULTS = [
     {"contender": "hvd_kernel", "nbytes": 4096, "seconds": 4e-6},

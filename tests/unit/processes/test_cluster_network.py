@@ -9,7 +9,7 @@ import pytest
 
 from hvd_kernel.cluster.launcher import mpi_arguments
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi.network import between, is_far
+from hvd_kernel.processes.open_mpi import between, is_far
 from hvd_kernel.settings import network
 
 HERE = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24", "ib0": "10.1.0.1/16"}

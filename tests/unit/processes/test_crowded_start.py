@@ -14,8 +14,8 @@ from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.cluster_manager import ClusterManager, crowd_warning
 from hvd_kernel.magics.messages import crowded
+from hvd_kernel.processes import capacity
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.resources import capacity
 
 
 @pytest.mark.parametrize(

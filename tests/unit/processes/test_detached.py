@@ -27,7 +27,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.detached import DetachedCluster, DetachedNote
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, holder_of, mark
-from hvd_kernel.processes.resources.limits import Limits
+from hvd_kernel.processes.limits import Limits
 
 PATIENCE_S = 60.0
 WISH = Detach("train", "/home/ann", 4, 12.0)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import launcher
+from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi import network
 from hvd_kernel.settings.launchers import without_launchers
 
 
@@ -25,8 +25,8 @@ def test_a_network_that_the_user_has_chosen_reaches_the_ranks_of_a_notebook(
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     monkeypatch.setenv("PRTE_MCA_prte_tmpdir_base", "/elsewhere")
     env = launcher.environment(tmp_path)
-    assert network.chosen(env, ())
-    assert network.between(ClusterSpec(2, hosts="10.1.2.3:1,10.1.2.4:1"), env) == {}
+    assert open_mpi.chosen(env, ())
+    assert open_mpi.between(ClusterSpec(2, hosts="10.1.2.3:1,10.1.2.4:1"), env) == {}
     assert env["OMPI_MCA_btl_tcp_if_include"] == "10.0.0.0/8"
     assert env["PRTE_MCA_prte_tmpdir_base"] == str(tmp_path), "what is ours wins"
     assert "OMPI_COMM_WORLD_RANK" not in env

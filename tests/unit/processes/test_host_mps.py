@@ -14,9 +14,8 @@ import pytest
 from hvdtest import fake_mps
 from hvdtest.cluster import until
 
-from hvd_kernel.processes.mps import decision, host_daemon, watchdog
-from hvd_kernel.processes.mps.daemon import PrivateDaemon
-from hvd_kernel.processes.mps.host_daemon import HostDaemon
+from hvd_kernel.processes.mps import daemon, decision, watchdog
+from hvd_kernel.processes.mps.daemon import HostDaemon, PrivateDaemon
 
 RUN = "5f" * 16
 A, B = {"machine": "a", "devices": ["0"]}, {"machine": "b", "devices": ["0"]}
@@ -65,7 +64,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
     """Three of them, on one device."""
     monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
     monkeypatch.setenv("PATH", fake_mps.installed(tmp_path / "bin"))
-    place = host_daemon._place(RUN)
+    place = daemon._place(RUN)
     assert not place.exists()
     made = Agents(3, dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "5"})
     yield made
@@ -121,8 +120,8 @@ def test_that_it_does_not_start_is_said_by_the_first_alone(agents: Agents) -> No
 def test_a_note_that_goes_while_somebody_waits_for_it_is_made_anew(agents: Agents) -> None:
     found: list[dict[str, str]] = []
     waiting = threading.Thread(target=lambda: found.append(agents.variables(1)))
-    with host_daemon._noted(RUN):
-        note = host_daemon._place(RUN) / host_daemon._NOTE
+    with daemon._locked_note(RUN):
+        note = daemon._place(RUN) / daemon._NOTE
         waiting.start()
         until(lambda: f"{note.stat().st_ino} " in _waited_for(), "it waits for the lock")
         shutil.rmtree(note.parent)
@@ -138,7 +137,7 @@ def _waited_for() -> str:
 
 
 def test_a_folder_of_somebody_elses_is_not_used(agents: Agents, tmp_path: Path) -> None:
-    place = host_daemon._place(RUN)
+    place = daemon._place(RUN)
     place.symlink_to(tmp_path)
     assert agents.variables(0) == {}
     assert agents.said == [f"no MPS, so ranks take turns on the device: {place} is not this user's own folder"]

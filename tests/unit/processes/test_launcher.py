@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import launcher
+from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi import open_mpi
 
 
 @pytest.mark.parametrize("moment", ["shared_memory_folder", "claim", "mpi_arguments", "environment"])

@@ -81,17 +81,17 @@ def test_what_the_daemon_sees(shown: str | None, given: str | None) -> None:
 def test_what_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
     env = {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "5"}
-    assert decision.look(2, env) == Mps("none", "nvidia-cuda-mps-control is not installed")
+    assert decision.inspect(2, env) == Mps("none", "nvidia-cuda-mps-control is not installed")
     env["PATH"] = fake_mps.installed(tmp_path)
-    assert decision.look(2, env) == Mps("private", "2 ranks share 1 device")
-    assert decision.look(2, env | {"HVD_GPUS": "none"}).why == "there is no GPU for the ranks"
-    assert decision.look(2, env | {"HVD_MPS": "0"}).why == "--no-mps, or HVD_MPS=0"
+    assert decision.inspect(2, env) == Mps("private", "2 ranks share 1 device")
+    assert decision.inspect(2, env | {"HVD_GPUS": "none"}).reason == "there is no GPU for the ranks"
+    assert decision.inspect(2, env | {"HVD_MPS": "0"}).reason == "--no-mps, or HVD_MPS=0"
     (tmp_path / "nvidia-mps").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "nvidia-mps" / "control"))
-        assert decision.look(2, env).kind == "private", "what nobody listens to is left over"
+        assert decision.inspect(2, env).kind == "private", "what nobody listens to is left over"
         listening.listen()
-        assert decision.look(2, env) == Mps("running", f"its pipes are in {tmp_path / 'nvidia-mps'}")
+        assert decision.inspect(2, env) == Mps("running", f"its pipes are in {tmp_path / 'nvidia-mps'}")
 
 
 def test_a_named_pipe_answers_while_somebody_reads_it(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from hvd_kernel.cluster import launcher
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mpi import open_mpi
 from hvd_kernel.processes.private_dir import private_folder
 
 

@@ -29,7 +29,7 @@ class Agent:
         self._loop = EventLoop()
         self.channels = RankChannels(
             self._loop,
-            tell=lambda rank, told: self.told.append((rank, rank_channel.decode(told))),
+            report=lambda rank, told: self.told.append((rank, rank_channel.decode(told))),
             relay=lambda *said: self.relayed.append(said),
         )
 
@@ -78,18 +78,18 @@ def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        agent.channels.ask(3, None)
-        agent.channels.ask(3, 60.0)  # while it has not answered it is asked once
+        agent.channels.query(3, None)
+        agent.channels.query(3, 60.0)  # while it has not answered it is asked once
         assert agent.until_told(2)[1] == (3, {"state": "compute"})
         thread.join()
 
 
 def test_what_is_no_business_of_the_agent_is_passed_on_both_ways(agent: Agent) -> None:
-    agent.channels.pass_on(3, b"to nobody")
+    agent.channels.forward(3, b"to nobody")
     with connect(agent.address(3)) as rank:
         agent.until_told(1)
-        agent.channels.ask(3, None)
-        agent.channels.pass_on(3, b"from afar")
+        agent.channels.query(3, None)
+        agent.channels.forward(3, b"from afar")
         assert rank.recv(MESSAGE_BYTES) == b"where?"
         assert rank.recv(MESSAGE_BYTES) == RELAYED + b"from afar"
         rank.send(RELAYED + b"to afar")
@@ -109,11 +109,11 @@ def test_the_last_words_of_a_rank_are_taken_before_its_end_is_told(agent: Agent)
 
 
 def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
-    agent.channels.ask(0, None)
+    agent.channels.query(0, None)
     assert agent.told == [(0, {"state": "absent"})]
     with connect(agent.address(0)):
         agent.until_told(2)
-        agent.channels.ask(0, None)
+        agent.channels.query(0, None)
     assert agent.until_told(3)[2] == (0, {"state": "absent"})
 
 
@@ -124,7 +124,7 @@ def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent
             agent.turn()
             agent.turn()
             assert child.recv(MESSAGE_BYTES) == b"", "it is hung up on"
-        agent.channels.ask(0, None)
+        agent.channels.query(0, None)
         assert rank.recv(MESSAGE_BYTES)
         rank.send(rank_channel.encode({"state": "compute"}))
         assert agent.until_told(2)[1] == (0, {"state": "compute"})
@@ -135,7 +135,7 @@ def test_a_stranger_is_not_let_in(agent: Agent, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConnectionRefusedError):
         connect(agent.address(0))
     agent.turn()
-    agent.channels.ask(0, None)
+    agent.channels.query(0, None)
     assert agent.told == [(0, {"state": "absent"})]
 
 
@@ -169,7 +169,7 @@ def mute(agent: Agent) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_rank_that_does_not_answer_writes_its_stacks_at_a_signal(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
     for count in (2, 3):
-        agent.channels.ask(0, 0.0)
+        agent.channels.query(0, 0.0)
         rank, told = agent.until_told(count)[-1]
         assert (rank, told["state"]) == (0, "silent")
         assert "in keeps_quiet" in told["stack"]
@@ -180,14 +180,14 @@ def test_a_rank_that_does_not_answer_writes_its_stacks_at_a_signal(agent: Agent,
 def test_a_rank_that_is_stopped_is_said_to_be_that(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
     mute.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
-    agent.channels.ask(0, 0.0)
+    agent.channels.query(0, 0.0)
     assert agent.until_told(2)[1] == (0, {"state": "stopped"})
 
 
 def test_a_glance_tells_of_a_rank_that_is_stopped_and_asks_none(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
-    agent.channels.glance(0)
+    agent.channels.report_if_stopped(0)
     mute.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
-    agent.channels.glance(0)
-    agent.channels.glance(1)
+    agent.channels.report_if_stopped(0)
+    agent.channels.report_if_stopped(1)
     assert agent.told[1:] == [(0, {"state": "stopped"})]

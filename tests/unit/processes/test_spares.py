@@ -20,10 +20,9 @@ from hvd_kernel.core import elastic_worker
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.channel.messages import Preload, RunProgram
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.spares.host_spares import ENTRY
-from hvd_kernel.processes.spares.program import Program, program_of
-from hvd_kernel.processes.spares.quota import SpareQuota
-from hvd_kernel.processes.spares.spare import Spare
+from hvd_kernel.processes.host_spares import ENTRY, SpareQuota
+from hvd_kernel.processes.program import Program, program_of
+from hvd_kernel.processes.spare import Spare
 
 PATIENCE_S = 60.0
 
@@ -38,7 +37,7 @@ def test_as_many_wait_as_are_wanted_until_three_in_a_row_have_ended(wanted: int,
             assert there == wanted or (ended >= 3 and there < wanted)
         elif there:
             there -= 1
-            quota.take() if event == "take" else quota.end()
+            quota.use() if event == "take" else quota.end()
             ended = 0 if event == "take" else ended + 1
         assert quota.is_used_up == (ended >= 3)
         assert quota.missing == (0 if ended >= 3 else wanted - there)

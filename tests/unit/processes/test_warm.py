@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.cluster import warm_ranks
+from hvd_kernel.processes import warm
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import claim, mark
-from hvd_kernel.processes.resources.limits import Limits
-from hvd_kernel.processes.spares import warm
-from hvd_kernel.processes.spares.warm import WarmNote
+from hvd_kernel.processes.limits import Limits
+from hvd_kernel.processes.warm import WarmNote
 
 NOTE = WarmNote("a" * 64, 4, time.time(), 30.0, ready=True)
 

@@ -234,11 +234,11 @@ class ElasticJob:
                 self.stalls.receive(worker, message.state)
                 self._keep_house()
             case m.RankKilled():
-                worker.reason = message.why
+                worker.reason = message.reason
             case m.Answered():
                 self._answers[worker.number] = message.data
             case m.StartFailed():
-                self._on_exit(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.why}")
+                self._on_exit(worker, _NOT_FOUND, f"it cannot be started on {worker.host.name}: {message.reason}")
             case m.RankExited():
                 self._on_exit(worker, message.status, worker.reason)
 
@@ -370,7 +370,7 @@ def _hang_s(options: ElasticOptions, env: Mapping[str, str]) -> float:
 
 def _spares_text(host: str, message: m.SparesReady | m.SparesFailed) -> str:
     if isinstance(message, m.SparesFailed):
-        return f"warning: {host} has fewer spare processes than it was to have: {message.why}"
+        return f"warning: {host} has fewer spare processes than it was to have: {message.reason}"
     return f"{host} has {message.count} spare process{'es' * (message.count != 1)} ready"
 
 

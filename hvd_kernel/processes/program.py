@@ -1,6 +1,6 @@
-"""Program of a rank, where it is Python's: what its command line says, for a process that runs it later.
+"""Python program of a rank, parsed from its command line, so that another process can run it later.
 
-``python -u train.py --lr 0.1`` or ``python -m my.training``; what else a command may be, only itself can start.
+``python -u train.py --lr 0.1`` or ``python -m my.training``; any other command must be started itself.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _WITH_VALUE = ("-W", "-X")
 
 @dataclass(frozen=True)
 class Program:
-    """One."""
+    """One Python program with its arguments."""
 
     interpreter: str
     options: tuple[str, ...]
-    module: bool  # it is named as a module, not as a file
+    module: bool  # named as a module, not as a file
     name: str
     arguments: tuple[str, ...]
 
     @property
     def has_folder(self) -> bool:
-        """Whether Python looks for modules where the program is."""
-        letters = "".join(each[1:] for each in self.options if each[:2] not in _WITH_VALUE)
+        """True if Python searches for modules in the program's folder."""
+        letters = "".join(option[1:] for option in self.options if option[:2] not in _WITH_VALUE)
         return not set("IP") & set(letters)
 
     def waiting(self, entry: str) -> list[str]:
-        """Return the command of a process that runs it later; ``entry``: the module that it begins with."""
+        """Return the command of a process that runs it later; ``entry``: the module that it starts with."""
         return [self.interpreter, *self.options, "-P", "-m", entry, self.name, *self.arguments]
 
     def run(self) -> None:
@@ -47,7 +47,7 @@ class Program:
             sys.path.insert(0, str(Path.cwd() if self.module else Path(self.name).resolve().parent))
         main = sys.modules["__main__"] = ModuleType("__main__")
         if self.module:
-            # Python's own way, of -m: run_module would take __main__ away at its end, while threads may go on.
+            # As Python does for -m: run_module would remove __main__ at its end, while threads may still use it.
             runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             _run_file(str(Path(self.name).absolute()), main)
@@ -60,12 +60,12 @@ def _run_file(path: str, main: ModuleType) -> None:
 
 
 def program_of(command: Sequence[str]) -> Program | None:
-    """Return what a command runs; None: no program of Python's, or not one that is a module or a file ``.py``.
+    """Return the Python program that a command runs; None if it is not a module or a ``.py`` file.
 
     Examples
     --------
-    >>> found = program_of(["/usr/bin/python3", "-u", "-W", "error", "train.py", "--lr", "0.1"])
-    >>> found.options, found.name, found.arguments
+    >>> program = program_of(["/usr/bin/python3", "-u", "-W", "error", "train.py", "--lr", "0.1"])
+    >>> program.options, program.name, program.arguments
     (('-u', '-W', 'error'), 'train.py', ('--lr', '0.1'))
     >>> program_of(["bash", "train.sh"]) is None
     True

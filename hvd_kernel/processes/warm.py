@@ -1,9 +1,9 @@
-"""Warm ranks, and how they are found: a whole cluster that has run no cell waits for the next notebook of its user.
+"""Discovery of warm ranks: clusters that have run no cell and wait for the next notebook of their user.
 
 Terms.
-  warm      started in idle time, with all imports done; taken once, and from then on an ordinary cluster
-  likeness  digest of all that a rank takes over from who starts it: only ranks of the same can stand for fresh ones
-  note      what others may know: likeness, ranks, since when, how long they wait; a file of the private folder, 0600
+  warm      started in idle time, with all imports done; adopted once, and from then on an ordinary cluster
+  likeness  digest of everything that a rank inherits from its starter (cluster/warm_ranks.py)
+  note      file in the private folder (0600) with likeness, number of ranks, start time and time limit
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OF_THE_FRONT_END = re.compile(
     r"JPY_(SESSION_NAME|PARENT_PID|INTERRUPT_EVENT)|IPY_INTERRUPT_EVENT|VSCODE_\w+|SSH_\w+|TERM(_\w+)?|XDG_SESSION_\w+"
     r"|INVOCATION_ID|JOURNAL_STREAM|WINDOWID|COLUMNS|LINES|PWD|OLDPWD|SHLVL|_"
 )
-"""Variables that differ from notebook to notebook, and that nothing reads while it is imported: warm ranks get them."""
+"""Variables that differ between notebooks and that no import reads: warm ranks receive them when they are adopted."""
 
 
 @dataclass(frozen=True)
 class WarmNote:
-    """What the supervisor of warm ranks writes into its folder."""
+    """The note of warm ranks, written by their supervisor."""
 
     likeness: str
     n: int
     since: float  # time.time()
-    minutes: float  # after which they end, if nobody has taken them
-    ready: bool  # all ranks have come
+    minutes: float  # after which they exit unless they are adopted
+    ready: bool  # all ranks have registered
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class WarmCluster:
 
     @property
     def sentence(self) -> str:
-        """Say what it is: ``4 warm ranks, ready, for 27 more min (process 4711)``."""
+        """Description for users: ``4 warm ranks, ready, for 27 more min (process 4711)``."""
         waited = max(0.0, time.time() - self.note.since) / _MINUTE_S
         state = "ready" if self.note.ready else "getting ready"
         ranks = plural(self.note.n, "warm rank")
@@ -60,27 +60,27 @@ class WarmCluster:
 
 
 def clusters() -> list[WarmCluster]:
-    """Return those of this user on this machine, the oldest first."""
-    return sorted((WarmCluster(*each) for each in notes(_FILE, WarmNote)), key=lambda each: each.note.since)
+    """Return the warm clusters of this user on this machine, the oldest first."""
+    return sorted((WarmCluster(*entry) for entry in notes(_FILE, WarmNote)), key=lambda cluster: cluster.note.since)
 
 
 def pool_minutes() -> float:
-    """Return how long the user wants warm ranks to wait (HVD_POOL); 0: none are wanted."""
+    """Return how long warm ranks are to wait (HVD_POOL); 0: do not start any."""
     return float(lookup.value("HVD_POOL", os.environ))
 
 
 def write(folder: Path, note: WarmNote) -> None:
-    """Leave the note, in place of the one before."""
+    """Write the note, replacing an earlier one."""
     write_private(folder / _FILE, json.dumps(asdict(note)).encode())
 
 
 def remove(folder: Path) -> None:
-    """Take the note away: the ranks are taken."""
+    """Remove the note: the ranks were adopted."""
     (folder / _FILE).unlink(missing_ok=True)
 
 
 def of_the_front_end(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables that differ from notebook to notebook.
+    """Return the variables that differ between notebooks.
 
     Examples
     --------
@@ -91,12 +91,12 @@ def of_the_front_end(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def move_in(folder: str, variables: Mapping[str, str]) -> None:
-    """Have this process be where a notebook is, with its front end's variables and none of another's.
+    """Change this process's working directory and front end variables to those of a notebook.
 
     Raises
     ------
     OSError
-        The folder cannot be entered.
+        If the folder cannot be entered.
     """
     os.chdir(folder)
     for name in of_the_front_end(os.environ):

@@ -1,1 +1,0 @@
-"""MPI as the starter of ranks: its command line, and the network of its hosts."""

@@ -1,1 +1,0 @@
-"""Spare processes: started ahead, their imports done, to take a failed rank's place at once."""
