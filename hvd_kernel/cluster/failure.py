@@ -67,8 +67,8 @@ def all_dead(n: int) -> ClusterError:
 def not_resizable(n: int, far: Iterable[int], engine: str = "") -> ClusterError:
     """Return the error for a resize with ranks on other hosts, or (``far`` is empty) with limits; name the remedy."""
     others = sorted(far)
-    verb = "runs" if len(others) == 1 else "run"
-    held = f"{rank_list(others)} {verb} on another host, held by mpiexec, which adds no ranks"
+    where = "runs on another host" if len(others) == 1 else "run on other hosts"
+    held = f"{rank_list(others)} {where}, held by mpiexec, which adds no ranks"
     reason = held if others else "the ranks have limits"
     reason = f"{engine} was asked for all ranks at once, and none can be added or taken away" if engine else reason
     remedy = f"`%%hvdrun -np {n}` between cells starts all ranks again, with what hvd_kernel.keep has named"

@@ -162,7 +162,8 @@ class CellRun:
             If a rank has.
         """
         if self._ended:
-            raise ClusterError(f"{rank_list(self._ended)} has ended the cell, and does not come back to it")
+            has, does = ("has", "does") if len(self._ended) == 1 else ("have", "do")
+            raise ClusterError(f"{rank_list(self._ended)} {has} ended the cell, and {does} not come back to it")
 
     def dismiss(self, ranks: set[int]) -> None:
         """Mark ranks as leaving: an error with which they end is no failure of the cell. I/O thread."""

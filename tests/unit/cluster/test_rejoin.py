@@ -167,6 +167,15 @@ def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
         run.check_all_in()
 
 
+def test_several_ranks_have_ended_the_cell() -> None:
+    run = CellRun((0, 1, 2), 1, lambda _force: {}, replaces=True)
+    for rank in (0, 1):
+        run.on_reply(rank, {}, [])
+        run.on_silence(rank)
+    with pytest.raises(ClusterError, match="^ranks 0-1 have ended the cell, and do not come back to it$"):
+        run.check_all_in()
+
+
 def test_ranks_that_come_and_leave_are_marked_and_whoever_asked_hears_of_it() -> None:
     run, session, renderer, rejoin = begun(
         ResizeOutcome(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",)))
