@@ -172,7 +172,7 @@ def test_several_ranks_have_ended_the_cell() -> None:
     for rank in (0, 1):
         run.on_reply(rank, {}, [])
         run.on_silence(rank)
-    with pytest.raises(ClusterError, match="^ranks 0-1 have ended the cell, and do not come back to it$"):
+    with pytest.raises(ClusterError, match=r"^ranks 0-1 have ended the cell, and do not come back to it$"):
         run.check_all_in()
 
 
