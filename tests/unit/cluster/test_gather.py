@@ -45,7 +45,7 @@ LONGEST = 1000  # characters
             "ranks 2,5,8,11,14,17,20,23,26,29,32,35,... (333 ranks) (killed by signal 11), 3,6,",
         ),
         (failure.dead_ranks(MANY, {rank: str(rank) for rank in MANY}), "ranks 2 (2), 3 (3), "),
-        (failure.not_resizable(4, MANY), "ranks 2-999 run on another host"),
+        (failure.not_resizable(4, MANY), "ranks 2-999 run on other hosts"),
         (
             failure.unanswered("x", MANY, 1.0, {}),
             "x: no answer from ranks 2-999 within 1 s: `%hvd stacks` shows where they",
