@@ -82,7 +82,7 @@ class Ranks:
 
     def agree(self) -> None:
         told = np.concatenate(self.each(ElasticSampler.recorded))
-        self.each(lambda sampler: sampler.hear(told))
+        self.each(lambda sampler: sampler.update_agreed(told))
 
     def commit(self) -> None:
         self.agree()
@@ -187,7 +187,7 @@ def test_an_epoch_goes_on_with_more_ranks() -> None:
     assert [sampler.get_indices(0, 2), sampler.get_indices(2, 2)] == [[1, 3], [9, 11]]
     sampler.record_batch(0, 2)
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 0, "processed_indices": {1, 3}}, "rank 0 may differ"
-    sampler.hear(np.array([0, 2, 0, 0, 2, 0]))
+    sampler.update_agreed(np.array([0, 2, 0, 0, 2, 0]))
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 4, "processed_indices": set()}
     assert len(sampler) == 6, "dealt out anew only by a reset"
     at(2, 3)
@@ -203,7 +203,7 @@ def test_one_rank_did_a_batch_more_than_another() -> None:
     """Horovod takes batches for as many on all ranks: it would lose two samples of rank 1, or repeat two of rank 0."""
     at(0, 2)
     sampler = ElasticSampler(range(12), shuffle=False)
-    sampler.hear(np.array([0, 4, 0, 0, 2, 0]))
+    sampler.update_agreed(np.array([0, 4, 0, 0, 2, 0]))
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 5, "processed_indices": {6}}
     sampler.reset()
     assert sampler.remaining_indices == [5, 7, 8, 9, 10, 11]
@@ -233,7 +233,7 @@ def test_more_ranks_than_samples_are_left() -> None:
     at(4, 5)
     sampler = ElasticSampler(range(2), shuffle=False)
     assert list(sampler) == [0]
-    sampler.hear(np.array([0, 1, 0] * 5))
+    sampler.update_agreed(np.array([0, 1, 0] * 5))
     sampler.reset()
     assert (len(sampler), list(sampler)) == (0, [])
 
