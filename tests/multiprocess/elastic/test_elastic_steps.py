@@ -105,7 +105,7 @@ def killed(failing: int, step: int, place: str) -> list[int]:
     training.state.recover()
     done = training.state.batch
     assert_after(training.values(), undisturbed.after[done])
-    agreed, _ = training.sampler.told()
+    agreed, _ = training.sampler.agreed_and_since()
     processed = agreed["processed_num"] + len(agreed["processed_indices"])
     assert processed == 3 * BATCH * done, "those of the rank that is gone too"
     return [done, training.state.commit_number]
