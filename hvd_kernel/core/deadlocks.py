@@ -138,11 +138,10 @@ class _Watch:
         if _program.is_over:
             may_progress = (bool(_frameworks) and process_busy) or other_threads_may_call()
             return replace(sample, ended=True, waits=_requested(engine)[0], may_progress=may_progress)
-        frame = call_stack.main_frame()
-        if frame is None or _frameworks or main_busy or not call_stack.inside_core() or frame.f_code.co_name in _POLLS:
-            return sample
         waits, seconds = _requested(engine)
-        call = id(frame), frame.f_lasti
+        call = _waiting_call() if waits and not (_frameworks or main_busy) else None
+        if call is None:
+            return sample
         may_progress = other_threads_may_call() or _has_alarm()
         return replace(sample, call=call, waits=waits, seconds=seconds, may_progress=may_progress)
 
@@ -218,12 +217,24 @@ def other_threads_may_call() -> bool:
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
+    frames.pop(main or 0, None)  # its variables must not outlive their function here
     return any(
         isinstance(threads.get(ident), threading.Timer)
         or any(not call_stack.package_of(call.code.co_filename) for _, call in call_stack.calls(frame))
         for ident, frame in frames.items()
         if ident not in {main, threading.get_ident()}
     )
+
+
+def _waiting_call() -> tuple[int, int] | None:
+    """Return frame and instruction of the core's call in which the main thread waits; None if it does not wait.
+
+    The frame itself is not kept: a frame that another thread holds keeps its variables, and with a loss its graph.
+    """
+    frame = call_stack.main_frame()
+    if frame is None or frame.f_code.co_name in _POLLS or not call_stack.inside_core():
+        return None
+    return id(frame), frame.f_lasti
 
 
 def _has_alarm() -> bool:

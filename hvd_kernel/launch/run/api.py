@@ -157,8 +157,7 @@ def _notebook(options: RunOptions) -> Any:
     if name := next(iter(options.new_only), "min_num_proc" if options.elastic else ""):
         _refuse_reuse(options, f"{name} is fixed when a rank starts")
         return None
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = _ipython_shell()
     if shell is None:
         _refuse_reuse(options, "this is not a notebook, and nothing else keeps ranks")
     return shell
@@ -170,9 +169,15 @@ def _refuse_reuse(options: RunOptions, reason: str) -> None:
         raise UsageError(f"run(reuse=True) is not possible: {reason}. Leave reuse out.")
 
 
+def _ipython_shell() -> Any:
+    """Return the shell of this process's notebook or rank, None if it has none. IPython is not imported for that."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
 def _refuse_on_a_rank() -> None:
     session = sys.modules.get("hvd_kernel.core.session")
-    in_notebook_rank = "hvd_kernel.worker.shell.control" in sys.modules
+    in_notebook_rank = type(_ipython_shell()).__module__.startswith("hvd_kernel.worker.")
     if in_notebook_rank or (session is not None and session.is_initialized() and session.size() > 1):
         raise UsageError("run() starts ranks, but this process is one itself: call it in the notebook or the script.")
 

@@ -217,13 +217,13 @@ def test_who_waits_for_a_rank_that_dies_as_a_resize_begins_hears_of_it_before_nu
 
 def test_a_start_says_how_far_it_is() -> None:
     world = VirtualCluster(3, 1)
-    told: list[str] = []
-    world.on_tell = lambda action: told.append(action.text)  # type: ignore[method-assign]
+    progress: list[str] = []
+    world.on_reportprogress = lambda action: progress.append(action.text)  # type: ignore[method-assign]
     world.start()
     world.request(e.StartRequested)
     assert world.membership.state is ClusterState.STARTING
     world.run()
-    assert told == [
+    assert progress == [
         "controller ready, ranks are importing",
         "1 of 3 ranks ready",
         "2 of 3 ranks ready",

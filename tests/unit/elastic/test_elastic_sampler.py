@@ -110,8 +110,8 @@ class Ranks:
             PLAYED.now = rank, size
             self.samplers.append(self.new())
         if newcomers:
-            told = self.each(ElasticSampler.told)
-            self.each(lambda sampler: sampler.load_state_dict(sampler.merged(told, 0)))
+            states = self.each(ElasticSampler.agreed_and_since)
+            self.each(lambda sampler: sampler.load_state_dict(sampler.merged(states, 0)))
         self._dealt()
         self.commit()
 
