@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 PATIENT = {  # on a busy machine ranks may take long to obey or to answer
     "background_STUCK_S": PATIENCE_S,
     "runner_GRACE_S": PATIENCE_S,
-    "inspection_look.__defaults__": (PATIENCE_S,),
+    "inspection_locate.__defaults__": (PATIENCE_S,),
 }
 pytestmark = [
     pytest.mark.jupyter,
