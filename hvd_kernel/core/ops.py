@@ -207,7 +207,7 @@ def grouped_allgather(
 
     Examples
     --------
-     = hvd.grouped_allgather([np.zeros((1, 3)), np.zeros(2)])
+    >>> rows, more = hvd.grouped_allgather([np.zeros((1, 3)), np.zeros(2)])
     >>> rows.shape == (hvd.size(), 3), more.shape == (2 * hvd.size(),)
     (True, True)
     """
