@@ -1,19 +1,14 @@
-"""Assignment of rows to ranks, and a rank's rows as batches of arrays.
+"""Reader of a rank's share of parquet files: its rows as batches of arrays.
 
-In each epoch the row groups of the parquet files are shuffled in the same way on all ranks, and the sequence of their
-rows is split into shares of equal length; the last share is padded with the first rows. So all ranks run the same
-number of steps, and every row is used. A thread reads a rank's rows ahead and shuffles them within a window.
+A thread reads the rows ahead and shuffles them within a window. Which rows are a rank's: shares.py.
 
 Terms.
-  group   a row group, the unit in which a parquet file is read
-  piece   rows of one group: [start, stop)
   batch   columns by name, each an array of rows x the column's shape
   window  rows in memory that are shuffled together
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,68 +21,7 @@ from pyarrow.parquet import ParquetFile
 from hvd_kernel.data.prefetch import Prefetch
 from hvd_kernel.spark.common.columns import Column, as_lists, dense, holds_vectors, values, whole
 from hvd_kernel.spark.common.store import Store
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """Row group number ``index`` of a file (a path on the store's filesystem), with its number of rows and bytes."""
-
-    path: str
-    index: int
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows [start, stop) of a group."""
-
-    group: RowGroup
-    start: int
-    stop: int
-
-
-def share(
-    groups: Sequence[RowGroup], rank: int, size: int, *, order: int | None = None, even: bool = True
-) -> list[Piece]:
-    """Return a rank's pieces.
-
-    Parameters
-    ----------
-    groups
-        All groups, in the same order on all ranks, with at least one row.
-    rank, size
-        Rank and number of ranks.
-    order
-        Seed for shuffling the groups; None: not shuffled.
-    even
-        Whether all shares have the same length, so that some rows are in two shares; otherwise each row is in one.
-    """
-    rows = sum(group.rows for group in groups)
-    if order is not None:
-        groups = [groups[i] for i in np.random.default_rng(order).permutation(len(groups))]
-    length = math.ceil(rows / size)
-    start, stop = (rank * length, (rank + 1) * length) if even else (rank * rows // size, (rank + 1) * rows // size)
-    return list(_cut(groups, rows, start, stop))
-
-
-def steps(rows: int, size: int, batch: int) -> int:
-    """Return the number of batches of each rank in an epoch."""
-    return math.ceil(math.ceil(rows / size) / batch)
-
-
-def _cut(groups: Sequence[RowGroup], rows: int, start: int, stop: int) -> Iterator[Piece]:
-    """Yield rows [start, stop) of the concatenated groups, repeated cyclically."""
-    while start < stop:
-        before = start - start % rows
-        for group in groups:
-            after = before + group.rows
-            if start < after and before < stop and start < stop:
-                end = min(stop, after)
-                yield Piece(group, start - before, end - before)
-                start = end
-            before = after
-
+from hvd_kernel.spark.shares import Piece, RowGroup, share, steps
 
 Batch = dict[str, npt.NDArray[Any]]
 Held = dict[str, Any]

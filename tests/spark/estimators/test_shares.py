@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hvd_kernel.spark.common.reader import Piece, RowGroup, share, steps
+from hvd_kernel.spark.shares import Piece, RowGroup, share, steps
 
 SIZES = some.lists(some.integers(1, 40), min_size=1, max_size=8)
 
