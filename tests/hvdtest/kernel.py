@@ -16,7 +16,8 @@ import queue
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,18 +212,21 @@ class Kernel:
         assert allow_error or outcome.reply["status"] == "ok", outcome.error
         return outcome
 
-    def wait_for(self, *kinds: str, timeout: float = 60) -> dict[str, Any]:
-        """Take iopub messages up to the first of some kinds (they are then missing in ``finish``)."""
+    def wait_for(self, *kinds: str, of: tuple[str, float] | None = None, timeout: float = 60) -> dict[str, Any]:
+        """Receive iopub messages up to the first of some kinds (they are then missing in ``finish``).
+
+        ``of``: the cell, as ``start`` returned it, whose messages count; by default any.
+        """
         deadline = time.monotonic() + timeout
         while True:
             message = self._next(self.client.get_iopub_msg, deadline)
-            if message["msg_type"] in kinds:
+            if message["msg_type"] in kinds and (of is None or message["parent_header"].get("msg_id") == of[0]):
                 return dict(message["content"])
 
     def _iopub(self, identity: str, deadline: float) -> list[dict[str, Any]]:
-        messages = []
+        messages: list[dict[str, Any]] = []
         while True:
-            message = self._next(self.client.get_iopub_msg, deadline)
+            message = self._next(self.client.get_iopub_msg, deadline, messages)
             if message["parent_header"].get("msg_id") != identity:
                 continue
             messages.append(message)
@@ -235,11 +239,13 @@ class Kernel:
             if message["parent_header"].get("msg_id") == identity:
                 return dict(message["content"])
 
-    def _next(self, get: Any, deadline: float) -> dict[str, Any]:
+    def _next(self, get: Any, deadline: float, received: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         try:
             return dict(get(timeout=max(0.01, deadline - time.monotonic())))
         except queue.Empty:
-            silence = Silence("the kernel said nothing more within the time given to the cell")
+            kinds = dict(Counter(message["msg_type"] for message in received))
+            ends = [str(message["content"])[-300:] for message in received[-3:]]
+            silence = Silence(f"no further message in time; the cell has sent {kinds}, ending with {ends}")
             self.hung(silence)
             raise silence from None
         except pytest.fail.Exception as late:  # the test's time is over

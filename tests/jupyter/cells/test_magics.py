@@ -96,7 +96,7 @@ def test_headless_sends_no_widget_and_no_update(kernel: Kernel) -> None:
 def test_a_person_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         started = kernel.start(f"%%hvdrun\nhvd.log(loss=0.25)\n{gate.hold}", prompts=True)
-        kernel.wait_for("comm_open")
+        kernel.wait_for("comm_open", of=started)
         assert "application/vnd.jupyter.widget-view+json" in kernel.wait_for("display_data")["data"]
         for _ in range(2):
             kernel.wait_for("comm_msg")

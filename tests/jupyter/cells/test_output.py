@@ -81,7 +81,7 @@ def test_h1_r22_flood_is_cut_in_the_cell_and_whole_in_logs(kernel: Kernel) -> No
 
 def test_h1_an_interrupt_ends_a_flood(kernel: Kernel) -> None:
     started = kernel.start("%%hvdrun\nprint('in')\nwhile True: print('x' * 80)", prompts=True)
-    kernel.wait_for("comm_open")
+    kernel.wait_for("comm_open", of=started)
     kernel.manager.interrupt_kernel()
     outcome = kernel.finish_rest(started, allow_error=True)
     assert outcome.reply["ename"] == "KeyboardInterrupt"
