@@ -13,18 +13,17 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hvd_kernel.core import handles
-from hvd_kernel.core.process_set_registry import registered
-from hvd_kernel.core.tensor import Array, Place, device_trouble, from_buffer, number_of
+from hvd_kernel.core import collectives, handles
+from hvd_kernel.core.collectives import HostMemory, HostOperand, OutputMemory
+from hvd_kernel.core.tensor import Array, Place, check_reducible, device_trouble
 from hvd_kernel.jax.library import CHOICE, STREAM
-from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, OperationParams
+from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, OperationParams
 from hvd_kernel.numpy import on_device
 from hvd_kernel.numpy.on_device import CUDA, DEFAULT_STREAM, DeviceOperand, Lent
 
@@ -32,87 +31,19 @@ _ALIGNED = 64
 _PUT = getattr(importlib.import_module("jax._src.lib").xla_client, "batched_device_put", None)
 
 
-class Operand(Protocol):
-    """Memory of an array, as an operand of the core."""
-
-    @property
-    def pointer(self) -> int:
-        """Address of the first byte."""
-
-    @property
-    def place(self) -> Place:
-        """Address, shape and type, and on a GPU device and stream."""
-
-
-class Memory(Protocol):
-    """Kind of memory that holds operands and results: of the host, or of a GPU."""
-
-    def operand(self, value: Any) -> Any:
-        """Return a value's memory."""
-
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        """Return memory for a result of an operand's type."""
-
-    def written(self, outputs: Sequence[Any], outcome: Any) -> list[Any]:
-        """Return outputs that the core has written as arrays."""
-
-    def received(self, outcome: Any, operands: Sequence[Any]) -> list[Any]:
-        """Return results in the core's own memory as arrays of the operands' types."""
-
-    def zeros(self, results: Sequence[Any]) -> list[Any]:
-        """Return zeros of the same shapes and types."""
-
-
-# The host's memory.
-
-
-class HostOperand(NamedTuple):
-    """A contiguous array on the host, which owns its memory."""
-
-    host: Array
-    pointer: int
-    number: int  # the core's number of its type
-
-    @property
-    def place(self) -> Place:
-        """Address, shape and type."""
-        return self.pointer, self.host.shape, self.number
-
-
-class HostMemory:
-    """Memory of the host; results are NumPy arrays."""
-
-    def operand(self, value: Any) -> HostOperand:
-        """Return a value's memory: that of a JAX array on the CPU, a copy of other arrays."""
-        host = np.asarray(value)
-        if not host.flags.c_contiguous:
-            host = np.ascontiguousarray(host)
-        return HostOperand(host, host.ctypes.data, number_of(host.dtype))
+class AlignedMemory(HostMemory):
+    """Memory of the host whose results XLA takes over."""
 
     def empty(self, shape: tuple[int, ...], like: HostOperand) -> HostOperand:
-        """Return memory that is aligned for XLA."""
-        dtype = like.host.dtype
+        """Return memory of a new array, at an address that is aligned for XLA."""
+        dtype = like.array.dtype
         size = dtype.itemsize
         for extent in shape:
             size *= extent
         raw = np.empty(size + _ALIGNED, np.uint8)
         begin = raw.ctypes.data
         shift = -begin % _ALIGNED
-        return HostOperand(np.ndarray(shape, dtype, raw, shift), begin + shift, like.number)
-
-    def written(self, outputs: Sequence[HostOperand], outcome: Any) -> list[Any]:
-        """Return the outputs' arrays; the operation is complete."""
-        del outcome
-        return [output.host for output in outputs]
-
-    def received(self, outcome: Any, operands: Sequence[HostOperand]) -> list[Any]:
-        """Return arrays of the core's memory."""
-        pairs = zip(outcome.buffers, operands, strict=True)
-        return [from_buffer(buffer, operand.host.dtype) for buffer, operand in pairs]
-
-    def zeros(self, results: Sequence[Any]) -> list[Any]:
-        """Return zeros."""
-        return [np.zeros_like(result) for result in results]
+        return HostOperand(np.ndarray(shape, dtype, raw, shift), (begin + shift, shape, like.place[2]))
 
 
 def put(result: Array, like: Any) -> Any:
@@ -130,38 +61,32 @@ def put(result: Array, like: Any) -> Any:
 # Memory of a GPU.
 
 
-@dataclass(frozen=True)
-class GpuArray:
+class GpuArray(NamedTuple):
     """An array on a GPU, and its memory."""
 
     array: Any
     memory: DeviceOperand
-
-    @property
-    def pointer(self) -> int:
-        """Address on the device."""
-        return self.memory.pointer
-
-    @property
-    def place(self) -> Place:
-        """Address, shape, type, device, and the default stream."""
-        return on_device.place(self.memory)
+    place: Place
 
 
 class DeviceMemory:
     """Memory of a GPU; results are JAX arrays that are ready when the operation completes."""
 
-    def operand(self, value: Any) -> GpuArray:
+    def operand(self, value: Any, op: int | None = None) -> GpuArray:
         """Return an array's memory; JAX's work on it is ordered before the default stream."""
-        return GpuArray(value, on_device.operand(value))
+        memory = on_device.operand(value)
+        if op is not None:
+            check_reducible(memory.dtype, op)
+        return GpuArray(value, memory, on_device.place(memory))
 
     def empty(self, shape: tuple[int, ...], like: GpuArray) -> GpuArray:
         """Return memory of a new array on the operand's device."""
         array = on_device.library(like.array).empty_like(like.array, shape=shape, device=like.array.device)
         return self.operand(array)
 
-    def written(self, outputs: Sequence[GpuArray], outcome: Any) -> list[Any]:
+    def written(self, outputs: Sequence[GpuArray], operands: Sequence[GpuArray], outcome: Any) -> list[Any]:
         """Return arrays of the outputs' memory that are ready when the operation completes."""
+        del operands
         return [
             on_device.library(output.array).from_dlpack(
                 Lent(
@@ -173,16 +98,12 @@ class DeviceMemory:
             for output in outputs
         ]
 
-    def received(self, outcome: Any, operands: Sequence[GpuArray]) -> list[Any]:
+    def received(self, operands: Sequence[GpuArray], outcome: Any) -> list[Any]:
         """Return arrays of the core's memory."""
         return [
             on_device.of_core(buffer, outcome.event, operand.array)
             for buffer, operand in zip(outcome.buffers, operands, strict=True)
         ]
-
-    def zeros(self, results: Sequence[Any]) -> list[Any]:
-        """Return zeros."""
-        return [on_device.library(result).zeros_like(result) for result in results]
 
 
 def are_supported(values: Sequence[Any]) -> bool:
@@ -199,7 +120,7 @@ def _is_supported(value: Any) -> bool:
 
 # The collectives, in either memory.
 
-HOST, DEVICE = HostMemory(), DeviceMemory()
+HOST, DEVICE = AlignedMemory(), DeviceMemory()
 
 
 def run(operation: OperationParams, values: Sequence[Any]) -> list[Any]:
@@ -215,86 +136,24 @@ def on_host(operation: OperationParams, values: Sequence[Any]) -> list[Array]:
     return run_in(operation, values, HOST)
 
 
-def run_in(operation: OperationParams, values: Sequence[Any], memory: Memory) -> list[Any]:
+def run_in(operation: OperationParams, values: Sequence[Any], memory: OutputMemory) -> list[Any]:
     """Run an operation in a kind of memory."""
-    results = _COLLECTIVES[operation.kind](operation, [memory.operand(value) for value in values], memory)
+    outcome = handles.synchronize(_enqueued(operation, values, memory))
+    results: list[Any] = [outcome[0]] if operation.kind == ALLTOALL else outcome
     if operation.only >= 0 and handles.current_engine().rank != operation.only:
-        return memory.zeros(results)
+        return [on_device.library(result).zeros_like(result) for result in results]
     return results
 
 
-def _reduce(operation: OperationParams, operands: Sequence[Operand], memory: Memory) -> list[Any]:
-    outputs = [memory.empty(operand.place[1], operand) for operand in operands]
-    return _reduced(handles.allreduce_places, operation, operands, outputs, memory)
-
-
-def _broadcast(operation: OperationParams, operands: Sequence[Operand], memory: Memory) -> list[Any]:
-    outputs = [memory.empty(operand.place[1], operand) for operand in operands]
-    return _wait(
-        handles.broadcast_places(
-            operation.wire_name, _in_and_out(operands, outputs), operation.root, _finish(outputs, operands, memory),
-            operation.set, waits=True,
-        )
-    )  # fmt: skip
-
-
-def _scatter(operation: OperationParams, operands: Sequence[Operand], memory: Memory) -> list[Any]:
-    engine = handles.current_engine()
-    members = registered()[operation.set] if operation.set else range(engine.size)
-    size, rank = len(members), list(members).index(engine.rank)
-    shapes = [operand.place[1] for operand in operands]
-    shares = [(shape[0] // size + (rank < shape[0] % size), *shape[1:]) for shape in shapes]
-    outputs = [memory.empty(share, operand) for share, operand in zip(shares, operands, strict=True)]
-    return _reduced(handles.reducescatter_places, operation, operands, outputs, memory)
-
-
-def _reduced(
-    enqueue: Callable[..., int],
-    operation: OperationParams,
-    operands: Sequence[Operand],
-    outputs: Sequence[Operand],
-    memory: Memory,
-) -> list[Any]:
-    scales, finish = (operation.prescale, operation.postscale), _finish(outputs, operands, memory)
-    places = _in_and_out(operands, outputs)
-    return _wait(enqueue(operation.wire_name, places, operation.op, scales, finish, operation.set, waits=True))
-
-
-def _gather(operation: OperationParams, operands: Sequence[Operand], memory: Memory) -> list[Any]:
-    finish = functools.partial(memory.received, operands=operands)
-    places = [operand.place for operand in operands]
-    return _wait(handles.allgather_places(operation.wire_name, places, finish, operation.set, waits=True))
-
-
-def _exchange(operation: OperationParams, operands: Sequence[Operand], memory: Memory) -> list[Any]:
-    (operand,) = operands
-    finish = functools.partial(memory.received, operands=operands)
-    return _wait(handles.alltoall_place(operation.wire_name, operand.place, None, finish, operation.set, waits=True))
-
-
-_COLLECTIVES = {
-    ALLREDUCE: _reduce,
-    ALLGATHER: _gather,
-    BROADCAST: _broadcast,
-    ALLTOALL: _exchange,
-    REDUCESCATTER: _scatter,
-}
-
-
-def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[handles.InOut]:
-    pairs = zip(operands, outputs, strict=True)
-    return [(operand.pointer, output.pointer, *operand.place[1:]) for operand, output in pairs]
-
-
-def _finish(outputs: Sequence[Operand], operands: Sequence[Operand], memory: Memory) -> handles.Finish:
-    """Return a function that makes arrays of the outputs; it keeps the operands alive until then."""
-
-    def finish(outcome: Any, _held: Sequence[Operand] = operands) -> list[Any]:
-        return memory.written(outputs, outcome)
-
-    return finish
-
-
-def _wait(handle: int) -> list[Any]:
-    result: list[Any] = handles.synchronize(handle)
-    return result
+def _enqueued(operation: OperationParams, values: Sequence[Any], memory: OutputMemory) -> int:
+    name, group = operation.wire_name, operation.set
+    if operation.kind == ALLGATHER:
+        return collectives.allgather(memory, values, name, group=group, waits=True)
+    if operation.kind == ALLTOALL:
+        (value,) = values
+        return collectives.alltoall(memory, value, name, None, group=group, waits=True)
+    if operation.kind == BROADCAST:
+        return collectives.broadcast(memory, values, name, operation.root, group=group, waits=True)
+    reduction = collectives.allreduce if operation.kind == ALLREDUCE else collectives.reducescatter
+    scales = operation.prescale, operation.postscale
+    return reduction(memory, values, name, operation.op, scales, group=group, waits=True)
