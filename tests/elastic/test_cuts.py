@@ -62,7 +62,7 @@ def cut(hosts: Hosts, folder: Path, where: str) -> tuple[int, str, list[dict[str
 @pytest.mark.parametrize(
     ("where", "sizes"), [(f"{HERE}:2,{THERE}:2", [4, 2, 2]), (f"{HERE}:3,{THERE}:2", [5, 3, 3])], ids=["2+2", "3+2"]
 )
-def test_28_the_majority_goes_on_and_of_two_halves_that_of_rank_0(
+def test_28_majority_continues_or_the_half_of_rank_0(
     hosts: Hosts, tmp_path: Path, where: str, sizes: list[int]
 ) -> None:
     status, err, lines, errors = cut(hosts, tmp_path, where)

@@ -90,7 +90,7 @@ def test_17_a_rank_that_stays_stopped_is_replaced(tmp_path: Path) -> None:
     [({"1,0": {1: "exit0"}, "2,0": {0: "stop"}}, {0}), ({"1,0": {0: "stop", 1: "stop"}}, {0, 1})],
     ids=["the only one that is left", "all"],
 )
-def test_17_a_rank_that_is_stopped_while_nobody_waits_for_it_fails(
+def test_17_rank_stopped_outside_collectives_fails(
     tmp_path: Path, exits: dict[str, dict[int, str]], stopped: set[int]
 ) -> None:
     ended = ElasticJob(tmp_path, exits=exits).run("-np", "2", "--min-np", "1", HVD_STOP_ABORT="1")
@@ -99,7 +99,7 @@ def test_17_a_rank_that_is_stopped_while_nobody_waits_for_it_fails(
     assert {*map(int, said)} == stopped, ended.told
 
 
-def test_18_a_rank_that_hangs_while_the_others_meet_again_is_named_and_replaced(tmp_path: Path) -> None:
+def test_18_rank_hanging_in_the_rendezvous_is_replaced(tmp_path: Path) -> None:
     job = ElasticJob(tmp_path, exits={"1,0": {0: "kill", 3: "hang"}})
     ended = job.run(*FOUR, HVD_HANG_TIMEOUT="2")
     ended.trained(4, 4, 4)
@@ -110,7 +110,7 @@ def test_18_a_rank_that_hangs_while_the_others_meet_again_is_named_and_replaced(
     assert "hang_here(): time.sleep(seconds)" in line
 
 
-def test_a_rank_that_hangs_while_the_others_wait_in_a_collective_is_named_and_replaced(tmp_path: Path) -> None:
+def test_rank_hanging_outside_a_collective_is_named_and_replaced(tmp_path: Path) -> None:
     """The stall ends their operation, and then they wait for it in a reset."""
     stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
     ended = ElasticJob(tmp_path, exits={"1,0": {3: "hang"}}).run(*FOUR, HVD_HANG_TIMEOUT="2", **stall)
@@ -147,7 +147,7 @@ def test_a_rank_is_killed_while_a_newcomer_starts(tmp_path: Path) -> None:
     assert ended.column("workers") == [[0, 1, 2], [0, 2], [0, 2], [0, 2, 3]]
 
 
-def test_25_a_newcomers_collective_before_elastic_run_is_its_own_error(tmp_path: Path) -> None:
+def test_25_collective_before_elastic_run_is_an_error(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {0: "kill"}, "init": {4: "collective"}}).run(*FOUR)
     ended.trained(4, 4, 4)
     assert ended.column("workers")[-1] == [1, 5, 2, 3]

@@ -80,7 +80,7 @@ def test_a_job_that_lost_all_ranks_goes_on_from_its_checkpoint(undisturbed: dict
     assert lost.begun == {2: STEPS - 4, 3: STEPS - 4}
 
 
-def test_another_job_goes_on_from_the_checkpoint_of_one_that_ended(undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_new_job_resumes_from_the_checkpoint_of_another(undisturbed: dict[str, str], tmp_path: Path) -> None:
     kills = {5: {"backward": [0, 1]}}
     lost = Job(tmp_path / "lost", "commit", kills, tmp_path / "checkpoints", flags=("--max-restarts", "0"))
     assert lost.status != 0, lost.told

@@ -84,7 +84,7 @@ def test_10_hosts_beyond_max_np_change_nothing(tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_11_a_script_that_fails_at_first_ends_the_job_with_what_it_says(tmp_path: Path) -> None:
+def test_11_discovery_script_failing_first_ends_the_job(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, schedule={0: "!no such zone"}).run(*SIZES)
     assert (ended.status, ended.lines) == (1, [])
     assert "host discovery has failed" in ended.err
@@ -93,7 +93,7 @@ def test_11_a_script_that_fails_at_first_ends_the_job_with_what_it_says(tmp_path
 
 
 @NIGHTLY
-def test_11_a_script_that_fails_later_is_told_of_once_and_the_last_answer_counts(tmp_path: Path) -> None:
+def test_11_later_script_failure_keeps_the_last_hosts(tmp_path: Path) -> None:
     schedule = {0: "localhost:2", 1: "!no such zone", 2: "localhost:2"}
     ended = ElasticJob(tmp_path, looks=(0, 1), schedule=schedule).run(*SIZES)
     ended.trained(2, 2, 2)

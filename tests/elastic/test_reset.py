@@ -59,7 +59,7 @@ def job(tmp_path: Path, np: int, dies: int, uses: str = "", **env: str) -> list[
     return sorted(re.findall(r"^\[\d\]<stdout>:(.*)$", done.stdout, re.MULTILINE))
 
 
-def test_24_callbacks_come_once_after_the_size_has_changed_and_before_sync(tmp_path: Path) -> None:
+def test_24_reset_callbacks_run_once_before_sync(tmp_path: Path) -> None:
     lines = job(tmp_path, 2, 1)
     reset = "'first callback at 2', 'second', 'sync at 2 with step 10'"
     assert lines == [f"0 0 2 ['sync at 2 with step 0', {reset}]", "2 1 2 ['sync at 2 with step 0']"]

@@ -13,7 +13,7 @@ from hvdtest.elastic_soak import Soak
 pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
 
-def test_an_optimizer_that_was_made_on_two_hosts_goes_on_with_one_made_on_one(tmp_path: Path) -> None:
+def test_optimizer_state_moves_from_two_hosts_to_one(tmp_path: Path) -> None:
     """Only the new rank's had its gradients in shared memory, for which it asked the other, for ever."""
     apart, together = {"localhost": 1, "127.0.0.1": 1}, {"localhost": 2}
     soaked = Soak(tmp_path, 1, hosts=apart).move(apart, together, apart)

@@ -155,7 +155,7 @@ def test_two_ranks_that_fail_at_once_have_two_spares(tmp_path: Path, start: Star
 
 
 @NIGHTLY
-def test_a_spare_that_dies_is_replaced_and_is_no_failure_of_a_rank(tmp_path: Path, start: Start) -> None:
+def test_dead_spare_is_replaced_and_fails_no_rank(tmp_path: Path, start: Start) -> None:
     job = start(ElasticJob(tmp_path, exits={"1,0": {0: "wait"}}), *TWO, "--max-restarts", "0")
     for death in range(3):
         job.until(READY, death + 1)
@@ -204,7 +204,7 @@ def test_spares_of_hosts_that_ssh_reaches(tmp_path: Path, ssh: tuple[dict[str, s
 
 
 @NIGHTLY
-def test_a_program_that_is_not_pythons_has_no_spares_and_is_told_so() -> None:
+def test_program_without_python_has_no_spares_and_a_warning() -> None:
     done = hvdrun("-np", "1", "--min-np", "1", "--spares", "1", "true")
     assert done.returncode == 0, done.stderr
     assert "warning: localhost has fewer spare processes than it was to have: true: only programs" in done.stderr

@@ -37,7 +37,7 @@ def without_faults(kernel: Kernel) -> str:
     return digest
 
 
-def test_r6_r7_eight_faults_in_a_row_and_the_same_parameters_bit_for_bit(kernel: Kernel, without_faults: str) -> None:
+def test_r6_r7_eight_faults_keep_parameters_bit_for_bit(kernel: Kernel, without_faults: str) -> None:
     chaos = Chaos(kernel, RANKS)
     for number, sentence in enumerate(SENTENCES, 1):
         fault, until = parse(sentence), number * STEPS

@@ -66,7 +66,7 @@ SIGNALLED = {
 
 
 @pytest.mark.parametrize(("call", "name"), SIGNALLED.values(), ids=SIGNALLED.keys())
-def test_a7_a_crash_in_c_is_named_with_the_python_line_and_its_stack(kernel: Kernel, call: str, name: str) -> None:
+def test_a7_crash_in_c_is_named_with_its_python_line(kernel: Kernel, call: str, name: str) -> None:
     if call == "ctypes.string_at(0)":  # Open MPI's handler tells the C functions
         with_mpi(kernel)
     outcome = dies(kernel, f"import ctypes, os, signal\ndef down():\n    {call}\nif rank == 1: down()")
@@ -82,7 +82,7 @@ def test_a7_a_crash_in_c_is_named_with_the_python_line_and_its_stack(kernel: Ker
         assert not any("_PyEval" in line for line in native), "the interpreter's own frames say nothing"
 
 
-def test_a7_a_crash_is_the_cause_also_where_the_other_ranks_raise_meanwhile(kernel: Kernel) -> None:
+def test_a7_crash_is_the_cause_though_other_ranks_raise(kernel: Kernel) -> None:
     """The others' error was first, because a death takes a moment to be known; the crash was one line without a stack."""
     code = "import ctypes, os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGSEGV)\nundefined_name"
     outcome = kernel.run(f"%%hvdrun\n{code}", allow_error=True)
@@ -176,7 +176,7 @@ in_child(lambda: os.kill(os.getpid(), signal.SIGSEGV)), in_child(lambda: os._exi
     assert said == "killed (SIGKILL)", "the child's crash and departure are not the rank's"
 
 
-def test_a22_what_a_cell_detaches_is_listed_and_ends_with_the_ranks(kernel: Kernel) -> None:
+def test_a22_detached_processes_are_listed_and_end(kernel: Kernel) -> None:
     with_mpi(kernel)  # whose variables tell below which rank a process was started
     cell = (
         "%%hvdrun --ranks 1 -o stray\nimport subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"
@@ -213,7 +213,7 @@ def traces_of(kernel: Kernel) -> Traces:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("turn", [0, 1, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in range(2, 10))])
-def test_r11_a17_kill_9_of_the_kernel_leaves_no_process_and_no_file(tmp_path: Path, turn: int) -> None:
+def test_r11_a17_kill_9_of_the_kernel_leaves_nothing(tmp_path: Path, turn: int) -> None:
     """While idle, and in a cell."""
     kernel = Kernel(tmp_path)
     kernel.__enter__()
@@ -231,7 +231,7 @@ def test_r11_a17_kill_9_of_the_kernel_leaves_no_process_and_no_file(tmp_path: Pa
     assert not tagged(kernel.tag)
 
 
-def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(kernel: Kernel, tmp_path: Path) -> None:
+def test_a17_clean_ends_orphans_of_dead_kernels_only(kernel: Kernel, tmp_path: Path) -> None:
     """A supervisor that cannot do its duty (stopped) is the only way to leave orphans: then their kernel is killed."""
     mine = traces_of(kernel)
     with Kernel(tmp_path / "living") as other:
@@ -276,7 +276,7 @@ def test_a17_clean_ends_the_orphans_of_another_kernel_and_touches_no_living_one(
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "mpiexec"])
-def test_a18_a19_the_end_of_what_holds_the_ranks_is_said_and_leaves_nothing(victim: str) -> None:
+def test_a18_a19_dead_launcher_is_named_and_leaves_nothing(victim: str) -> None:
     session = Session.start(ClusterSpec(2))
     try:
         supervisor = session.executor.launched._process.pid
@@ -313,7 +313,7 @@ def test_a1_an_older_linux_tells_by_mpiexecs_words(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.nightly  # the silence lasts as long as one of another host may
-def test_a10_a_rank_that_is_stopped_for_long_is_no_death_and_goes_on(kernel: Kernel) -> None:
+def test_a10_rank_stopped_for_long_is_alive_and_continues(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nkept = rank + 40")
     pid = int(kernel.run("%hvd status").text().splitlines()[2].split()[2])
     os.kill(pid, signal.SIGSTOP)

@@ -59,7 +59,7 @@ def with_a_fault(fault: list[str | int], victim: int) -> list[object]:
 @pytest.mark.parametrize(
     ("way", "when"), [pytest.param(*each, marks=() if each == USUAL else pytest.mark.nightly) for each in FAULTS]
 )
-def test_a_device_that_fails_on_one_rank_is_the_same_error_on_all(way: str, when: str) -> None:
+def test_failing_device_is_the_same_error_on_all_ranks(way: str, when: str) -> None:
     fault = FAULTS[way, when]
     said = ranks_for(way).run(with_a_fault, fault, VICTIM, timeout=60.0)
     assert all(each == said[0] for each in said), said
@@ -138,7 +138,7 @@ def killed_with_memory_mapped(victim: int) -> list[object]:
 
 
 @pytest.mark.parametrize(("way", "mapped"), [("ring", NP - 1), pytest.param("core", 0, marks=pytest.mark.nightly)])
-def test_a_rank_that_is_killed_with_memory_mapped_leaves_nothing_on_devices(way: str, mapped: int) -> None:
+def test_killed_rank_leaves_no_mapped_device_memory(way: str, mapped: int) -> None:
     found = ranks_for(way).run(killed_with_memory_mapped, VICTIM, gone={VICTIM: -signal.SIGKILL}, timeout=60.0)
     assert [each for rank, each in enumerate(found) if rank != VICTIM] == [
         [VICTIM, VICTIM, VICTIM, 100_000.0, mapped, 0, 0]
@@ -172,5 +172,5 @@ def ended_in_peace(rounds: int) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_memory_that_others_have_mapped_is_given_back_when_they_have_closed_it() -> None:
+def test_mapped_memory_is_freed_once_peers_close_it() -> None:
     assert ranks_for("ring").run(ended_in_peace, 4, timeout=120.0) == [[0, 0]] * NP

@@ -68,7 +68,7 @@ def patience() -> list[int]:
 
 
 @pytest.mark.nightly
-def test_one_connection_to_each_rank_of_another_host_ends_when_it_is_silent_for_so_long(one_each: HostPool) -> None:
+def test_silent_connection_to_another_host_times_out(one_each: HostPool) -> None:
     one_each.run(started, SILENT_S)
     for found in one_each.run(patience):
         assert found.count(SILENT_S * 1000) == 1
@@ -111,16 +111,14 @@ def test_f1_a_line_that_is_cut_ends_the_wait_on_both_sides(one_each: HostPool, w
 
 
 @pytest.mark.nightly
-def test_f1_a_line_that_is_cut_ends_the_wait_of_all_ranks_of_both_hosts(
-    hosts: Hosts, wire: Wire, tmp_path: Path
-) -> None:
+def test_f1_cut_link_releases_the_ranks_of_both_hosts(hosts: Hosts, wire: Wire, tmp_path: Path) -> None:
     where = [0, 0, 1, 1]
     with HostPool(hosts, where, **SETTINGS) as pool:
         cut(pool, where, wire, frozenset({0, 1}), tmp_path)
 
 
 @pytest.mark.parametrize("silent", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_f2_a_line_that_carries_one_way_only_ends_the_wait_on_both_sides(
+def test_f2_one_way_link_releases_the_ranks_of_both_hosts(
     one_each: HostPool, wire: Wire, silent: int, tmp_path: Path
 ) -> None:
     cut(one_each, [0, 1], wire, frozenset({silent}), tmp_path)

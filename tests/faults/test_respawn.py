@@ -89,7 +89,7 @@ def assert_whole(session: Session, fresh: set[int]) -> None:
 
 
 @WITH_A_SPARE
-def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others_keep_everything(
+def test_a2_killed_idle_rank_is_replaced_by_the_spare(
     session: Session,
 ) -> None:
     wait_for_spares(session, 1)
@@ -107,7 +107,7 @@ def test_a2_an_idle_rank_that_was_killed_is_replaced_by_the_spare_and_the_others
     assert_whole(session, {2})
 
 
-def test_a2_a_late_word_of_the_hub_about_the_dead_does_not_end_who_replaces_it(session: Session) -> None:
+def test_a2_late_death_notice_spares_the_replacement(session: Session) -> None:
     """It was taken for the rank that was awaited; the hub then let go of it, and so the process on its way was ended."""
     wire, membership, joining = session._wire, session.executor._membership, dict[int, int]()
     uuid, step = wire.uuids[2], membership.step
@@ -128,7 +128,7 @@ def test_a2_a_late_word_of_the_hub_about_the_dead_does_not_end_who_replaces_it(s
     assert_whole(session, {2})
 
 
-def test_r5_a_rank_killed_in_a_collective_takes_nothing_of_the_others(session: Session) -> None:
+def test_r5_rank_killed_in_a_collective_costs_others_nothing(session: Session) -> None:
     run = session.run("print('in', flush=True)\nhvd.barrier() if rank != 1 else __import__('time').sleep(600)")
     wait_until_all_speak(run)
     kill(session, 1)
@@ -146,7 +146,7 @@ def test_r5_a_rank_killed_in_a_collective_takes_nothing_of_the_others(session: S
         pytest.param(1, id="rank 1", marks=pytest.mark.nightly),
     ],
 )
-def test_what_was_kept_comes_from_a_living_rank_and_training_goes_on_alike(session: Session, victim: int) -> None:
+def test_kept_state_comes_from_a_living_rank(session: Session, victim: int) -> None:
     execute(session, MODEL)
     kill(session, victim)
     done = session.respawn()
@@ -217,7 +217,7 @@ def test_a4_a_replacement_that_dies_is_replaced(session: Session) -> None:
     assert_whole(session, {2})
 
 
-def test_a_living_rank_is_replaced_only_by_force_whatever_it_is_in(session: Session) -> None:
+def test_living_rank_is_replaced_only_by_force(session: Session) -> None:
     with pytest.raises(ClusterError, match=r"rank 2 is alive: `%hvd respawn 2 --force`"):
         session.respawn([2])
     with pytest.raises(ClusterError, match=r"no rank would be left to continue from: `%hvd restart`"):
@@ -254,7 +254,7 @@ IN_SETS = {
 }
 
 
-def test_process_sets_overlap_and_work_after_a_failure_and_after_a_respawn(session: Session) -> None:
+def test_process_sets_work_after_a_failure_and_a_respawn(session: Session) -> None:
     execute(session, SETS)
     assert execute(session, SUMS).run.values() == IN_SETS
     failing = "if rank == 2: raise ValueError('on purpose')\nhvd.barrier(process_set=tail) if rank == 1 else None"
@@ -270,7 +270,7 @@ def test_process_sets_overlap_and_work_after_a_failure_and_after_a_respawn(sessi
     assert execute(session, again).run.values() == dict.fromkeys(range(N), ([2, 3], [True] * 4))
 
 
-def test_a_process_set_that_a_rank_did_not_come_to_know_has_not_been_added(session: Session) -> None:
+def test_process_set_unknown_to_a_rank_is_not_added(session: Session) -> None:
     late = (
         "from hvd_kernel.core import process_set_registry\nhvd.init(process_sets='dynamic')\nhalf = hvd.add_process_set([0, 2])\n"
         "if rank == 3: del process_set_registry._registered[half.process_set_id]\n"  # as if its wait had been interrupted
@@ -367,9 +367,7 @@ def test_a4_a_death_while_kept_state_travels_is_mended_too(session: Session, tmp
 
 
 @pytest.mark.nightly
-def test_a4_what_kills_whoever_is_given_it_is_not_given_and_the_next_respawn_tries_again(
-    session: Session, tmp_path: Path
-) -> None:
+def test_a4_state_that_kills_replacements_is_left_out(session: Session, tmp_path: Path) -> None:
     arm(session, [], [tmp_path / "once", tmp_path / "twice"])
     kill(session, 1)
     done = session.respawn()
@@ -420,7 +418,7 @@ def test_the_spare_waits_without_using_the_processor(session: Session) -> None:
 
 
 @pytest.mark.nightly
-def test_s7_no_key_in_arguments_environment_or_files_of_a_replacement(session: Session) -> None:
+def test_s7_replacement_shows_no_key(session: Session) -> None:
     keys = [session._wire._config[name].encode() for name in ("key", "curve_serverkey")]
     kill(session, 1)
     assert session.respawn().ranks == (1,)

@@ -41,7 +41,7 @@ def test_the_parameter_says_how_many_ranks_there_are(executed: Path) -> None:
     assert [set(output.data) for output in shown.outputs] == [{"text/plain"}, {"text/html", "text/plain"}]
 
 
-def test_the_saved_notebook_as_a_page_has_picture_and_text_and_no_script(executed: Path) -> None:
+def test_page_of_a_saved_notebook_has_no_script(executed: Path) -> None:
     run("nbconvert", "--to", "html", "--template", "basic", "--output", "page", str(executed))
     page = executed.with_name("page.html").read_text()
     (picture,) = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)

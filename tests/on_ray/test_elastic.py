@@ -191,7 +191,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"), seconds=LONG_S)
 
 
-def test_a_lost_node_leaves_the_others_training_and_a_new_one_joins(told: Mapping[str, Any]) -> None:
+def test_training_survives_a_lost_node_and_a_new_one_joins(told: Mapping[str, Any]) -> None:
     check_lost_and_added(*told["lost_and_added"])
 
 
@@ -233,7 +233,7 @@ def test_too_few_places_are_told(told: Mapping[str, Any]) -> None:
     assert told["too_few"]["raised"] == "ClusterError"
 
 
-def test_what_an_elastic_job_cannot_do_is_refused_in_horovods_words(told: Mapping[str, Any]) -> None:
+def test_unsupported_calls_are_refused_with_horovods_message(told: Mapping[str, Any]) -> None:
     assert told["references"]["raised"] == told["single"]["raised"] == "NotImplementedError"
     assert told["references"]["text"] == (
         "ObjectRefs cannot be returned from Elastic runs as the workers are ephemeral"

@@ -153,7 +153,7 @@ def test_nothing_outlives_a_driver_that_is_killed(told: Mapping[str, Any]) -> No
         assert below == []
 
 
-def test_a_node_whose_raylet_is_killed_is_told_and_leaves_nothing(told: Mapping[str, Any]) -> None:
+def test_node_with_a_killed_raylet_is_named_and_cleaned(told: Mapping[str, Any]) -> None:
     [kind, cause], is_its_rank, left = told["node_lost"]
     assert kind == "RankDied"
     assert cause in {"ActorDiedError", "ActorUnavailableError"}, "Ray says first that it cannot be reached"

@@ -204,7 +204,7 @@ def test_what_a_rank_raises_is_the_cause_and_the_next_call_works(told: Mapping[s
     assert told["after_that"] == [[28] * 3, [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]]
 
 
-def test_ranks_that_wait_for_nobody_are_interrupted_when_one_has_failed(told: Mapping[str, Any]) -> None:
+def test_idle_ranks_are_interrupted_when_one_fails(told: Mapping[str, Any]) -> None:
     assert (told["busy"]["raised"], told["busy"]["args"]) == ("RankFailed", ["alone"])
 
 

@@ -148,7 +148,7 @@ def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[st
     assert after[1] == ""
 
 
-def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_actor(told: Mapping[str, Any]) -> None:
+def test_respawn_replaces_a_dead_rank_in_its_actor(told: Mapping[str, Any]) -> None:
     (_, error), (said, _), after = told["died"]
     assert re.match(
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
@@ -158,7 +158,7 @@ def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_actor(told: Mappin
     assert after[1] == ""
 
 
-def test_an_actor_that_is_killed_takes_its_rank_along_and_is_followed_by_another(told: Mapping[str, Any]) -> None:
+def test_killed_actor_is_replaced_with_its_rank(told: Mapping[str, Any]) -> None:
     (_, error), (said, _), after = told["actor_died"]
     assert "died: it was lost with the process of Ray that held it; the variables of the other" in error
     assert "rank 0 is fresh" in said

@@ -94,7 +94,7 @@ class Nodes:
         return self._nodes
 
 
-def test_discovery_finds_the_places_of_nodes_that_are_alive_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discovery_finds_slots_of_living_nodes_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Nodes(
         ("a", "10.0.0.1", True, {"CPU": 5.0, "GPU": 2.0}),
         ("b", "10.0.0.1", True, {"CPU": 1.0}),
@@ -128,7 +128,7 @@ below.wait()
 
 
 @pytest.mark.nightly
-def test_what_an_actor_has_put_into_a_session_of_its_own_ends_at_sigterm() -> None:
+def test_sigterm_ends_processes_in_sessions_of_their_own() -> None:
     # Until all who have its stdout have ended.
     done = subprocess.run([sys.executable, "-P", "-c", TERMINATED], stdout=subprocess.PIPE, timeout=60, check=False)
     assert done.returncode == 1

@@ -170,7 +170,7 @@ def test_srun_of_slurm(slurm: Slurm, tmp_path: Path, np: int, nodes: int) -> Non
 
 @NIGHTLY
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "none")
-def test_hvdrun_takes_a_slurm_allocation_and_starts_its_agents_by_srun(slurm: Slurm) -> None:
+def test_hvdrun_starts_agents_by_srun_in_a_slurm_allocation(slurm: Slurm) -> None:
     script = f"import os; print(os.environ['SLURMD_NODENAME'])\n{SUM}"
     command = ["salloc", "--quiet", "-N2", "-n3", *HVDRUN, sys.executable, "-P", "-c", script]
     done = ran(command, **slurm.variables)
@@ -201,7 +201,7 @@ def fake_jsrun(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "LSB_JOBID": "7"}
 
 
-def test_hvdrun_takes_an_lsf_allocation_and_starts_its_ranks_by_a_fake_jsrun(tmp_path: Path) -> None:
+def test_hvdrun_starts_ranks_by_jsrun_in_an_lsf_allocation(tmp_path: Path) -> None:
     lsf = fake_jsrun(tmp_path) | {"LSB_MCPU_HOSTS": "127.0.0.1 2 127.0.0.2 2"}
     done = ran([*HVDRUN, sys.executable, "-P", "-c", SUM], **lsf)
     assert [lines_of(good(done), rank) for rank in range(4)] == [[f"{rank} 4 {rank} 4 1 10.0"] for rank in range(4)]
@@ -213,7 +213,7 @@ def test_hvdrun_takes_an_lsf_allocation_and_starts_its_ranks_by_a_fake_jsrun(tmp
 
 
 @NIGHTLY
-def test_the_status_of_a_rank_that_a_fake_jsrun_started_is_the_jobs(tmp_path: Path) -> None:
+def test_status_of_a_rank_under_jsrun_is_the_jobs(tmp_path: Path) -> None:
     lsf = fake_jsrun(tmp_path) | {"LSB_MCPU_HOSTS": "127.0.0.1 2"}
     done = ran([*HVDRUN, "sh", "-c", "test $HOROVOD_RANK = 0 && exec sleep 100; exit 3"], **lsf)
     assert done.returncode == 3

@@ -73,7 +73,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]
         server.communicate(timeout=60)
 
 
-def test_results_come_in_rank_order_and_the_servers_token_is_no_ranks(told: Mapping[str, Any]) -> None:
+def test_results_are_in_rank_order_and_ranks_lack_the_token(told: Mapping[str, Any]) -> None:
     assert told["results"] == [[0, 2, 2, 3, False], [1, 2, 2, 3, False]]
 
 

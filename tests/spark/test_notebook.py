@@ -100,7 +100,7 @@ def test_doctor_looks_at_the_executors(told: Mapping[str, Any]) -> None:
     assert said.endswith("everything is in place\n")
 
 
-def test_variables_stay_between_cells_and_ranks_have_no_secret_of_sparks(told: Mapping[str, Any]) -> None:
+def test_variables_persist_and_ranks_lack_sparks_secret(told: Mapping[str, Any]) -> None:
     assert told["first"] == ["", [[0, 2, 0, None], [1, 2, 1, None]]]
     assert told["second"][0].endswith("[0-1] [0, 10]\n")
     assert told["second"][1] == ""
@@ -121,7 +121,7 @@ def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[st
     assert after[1] == ""
 
 
-def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_task(told: Mapping[str, Any]) -> None:
+def test_respawn_replaces_a_dead_rank_in_its_task(told: Mapping[str, Any]) -> None:
     (_, error), (said, _), after = told["died"]
     assert re.match(
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
@@ -131,7 +131,7 @@ def test_a_death_is_told_and_respawn_replaces_the_rank_in_its_task(told: Mapping
     assert after[1] == ""
 
 
-def test_a_lost_executor_ends_all_ranks_and_restart_asks_for_another_stage(told: Mapping[str, Any]) -> None:
+def test_lost_executor_ends_all_ranks_and_restart_starts_others(told: Mapping[str, Any]) -> None:
     (_, lost), (_, nobody), (ready, _), after = told["executor_lost"]
     assert "died: it was lost with the process of Spark that held it" in lost
     assert nobody.startswith(
@@ -143,5 +143,5 @@ def test_a_lost_executor_ends_all_ranks_and_restart_asks_for_another_stage(told:
     assert after[1] == ""
 
 
-def test_nothing_is_left_after_a_stop_and_spark_has_its_slots_back(told: Mapping[str, Any]) -> None:
+def test_stop_leaves_nothing_and_frees_sparks_slots(told: Mapping[str, Any]) -> None:
     assert told["stopped"] == [["the ranks are stopped\n", ""], [2, 4]]

@@ -66,7 +66,7 @@ def fitted_and_seen(kernel: Kernel, folder: Path, backend: str) -> dict[str, lis
     return run_and_seen(kernel, folder, f"fitted = fit({str(folder)!r}, {backend})")
 
 
-def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
+def test_panel_shows_ranks_of_a_fit_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
     rows = fitted_and_seen(kernel, tmp_path, "SparkBackend(2)")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
     assert all(rows[rank][3] is None or rows[rank][3] > 0 for rank in "01"), "samples per second"
@@ -74,7 +74,7 @@ def test_ranks_as_tasks_of_spark_are_on_the_panel_while_they_train(kernel: Kerne
     assert ended.shown == ["1"]
 
 
-def test_ranks_of_an_elastic_job_on_spark_are_on_the_panel_while_they_train(kernel: Kernel, tmp_path: Path) -> None:
+def test_panel_shows_ranks_of_an_elastic_job(kernel: Kernel, tmp_path: Path) -> None:
     begin = "import hvd_kernel.spark\ndone = hvd_kernel.spark.run_elastic"
     rows = run_and_seen(kernel, tmp_path, f"{begin}(train, ({str(tmp_path)!r},), num_proc=2)")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5], "what each rank has logged"
@@ -83,7 +83,7 @@ def test_ranks_of_an_elastic_job_on_spark_are_on_the_panel_while_they_train(kern
     assert ended[4:6] == ["done", "2"], "it is kept as a run of a cell is"
 
 
-def test_ranks_of_the_notebook_that_spark_holds_train_a_fit_with_their_panel(kernel: Kernel, tmp_path: Path) -> None:
+def test_ranks_of_a_notebook_train_a_fit_with_their_panel(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun --on spark -np 2 -o pids\nimport os\nos.getpid()", timeout=PATIENT_S)
     rows = fitted_and_seen(kernel, tmp_path, "RunBackend(2)")
     assert [rows[rank][-1][0] for rank in "01"] == [0.5, 1.5]

@@ -199,7 +199,7 @@ def test_devices_are_those_that_spark_has_given_the_task(cluster: Mapping[str, A
     assert cluster["devices"] == [["0"], ["0"]]
 
 
-def test_a_lost_executor_is_told_with_sparks_error_and_the_next_run_works(cluster: Mapping[str, Any]) -> None:
+def test_lost_executor_is_sparks_error_and_the_next_run_works(cluster: Mapping[str, Any]) -> None:
     told = cluster["executor_lost"]
     assert (told["raised"], told["cause"]) == ("RankDied", "Py4JJavaError")
     assert told["text"] == "rank 1 of 2 was lost with the process that held it before its function returned."

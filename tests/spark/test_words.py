@@ -26,7 +26,7 @@ def test_the_function_is_one() -> None:
         spark.run(3)
 
 
-def test_the_time_to_start_is_the_arguments_then_horovods_variable_then_600_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_timeout_is_argument_then_variable_then_600_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_seconds(None) == 600.0
     monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "40")
     assert (start_seconds(None), start_seconds(5)) == (40.0, 5.0)
@@ -35,7 +35,7 @@ def test_the_time_to_start_is_the_arguments_then_horovods_variable_then_600_s(mo
         start_seconds(None)
 
 
-def test_devices_are_those_of_the_task_unless_the_local_rank_is_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_those_of_the_task_or_of_the_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.variables({}) == {}
     told = task.variables({"gpu": SimpleNamespace(addresses=["2", "5"])})
     monkeypatch.setenv(*next(iter(told.items())))

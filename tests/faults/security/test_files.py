@@ -62,7 +62,7 @@ def test_s6_logs_are_0600(place: Place) -> None:
     assert {str(path): oct(path.stat().st_mode) for path in logs if stat.S_IMODE(path.stat().st_mode) != 0o600} == {}
 
 
-def test_s6_nothing_is_open_for_writing_outside_the_private_folders(place: Place) -> None:
+def test_s6_files_open_for_writing_are_in_private_folders(place: Place) -> None:
     own = [*map(str, folders(place)), str(place.home)]
     strange = set()
     for pid, room in place.family().items():
@@ -91,7 +91,7 @@ def test_s9_shared_memory_has_no_name_and_cannot_be_cut(place: Place) -> None:
     assert {each: found for each, found in seals.items() if not found & fcntl.F_SEAL_SHRINK} == {}
 
 
-def test_i10_nothing_planted_in_the_notebooks_folder_was_run_by_ranks_or_supervisor(place: Place) -> None:
+def test_i10_files_planted_beside_the_notebook_never_run(place: Place) -> None:
     """The kernel may: after its own modules are loaded it is the user's, like every Jupyter kernel."""
     runs = place.canary.read_text().splitlines() if place.canary.exists() else []
     rooms = place.family()

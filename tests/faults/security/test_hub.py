@@ -25,7 +25,7 @@ HANDLED = {  # by ipyparallel's hub
 }
 
 
-def test_s13_no_rank_is_unregistered_or_shut_down_by_somebody_who_has_the_keys(place: Place) -> None:
+def test_s13_client_with_the_keys_cannot_unregister_ranks(place: Place) -> None:
     before = place.run("%hvd status").text()
     for kind in sorted(HANDLED - ALLOWED_REQUESTS):
         answer = request(place, kind, {"id": 1, "targets": [0, 1], "restart": False, "msg_ids": "all"})
@@ -52,7 +52,7 @@ def request(place: Place, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         return dict(wire.deserialize(frames))
 
 
-def test_i4_s5_no_port_waits_half_a_minute_for_a_key_the_heartbeat_neither(place: Place) -> None:
+def test_i4_s5_ports_close_keyless_connections_in_time(place: Place) -> None:
     where = [each for each in listeners(place.family()) if each.room == "supervisor"]
     answers = ask(where, b"\xff", seconds=20)
     print(Counter(answer.closed for answer in answers))

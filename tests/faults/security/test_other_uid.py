@@ -80,7 +80,7 @@ def test_i7_no_file_of_the_cluster_can_be_read_or_listed(place: Place) -> None:
     assert as_nobody(probe) == []
 
 
-def test_i7_no_memory_environment_or_descriptor_of_our_processes_can_be_read(place: Place) -> None:
+def test_i7_other_users_cannot_read_our_processes(place: Place) -> None:
     pids = list(place.family())
     names = ("environ", "mem", "maps", "fd", "io", "syscall", "stack")
 

@@ -88,7 +88,7 @@ def test_r28_s14_every_listener_is_in_the_table(place: Place) -> None:
     assert {each: count for each, count in found.items() if count > EXPECTED[each][0]} == {}
 
 
-def test_i1_s1_r29_bytes_that_prove_nothing_get_no_answer_and_the_job_goes_on(place: Place) -> None:
+def test_i1_s1_r29_unauthenticated_bytes_get_no_answer(place: Place) -> None:
     ours = [each for each in ports(place) if each.room != "launcher"]
     foreign = [each for each in ports(place) if each.room == "launcher"]
     with place.at_work(), ThreadPoolExecutor(len(STRANGERS)) as all_at_once:
@@ -136,7 +136,7 @@ def _events(monitor: zmq.Socket) -> set[int]:
     return found
 
 
-def test_s1_the_right_server_key_without_the_session_key_is_not_obeyed(place: Place, tmp_path: Path) -> None:
+def test_s1_server_key_without_session_key_is_refused(place: Place, tmp_path: Path) -> None:
     """Curve hides, the key admits: a signed request of a stranger does nothing."""
     canary = tmp_path / "obeyed"
     forged = Wire(key=b"0" * 64)
@@ -145,7 +145,7 @@ def test_s1_the_right_server_key_without_the_session_key_is_not_obeyed(place: Pl
     assert not canary.exists()
 
 
-def test_i4_s5_half_open_connections_at_every_port_are_ended_and_hurt_nobody(place: Place) -> None:
+def test_i4_s5_half_open_connections_are_closed(place: Place) -> None:
     where = [each for each in ports(place) if each.room in {"supervisor", "rank"} and each.kind == "tcp"]
     pid = next(pid for pid, room in place.family().items() if room == "supervisor")
     before, began = _descriptors(pid), time.monotonic()
@@ -188,7 +188,7 @@ def test_i5_s3_what_was_recorded_on_the_wire_is_not_obeyed_again(place: Place, t
     assert counted.read_text() == "x"
 
 
-def test_s13_a_second_process_that_claims_rank_1_never_gets_its_cells(place: Place) -> None:
+def test_s13_second_process_as_rank_1_gets_no_cells(place: Place) -> None:
     engine = (
         "import sys, json\nfrom ipyparallel.engine.app import IPEngine\nfrom traitlets.config import Config\n"
         "config = Config()\nconfig.IPEngine.enable_nanny = False\n"

@@ -215,7 +215,7 @@ def test_h4_s10_the_picture_runs_nothing_alone_and_inside_a_page() -> None:
 
 @pytest.mark.jupyter
 @pytest.mark.mp
-def test_h4_s10_printed_and_raised_text_runs_nothing_in_a_saved_notebook(place: Place) -> None:
+def test_h4_s10_text_in_a_saved_notebook_runs_nothing(place: Place) -> None:
     cells = []
     for code in (
         f"%%hvdrun\nfor text in {CORPUS!r}: print(text)",

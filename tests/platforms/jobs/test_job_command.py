@@ -91,7 +91,7 @@ def test_a_polyaxonfile_runs_with_its_master_and_its_workers(mark: str, script: 
     assert "names no command" in bare.stderr
 
 
-def test_a_gradient_line_runs_its_masters_mpirun_and_leaves_nothing(mark: str, script: Path) -> None:
+def test_gradient_line_runs_its_masters_mpirun(mark: str, script: Path) -> None:
     """The workers' ``sleep infinity`` ends with the master; the hostfile is made and removed, or another is named."""
     done = hvdrun("job", "run", "--gpus", "none", str(DATA / "gradient.sh"), cwd=script)
     assert [lines_of(good(done), rank) for rank in range(3)] == [[f"{rank} 3 {rank} 3 1 6.0"] for rank in range(3)]
@@ -139,7 +139,7 @@ def test_a_file_is_written_and_planned_again(tmp_path: Path, kind: str, capsys: 
     assert said["steps"] == ["python t.py"]
 
 
-def test_without_flags_a_plain_machine_has_one_rank_for_each_gpu_else_one(mark: str) -> None:
+def test_default_is_one_rank_per_gpu_else_one(mark: str) -> None:
     done = hvdrun(script=SUM)
     assert lines_of(good(done), 0) == ["0 1 0 1 1 1.0"]
     assert done.stderr == "hvdrun: 1 rank on this machine: it has no GPU\n"

@@ -37,7 +37,7 @@ def test_ranks_take_their_cores_one_after_another(number: int, cores: float | No
     assert cores_of(number, Limits(cores), list(there)) == wanted
 
 
-def test_a_rank_computes_with_as_many_threads_as_it_has_whole_cores() -> None:
+def test_rank_has_a_thread_per_whole_core() -> None:
     assert [threads(Limits(cores)) for cores in (None, 0.5, 1, 2.5)] == [None, 1, 1, 2]
 
 
@@ -108,7 +108,7 @@ os.read(os.eventfd(0), 8)
 """
 
 
-def test_a_rank_over_its_memory_limit_is_killed_and_the_job_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_rank_over_its_memory_limit_is_killed_and_named(capfd: pytest.CaptureFixture[str]) -> None:
     limits = (Limits(1), Limits(1, 256 * 2**20))
     outcome = launch(Job([sys.executable, "-c", GREEDY], 2, limits=limits))
     out, err = capfd.readouterr()

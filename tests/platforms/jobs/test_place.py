@@ -18,7 +18,7 @@ def job(*replicas: Replica, **more) -> JobSpec:
     return JobSpec("polyaxonfile", replicas or (Replica("master", 0), Replica("worker", 0)), ("true",), **more)
 
 
-def test_replicas_without_hosts_are_on_this_machine_with_their_limits() -> None:
+def test_replicas_without_hosts_run_here_with_their_limits() -> None:
     placed = place(job(Replica("master", 0, resources=SMALL), Replica("worker", 0)), HERE)
     assert placed.hosts == ("localhost", "localhost")
     assert placed.spelled == "localhost:2"

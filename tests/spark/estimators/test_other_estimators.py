@@ -191,7 +191,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("others"), seconds=LONG_S)
 
 
-def test_two_ranks_of_keras_train_what_one_process_does_with_twice_the_rate(told: Mapping[str, Any]) -> None:
+def test_two_ranks_of_keras_equal_one_process_at_twice_the_rate(told: Mapping[str, Any]) -> None:
     assert told["keras_two_ranks"]["same"]
     assert (told["keras_two_ranks"]["rate"], told["keras_two_ranks"]["history"]) == (0.125, {"loss": 2})
     assert told["keras_two_ranks"]["files"] == ["keras/checkpoint", "keras/logs/events.out.tfevents.hvd"]

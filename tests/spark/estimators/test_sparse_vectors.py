@@ -197,7 +197,7 @@ def test_zeros_take_no_memory_but_in_batches(told: Mapping[str, Any]) -> None:
     assert is_small, "10 rows of 1,000 numbers are 80,000 bytes"
 
 
-def test_sparse_columns_are_stored_without_zeros_on_wish_and_train_the_same(told: Mapping[str, Any]) -> None:
+def test_sparse_columns_stored_without_zeros_train_the_same(told: Mapping[str, Any]) -> None:
     array = "list<element: double not null>"
     struct = (
         "struct<type: int8 not null, size: int32, indices: list<element: int32 not null>, "

@@ -193,7 +193,7 @@ def told(folder: Path) -> Mapping[str, Any]:
     return outcomes(SCRIPT, folder, seconds=LONG_S)
 
 
-def test_two_ranks_train_what_one_process_does_with_twice_the_rate(told: Mapping[str, Any]) -> None:
+def test_two_ranks_equal_one_process_at_twice_the_rate(told: Mapping[str, Any]) -> None:
     assert told["two_ranks"]["same"]
     assert told["two_ranks"]["rate"] == 0.125
 

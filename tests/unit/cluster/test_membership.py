@@ -33,7 +33,7 @@ def started(n: int, seed: int = 0) -> VirtualCluster:
     return world
 
 
-def test_a_rank_that_cannot_say_who_it_is_ends_the_start_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_introduction_of_a_rank_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     world = VirtualCluster(2, 0)
     refused = {"error": "RuntimeError: can't start new thread", "here": False}
     monkeypatch.setattr(world, "_introduce", lambda ticket, rank: world.deliver(e.RankAnswered(ticket, rank, refused)))
@@ -162,7 +162,7 @@ def test_whatever_happens_in_whatever_order(batch: int) -> None:
     )
 
 
-def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> None:
+def test_resize_on_other_hosts_is_refused_with_a_remedy() -> None:
     world = started(3)
     world.membership.ranks.here.discard(2)
     for in_cell in (False, True):
@@ -177,7 +177,7 @@ def test_ranks_of_other_hosts_are_not_resized_and_what_can_be_done_is_said() -> 
     assert (world.n, world.membership.state) == (3, ClusterState.READY)
 
 
-def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -> None:
+def test_resize_in_a_cell_drops_the_highest_ranks() -> None:
     """Rank 1 is younger than rank 2, and rank 0 dies meanwhile: between cells both would have other numbers."""
     world = started(4)
     world.kill(world.living(1)[0])
@@ -201,7 +201,7 @@ def test_within_a_cell_the_highest_numbers_leave_and_nobody_gets_another_one() -
     assert (told.value.left, told.value.numbers, told.value.respawned.ranks) == ((), {0: 0, 1: 1}, (2,))
 
 
-def test_who_waits_for_a_rank_that_dies_as_a_resize_begins_hears_of_it_before_numbers_change() -> None:
+def test_death_at_a_resize_is_reported_before_renumbering() -> None:
     """Its cell's last word was that it waits: the cell counted it as in, and asked its successor to go on within it."""
     world = started(2)
     done: list[e.Action] = []
@@ -252,7 +252,7 @@ def test_a_start_that_fails_says_why_with_the_log(event: messages.Message | None
     assert world.membership.state is ClusterState.DOWN
 
 
-def test_a_dead_rank_is_replaced_and_gets_what_was_kept_from_the_lowest_that_has_it() -> None:
+def test_replacement_gets_kept_state_from_the_lowest_rank() -> None:
     world = started(3)
     world.kill(world.living(0)[0])
     world.run()
@@ -264,7 +264,7 @@ def test_a_dead_rank_is_replaced_and_gets_what_was_kept_from_the_lowest_that_has
     assert (world.generation, world.membership.state) == (1, ClusterState.READY)
 
 
-def test_a_death_is_that_of_a_process_and_not_of_whoever_took_its_place() -> None:
+def test_death_notice_names_a_process_not_its_replacement() -> None:
     world = started(2)
     before = world.living(1)[0]
     world.kill(before)
@@ -290,7 +290,7 @@ def test_one_thing_at_a_time_and_who_waits_hears_of_the_end() -> None:
     assert answer(world, third) == e.Failed(third, "the ranks are being stopped")
 
 
-def test_on_the_way_back_who_does_not_answer_is_silent_and_who_is_gone_is_dead() -> None:
+def test_reconnect_tells_silent_ranks_from_dead_ones() -> None:
     world = started(4)
     known = world.membership.ranks
     for rank, harmed in enumerate(world.living(rank)[0] for rank in range(4)):
@@ -325,7 +325,7 @@ def resized(world: VirtualCluster, n: int, *drop: int) -> ResizeOutcome:
     return told.value
 
 
-def test_who_lives_stays_where_a_cluster_grows_and_the_fresh_ones_get_what_was_kept() -> None:
+def test_growth_keeps_ranks_and_gives_new_ones_kept_state() -> None:
     world = started(2)
     before = pids(world)
     done = resized(world, 4)
@@ -334,7 +334,7 @@ def test_who_lives_stays_where_a_cluster_grows_and_the_fresh_ones_get_what_was_k
     assert (world.n, world.generation) == (4, 1)
 
 
-def test_without_a_word_the_dead_leave_first_and_then_the_youngest_and_the_oldest_becomes_rank_0() -> None:
+def test_shrink_drops_dead_then_newest_and_oldest_is_rank_0() -> None:
     world = started(5)
     for rank in (0, 3):
         world.kill(world.living(rank)[0])
@@ -359,7 +359,7 @@ def test_named_ranks_leave_and_the_others_keep_their_order() -> None:
     assert world.membership.ranks.dead == {1}, "a process is known by its pid, whatever its number was"
 
 
-def test_ranks_that_wait_within_a_cell_meet_again_also_where_nobody_is_dead() -> None:
+def test_waiting_ranks_of_a_cell_rejoin_without_a_death() -> None:
     world = started(2)
     world.on_awaitcell = lambda _: pytest.fail("the cell is not to end")  # type: ignore[method-assign]
     request = world.request(e.ReplaceRequested, None, in_cell=True)

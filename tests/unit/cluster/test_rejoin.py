@@ -176,7 +176,7 @@ def test_several_ranks_have_ended_the_cell() -> None:
         run.check_all_in()
 
 
-def test_ranks_that_come_and_leave_are_marked_and_whoever_asked_hears_of_it() -> None:
+def test_joined_and_left_ranks_are_marked_and_reported() -> None:
     run, session, renderer, rejoin = begun(
         ResizeOutcome(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",)))
     )
@@ -223,7 +223,7 @@ def test_why_ranks_do_not_come_is_told_and_shown() -> None:
 HOW = {"restore": (), "force": False}
 
 
-def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_without_a_commit_happens_after_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, dict[str, Any]]] = []
 
     def resize(_session: Any, _samples: Any, n: int, say: Any, _progress: Any, **how: Any) -> None:
@@ -247,7 +247,7 @@ def test_what_no_commit_has_come_for_is_done_when_the_cell_has_ended(monkeypatch
         rejoin.resize(2)
 
 
-def test_nobody_waits_for_what_a_cell_that_was_cut_short_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_of_an_aborted_cell_keeps_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **_more: Any) -> None:
         raise KeyboardInterrupt
 

@@ -53,7 +53,7 @@ def test_who_leaves_and_who_is_which_rank_then(
     assert [who.rank for who in ranks.status({})] == list(range(n))
 
 
-def test_who_replaces_the_dead_has_its_identity_and_a_new_rank_one_that_nobody_had() -> None:
+def test_replacement_keeps_an_identity_and_new_ranks_get_one() -> None:
     """By identities the ranks know each other again after a rendezvous: process sets come back by them."""
     ranks = RankTable(3, "here")
     for rank in range(3):
@@ -134,7 +134,7 @@ def test_an_interrupted_resize_says_what_became_of_it(n: int, leaves: int, befor
     assert said == [*before, "begun"], "values are named before their ranks leave"
 
 
-def test_what_only_leaving_ranks_have_is_told_from_what_they_have_another_value_of() -> None:
+def test_loss_differs_from_another_value_on_leaving_ranks() -> None:
     one, two, three = ({"digest": each} for each in "abc")
     leaving = {2: {"shard": one, "x": two, "same": one}, 3: {"x": one, "same": one}}
     staying = [{"x": three, "same": one}, {"x": one, "same": three, "more": one}]

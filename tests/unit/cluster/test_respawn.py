@@ -73,7 +73,7 @@ def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
     assert replicated.names() == []
 
 
-def test_a_rendezvous_is_said_to_this_process_alone_and_hides_its_secret() -> None:
+def test_rendezvous_hides_its_secret() -> None:
     rendezvous = Rendezvous(1, 4, "127.0.0.1", 4321, "s3cret", {})
     said = rendezvous.over({"HVD_BOOTSTRAP": "mpi", "OTHER": "kept"})
     assert said["HVD_BOOTSTRAP"] == "tcp"

@@ -260,7 +260,7 @@ def test_a_rank_and_its_children_have_it_and_others_have_not() -> None:
     assert python("import importlib.util as u; print(u.find_spec('horovod'))") == "None"
 
 
-def test_a_start_costs_neither_torch_nor_the_extension_and_no_folder_stays_on_the_path() -> None:
+def test_start_loads_no_torch_and_leaves_no_path_entry() -> None:
     code = "import sys; print({'torch', 'numpy', 'hvd_kernel._native'} & set(sys.modules), [f for f in sys.path if 'compat' in f])"
     assert python(code, **rank()) == "set() []"
 

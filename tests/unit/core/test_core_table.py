@@ -55,7 +55,7 @@ def in_a_child(what: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_the_library_beside_the_extension_is_the_one_that_the_extension_uses() -> None:
+def test_extension_uses_the_library_beside_it() -> None:
     library = ctypes.CDLL(str(Path(_native.__file__ or "").with_name("libhvd_core.so")))
     library.hvd_core_table.restype = POINTER
     assert library.hvd_core_table() == _native.core_table()
@@ -63,7 +63,7 @@ def test_the_library_beside_the_extension_is_the_one_that_the_extension_uses() -
     assert CORE.struct_size > ctypes.sizeof(Table)
 
 
-def test_an_engine_is_found_from_the_time_it_is_made_current_until_it_is_no_longer(engine: Engine) -> None:
+def test_engine_is_found_while_it_is_current(engine: Engine) -> None:
     assert current() is None
     engine.make_current()
     assert current() == (0, 1)
@@ -76,7 +76,7 @@ def test_an_engine_is_found_from_the_time_it_is_made_current_until_it_is_no_long
     assert current() is None
 
 
-def test_a_current_engine_lives_on_without_python_and_ends_when_it_is_given_back(engine: Engine) -> None:
+def test_current_engine_outlives_python_until_released(engine: Engine) -> None:
     engine.make_current()
     found = CORE.current()
     engine.make_current(False)

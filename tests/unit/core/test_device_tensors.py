@@ -23,7 +23,7 @@ def engine() -> Iterator[Engine]:
     engine.shutdown()
 
 
-def test_the_reason_and_the_remedy_are_told_and_the_call_does_not_count(engine: Engine) -> None:
+def test_refusal_has_reason_and_remedy_and_counts_no_call(engine: Engine) -> None:
     trouble = engine.device_trouble(0)
     assert trouble
     with pytest.raises(ValueError, match="cannot be used here") as refused:

@@ -104,7 +104,7 @@ def test_a_worker_gets_its_place_and_is_removed(driver: FakeDriver, worker: Work
     assert worker.answer() == str(Removed("fewer"))
 
 
-def test_the_newest_of_pushed_answers_is_taken_without_a_question(driver: FakeDriver, worker: Worker) -> None:
+def test_newest_pushed_answer_is_used_without_a_request(driver: FakeDriver, worker: Worker) -> None:
     worker.do("register")
     assert driver.heard() == (7, Registered()), "the driver knows it: before, there is nobody whom it could tell"
     assert worker.do("see", 0) == [False, 0]

@@ -54,7 +54,7 @@ def test_what_was_refused_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (handles._live, handles._entering) == ({}, [])
 
 
-def test_an_interrupt_ahead_of_the_handle_leaves_it_held_until_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_handle_is_held_until_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = begun(monkeypatch, Core(KeyboardInterrupt))
     assert (handles._live, handles._entering) == ({}, [finish])
     begun(monkeypatch, Core())

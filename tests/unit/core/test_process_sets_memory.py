@@ -56,9 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, generation: int, *, pressed: bool) -> N
         assert registry.gather_rows("x", [(1, 0), (0, 1)]) == [b"\1\0", b"\0\1"]
 
 
-def test_after_an_interrupt_the_memory_is_the_cores_until_that_engine_has_ended(
-    monkeypatch: pytest.MonkeyPatch, lent: list[Any]
-) -> None:
+def test_interrupted_memory_is_held_until_the_engine_ends(monkeypatch: pytest.MonkeyPatch, lent: list[Any]) -> None:
     ask(monkeypatch, 1, pressed=True)
     ask(monkeypatch, 1, pressed=False)
     assert [each() is None for each in lent] == [False, True]

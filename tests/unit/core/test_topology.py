@@ -163,7 +163,7 @@ def stored() -> Iterator[tuple[dict[str, str], dict[str, bytes]]]:
         server.shutdown()
 
 
-def test_a_launcher_of_horovods_tells_by_its_store_where_rank_0_is(
+def test_horovods_store_gives_the_address_of_rank_0(
     asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]]
 ) -> None:
     env, kept = stored
@@ -180,7 +180,7 @@ def test_a_launcher_of_horovods_tells_by_its_store_where_rank_0_is(
 
 
 @pytest.mark.parametrize("size", ["1", "3"])
-def test_a_rank_of_horovods_elastic_launcher_says_who_starts_ranks_here(
+def test_rank_of_horovods_elastic_launcher_names_hvdrun(
     asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]], size: str
 ) -> None:
     """Which ranks there are changes by that launcher's word, so that ranks which met once would wait for others in vain."""
@@ -239,7 +239,7 @@ def test_slurms_first_node(names: str, first: str) -> None:
     assert topology.first_node(names) == first
 
 
-def test_some_ranks_without_mpi_meet_at_rank_0_in_the_callers_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subset_without_mpi_meets_in_the_callers_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def over_tcp(rank: int, size: int, address: object, source: str, _env: object) -> topology.Peers:
         assert (rank, size, address, source) == (1, 2, ("127.0.0.1", 4321), "HOROVOD_RANK")
         return topology.Peers(rank, size, source, lambda mine: [b"rank 0", mine])

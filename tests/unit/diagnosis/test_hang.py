@@ -56,7 +56,7 @@ def test_a_wait_ends_with_the_operation_and_with_the_cell() -> None:
     assert not activity.some_wait(9.0)
 
 
-def test_a12_a_rank_that_does_not_speak_is_silent_and_one_that_ended_is_not() -> None:
+def test_a12_unresponsive_rank_is_silent_but_not_a_finished_one() -> None:
     activity = Activity([0, 1, 2], 0.0)
     activity.observe(MetricsSample(1, 0.0, "idle"), 0.5)
     activity.observe(computing(2), 0.5)
@@ -65,7 +65,7 @@ def test_a12_a_rank_that_does_not_speak_is_silent_and_one_that_ended_is_not() ->
     assert activity.silent(1.3) == {0, 2}
 
 
-def test_a12_a_rank_whose_words_have_not_been_read_yet_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a12_rank_with_unread_messages_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook that was stopped reads everybody's samples late; who is looked at from outside may be woken from a sleep."""
     now, looked_at = [100.0], list[set[int]]()
 
@@ -154,7 +154,7 @@ def test_where_the_missing_rank_is(place: Whereabouts, said: str) -> None:
     assert sentence({0: waiting(0, missing=(1,)), 1: place}, range(2)) == f"allreduce 'g' waits for rank 1, {said}"
 
 
-def test_missing_ranks_at_one_place_are_one_group_and_foreign_ones_are_told_apart() -> None:
+def test_missing_ranks_are_grouped_by_place() -> None:
     here = Whereabouts(0, "compute", frames=(LOAD,))
     found = {0: waiting(0, missing=(1, 2, 3)), 1: here, 2: here, 3: Whereabouts(3, "idle")}
     where = "ranks 1-2, which are in data.py:41 load(): time.sleep(60)"
@@ -162,7 +162,7 @@ def test_missing_ranks_at_one_place_are_one_group_and_foreign_ones_are_told_apar
     assert sentence(found, range(3)).endswith("and for rank 3, which the cell does not run on")
 
 
-def test_a10_when_the_rank_that_would_know_is_stopped_the_others_words_are_enough() -> None:
+def test_a10_stopped_rank_is_diagnosed_by_the_others() -> None:
     found = {0: Whereabouts(0, "stopped"), 1: waiting(1), 2: waiting(2)}
     assert sentence(found, range(3)) == "allreduce 'g' waits for rank 0, which is stopped (SIGSTOP or a debugger)"
 

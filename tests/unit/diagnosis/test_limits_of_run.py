@@ -33,7 +33,7 @@ def test_computation() -> None:
     )
 
 
-def test_communication_with_the_bandwidth_that_is_possible_and_advice() -> None:
+def test_communication_is_compared_with_the_possible_bandwidth() -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
     asked: list[float] = []
 
@@ -108,7 +108,7 @@ def test_a_slow_rank_of_which_the_kernel_tells_nothing() -> None:
     assert slowest(rank(ran=None)).sentences[0].endswith(": its own part of a step takes longer")
 
 
-def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() -> None:
+def test_worse_communication_precedes_the_slowest_rank() -> None:
     moved = {"waited": 4.0, "communicated": 5.0, "bytes": 8 * GB, "ran": 6.0}
     found = bottleneck(of(rank(**moved | {"waited": 5.5}), rank(**moved)), {1: Slow(1.3, 0.15)}, lambda _size: 2.0 * GB)
     assert (
@@ -118,6 +118,6 @@ def test_where_communication_is_worse_than_the_slowest_rank_that_comes_second() 
     assert found.advice == "compression=hvd.Compression.fp16 would halve what float32 takes of these 40 %"
 
 
-def test_nothing_is_said_of_one_rank_or_of_ranks_that_do_not_communicate() -> None:
+def test_no_advice_without_communication() -> None:
     assert bottleneck(of(rank()), {}) == Bottleneck()
     assert bottleneck(of(rank(operations=0), rank(operations=0)), {}) == Bottleneck()

@@ -81,7 +81,7 @@ LOG = """[vm:1] [prterun-vm-1@0,0] odls:wait_local_proc child process [prterun-v
 """
 
 
-def test_a7_a_segmentation_fault_is_named_with_its_line_and_both_stacks() -> None:
+def test_a7_segmentation_fault_has_its_line_and_both_stacks() -> None:
     found = cause(Evidence(status=int(signal.SIGSEGV), note=CRASH, native=NATIVE))
     assert found == Cause(
         "segmentation fault (SIGSEGV) in a cell, line 3, in boom()",
@@ -109,7 +109,7 @@ def test_a7_without_a_stack_the_signal_stands_alone() -> None:
     assert cause(Evidence(status=int(signal.SIGBUS), native=unreadable)) == Cause("bus error (SIGBUS)")
 
 
-def test_a7_a_file_of_the_users_is_named_where_no_cell_is_involved() -> None:
+def test_a7_file_of_the_user_is_named_outside_cells() -> None:
     note = CRASH.replace("/tmp/ipykernel_14485/120693895.py", "/home/me/model.py")
     said = cause(Evidence(status=11, note=note)).text
     assert said == "segmentation fault (SIGSEGV) in /usr/lib/python3.11/ctypes/__init__.py, line 519, in string_at()"
@@ -328,7 +328,7 @@ def sleeper(**environment: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_e3_a_mark_is_gone_with_its_process_and_not_with_a_number_that_is_used_again() -> None:
+def test_e3_mark_survives_reuse_of_its_process_number() -> None:
     own = mark(os.getpid())
     assert not is_gone(own)
     pid, start, namespace, boot = own.split(":")
@@ -344,7 +344,7 @@ def test_e3_a_mark_is_gone_with_its_process_and_not_with_a_number_that_is_used_a
     assert is_gone(of_child)
 
 
-def test_a17_what_an_orphan_holds_is_an_orphan_and_everything_else_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a17_children_of_orphans_are_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "_END_S", PATIENCE_S)
     monkeypatch.setattr(leftovers, "_MOMENT_S", 0.0)
     gone = sleeper()
@@ -392,7 +392,7 @@ def test_a17_what_is_about_to_end_by_itself_is_no_leftover(monkeypatch: pytest.M
     ending.stdout.close()
 
 
-def test_e3_a_process_that_took_the_number_of_an_orphan_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e3_process_with_the_number_of_an_orphan_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "_END_S", 0.0)
     other = sleeper()
     try:

@@ -55,9 +55,7 @@ def found(owns: Owns, steps: int, *, stepping: bool = False) -> tuple[dict[int, 
     ("slow", "ranks"), [({1: 1.2}, 2), ({2: 1.2}, 3), ({2: 1.2}, 4), ({1: 1.2, 2: 1.25}, 4), ({0: 1.2}, 8)]
 )
 @pytest.mark.parametrize("seconds", [0.25, 0.5, 3.0])
-def test_a13_a_rank_that_is_a_fifth_slower_is_found_within_ten_steps(
-    slow: dict[int, float], ranks: int, seconds: float
-) -> None:
+def test_a13_rank_slower_by_a_fifth_is_found_in_ten_steps(slow: dict[int, float], ranks: int, seconds: float) -> None:
     badges, first = found(steady(slow, ranks, seconds), 40)
     assert set(badges) == set(slow)
     assert first <= STEPS
@@ -66,7 +64,7 @@ def test_a13_a_rank_that_is_a_fifth_slower_is_found_within_ten_steps(
         assert badges[rank].share == pytest.approx(1 - 1 / max(slow.values()) - (max(slow.values()) - factor), abs=0.07)
 
 
-def test_a13_where_steps_are_shorter_than_a_look_it_takes_two_seconds() -> None:
+def test_a13_slow_rank_of_short_steps_is_found_in_two_seconds() -> None:
     badges, first = found(steady({1: 1.2}, 4, 0.01), 400)
     assert set(badges) == {1}
     assert first * 0.01 <= 2.0
@@ -94,7 +92,7 @@ def test_a13_healthy_ranks_get_no_badge_in_ten_thousand_rounds(ranks: int) -> No
         assert stragglers.slow == {}, f"a badge at step {sample.ops}"
 
 
-def test_a13_who_was_slow_once_keeps_no_badge_and_who_gets_slow_later_gets_one() -> None:
+def test_a13_badge_follows_the_rank_that_is_slow_now() -> None:
     before, after = steady({}, 4), steady({2: 1.3}, 4)
     stragglers, badges = Stragglers(range(4)), {}
     for sample in samples(lambda step: (before if step < 60 or step >= 120 else after)(step), 180):
@@ -117,7 +115,7 @@ def test_optimizer_steps_count_where_there_are_some() -> None:
     assert first <= STEPS
 
 
-def test_ranks_that_hardly_compute_and_ranks_of_different_sets_are_not_compared() -> None:
+def test_idle_ranks_and_other_process_sets_are_not_compared() -> None:
     """In the first run a rank needs 3 ms of a beat of 100, another one; in the second two ranks work twice as often."""
     busy = [
         MetricsSample(r, 0.2 * i, "compute", ops=2 * i, wait_ns=i * 10**6 * (194, 198)[r])

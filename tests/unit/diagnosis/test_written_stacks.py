@@ -70,7 +70,7 @@ def test_a_scripts_calls_are_read_to_its_first() -> None:
     )
 
 
-def test_c_functions_are_those_between_the_signal_and_the_interpreter() -> None:
+def test_c_stack_is_between_signal_and_interpreter() -> None:
     assert c_functions(SCRIPT) == (
         "libc.so.6(clock_nanosleep+0x23)",
         "libc.so.6(sleep+0x3a)",

@@ -339,7 +339,7 @@ def whole(state: Any) -> str:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_training_comes_back_bit_for_bit_whatever_the_number_of_ranks(
+def test_training_resumes_bit_for_bit_on_any_number_of_ranks(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = Played(monkeypatch)

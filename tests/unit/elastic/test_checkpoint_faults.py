@@ -148,9 +148,7 @@ def test_g3_a_shard_that_was_cut_off_or_has_changed_is_refused(tmp_path: Path) -
     assert shard.read(path).metadata["number"] == 1
 
 
-def test_g3_the_one_before_a_damaged_one_is_taken_and_the_file_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_g3_checkpoint_before_a_damaged_one_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     state = elastic.ObjectState(x=np.zeros(3, np.int64))
     checkpoint = elastic.Checkpoint(tmp_path, keep=3)
     checkpoint.attach(state)

@@ -31,7 +31,7 @@ from hvd_kernel.torch.elastic.state import StateHandler, get_handler_registry, s
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def test_what_is_changed_in_place_is_undone_too_and_more_than_once() -> None:
+def test_changes_in_place_are_undone_repeatedly() -> None:
     state = elastic.ObjectState(epoch=1, history=[1])
     for _ in range(2):
         state.history.append(2)
@@ -449,7 +449,7 @@ def test_nobody_takes_the_values_of_a_new_process(monkeypatch: pytest.MonkeyPatc
     assert (asked, state.x, state.commit_number) == ([2], 3, 7)
 
 
-def test_what_a_job_begins_with_is_loaded_once_and_a_failure_is_told() -> None:
+def test_initial_state_is_loaded_once_and_failures_are_reported() -> None:
     state = elastic.ObjectState(x=1)
 
     def source() -> None:

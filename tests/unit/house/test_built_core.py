@@ -22,6 +22,6 @@ def test_a_source_newer_than_every_library_is_named(tmp_path: Path) -> None:
     assert newer_source([old], libraries) is None, "what is rebuilt is only what changed: the newest library counts"
 
 
-def test_without_a_library_or_a_source_there_is_nothing_to_compare(tmp_path: Path) -> None:
+def test_nothing_is_compared_without_library_or_sources(tmp_path: Path) -> None:
     assert newer_source([_file(tmp_path, "ring.cc", 15)], []) is None
     assert newer_source([], [_file(tmp_path, "core.so", 20)]) is None

@@ -63,7 +63,7 @@ def test_an_adapter_makes_values_comparable(monkeypatch: pytest.MonkeyPatch) -> 
     assert registry.first("nbytes", value) == 16
 
 
-def test_a_launcher_whose_variables_are_a_row_brings_ranks_together(tmp_path: Path) -> None:
+def test_launcher_row_of_variables_forms_a_job(tmp_path: Path) -> None:
     topology = load(patched("launcher", tmp_path) / "hvd_kernel" / "core" / "topology.py")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])

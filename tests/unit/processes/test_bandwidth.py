@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hvd_kernel"
 
 
-def test_what_is_kept_is_found_again_by_as_many_ranks_and_is_private(cache: Path) -> None:
+def test_stored_bandwidth_is_private_and_per_number_of_ranks(cache: Path) -> None:
     assert kept(4) is None
     assert keep(4, RESULTS) == ""
     found = kept(4)
@@ -113,9 +113,7 @@ def test_one_rank_alone_and_one_size_have_a_picture() -> None:
 
 
 @pytest.mark.parametrize(("line", "ranks"), [("bench -np 3", 3), ("bench -np 1", 2)])
-def test_the_magic_measures_with_as_many_ranks_as_it_is_told_and_says_what_is_not_kept(
-    line: str, ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_magic_measures_with_the_given_number_of_ranks(line: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def measured(n: int) -> Measured:

@@ -70,7 +70,7 @@ def test_the_only_one_of_a_place_needs_no_name() -> None:
     assert detached.choose(found, "other", "/home/ann") is found[0]
 
 
-def test_one_that_a_kernel_has_is_not_meant_where_another_is_free() -> None:
+def test_attach_prefers_a_cluster_without_a_kernel() -> None:
     used, free = cluster("a", kernel=7), cluster("b")
     assert detached.choose([used, free], "", "/home/ann") is free
     assert detached.choose([used], "", "/home/ann") is used, "whoever asks for it is told who has it"
@@ -123,7 +123,7 @@ def detachment(folder: Path, wish: Detach = WISH) -> tuple[Detachment, EventLoop
     return Detachment([folder], wish, 7, loop, loop.stop), loop
 
 
-def test_s6_a_detached_cluster_has_a_note_and_a_socket_for_this_user_alone(folder: Path) -> None:
+def test_s6_detached_cluster_files_are_private(folder: Path) -> None:
     claim(folder)
     before = os.umask(0)
     try:
@@ -181,7 +181,7 @@ def test_a_channel_gives_messages_whole_however_they_are_cut() -> None:
     assert received == [long, SetSpares(2), ChannelClosed()]
 
 
-def test_a_message_of_a_later_version_is_left_out_and_a_wrong_one_is_not() -> None:
+def test_later_messages_are_skipped_and_invalid_ones_raise() -> None:
     _, there = pair()
     later = msgspec.msgpack.encode({"type": "Teleport", "ranks": [1]})
     assert there.feed(len(later).to_bytes(4) + later + pack(SetSpares(2))) == [SetSpares(2)]
@@ -190,7 +190,7 @@ def test_a_message_of_a_later_version_is_left_out_and_a_wrong_one_is_not() -> No
         there.feed(len(wrong).to_bytes(4) + wrong)
 
 
-def test_a_specification_that_a_detached_cluster_remembers_is_the_same_again() -> None:
+def test_specification_of_a_detached_cluster_round_trips() -> None:
     spec = ClusterSpec(2, mpi_args=("--mca", "x"), limits=(Limits(0.5, 2**30), Limits()))
     here, there = pair()
     here.send(Remember({"spec": asdict(spec)}))
@@ -210,9 +210,7 @@ def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch
     assert said == [messages.detached_cluster_exists("train")]
 
 
-def test_a17_the_supervisor_of_a_detached_cluster_is_no_orphan_and_its_folder_no_leftover(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a17_detached_cluster_is_neither_orphan_nor_leftover(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "_MOMENT_S", 0.0)
     gone = subprocess.Popen(["sleep", "600"])
     of_gone = mark(gone.pid)

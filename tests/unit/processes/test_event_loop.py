@@ -10,7 +10,7 @@ from pathlib import Path
 from hvd_kernel.processes.event_loop import EventLoop
 
 
-def test_a_descriptor_that_takes_the_number_of_a_closed_one_is_not_taken_for_it() -> None:
+def test_reused_descriptor_is_not_the_closed_one() -> None:
     """Both ends of the first pipe are ready in one turn; the first callback closes the second's and opens another."""
     loop, called = EventLoop(), list[str]()
     first, first_end = os.pipe()

@@ -17,9 +17,7 @@ def test_what_stays() -> None:
     assert set(without_launchers(env)) == {"PATH", "OMPI_MCA_btl", "HOROVOD_AUTOTUNE"}
 
 
-def test_a_network_that_the_user_has_chosen_reaches_the_ranks_of_a_notebook(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_chosen_network_reaches_the_ranks_of_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It counts as the user's choice, so none is made here: if it got lost on the way, ranks of two hosts would hang."""
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")

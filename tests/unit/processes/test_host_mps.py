@@ -82,7 +82,7 @@ def test_whoever_comes_first_starts_it_for_all(agents: Agents) -> None:
     assert (watchdog.members(pipes), pipes.exists(), agents.said) == ([], False, [])
 
 
-def test_a_rank_with_a_device_of_its_own_has_none_and_takes_it_from_nobody(agents: Agents) -> None:
+def test_rank_with_its_own_device_has_no_daemon(agents: Agents) -> None:
     """As actors of Ray: two with a half of a GPU each, one with a whole one."""
     assert agents.variables(0, ranks=1, CUDA_VISIBLE_DEVICES="6") == {}
     found = agents.variables(1, ranks=2)
@@ -117,7 +117,7 @@ def test_that_it_does_not_start_is_said_by_the_first_alone(agents: Agents) -> No
     assert agents.said == [f"no MPS, so ranks take turns on the device: {why}"]
 
 
-def test_a_note_that_goes_while_somebody_waits_for_it_is_made_anew(agents: Agents) -> None:
+def test_note_removed_while_awaited_is_written_again(agents: Agents) -> None:
     found: list[dict[str, str]] = []
     waiting = threading.Thread(target=lambda: found.append(agents.variables(1)))
     with daemon._locked_note(RUN):

@@ -41,7 +41,7 @@ def age(folder: Path, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("moment", ["shared_memory_folder", "claim"])
-def test_e2_a_folder_whose_maker_was_killed_before_it_was_claimed_is_swept(place: Path, moment: str) -> None:
+def test_e2_unclaimed_folder_of_a_killed_process_is_swept(place: Path, moment: str) -> None:
     command = [sys.executable, "-P", "-c", KILLED.format(moment=moment)]
     killed = subprocess.run(command, env={**os.environ, "TMPDIR": str(place)}, check=False)
     assert killed.returncode == -9
@@ -81,7 +81,7 @@ sys.stdin.read()
 """
 
 
-def test_the_folders_of_a_job_that_mpi_starts_are_swept_when_hvdrun_is_gone() -> None:
+def test_folders_of_an_mpi_job_are_swept_after_hvdrun() -> None:
     """Empty ones, of ranks that had not called MPI_Init so far, were swept after a minute by a notebook that started."""
     command = [sys.executable, "-P", "-c", PLANNED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hvdrun:
@@ -108,7 +108,7 @@ def segment(place: Path, *, host: str = "", uid: int | None = None, old: float =
     return place / name
 
 
-def test_shared_memory_of_ranks_that_were_killed_under_mpirun_is_swept(place: Path) -> None:
+def test_shared_memory_of_ranks_killed_under_mpirun_is_swept(place: Path) -> None:
     """SIGKILL leaves Open MPI no moment to remove it, and each run took more of /dev/shm."""
     left = segment(place)
     held = """

@@ -175,7 +175,7 @@ def test_that_it_does_not_start_is_said_once(env: dict[str, str], said: list[str
     assert said == [f"no MPS, so ranks take turns on the device: {why}"]
 
 
-def test_a_server_that_does_not_serve_is_said_and_no_rank_meets_it(
+def test_unresponsive_mps_server_is_reported_before_ranks_start(
     env: dict[str, str], said: list[str], tmp_path: Path
 ) -> None:
     """The daemon starts its server at the first client: a client that only initialises CUDA tries it before the ranks."""
@@ -237,7 +237,7 @@ def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None
 # Who is asked for it, and what a plan says of it.
 
 
-def test_a_notebooks_line_without_it_is_another_cluster_until_stop() -> None:
+def test_line_without_mps_needs_another_cluster() -> None:
     running = ClusterSpec(n=2)
     without = requested_cluster(parse("%%hvdrun", "--no-mps"), running)
     assert without == ClusterSpec(n=2, mps="0")

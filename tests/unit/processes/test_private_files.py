@@ -22,7 +22,7 @@ from hvd_kernel.processes.private_dir import private_folder
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_s15_a_temporary_folder_where_others_can_swap_ours_is_refused(
+def test_s15_temporary_folder_writable_by_others_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     tmp_path.chmod(mode)
@@ -78,7 +78,7 @@ def test_e3_a_planted_log_is_not_written_through(tmp_path: Path, monkeypatch: py
         "from IPython.core.interactiveshell import InteractiveShell as S; S.instance().run_line_magic('load_ext', 'hvd_kernel')",
     ],
 )
-def test_s12_importing_and_loading_start_no_process_and_open_no_port(code: str) -> None:
+def test_s12_import_starts_no_process_and_opens_no_port(code: str) -> None:
     look = (
         "\nimport os\nfrom hvdtest.surface import listeners, family"
         "\nprint(sorted(family(os.getpid()).values()) == ['python'], listeners([os.getpid()]))"

@@ -98,7 +98,7 @@ def test_what_is_no_business_of_the_agent_is_passed_on_both_ways(agent: Agent) -
         assert agent.relayed == [(3, b"to afar")]
 
 
-def test_the_last_words_of_a_rank_are_taken_before_its_end_is_told(agent: Agent) -> None:
+def test_last_output_of_a_rank_precedes_its_end(agent: Agent) -> None:
     with connect(agent.address(3)) as rank:
         agent.until_told(1)
         rank.send(RELAYED + b"one")
@@ -117,7 +117,7 @@ def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
     assert agent.until_told(3)[2] == (0, {"state": "absent"})
 
 
-def test_a_child_of_a_rank_which_has_its_variables_does_not_take_its_place(agent: Agent) -> None:
+def test_child_of_a_rank_does_not_take_its_place(agent: Agent) -> None:
     with connect(agent.address(0)) as rank:
         agent.until_told(1)
         with connect(agent.address(0)) as child:
@@ -167,7 +167,7 @@ def mute(agent: Agent) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_a_rank_that_does_not_answer_writes_its_stacks_at_a_signal(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+def test_unresponsive_rank_writes_its_stacks_at_a_signal(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
     for count in (2, 3):
         agent.channels.query(0, 0.0)
         rank, told = agent.until_told(count)[-1]

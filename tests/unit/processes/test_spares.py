@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 
 @given(st.integers(0, 4), st.lists(st.sampled_from(["fill", "take", "end"]), max_size=40))
-def test_as_many_wait_as_are_wanted_until_three_in_a_row_have_ended(wanted: int, events: list[str]) -> None:
+def test_spares_are_kept_until_three_in_a_row_end(wanted: int, events: list[str]) -> None:
     quota, there, ended = SpareQuota(wanted), 0, 0
     for event in events:
         if event == "fill":
@@ -76,9 +76,7 @@ def test_where_python_looks_for_modules() -> None:
         assert program.has_folder is has_folder, words
 
 
-def test_modules_of_the_program_itself_and_those_that_do_more_are_not_imported_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_with_side_effects_are_not_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_model.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     import my_model  # noqa: F401

@@ -81,9 +81,7 @@ def test_a_rank_that_moves_in_has_nothing_of_another_front_end(tmp_path: Path, m
     assert Path.cwd() == tmp_path
 
 
-def test_notes_of_supervisors_that_live_are_found_the_oldest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_of_living_supervisors_are_found_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, since in (("hvd-a", 2.0), ("hvd-b", 1.0), ("hvd-gone", 0.0), ("hvd-other", 0.0)):
         (tmp_path / name).mkdir()

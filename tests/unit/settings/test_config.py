@@ -211,7 +211,7 @@ def test_what_cannot_be_done_is_told_once_with_what_is_done(
     assert instead in said
 
 
-def test_of_what_horovods_images_are_built_with_nccl_is_preferred_and_nobody_is_told() -> None:
+def test_nccl_of_horovods_images_is_preferred_without_a_warning() -> None:
     """All that its Dockerfiles and its pages on installation set, at once."""
     frameworks = ("PYTORCH", "TENSORFLOW", "MXNET", "MPI", "GLOO", "NVTX")
     image = {f"HOROVOD_{word}_{name}": "1" for word in ("WITH", "WITHOUT") for name in frameworks} | {
@@ -257,7 +257,7 @@ def test_the_core_knows_every_key() -> None:
     assert {setting.key for setting in CORE_SETTINGS} == known - {"place"}, "which is an elastic driver's to say"
 
 
-def test_the_core_takes_every_default_and_what_the_checks_let_through() -> None:
+def test_core_accepts_defaults_and_all_valid_values() -> None:
     defaults = {s.variables[0]: s.default for s in CORE_SETTINGS if s.default}
     options = engine_options(defaults)
     assert set(options) == {s.key for s in CORE_SETTINGS if s.default}

@@ -40,7 +40,7 @@ def every_variable() -> list[str]:
     return [name for row in rows for name in row.variables]
 
 
-def test_every_variable_of_horovods_values_is_read_somewhere_or_told_of() -> None:
+def test_variables_of_horovod_are_read_or_reported() -> None:
     others = {"HOROVOD_CPU_OPERATIONS", "HOROVOD_CONTROLLER", "HOROVOD_TORUS_ALLREDUCE"}
     assert {name for row in HOROVOD_VALUES for name in row.variables} - others <= set(every_variable())
     assert all(row.taken and row.rest for row in HOROVOD_VALUES)

@@ -34,7 +34,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name, raising=False)
 
 
-def test_every_setting_but_those_that_others_set_has_a_traitlet_of_its_own() -> None:
+def test_settings_of_the_user_have_traitlets() -> None:
     names = [row.trait for row in ROWS]
     assert len(set(names)) == len(names)
     assert {row.variables[0] for row in SETTINGS} - {row.variables[0] for row in ROWS} == {
@@ -97,7 +97,7 @@ def test_a_wrong_value_is_told_by_its_name_and_its_file(name: str, value: object
 
 
 @pytest.mark.usefixtures("nothing_said")
-def test_a_cells_option_wins_over_the_file_over_the_environment_over_the_default(
+def test_cell_option_beats_file_beats_environment_beats_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HVD_RANKS", "5")

@@ -30,7 +30,7 @@ HEADS = re.findall(r"^\| ([A-I]\d.*?) \|", (ROOT / "docs" / "faults.md").read_te
 ROWS = {row for head in HEADS for row in head.split(", ")}
 
 ELSEWHERE = {  # rows whose tests have other names -> one that must be in the default tier
-    "B4": "tests/faults/test_chaos.py::test_r6_r7_eight_faults_in_a_row_and_the_same_parameters_bit_for_bit",
+    "B4": "tests/faults/test_chaos.py::test_r6_r7_eight_faults_keep_parameters_bit_for_bit",
     "B9": "tests/jupyter/cells/test_output.py::test_a_closed_tab_loses_nothing",
     "C1": "tests/multiprocess/collectives/test_mismatch.py::test_disagreements",
     "C2": "tests/multiprocess/collectives/test_mismatch.py::test_disagreements",

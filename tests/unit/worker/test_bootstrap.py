@@ -16,7 +16,7 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_nothing_is_collected_while_a_rank_imports_and_what_has_come_is_not_looked_at_again() -> None:
+def test_garbage_collection_is_off_while_a_rank_imports() -> None:
     with without_collection():
         assert not gc.isenabled()
         imported = [object()]

@@ -112,7 +112,7 @@ def test_different_values_have_different_digests(one: object, other: object) -> 
     assert "" != of(one) != of(other) != ""
 
 
-def test_the_order_of_a_dict_does_not_matter_and_a_view_equals_its_copy() -> None:
+def test_dict_order_is_ignored_and_a_view_equals_its_copy() -> None:
     assert of({"a": 1, "b": 2}) == of({"b": 2, "a": 1})
     whole = torch.arange(20.0).reshape(4, 5)
     assert of(whole[:, 1:3]) == of(whole[:, 1:3].clone())
@@ -348,7 +348,7 @@ def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
     assert (back["p"].requires_grad, back["g"].requires_grad, back["t"].requires_grad) == (True, True, False)
 
 
-def test_two_readers_of_a_shared_buffer_do_not_see_each_other_write() -> None:
+def test_readers_of_a_shared_buffer_are_isolated() -> None:
     parts = serialization.pack(np.zeros(1 << 18))
     with serialization.shared_buffer() as (descriptor, _):
         wire, placed = serialization.put(parts, descriptor)
@@ -357,7 +357,7 @@ def test_two_readers_of_a_shared_buffer_do_not_see_each_other_write() -> None:
     assert (one.sum(), other.sum()) == (1 << 18, 0)
 
 
-def test_a_shared_buffer_that_is_another_one_or_none_is_not_reached(tmp_path: Path) -> None:
+def test_wrong_shared_buffer_is_not_opened(tmp_path: Path) -> None:
     with serialization.shared_buffer() as (_, address), serialization.shared_buffer() as (_, other):
         with serialization.reached({**address, "secret": other["secret"]}) as wrong:
             assert wrong is None

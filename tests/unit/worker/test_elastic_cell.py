@@ -34,7 +34,7 @@ def cell(published: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.Monkey
     return made
 
 
-def test_who_waits_says_so_does_what_it_is_given_in_its_own_thread_and_goes_on(
+def test_waiting_rank_runs_its_task_in_its_own_thread(
     cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
 ) -> None:
     threads: list[str] = []
@@ -62,7 +62,7 @@ def test_who_waits_says_so_does_what_it_is_given_in_its_own_thread_and_goes_on(
     assert threads == [threading.current_thread().name]
 
 
-def test_a_notebook_that_gives_up_or_says_nothing_ends_the_wait_with_an_error(
+def test_wait_ends_with_an_error_without_the_notebook(
     cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
 ) -> None:
     with cell.during(AUTO):
@@ -86,7 +86,7 @@ def test_who_does_not_wait_is_given_nothing(cell: ElasticCell) -> None:
     cell.end_wait("nobody hears it", None, ())
 
 
-def test_a_death_is_recovered_from_only_where_the_notebook_replaces_the_dead(cell: ElasticCell) -> None:
+def test_death_is_recovered_only_if_the_notebook_replaces(cell: ElasticCell) -> None:
     died = RankDied("rank 1 has died", 1)
     with cell.during({}):
         assert not membership().can_recover_from(died)
@@ -97,7 +97,7 @@ def test_a_death_is_recovered_from_only_where_the_notebook_replaces_the_dead(cel
         assert not membership().can_recover_from(OutOfMemory("no memory"))
 
 
-def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_comes_to_it(
+def test_change_of_ranks_reaches_one_elastic_run(
     cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
 ) -> None:
     heard: list[tuple[float, int]] = []
@@ -122,9 +122,7 @@ def test_a_change_of_ranks_is_for_one_run_and_heard_by_who_is_in_elastic_run_or_
     assert published == [(ELASTIC_TYPE, {"rank": 3})] * 2
 
 
-def test_a_change_that_comes_before_the_main_thread_goes_on_is_not_lost(
-    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_early_change_of_ranks_is_not_lost(cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]) -> None:
     heard: list[tuple[float, int]] = [(1.0, 2)]
 
     def notebook() -> None:
@@ -174,9 +172,7 @@ def test_undone_are_the_steps_since_the_last_commit_or_vote(monkeypatch: pytest.
     assert commits.lost(8) == 1, "four steps were voted for"
 
 
-def test_steps_that_ranks_have_undone_by_themselves_are_told_once(
-    cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_undone_steps_are_reported_once(cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]) -> None:
     first = ElasticCell(lambda: 0, lambda kind, content: published.append((kind, content)))
     for each in (cell, first):
         with each.during({}):

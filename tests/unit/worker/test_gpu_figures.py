@@ -64,9 +64,7 @@ def test_a_counter_that_begins_again_is_no_rate(devices: list[FakeDevice], monke
     assert gpu_figures.sample()["nvlink_tx"] == 2048.0
 
 
-def test_pcie_is_asked_once_a_second_because_each_answer_takes_its_time(
-    devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pcie_is_polled_once_a_second(devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, *(10 + 0.2 * i for i in range(6)))
     found = [gpu_figures.sample()["pcie_rx"] for _ in range(5)]
     devices[1].pcie_kb = (0, 7)

@@ -182,7 +182,7 @@ def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.
     ("others", "shown", "seen"),
     [(0, None, None), (1, None, "1,2,3,0"), (6, None, "2,3,0,1"), (8, None, None), (1, "5,7", "7,5"), (1, "5", "5")],
 )
-def test_a_second_notebook_begins_with_the_gpus_that_the_first_one_has_left(
+def test_second_notebook_starts_with_the_free_gpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: int, shown: str | None, seen: str | None
 ) -> None:
     looks: list[int] = []

@@ -69,7 +69,7 @@ def until(condition: object) -> None:
     raise AssertionError("not in time")
 
 
-def test_it_stands_still_while_a_cell_runs_and_goes_on_afterwards(package: Package) -> None:
+def test_prefetch_pauses_while_a_cell_runs(package: Package) -> None:
     prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
     with prefetch.during_cell():
@@ -89,7 +89,7 @@ def test_a_cell_that_wants_what_is_half_imported_gets_it_whole(package: Package)
         assert importlib.import_module(package.name).whole
 
 
-def test_a_cell_that_wants_another_module_of_the_package_has_it_finish_first(package: Package) -> None:
+def test_cell_waits_for_a_package_being_imported(package: Package) -> None:
     prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
     with prefetch.during_cell():
@@ -203,9 +203,7 @@ def waits_in(thread: threading.Thread, function: str) -> bool:
 
 
 @pytest.mark.parametrize("module", ["", ".part"])
-def test_packages_that_import_each_other_are_whole_after_both_threads(
-    package: Package, companion: str, module: str
-) -> None:
+def test_circular_packages_are_complete_after_both_threads(package: Package, companion: str, module: str) -> None:
     """A cell imported Keras while the thread imported TensorFlow: both imports failed, and each later one."""
     prefetch = ImportPrefetch({package.name: 0.0}, [companion])
     prefetch.begin()
@@ -222,7 +220,7 @@ def test_packages_that_import_each_other_are_whole_after_both_threads(
     assert package.run == [companion, f"{companion}.part"]
 
 
-def test_a_companion_that_was_first_has_both_packages_imported_by_its_thread(package: Package, companion: str) -> None:
+def test_first_companion_imports_both_packages(package: Package, companion: str) -> None:
     prefetch = ImportPrefetch({package.name: 0.0}, [companion])
     prefetch._importing = lock = Noting()  # type: ignore[assignment]
     cell = threading.Thread(target=importlib.import_module, args=(companion,))
@@ -256,7 +254,7 @@ def test_who_takes_a_lock_that_nobody_has_waits_for_nobody() -> None:
     assert (free, held) == (False, True)
 
 
-def test_i10_nothing_of_the_notebooks_folder_is_imported_but_by_cells(
+def test_i10_only_cells_import_from_the_notebooks_folder(
     package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torch.py in that folder was run by every rank that had nothing to do."""

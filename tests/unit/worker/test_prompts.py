@@ -94,7 +94,7 @@ def ask(prompts: RunPrompts, *ranks: int, number: int = 1, text: str = "? ") -> 
 # A user in front.
 
 
-def test_the_lowest_rank_is_asked_first_although_a_higher_one_came_first(clock: Callable[[float], None]) -> None:
+def test_lowest_rank_is_prompted_first(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd()
     prompts, session, _ = made(front_end)
     ask(prompts, 2)
@@ -124,7 +124,7 @@ def test_the_user_stays_with_a_rank_that_is_stepped(clock: Callable[[float], Non
     assert front_end.seen == ["[0] ? ", "[0] ? ", "[2] ? "]
 
 
-def test_a_lone_high_rank_waits_for_nobody_after_its_first_prompt(clock: Callable[[float], None]) -> None:
+def test_lone_high_rank_waits_once(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd("n", "n")
     prompts, session, _ = made(front_end)
     ask(prompts, 3)
@@ -255,7 +255,7 @@ def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
     assert front_end.seen == ["[0] ? "]
 
 
-def test_a_line_for_a_question_that_has_gone_is_not_lost_without_a_word(clock: Callable[[float], None]) -> None:
+def test_line_for_an_expired_prompt_is_reported(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd("n")
     prompts, session, _ = made(front_end)
     session.slow = True
@@ -350,7 +350,7 @@ def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
     return thread, answers
 
 
-def test_others_learn_that_the_main_thread_waits_for_the_user_and_when_it_goes_on() -> None:
+def test_waits_of_the_main_thread_for_the_user_are_announced() -> None:
     told: list[object] = []
 
     def publish(_kind: str, content: dict[str, Any], _parent: dict[str, Any]) -> None:
@@ -363,7 +363,7 @@ def test_others_learn_that_the_main_thread_waits_for_the_user_and_when_it_goes_o
     assert told == [True, "asked", False]
 
 
-def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> None:
+def test_rank_accepts_the_answer_to_its_own_prompt() -> None:
     said = threading.Semaphore(0)
     published: list[tuple[str, Prompt, dict[str, Any]]] = []
 
@@ -395,7 +395,7 @@ def test_a_rank_publishes_its_prompt_and_takes_the_answer_that_names_it() -> Non
         prompts.request("? ", password=False, parent={})
 
 
-def test_a_cell_that_ends_while_a_thread_is_about_to_ask_refuses_it_too() -> None:
+def test_ending_cell_refuses_a_prompt_of_a_thread() -> None:
     published: list[object] = []
     prompts = OfRank(2, lambda *what: published.append(what))
     cell = prompts.during_cell()

@@ -81,7 +81,7 @@ def test_h5_a_storm_of_returns_takes_no_room() -> None:
     ]
 
 
-def test_h5_a_storm_in_colour_and_without_an_end_is_its_last_state() -> None:
+def test_h5_endless_coloured_output_shows_its_last_state() -> None:
     storm = "".join(f"\r\x1b[32m{i:9d}%\x1b[0m" for i in range(200_000)).encode()
     assert stored(storm, [], Room(65536, 32768), TextLimits()) == ["\x1b[32m   199999%\x1b[0m"]
 

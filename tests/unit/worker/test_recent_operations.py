@@ -29,7 +29,7 @@ def records(name: str, *times: int, nbytes: int = 8) -> list[tuple[int, int, str
     ]
 
 
-def test_an_operation_is_its_negotiation_its_queue_and_its_transfer() -> None:
+def test_operation_has_negotiation_queue_and_transfer() -> None:
     marks = [(5 * US, 0, "READY", "x", 0, 1), (6 * US, 0, "CYCLE", "", 0, 0), (10 * US, 40 * US, "WAIT", "x", 0, 0)]
     found, waits, last = operations([*marks, *records("x", 10, 20, 30, 50)])
     assert found == [Operation(10, 10, 20, 30, 50, "ALLREDUCE", "x", "SHM_SLICES", 1, 8)]
@@ -37,7 +37,7 @@ def test_an_operation_is_its_negotiation_its_queue_and_its_transfer() -> None:
     assert last == 4
 
 
-def test_tensors_that_were_fused_are_one_operation_which_is_ready_with_the_last_of_them() -> None:
+def test_fused_tensors_are_one_operation() -> None:
     found, _, last = operations(
         [*records("a", 10, 20, 30, 50), *records("b", 15, 20, 30, 50, nbytes=24), *records("a", 60, 70, 71, 90)]
     )
@@ -48,7 +48,7 @@ def test_tensors_that_were_fused_are_one_operation_which_is_ready_with_the_last_
     assert last == 4
 
 
-def test_records_whose_beginning_was_overwritten_are_no_operation() -> None:
+def test_overwritten_records_are_no_operation() -> None:
     assert operations(records("x", 10, 20, 30, 50)[1:]) == ([], [], 0)
 
 
@@ -96,7 +96,7 @@ def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
     )
 
 
-def test_who_asked_a_moment_later_was_not_waited_for_and_other_names_do_not_count() -> None:
+def test_late_ranks_and_other_names_do_not_count() -> None:
     window = Window("here", 0)
     window.update(
         {0: recent(op("x", 100, 300, 400)), 1: recent(op("x", 140, 300, 400), op("y", 290, 300, 400))}, 1_000_000
@@ -177,7 +177,7 @@ def test_an_answer_survives_its_way() -> None:
     assert Recent.of(before.wire()) == before
 
 
-def test_the_last_cells_operations_are_all_there_however_late_the_question_comes(
+def test_operations_of_the_last_cell_stay_available(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The notebook said how long ago the cell began, and a question that took 50 ms to come lost the first 50 ms of it."""

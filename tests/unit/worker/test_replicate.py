@@ -109,7 +109,7 @@ def given(n: int, monkeypatch: pytest.MonkeyPatch, names: list[str], **values: A
     return controls, world.run(controls, content), world
 
 
-def test_a_value_that_cannot_be_made_again_loses_no_other_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_cannot_be_rebuilt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = {"w": [1.0]}
     names = ["model", "fussy", "optimizer", "absent"]
     controls, told, _ = given(3, monkeypatch, names, model=model, fussy=Fussy(), optimizer={"of": model})
@@ -144,7 +144,7 @@ def test_after_the_last_try_nobody_asks_for_each_value_again(monkeypatch: pytest
     assert world.calls == 5, "the values, whether all have them, each alone, who has not; the values"
 
 
-def test_what_cannot_be_made_again_is_not_packed_for_ranks_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrebuildable_values_are_not_packed_for_new_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
     model = {"w": [1.0]}

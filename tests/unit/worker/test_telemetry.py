@@ -104,7 +104,7 @@ def test_a_process_without_a_rank_tells_nothing(monkeypatch: pytest.MonkeyPatch)
     assert told == []
 
 
-def test_a_sample_whose_figures_cannot_be_had_says_that_the_rank_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_without_figures_shows_the_rank_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one ends a cell: the notebook would wait for it."""
 
     def broken() -> MetricsSnapshot:

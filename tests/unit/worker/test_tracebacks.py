@@ -47,7 +47,7 @@ def test_files_have_packages_but_for_the_users_own() -> None:
     assert [package_of(own) for own in ("/home/me/train.py", "/tmp/ipykernel_0/1.py", "<string>")] == ["", "", ""]
 
 
-def test_a_file_whose_lines_a_library_keeps_and_has_not_got_yet_has_a_place_without_text(
+def test_frame_without_source_lines_has_a_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread that answers an agent ended there, and with it all that a driver has to say to a rank."""

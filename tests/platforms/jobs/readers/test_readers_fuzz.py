@@ -200,7 +200,7 @@ def _cpu_s(text: str, kind: str) -> float:
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("title", HURTFUL)
-def test_texts_made_to_hurt_any_reader_take_no_longer_than_others(title: str, kind: str) -> None:
+def test_hostile_texts_take_no_longer_than_others(title: str, kind: str) -> None:
     assert _cpu_s(HURTFUL[title], kind) < 0.5
 
 
