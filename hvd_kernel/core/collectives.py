@@ -1,7 +1,7 @@
 """The collectives, once for all frameworks: each function enqueues an operation on arrays, and returns its handle.
 
 A framework provides a ``Memory``, which reads its arrays and makes its results. ``handles.synchronize`` waits, and
-returns a list of results, or what ``form`` makes of this list.
+returns a list of results, or what a ``form`` makes of this list.
 
 Terms.
   memory   kind of memory that holds operands and results: of the host, of a GPU, of a framework's tensors
@@ -12,6 +12,7 @@ Terms.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,11 +59,6 @@ class OutputMemory(Memory, Protocol):
         """Return the outputs, which the core has written, as arrays."""
 
 
-def unchanged(results: list[Any]) -> list[Any]:
-    """Return the list of results itself; the default form."""
-    return results
-
-
 def allreduce(
     memory: OutputMemory,
     values: Sequence[Any],
@@ -72,13 +68,13 @@ def allreduce(
     *,
     group: int = 0,
     in_place: bool = False,
-    form: Form = unchanged,
+    form: Form | None = None,
     waits: bool = False,
 ) -> int:
     """Reduce arrays, all of them or none, into new ones or in place."""
     operands = [memory.operand(value, op) for value in values]
     outputs = operands if in_place else [memory.empty(operand.place[1], operand) for operand in operands]
-    finish = _finish(memory, outputs, operands, form)
+    finish = _formed(partial(memory.written, outputs, operands), form)
     return handles.allreduce_places(name, _in_and_out(operands, outputs), op, scales, finish, group, waits)
 
 
@@ -90,13 +86,13 @@ def reducescatter(
     scales: Scales,
     *,
     group: int = 0,
-    form: Form = unchanged,
+    form: Form | None = None,
     waits: bool = False,
 ) -> int:
     """Reduce arrays, all of them or none, and return this rank's rows of each."""
     operands = [memory.operand(value, op if op in SCATTERED else None) for value in values]
     outputs = [memory.empty(share_of(operand.place[1], group), operand) for operand in operands]
-    finish = _finish(memory, outputs, operands, form)
+    finish = _formed(partial(memory.written, outputs, operands), form)
     return handles.reducescatter_places(name, _in_and_out(operands, outputs), op, scales, finish, group, waits)
 
 
@@ -108,13 +104,13 @@ def broadcast(
     *,
     group: int = 0,
     in_place: bool = False,
-    form: Form = unchanged,
+    form: Form | None = None,
     waits: bool = False,
 ) -> int:
     """Return the root's arrays on every rank, as new ones or in place; ``root_rank`` is a global rank."""
     operands = [memory.operand(value) for value in values]
     outputs = operands if in_place else [memory.empty(operand.place[1], operand) for operand in operands]
-    finish = _finish(memory, outputs, operands, form)
+    finish = _formed(partial(memory.written, outputs, operands), form)
     return handles.broadcast_places(name, _in_and_out(operands, outputs), root_rank, finish, group, waits)
 
 
@@ -124,15 +120,12 @@ def allgather(
     name: str,
     *,
     group: int = 0,
-    form: Form = unchanged,
+    form: Form | None = None,
     waits: bool = False,
 ) -> int:
     """Return the rows of all ranks, of each array."""
     operands = [memory.operand(value) for value in values]
-
-    def finish(outcome: Any) -> Any:
-        return form(memory.received(operands, outcome))
-
+    finish = _formed(partial(memory.received, operands), form)
     return handles.allgather_places(name, [operand.place for operand in operands], finish, group, waits=waits)
 
 
@@ -173,17 +166,14 @@ def share_of(shape: Sequence[int], group: int) -> tuple[int, ...]:
 
 
 def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[InOut]:
+    if outputs is operands:
+        return [(operand.place[0], *operand.place) for operand in operands]
     pairs = zip(operands, outputs, strict=True)
     return [(operand.place[0], output.place[0], *operand.place[1:]) for operand, output in pairs]
 
 
-def _finish(memory: OutputMemory, outputs: Sequence[Any], operands: Sequence[Any], form: Form) -> Finish:
-    """Return a function that makes arrays of the outputs; it keeps outputs and operands alive until then."""
-
-    def finish(outcome: Any) -> Any:
-        return form(memory.written(outputs, operands, outcome))
-
-    return finish
+def _formed(finish: Finish, form: Form | None) -> Finish:
+    return finish if form is None else lambda outcome: form(finish(outcome))
 
 
 class HostOperand(NamedTuple):

@@ -1,4 +1,7 @@
-"""Collectives without a framework: on NumPy arrays, and on any Python objects. ``handles`` waits for them."""
+"""Collectives without a framework: on NumPy arrays, and on any Python objects. ``handles`` waits for them.
+
+``memory`` is where arrays are, by default the host's; ``hvd_kernel.numpy`` passes that of a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.core.handles import (
-    Finish,
-    InOut,
-    Scales,
-    allgather_places,
-    allreduce_places,
-    alltoall_place,
-    barrier,
-    broadcast_places,
-    current_engine,
-    join,
-    poll,
-    reducescatter_places,
-    synchronize,
-)
+from hvd_kernel.core import collectives
+from hvd_kernel.core.collectives import HOST, Memory, OutputMemory
+from hvd_kernel.core.handles import Scales, barrier, current_engine, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.tensor import (
-    SCATTERED,
-    Adasum,
-    Array,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    check_reducible,
-    dtype_of,
-    from_buffer,
-    place_of,
-)
-from hvd_kernel.errors import HorovodInternalError, NotInitialized
+from hvd_kernel.core.tensor import Adasum, Array, Average, Max, Min, Product, Sum
 from hvd_kernel.protocol import main_objects
 
 __all__ = [
@@ -76,6 +53,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    memory: OutputMemory = HOST,
 ) -> Array:
     """Return the average, sum ... of every rank's array.
 
@@ -118,7 +97,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's order
     >>> hvd.allreduce(np.array([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     array([3, 6])
     """
-    return _reduced([array], wire_name("allreduce", name), op, (prescale_factor, postscale_factor), process_set)[0]
+    scales = (prescale_factor, postscale_factor)
+    return _reduced([array], wire_name("allreduce", name), op, scales, process_set, memory=memory)[0]
 
 
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
@@ -128,6 +108,8 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    memory: OutputMemory = HOST,
 ) -> list[Array]:
     """Return the reductions of several arrays, reduced together or not at all.
 
@@ -146,19 +128,20 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's order
     """
     some(arrays, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
-    return _reduced(arrays, wire_name("grouped_allreduce", name), op, scales, process_set)
+    return _reduced(arrays, wire_name("grouped_allreduce", name), op, scales, process_set, memory=memory)
 
 
-def _reduced(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
+def _reduced(
+    arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet, *, memory: OutputMemory
+) -> list[Array]:
     group = set_id(process_set, "Allreduce")
-    for array in arrays:
-        check_reducible(dtype_of(array), op)
-    places, finish = _out_of_place(arrays)
-    result: list[Array] = synchronize(allreduce_places(name, places, op, scales, finish, group, waits=True))
+    result: list[Array] = synchronize(collectives.allreduce(memory, arrays, name, op, scales, group=group, waits=True))
     return result
 
 
-def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
+def allgather(
+    array: Array, name: str | None = None, process_set: ProcessSet = global_process_set, *, memory: Memory = HOST
+) -> Array:
     """Return the concatenated rows of all ranks; the number of rows may differ between ranks, and be 0.
 
     Parameters
@@ -190,11 +173,15 @@ def allgather(array: Array, name: str | None = None, process_set: ProcessSet = g
     >>> hvd.allgather(np.full(hvd.rank() + 1, hvd.rank()))
     array([0, 1, 1])
     """
-    return _gathered([array], wire_name("allgather", name), process_set)[0]
+    return _gathered([array], wire_name("allgather", name), process_set, memory)[0]
 
 
 def grouped_allgather(
-    arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
+    arrays: Sequence[Array],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    memory: Memory = HOST,
 ) -> list[Array]:
     """Return every rank's rows of several arrays, gathered together or not at all.
 
@@ -212,23 +199,22 @@ def grouped_allgather(
     (True, True)
     """
     some(arrays, "grouped_allgather")
-    return _gathered(arrays, wire_name("grouped_allgather", name), process_set)
+    return _gathered(arrays, wire_name("grouped_allgather", name), process_set, memory)
 
 
-def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet) -> list[Array]:
+def _gathered(arrays: Sequence[Array], name: str, process_set: ProcessSet, memory: Memory) -> list[Array]:
     group = set_id(process_set, "Allgather")
-    sources = [_contiguous(array) for array in arrays]
-
-    def finish(outcome: Any) -> list[Array]:
-        return [from_buffer(buffer, source.dtype) for buffer, source in zip(outcome.buffers, sources, strict=True)]
-
-    places = [place_of(source) for source in sources]
-    result: list[Array] = synchronize(allgather_places(name, places, finish, group, waits=True))
+    result: list[Array] = synchronize(collectives.allgather(memory, arrays, name, group=group, waits=True))
     return result
 
 
 def broadcast(
-    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    memory: OutputMemory = HOST,
 ) -> Array:
     """Return the root's array on every rank, as a new one.
 
@@ -253,10 +239,8 @@ def broadcast(
     >>> hvd.broadcast(np.array([hvd.rank(), 7]), root_rank=0)
     array([0, 7])
     """
-    group = set_id(process_set, "Broadcast")
-    places, finish = _out_of_place([array])
-    handle = broadcast_places(wire_name("broadcast", name), places, root_rank, finish, group, waits=True)
-    result: list[Array] = synchronize(handle)
+    group, wire = set_id(process_set, "Broadcast"), wire_name("broadcast", name)
+    result: list[Array] = synchronize(collectives.broadcast(memory, [array], wire, root_rank, group=group, waits=True))
     return result[0]
 
 
@@ -265,6 +249,8 @@ def alltoall(
     splits: Sequence[int] | Array | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    memory: Memory = HOST,
 ) -> tuple[Array, Array]:
     """Send rows to every rank: ``splits[r]`` of them to rank r, or equal shares.
 
@@ -303,16 +289,16 @@ def alltoall(
     >>> rows.tolist() == [[0, 10], [1, 2, 11, 12]][hvd.rank()]
     True
     """
-    group = set_id(process_set, "Alltoall")
-    source = _contiguous(array)
+    group, wire = set_id(process_set, "Alltoall"), wire_name("alltoall", name)
     rows = None if splits is None else row_counts(splits)
-
-    def finish(outcome: Any) -> tuple[Array, Array]:
-        return from_buffer(outcome.buffers[0], source.dtype), np.array(outcome.sizes, np.int32)
-
-    handle = alltoall_place(wire_name("alltoall", name), place_of(source), rows, finish, group, waits=True)
-    result: tuple[Array, Array] = synchronize(handle)
+    result: tuple[Array, Array] = synchronize(
+        collectives.alltoall(memory, array, wire, rows, group=group, counts=_counts, waits=True)
+    )
     return result
+
+
+def _counts(sizes: Sequence[int]) -> Array:
+    return np.array(sizes, np.int32)
 
 
 def row_counts(splits: Any) -> list[int]:
@@ -338,6 +324,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's order
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    memory: OutputMemory = HOST,
 ) -> Array:
     """Reduce, and return this rank's share of the rows; if they are not divisible, the first ranks get one more.
 
@@ -367,9 +355,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's order
     >>> hvd.reducescatter(np.array([1, 2, 3]), op=hvd.Sum).tolist() == [[2, 4], [6]][hvd.rank()]
     True
     """
-    return _scattered([array], wire_name("reducescatter", name), op, (prescale_factor, postscale_factor), process_set)[
-        0
-    ]
+    scales = (prescale_factor, postscale_factor)
+    return _scattered([array], wire_name("reducescatter", name), op, scales, process_set, memory=memory)[0]
 
 
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
@@ -379,6 +366,8 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    memory: OutputMemory = HOST,
 ) -> list[Array]:
     """Reduce several arrays, together or not at all, and return this rank's rows of each.
 
@@ -396,32 +385,17 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's order
     """
     some(arrays, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
-    return _scattered(arrays, wire_name("grouped_reducescatter", name), op, scales, process_set)
+    return _scattered(arrays, wire_name("grouped_reducescatter", name), op, scales, process_set, memory=memory)
 
 
-def _scattered(arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet) -> list[Array]:
+def _scattered(
+    arrays: Sequence[Array], name: str, op: int, scales: Scales, process_set: ProcessSet, *, memory: OutputMemory
+) -> list[Array]:
     group = set_id(process_set, "Reducescatter")
-    sources = [_contiguous(array) for array in arrays]
-    for source in sources if op in SCATTERED else ():
-        check_reducible(dtype_of(source), op)
-    outputs = [np.empty(share_of(source.shape, process_set), source.dtype) for source in sources]
-
-    def finish(_: Any, _held: list[Array] = sources) -> list[Array]:
-        return outputs
-
-    places = [_in_and_out(source, output) for source, output in zip(sources, outputs, strict=True)]
-    result: list[Array] = synchronize(reducescatter_places(name, places, op, scales, finish, group, waits=True))
+    result: list[Array] = synchronize(
+        collectives.reducescatter(memory, arrays, name, op, scales, group=group, waits=True)
+    )
     return result
-
-
-def share_of(shape: Sequence[int], process_set: ProcessSet) -> tuple[int, ...]:
-    """Return the shape of this rank's rows after a reducescatter."""
-    if not shape:
-        raise ValueError("Reducescatter does not support scalar inputs")
-    size, rank = process_set.size(), process_set.rank()
-    if size is None or rank is None:
-        raise HorovodInternalError(str(NotInitialized()))
-    return (shape[0] // size + (rank < shape[0] % size), *shape[1:])
 
 
 def some(tensors: Sequence[Any], doing: str) -> None:
@@ -433,24 +407,6 @@ def some(tensors: Sequence[Any], doing: str) -> None:
 def wire_name(kind: str, name: str | None) -> str:
     """Return Horovod's name on the wire; without a name the core derives one from the handle."""
     return f"{kind}.{name}" if name else ""
-
-
-def _contiguous(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(np.shape(array))  # NumPy would make a 0-d array 1-d
-
-
-def _in_and_out(source: Array, output: Array) -> InOut:
-    return source.ctypes.data, output.ctypes.data, source.shape, dtype_of(source)
-
-
-def _out_of_place(arrays: Sequence[Array]) -> tuple[list[InOut], Finish]:
-    sources = [_contiguous(array) for array in arrays]
-    outputs = [np.empty_like(source) for source in sources]
-
-    def finish(_: Any, _held: list[Array] = sources) -> list[Array]:
-        return outputs
-
-    return [_in_and_out(source, output) for source, output in zip(sources, outputs, strict=True)], finish
 
 
 # Objects

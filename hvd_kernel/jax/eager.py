@@ -14,18 +14,25 @@ import functools
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from hvd_kernel.core import collectives, handles
 from hvd_kernel.core.collectives import HostMemory, HostOperand, OutputMemory
-from hvd_kernel.core.tensor import Array, Place, check_reducible, device_trouble
+from hvd_kernel.core.tensor import Array, device_trouble
 from hvd_kernel.jax.library import CHOICE, STREAM
 from hvd_kernel.jax.operation import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, OperationParams
-from hvd_kernel.numpy import on_device
-from hvd_kernel.numpy.on_device import CUDA, DEFAULT_STREAM, DeviceOperand, Lent
+from hvd_kernel.numpy.device_memory import (
+    CUDA,
+    DEFAULT_STREAM,
+    DeviceOperand,
+    DlpackMemory,
+    Lent,
+    library,
+    operand_of,
+)
 
 _ALIGNED = 64
 _PUT = getattr(importlib.import_module("jax._src.lib").xla_client, "batched_device_put", None)
@@ -61,48 +68,23 @@ def put(result: Array, like: Any) -> Any:
 # Memory of a GPU.
 
 
-class GpuArray(NamedTuple):
-    """An array on a GPU, and its memory."""
-
-    array: Any
-    memory: DeviceOperand
-    place: Place
-
-
-class DeviceMemory:
+class DeviceMemory(DlpackMemory):
     """Memory of a GPU; results are JAX arrays that are ready when the operation completes."""
 
-    def operand(self, value: Any, op: int | None = None) -> GpuArray:
-        """Return an array's memory; JAX's work on it is ordered before the default stream."""
-        memory = on_device.operand(value)
-        if op is not None:
-            check_reducible(memory.dtype, op)
-        return GpuArray(value, memory, on_device.place(memory))
+    copies = False  # JAX has no other strides
 
-    def empty(self, shape: tuple[int, ...], like: GpuArray) -> GpuArray:
+    def empty(self, shape: tuple[int, ...], like: DeviceOperand) -> DeviceOperand:
         """Return memory of a new array on the operand's device."""
-        array = on_device.library(like.array).empty_like(like.array, shape=shape, device=like.array.device)
-        return self.operand(array)
+        return operand_of(library(like.array).empty_like(like.array, shape=shape, device=like.array.device))
 
-    def written(self, outputs: Sequence[GpuArray], operands: Sequence[GpuArray], outcome: Any) -> list[Any]:
-        """Return arrays of the outputs' memory that are ready when the operation completes."""
+    def written(self, outputs: Sequence[DeviceOperand], operands: Sequence[DeviceOperand], outcome: Any) -> list[Any]:
+        """Return new arrays of the outputs' memory, which JAX orders after the operation."""
         del operands
         return [
-            on_device.library(output.array).from_dlpack(
-                Lent(
-                    output.memory.device,
-                    outcome.event,
-                    functools.partial(output.array.__dlpack__, stream=DEFAULT_STREAM),
-                )
+            library(output.array).from_dlpack(
+                Lent(output.device, outcome.event, functools.partial(output.array.__dlpack__, stream=DEFAULT_STREAM))
             )
             for output in outputs
-        ]
-
-    def received(self, operands: Sequence[GpuArray], outcome: Any) -> list[Any]:
-        """Return arrays of the core's memory."""
-        return [
-            on_device.of_core(buffer, outcome.event, operand.array)
-            for buffer, operand in zip(outcome.buffers, operands, strict=True)
         ]
 
 
@@ -141,7 +123,7 @@ def run_in(operation: OperationParams, values: Sequence[Any], memory: OutputMemo
     outcome = handles.synchronize(_enqueued(operation, values, memory))
     results: list[Any] = [outcome[0]] if operation.kind == ALLTOALL else outcome
     if operation.only >= 0 and handles.current_engine().rank != operation.only:
-        return [on_device.library(result).zeros_like(result) for result in results]
+        return [library(result).zeros_like(result) for result in results]
     return results
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from hvd_kernel.core import handles, ops, session
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.build_info import *  # noqa: F403
+from hvd_kernel.core.collectives import share_of
 from hvd_kernel.core.ops import (
     SPLITS_ARE_INT32,
     Adasum,
@@ -33,7 +34,6 @@ from hvd_kernel.core.ops import (
     Product,
     Sum,
     row_counts,
-    share_of,
     some,
 )
 from hvd_kernel.core.process_sets import (
@@ -363,7 +363,8 @@ def _scattered(
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
     _check_tensors(tensors, op)
-    outputs = [_empty_like(tensor, share_of(tensor.shape, process_set)) for tensor in tensors]
+    group = set_id(process_set, "Reducescatter")
+    outputs = [_empty_like(tensor, share_of(tensor.shape, group)) for tensor in tensors]
     hosts = [_on_host(tensor) for tensor in tensors]
     _push(_REDUCESCATTER, hosts, outputs, name, priority, process_set, op=op, scales=scales)
     return _to_devices(outputs, tensors)

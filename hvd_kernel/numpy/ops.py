@@ -10,41 +10,47 @@ from typing import Any
 
 import numpy as np
 
-from hvd_kernel.core import call_stack, handles
+from hvd_kernel.core import call_stack, collectives
 from hvd_kernel.core import ops as core
-from hvd_kernel.core.handles import FastCalls
+from hvd_kernel.core.collectives import HOST, OutputMemory
+from hvd_kernel.core.handles import FastCalls, Scales, synchronize
 from hvd_kernel.core.ops import Average, some, wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.tensor import Array, check_reducible, dtype_of
-from hvd_kernel.numpy import on_device
+from hvd_kernel.core.tensor import Array
 from hvd_kernel.numpy.arrays import back, view, writable
+from hvd_kernel.numpy.device_memory import DlpackMemory, InPlaceMemory, are_supported, is_supported
 
 _OUT = """out
     The array to write the result to and to return, of the result's shape and dtype. None: a new array of the operand's
     kind, which is any object with ``__dlpack__`` or ``__array_interface__``; for a list or number a NumPy array.
 
 """
+_DEVICE, _DEVICE_IN_PLACE = DlpackMemory(), InPlaceMemory()
 _AFTER_PARAMETERS = re.compile(r"^(?:Returns|Raises)\n-", re.MULTILINE)
 
 
 def _with_out(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Return a collective on one array of any kind, with a parameter ``out``."""
-    of_device: Callable[..., Any] = getattr(on_device, verb.__name__)
 
     @functools.wraps(verb)
     def collective(array: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if out is None and on_device.is_supported(array):
-            return of_device(array, *args, **kwargs)
+        if out is None and is_supported(array):
+            return verb(array, *args, memory=_DEVICE, **kwargs)
         target = None if out is None else writable(out, f"{verb.__name__}(out=...)")
         result = verb(view(array), *args, **kwargs)
         return back(result, array) if target is None else _written(result, target, out, verb.__name__)
 
-    signature = inspect.signature(verb)
     more = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
-    parameters = [*signature.parameters.values(), more]
-    collective.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    collective.__signature__ = _signature(verb, more)  # type: ignore[attr-defined]
     collective.__doc__ = _with_out_described(verb.__doc__)
     return collective
+
+
+def _signature(verb: Callable[..., Any], *more: inspect.Parameter) -> inspect.Signature:
+    """Return a verb's signature, in which the kind of an array decides on its memory."""
+    signature = inspect.signature(verb)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name != "memory"]
+    return signature.replace(parameters=[*kept, *more])
 
 
 def _with_out_described(doc: str | None) -> str | None:
@@ -58,28 +64,29 @@ def _with_out_described(doc: str | None) -> str | None:
 
 
 def _of_several(verb: Callable[..., Any]) -> Callable[..., Any]:
-    of_device: Callable[..., list[Any]] = getattr(on_device, verb.__name__)
-
     @functools.wraps(verb)
     def collective(arrays: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        if on_device.are_supported(arrays):
-            return of_device(arrays, *args, **kwargs)
+        if are_supported(arrays):
+            on_device: list[Any] = verb(arrays, *args, memory=_DEVICE, **kwargs)
+            return on_device
         results = verb([view(array) for array in arrays], *args, **kwargs)
         return [back(result, array) for result, array in zip(results, arrays, strict=True)]
 
+    collective.__signature__ = _signature(verb)  # type: ignore[attr-defined]
     return collective
 
 
 def _exchange(verb: Callable[..., Any]) -> Callable[..., Any]:
-    of_device: Callable[..., tuple[Any, Array]] = getattr(on_device, verb.__name__)
-
     @functools.wraps(verb)
-    def collective(array: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
-        if on_device.is_supported(array):
-            return of_device(array, *args, **kwargs)
-        rows, counts = verb(view(array), *args, **kwargs)
-        return back(rows, array), counts
+    def collective(array: Any, splits: Any = None, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
+        if is_supported(array):
+            counts = None if splits is None else [int(count) for count in splits]  # also of an array on a device
+            received: tuple[Any, Array] = verb(array, counts, *args, memory=_DEVICE, **kwargs)
+            return received
+        rows, row_counts = verb(view(array), splits, *args, **kwargs)
+        return back(rows, array), row_counts
 
+    collective.__signature__ = _signature(verb)  # type: ignore[attr-defined]
     return collective
 
 
@@ -167,11 +174,7 @@ def allreduce_(  # noqa: PLR0917 - as allreduce
     if done is not None:
         return done
     scales = prescale_factor, postscale_factor
-    wire = core.wire_name("allreduce", name)
-    if on_device.is_supported(array):
-        on_device.reduced([array], wire, op, scales, process_set, over=True)
-    else:
-        _reduce([array], wire, op, scales, process_set, "allreduce_")
+    _reduce([array], wire_name("allreduce", name), op, scales, process_set, "allreduce_")
     return array
 
 
@@ -196,11 +199,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - as grouped_allreduce
         return list(done)
     some(arrays, "grouped_allreduce_")
     scales = prescale_factor, postscale_factor
-    wire = wire_name("grouped_allreduce", name)
-    if on_device.are_supported(arrays):
-        on_device.reduced(arrays, wire, op, scales, process_set, over=True)
-    else:
-        _reduce(arrays, wire, op, scales, process_set, "grouped_allreduce_")
+    _reduce(arrays, wire_name("grouped_allreduce", name), op, scales, process_set, "grouped_allreduce_")
     return list(arrays)
 
 
@@ -220,53 +219,34 @@ def broadcast_(
     >>> hvd.broadcast_(array, root_rank=0)
     array([0, 7])
     """
-    if on_device.is_supported(array):
-        return on_device.sent(array, array, root_rank, wire_name("broadcast", name), process_set)
-    group = set_id(process_set, "Broadcast")
-    target, memory = _target(array, "broadcast_")
-    places = [_in_place(memory)]
-
-    def finish(_: Any, _held: Array = memory) -> None:
-        return None
-
-    handles.synchronize(
-        handles.broadcast_places(wire_name("broadcast", name), places, root_rank, finish, group, waits=True)
-    )
-    _copy_back(memory, target)
+    group, wire = set_id(process_set, "Broadcast"), wire_name("broadcast", name)
+    memory, targets = _targets([array], "broadcast_")
+    handle = collectives.broadcast(memory, targets, wire, root_rank, group=group, in_place=True, waits=True)
+    _copy_back(synchronize(handle), targets)
     return array
 
 
 def _reduce(  # noqa: PLR0917 - the arguments of its callers
-    arrays: Sequence[Any], name: str, op: int, scales: handles.Scales, process_set: ProcessSet, doing: str
+    arrays: Sequence[Any], name: str, op: int, scales: Scales, process_set: ProcessSet, doing: str
 ) -> None:
     group = set_id(process_set, "Allreduce")
-    pairs = [_target(array, doing) for array in arrays]
-    memories = [memory for _, memory in pairs]
-    for memory in memories:
-        check_reducible(dtype_of(memory), op)
-    places = [_in_place(memory) for memory in memories]
-
-    def finish(_: Any, _held: list[Array] = memories) -> None:
-        return None
-
-    handles.synchronize(handles.allreduce_places(name, places, op, scales, finish, group, waits=True))
-    for target, memory in pairs:
-        _copy_back(memory, target)
+    memory, targets = _targets(arrays, doing)
+    handle = collectives.allreduce(memory, targets, name, op, scales, group=group, in_place=True, waits=True)
+    _copy_back(synchronize(handle), targets)
 
 
-def _target(array: Any, doing: str) -> tuple[Array, Array]:
-    """Return the array to overwrite, and contiguous memory for the core: the array itself if it is contiguous."""
-    target = writable(array, doing)
-    return target, target if target.flags.c_contiguous else np.ascontiguousarray(target)
+def _targets(arrays: Sequence[Any], doing: str) -> tuple[OutputMemory, list[Any]]:
+    """Return the memory of arrays that are overwritten, and the arrays for it."""
+    if are_supported(arrays):
+        return _DEVICE_IN_PLACE, list(arrays)
+    return HOST, [writable(array, doing) for array in arrays]
 
 
-def _in_place(memory: Array) -> handles.InOut:
-    return memory.ctypes.data, memory.ctypes.data, memory.shape, dtype_of(memory)
-
-
-def _copy_back(memory: Array, target: Array) -> None:
-    if memory is not target:
-        target[...] = memory
+def _copy_back(results: list[Any], targets: list[Any]) -> None:
+    """Copy results of arrays that are not contiguous, of which the core has had a copy."""
+    for result, target in zip(results, targets, strict=True):
+        if result is not target:
+            target[...] = result
 
 
 def _written(result: Array, target: Array, out: Any, doing: str) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hvd_kernel.core import handles, ops
+from hvd_kernel.core.collectives import share_of
 from hvd_kernel.core.handles import FastCalls, InOut, Scales
 from hvd_kernel.core.ops import wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
@@ -232,7 +233,7 @@ def reducescatter(
 ) -> int:
     """Start a reducescatter: a reduction of which each rank receives its share of the rows."""
     group = set_id(process_set, "Reducescatter")
-    place, buffer, output = _share(tensor, op, process_set)
+    place, buffer, output = _share(tensor, op, group)
     finish = _returning(tensor, buffer, output)
     return handles.reducescatter_places(wire_name("reducescatter", name), (place,), op, scales, finish, group, waits)
 
@@ -249,17 +250,17 @@ def grouped_reducescatter(
     """Start a grouped reducescatter."""
     group = set_id(process_set, "Reducescatter")
     kept = _group(tensors, "grouped_reducescatter")
-    operands = [_share(tensor, op, process_set) for tensor in kept]
+    operands = [_share(tensor, op, group) for tensor in kept]
     places, finish = [place for place, _, _ in operands], _returning_all(kept, operands)
     return handles.reducescatter_places(
         wire_name("grouped_reducescatter", name), places, op, scales, finish, group, waits
     )
 
 
-def _share(tensor: Tensor, op: int, process_set: ProcessSet) -> tuple[InOut, Tensor, Tensor]:
+def _share(tensor: Tensor, op: int, group: int) -> tuple[InOut, Tensor, Tensor]:
     number = number_of(tensor, _reduced(op) if op in SCATTERED else NUMBERS)
     buffer = stage(tensor)
-    output = torch.empty(ops.share_of(buffer.shape, process_set), dtype=buffer.dtype, device=buffer.device)
+    output = torch.empty(share_of(buffer.shape, group), dtype=buffer.dtype, device=buffer.device)
     place = (buffer.data_ptr(), output.data_ptr(), buffer.shape, number)
     return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
 
