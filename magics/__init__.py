@@ -14,19 +14,12 @@ from hvd_kernel import compat
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands.background import announce
+from hvd_kernel.magics.commands.index import install_completion, register, uninstall_completion, unregister
 from hvd_kernel.magics.commands.lifecycle import connect_client, resize_ranks
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.shell.rank_names import RankNames
-from hvd_kernel.magics.shell.registration import (
-    install_completion,
-    install_hints,
-    register,
-    uninstall_completion,
-    uninstall_hints,
-    unregister,
-)
-from hvd_kernel.magics.shell.transform import Transformer
+from hvd_kernel.magics.rank_names import RankNames, install_hints, uninstall_hints
 from hvd_kernel.magics.task_runs import NotebookTasks
+from hvd_kernel.magics.transform import Transformer
 from hvd_kernel.protocol import notebook
 from hvd_kernel.settings import traits
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hvd_kernel.magics.commands.index import MAGICS, Magic
 from hvd_kernel.magics.commands.table import SUBCOMMANDS
-from hvd_kernel.magics.flags import HELP
+from hvd_kernel.magics.options import HELP
 
 _HEAD = """# Magics
 

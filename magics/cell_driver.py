@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics.cell_prompts import RunPrompts, front_end_at
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.display.panel_polls import OtherRanks, TimelinePoll
@@ -21,7 +22,6 @@ from hvd_kernel.magics.interrupts import InterruptCount, counted
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.magics.run_history import commit, digest
 from hvd_kernel.magics.runner import CellRunner
-from hvd_kernel.magics.shell.prompts import RunPrompts, front_end_at
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import CellRun, Session

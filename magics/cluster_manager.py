@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size, messages
-from hvd_kernel.magics.engines import refuse_change, source
+from hvd_kernel.magics.cluster_request import refuse_change, source
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import BackgroundJob, Jobs
 from hvd_kernel.magics.run_history import History
@@ -23,9 +23,9 @@ from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
+    from hvd_kernel.magics.cell_prompts import RunPrompts
     from hvd_kernel.magics.cell_rejoin import CellRejoin
     from hvd_kernel.magics.export import CellRecord
-    from hvd_kernel.magics.shell.prompts import RunPrompts
     from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample
 

@@ -8,7 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.shell.transform import Transformer
+from hvd_kernel.magics.transform import Transformer
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import ClusterError, HvdTimeout
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import cluster_size
+from hvd_kernel.magics.cell_prompts import RunPrompts
 from hvd_kernel.magics.cell_rejoin import CellRejoin
-from hvd_kernel.magics.display.rank_failures import (
+from hvd_kernel.magics.display.user_errors import (
     Hint,
     is_own,
     merged_error,
@@ -25,7 +26,6 @@ from hvd_kernel.magics.display.rank_failures import (
     summary,
 )
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding
-from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import (
     Event,
     Failure,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvd_kernel.errors import RankDied, RankFailed
 from hvd_kernel.magics.cell_driver import drive, origin_of, remember
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display.rank_failures import RankError
 from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display.user_errors import RankError
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import Failure, MetricsSample, RankDone, RankJoined, RankLeft

@@ -4,6 +4,7 @@ Terms.
   row        the figures of one rank, as the table shows them
   snapshot   the whole state; it replaces all earlier messages
   increment  the changes since the last increment; rows are absolute, curves and log lines are appended
+  mark       a point on the cell's time axis: a rank died, joined or left, or steps were lost
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hvd_kernel.diagnosis.stragglers import Stragglers
 from hvd_kernel.protocol.messages import GPU_FIGURES, MetricsSample
-from hvd_kernel.widgets.limits_window import LimitsWindow
-from hvd_kernel.widgets.marks import Kind, Marks
-from hvd_kernel.widgets.series import FEW, Grid, Rates, Track, mean, short
+from hvd_kernel.widgets.series import FEW, Grid, LimitsWindow, Rates, Track, mean, short
 
 ROWS_EVERY = 5
 """Rows of many ranks are sent with every fifth increment, once a second: each change of a table costs a layout."""
@@ -31,6 +30,11 @@ MAX_NAME = 48
 SAMPLES, GBPS, COMM = "samples/s", "allreduce GB/s", "communication %"
 
 _SNAPSHOTS = frozenset(ROWS_EVERY**i for i in range(14))
+
+Kind = Literal["died", "joined", "left", "lost"]
+
+MOST_MARKS = 40
+"""Limit of the marks of a cell; later ones are only counted."""
 
 Message = dict[str, Any]
 """JSON-able; the keys are those of ``Board.snapshot`` and ``Board.increment``."""
@@ -58,6 +62,32 @@ class Size(NamedTuple):
     n: int
     target: int | None = None  # the requested number, until it is reached
     note: str = ""  # the progress, or why it failed
+
+
+class Mark(NamedTuple):
+    """A mark; on the wire a list in this order (widgets/js/charts/marks.js)."""
+
+    t: float  # seconds since the start of the cell
+    kind: Kind
+    label: str
+
+
+class Marks:
+    """The marks of a cell."""
+
+    def __init__(self) -> None:
+        self.shown: list[Mark] = []
+        self.count = 0
+
+    def add(self, t: float, kind: Kind, label: str) -> None:
+        """Add a mark."""
+        self.count += 1
+        if len(self.shown) < MOST_MARKS:
+            self.shown.append(Mark(round(t, 2), kind, label))
+
+    def wire(self) -> list[list[float | str]]:
+        """Return the marks in wire form."""
+        return [list(mark) for mark in self.shown]
 
 
 class Board:

@@ -21,11 +21,9 @@ from hvd_kernel.formatting.plural import plural
 from hvd_kernel.processes import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.protocol.operations import Recent
-from hvd_kernel.widgets.board import Board, Size, curves_of, summary
-from hvd_kernel.widgets.limits_window import LimitsWindow
-from hvd_kernel.widgets.marks import Kind
+from hvd_kernel.widgets.board import Board, Kind, Size, curves_of, summary
 from hvd_kernel.widgets.picture import render
-from hvd_kernel.widgets.series import FEW
+from hvd_kernel.widgets.series import FEW, LimitsWindow
 from hvd_kernel.widgets.swimlanes.window import KEEP_S, MOST_STORED, Window, chosen
 
 PERIOD_S = 0.25

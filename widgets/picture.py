@@ -18,8 +18,7 @@ from xml.sax.saxutils import escape
 from hvd_kernel.formatting import units
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.protocol.messages import GPU_FIGURES
-from hvd_kernel.widgets.board import GBPS, SAMPLES, Message, Row
-from hvd_kernel.widgets.marks import Mark
+from hvd_kernel.widgets.board import GBPS, SAMPLES, Mark, Message, Row
 
 WIDTH = 860
 MARGIN = 16

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hvd_kernel.cluster.launcher import Supervised
 from hvd_kernel.cluster.ranks.events import AttachRequested
 from hvd_kernel.cluster.ranks.rank_table import restored
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.session import Session
-from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import attachment, messages

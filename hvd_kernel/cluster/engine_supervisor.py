@@ -1,4 +1,4 @@
-"""Supervisor of a notebook's cluster whose ranks an engine starts: ``python -m`` this, started by engine_launch.py.
+"""Supervisor of a notebook's cluster whose ranks an engine starts: ``python -m`` this, started by launcher.py.
 
     kernel --pidfd, control channel--> supervisor <--sockets-- agents, one for each rank, in the engine's processes
 

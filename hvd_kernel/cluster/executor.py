@@ -22,11 +22,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.cluster import failure, registration
+from hvd_kernel.cluster.launcher import Supervised
 from hvd_kernel.cluster.ranks import events as e
 from hvd_kernel.cluster.ranks.membership import Membership
 from hvd_kernel.cluster.ranks.rank_table import RankTable, remembered
 from hvd_kernel.cluster.requests.gather import Handshake, Report
-from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.diagnosis.post_mortem import Cause
 from hvd_kernel.diagnosis.recorder import Recorder
 from hvd_kernel.errors import ClusterError
@@ -40,8 +40,7 @@ from hvd_kernel.protocol.messages import STACK_PIPE
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.requests.cell_run import CellRun
-    from hvd_kernel.cluster.requests.clients import Clients
-    from hvd_kernel.cluster.requests.stream import Stream
+    from hvd_kernel.cluster.requests.stream import Clients, Stream
 
 _CANCEL_S = 5.0  # for the I/O thread to undo a cancelled request
 _LAST_OUTPUT_S = 0.05  # a dead rank's last output may still be in transit through the controller
@@ -132,8 +131,7 @@ class Executor:
 
     def connect(self, connection: Mapping[str, Any]) -> None:
         """Connect to the ranks through the controller."""
-        from hvd_kernel.cluster.requests.clients import Clients  # noqa: PLC0415 - ipyparallel, while processes start
-        from hvd_kernel.cluster.requests.stream import Stream  # noqa: PLC0415 - as above
+        from hvd_kernel.cluster.requests.stream import Clients, Stream  # noqa: PLC0415 - ipyparallel, while processes start
 
         client = dict(connection)
         self._secret = client.pop(registration.SECRET)

@@ -1,7 +1,8 @@
-"""Launcher of a ClusterSpec's processes: mpiexec's command, the private folders, the supervisor and its environment.
+"""Kernel side of a cluster's supervisor: ``Launched`` with mpiexec, ``EngineLaunched`` with an engine, or attached to.
 
-Sets the options of Open MPI that a user would otherwise have to know: running as root, more ranks than cores, no core
-binding, loopback, quick start-up, survival of all other ranks when one dies.
+With mpiexec it sets the options of Open MPI that a user would otherwise have to know: running as root, more ranks than
+cores, no core binding, loopback, quick start-up, survival of all other ranks when one dies. With an engine (Ray, Spark,
+Kubernetes) the supervisor starts here; the engine then starts one process per rank, whose agent connects back to it.
 """
 
 from __future__ import annotations
@@ -9,27 +10,96 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from hvd_kernel.cluster.supervised import LOG, Supervised
 from hvd_kernel.diagnosis.recorder import NATIVE
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes import leftovers, open_mpi
-from hvd_kernel.processes.channel.control_channel import ControlChannel, spawn
+from hvd_kernel.processes.channel import messages
+from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready, spawn
+from hvd_kernel.processes.channel.messages import Inviting, Message, Stop
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.lifetime import HOLDER, claim, mark
+from hvd_kernel.processes.lifetime import HOLDER, children, claim, is_stopped, mark
 from hvd_kernel.processes.limits import THREADS, threads
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.open_mpi import find_mpiexec, is_far, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.launchers import without_launchers
+
+LOG = "cluster.log"
+_GRACE_S = 1.5  # for ranks to exit after SIGTERM
+_STOP_S = 4.0  # for a supervisor that may be stopped (SIGSTOP)
+_BUSY_S = 30.0  # additionally for one that runs: only it can find processes that cells have detached
+
+
+class Supervised:
+    """The control channel to the supervisor, its process, and the private folders."""
+
+    def __init__(self, channel: ControlChannel, pid: int, folder: Path, shared: Path) -> None:
+        self.pid = pid
+        self.folder = folder
+        self.log = folder / LOG
+        self._shared = shared
+        self._channel = channel
+        self._gone: int | None = os.pidfd_open(pid)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor to wait on for ``receive``."""
+        return self._channel.fileno()
+
+    def receive(self) -> list[Message]:
+        """Return the supervisor's messages since the last call; ChannelClosed when it is gone. May block."""
+        return self._channel.receive()
+
+    def send(self, message: Message) -> None:
+        """Send a message to the supervisor, which may be gone. Any thread."""
+        self._channel.send(message)
+
+    def local_ranks(self) -> set[int]:
+        """Return the process ids of the ranks on this host: those that mpiexec started here."""
+        return {rank for mpiexec in children(self.pid) for rank in children(mpiexec)}
+
+    def invite(self, invitation: Inviting) -> None:
+        """Tell the engine to start its processes (no-op with mpiexec)."""
+
+    def on_ready(self, ask: Callable[..., Any]) -> None:
+        """Handle that all ranks have started; ``ask`` queries them (``Session.ask``)."""
+
+    def explain(self, reason: str) -> str:
+        """Return the reason why ranks did not start, with additional facts."""
+        return reason
+
+    def stop(self) -> None:
+        """Stop all processes and remove all files. Idempotent."""
+        if self._gone is None:
+            return
+        self.send(Stop(_GRACE_S))
+        if not self._ends(self._gone):
+            signal.pidfd_send_signal(self._gone, signal.SIGKILL)
+            is_ready(self._gone, None)
+        self.leave()
+        for folder in (self.folder, self._shared):  # still exist only if the supervisor was killed
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _ends(self, gone: int) -> bool:
+        """Wait for the supervisor to exit, only briefly if it is stopped (SIGSTOP); return whether it has."""
+        return is_ready(gone, _STOP_S) or (not is_stopped(self.pid) and is_ready(gone, _BUSY_S))
+
+    def leave(self) -> None:
+        """Close the channel: a detached cluster continues, any other stops. Idempotent."""
+        self._channel.close()
+        if self._gone is not None:
+            os.close(self._gone)
+            self._gone = None
 
 
 class Launched(Supervised):
@@ -152,3 +222,94 @@ def _address_for(spec: ClusterSpec) -> str:
 
 def _rank_command() -> list[str]:
     return [sys.executable, "-P", "-m", "hvd_kernel.worker"]
+
+
+class RankSource(Protocol):
+    """One use of an engine, for one cluster (implemented by launch/launchers/cluster_engine.py:NotebookEngine)."""
+
+    name: str
+    """Name of the engine in messages."""
+
+    addresses: Sequence[str]
+    """Addresses of this host that the engine's processes may reach; empty if all of them run on this host."""
+
+    def begin(self, address: str, secret: str, on_end: Callable[[str], None]) -> None:
+        """Start one process per rank; each connects back to ``address``.
+
+        ``on_end(reason)`` runs when no more processes will be started.
+        """
+
+    def shortage(self) -> str:
+        """Return a sentence on the resources that the engine has for the ranks now; empty if it reports none."""
+
+    def end(self, *, at_once: bool) -> None:
+        """Stop all processes; ``at_once``: do not wait for requested ranks that have not started."""
+
+
+class EngineLaunched(Supervised):
+    """The supervisor that this kernel has started, and the engine that starts the ranks."""
+
+    def __init__(self, spec: ClusterSpec, engine: RankSource) -> None:
+        self._engine, self._is_up = engine, False
+        plan = {
+            "address": _own_address(engine.name, engine.addresses),
+            "ranks": spec.n,
+            "engine": engine.name,
+            "env": {gpus.CHOICE: gpus.checked(spec.gpus or os.environ.get(gpus.CHOICE, "") or "auto")},
+        }
+        leftovers.sweep()
+        with ExitStack() as undo:  # KeyboardInterrupt may arrive anywhere in this block
+            folder = private_folder()
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            claim(folder)
+            argument = json.dumps(plan | {"folders": [str(folder)]})
+            command = [sys.executable, "-P", "-m", "hvd_kernel.cluster.engine_supervisor", argument]
+            with os.fdopen(os.open(folder / LOG, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as log:
+                self._process, channel = spawn(command, stderr=log, env=environment(folder))
+            undo.pop_all()
+        super().__init__(channel, self._process.pid, folder, folder)
+
+    def invite(self, invitation: messages.Inviting) -> None:
+        """Tell the engine to start its processes."""
+        begin = self._engine.begin
+        begin(invitation.address, invitation.secret, lambda reason: self.send(messages.EngineEnded(reason)))
+
+    def on_ready(self, _ask: Callable[..., Any]) -> None:
+        """Record that all ranks have started."""
+        self._is_up = True
+
+    def explain(self, reason: str) -> str:
+        """Append the engine's shortage to the reason why ranks did not start."""
+        return f"{reason} {self._engine.shortage()}".rstrip()
+
+    def stop(self) -> None:
+        """Stop all processes and remove all files. Idempotent."""
+        super().stop()  # calls leave()
+        self._process.poll()
+
+    def leave(self) -> None:
+        """Close the channel, which stops the cluster. Idempotent."""
+        super().leave()
+        self._engine.end(at_once=not self._is_up)
+
+
+def _own_address(engine: str, addresses: Sequence[str]) -> str:
+    """Return the first of the addresses that belongs to this host; "" if the engine's processes run on this host.
+
+    Raises
+    ------
+    ClusterError
+        If none of the addresses belongs to this host.
+    """
+    for address in addresses:
+        with socket.socket() as probe:
+            try:
+                resolved = socket.gethostbyname(address)
+                probe.bind((resolved, 0))
+            except OSError:
+                continue
+            return resolved
+    if addresses:
+        listed = ", ".join(addresses)
+        raise ClusterError(f"{engine} reaches this notebook at {listed}, which is no address of this host's")
+    return ""

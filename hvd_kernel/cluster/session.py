@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvd_kernel.cluster import failure, warm_ranks
 from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
-from hvd_kernel.cluster.engine_launch import EngineLaunched
 from hvd_kernel.cluster.executor import Executor
-from hvd_kernel.cluster.launcher import Launched, possible
+from hvd_kernel.cluster.launcher import EngineLaunched, Launched, Supervised, possible
 from hvd_kernel.cluster.ranks import events, procedure
 from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
 from hvd_kernel.cluster.ranks.rank_table import RankStatus, RankTable, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.requests.gather import Gather
-from hvd_kernel.cluster.supervised import Supervised
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -36,7 +34,7 @@ from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.engine_launch import RankSource
+    from hvd_kernel.cluster.launcher import RankSource
     from hvd_kernel.cluster.requests.stream import Stream
 
 _ANSWER_S = 30.0

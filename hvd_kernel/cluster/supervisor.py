@@ -11,6 +11,10 @@ waits for the next one for a limited time (``Detachment``).
 The plan (mpiexec's command, folders to remove, address to listen on, number of ranks) is argv[1] as JSON; the messages
 of the channel, at first over stdin and stdout, are in processes/channel/messages.py. Connection keys are sent only on
 this channel: no file, argument or environment variable ever holds one.
+
+Terms.
+  spare        a process that has imported the modules of a rank ("ready"), or does so in idle time; it has no rank yet
+  replacement  a spare that was assigned a rank; it registers as that rank, and exits with the supervisor like a spare
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,18 +37,93 @@ from typing import Any
 import msgspec
 
 from hvd_kernel.cluster import registration
-from hvd_kernel.cluster.spares import Spares
 from hvd_kernel.processes import detached, lifetime
 from hvd_kernel.processes.channel import attachment
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel, pack
-from hvd_kernel.processes.channel.messages import Detach
+from hvd_kernel.processes.channel.messages import Detach, Introduce
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.limits import LIMIT, Confinement
+from hvd_kernel.processes.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
+
+
+class Spares:
+    """The spares and replacements of a cluster. ``on_ready`` is called with the number of ready spares on a change."""
+
+    def __init__(self, supervisor: ProcessSupervisor, ranks: int, on_ready: Callable[[int], None]) -> None:
+        self._supervisor, self._ranks, self._on_ready = supervisor, ranks, on_ready
+        self._waiting: list[Spare] = []
+        self._replacing: dict[int, Spare] = {}
+
+    @property
+    def replacements(self) -> list[ChildProcess]:
+        """The ranks that were spares."""
+        return [spare.process for spare in self._replacing.values()]
+
+    @property
+    def ready(self) -> int:
+        """Number of spares that could start at once."""
+        return sum(spare.is_ready for spare in self._waiting)
+
+    def keep(self, count: int) -> None:
+        """Start spares up to ``count``, as far as memory allows."""
+        while len(self._waiting) < count and has_room():
+            spare = self._start("spare")
+            self._waiting.append(spare)
+            self._supervisor.loop.add_reader(spare.channel.fileno(), partial(self._receive, spare))
+
+    def put(self, rank: int, connection: dict[str, Any]) -> int:
+        """Assign a rank to a ready spare, or to a new process; return its process id."""
+        if rank in self._replacing:  # an earlier replacement that has not registered
+            before = self._replacing.pop(rank)
+            self._supervisor.end(before.process)
+            before.channel.close()
+        spare = next((waiting for waiting in self._waiting if waiting.is_ready), None)
+        if spare is None:
+            spare = self._start("now")
+        else:
+            self._waiting.remove(spare)
+            self._on_ready(self.ready)
+        self._replacing[rank] = spare
+        spare.send(Introduce(rank, self._ranks, connection))
+        return spare.process.pid
+
+    def renumber(self, ranks: int, numbers: Mapping[int, int]) -> None:
+        """Set the number of ranks, renumber surviving replacements (old -> new), and stop all others."""
+        self._ranks = ranks
+        before, self._replacing = self._replacing, {}
+        for rank, spare in before.items():
+            if rank in numbers:
+                self._replacing[numbers[rank]] = spare
+            else:
+                self._supervisor.end(spare.process)
+                spare.channel.close()
+
+    def _start(self, haste: str) -> Spare:
+        command = [sys.executable, "-P", "-m", "hvd_kernel.worker", haste, str(self._ranks)]
+        stdout = sys.stderr.fileno()
+        spare = Spare(lambda stdin: ChildProcess(command, stdin=stdin, stdout=stdout, ties_itself=True))
+        self._supervisor.hold(spare.process, lambda _status: self._remove(spare))
+        return spare
+
+    def _receive(self, spare: Spare) -> None:
+        if not spare.poll():
+            return
+        self._supervisor.loop.remove_reader(spare.channel.fileno())
+        self._on_ready(self.ready)
+
+    def _remove(self, spare: Spare) -> None:
+        self._supervisor.loop.remove_reader(spare.channel.fileno())
+        spare.channel.close()
+        if spare in self._waiting:
+            self._waiting.remove(spare)
+            self._on_ready(self.ready)
+        self._replacing = {rank: other for rank, other in self._replacing.items() if other is not spare}
+
 
 _TURN_S = 0.001  # before the next replacement starts: a timer that is due at once would run in the same iteration
 _GRACE_S = 1.5  # for ranks to exit after SIGTERM when no kernel has adopted them in time

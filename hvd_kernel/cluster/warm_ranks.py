@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster.launcher import begun
-from hvd_kernel.cluster.supervised import Supervised
+from hvd_kernel.cluster.launcher import Supervised, begun
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.processes import warm
 from hvd_kernel.processes.capacity import free_memory

@@ -14,8 +14,7 @@ import tempfile
 from ipykernel import kernelapp
 from IPython.paths import get_ipython_dir
 
-from hvd_kernel.kernel.kernel import HvdKernel
-from hvd_kernel.kernel.pipe import PrivatePipe
+from hvd_kernel.kernel.kernel import HvdKernel, PrivatePipe
 from hvd_kernel.magics.run_history import INSTEAD
 
 _INSTALLED = {"site-packages", "dist-packages"}

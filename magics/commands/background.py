@@ -11,8 +11,7 @@ from hvd_kernel.diagnosis.stall import whereabouts
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import label, rank_list, spans
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display.merge import merge_lines
-from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits
+from hvd_kernel.magics.display.rank_text import Lines, TextLimits, merge_lines
 from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error, user_errors
 from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.jobs import FAILED, RUNNING, BackgroundJob

@@ -12,13 +12,11 @@ from hvd_kernel.magics.cluster_request import default_cluster, ignored_parts, re
 from hvd_kernel.magics.commands.lifecycle import check_kept_name, keep_ranks, replace_stuck, respawn_dead
 from hvd_kernel.magics.commands.variables import gathered, local_values, pulled
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display.job_output import JobWriter
-from hvd_kernel.magics.display.rank_failures import local_hint
 from hvd_kernel.magics.display.results import CellResult
-from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error, user_errors
+from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, local_hint, show_error, user_errors
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.export import CellRecord, Given, literals
-from hvd_kernel.magics.jobs import BackgroundJob
+from hvd_kernel.magics.jobs import BackgroundJob, JobWriter
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
 from hvd_kernel.magics.runner import CellRunner

@@ -1,4 +1,4 @@
-"""The magics: the table from which registration, options, help and completion are generated.
+"""The magics: the table from which options, help and completion are generated, and its registration in IPython.
 
 A new magic is a row of this table and a function in the file of its concept beside it.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from hvd_kernel.magics import flags
+from IPython.core.magic import no_var_expand
+
+from hvd_kernel.magics import options as flags
 from hvd_kernel.magics.commands import background, hvdrun, inspection, table, variables
-from hvd_kernel.magics.flags import MagicFlag
-from hvd_kernel.magics.options import Options, parse, parse_leading
-from hvd_kernel.magics.shell.completers import (
+from hvd_kernel.magics.commands.table import (
+    SUBCOMMANDS,
     Completer,
+    Names,
     choices,
     every_job,
     notebook_variables,
@@ -22,6 +26,11 @@ from hvd_kernel.magics.shell.completers import (
     rank_variables,
     running_jobs,
 )
+from hvd_kernel.magics.context import Context
+from hvd_kernel.magics.display.user_errors import user_errors
+from hvd_kernel.magics.jobs import Jobs
+from hvd_kernel.magics.options import MagicFlag, Options, filled, parse, parse_leading
+from hvd_kernel.magics.rank_names import RankNames
 
 
 @dataclass(frozen=True)
@@ -175,3 +184,74 @@ _ROWS = (
     ),
 )
 MAGICS = {magic.name: replace(magic, flags=magic.flags + flags.HELP) for magic in _ROWS}
+
+
+def register(context: Context) -> None:
+    """Register every magic, as a function that IPython calls with a line, a cell magic also with the cell."""
+    manager = context.shell.magics_manager
+    for magic in MAGICS.values():
+        kind = "cell" if magic.is_cell else "line"
+        manager.register_function(_function(magic, context), kind, magic.name.strip("%"))
+
+
+def unregister(context: Context) -> None:
+    """Remove the magics from IPython's tables; it has no function for that."""
+    for magics in context.shell.magics_manager.magics.values():
+        for magic in MAGICS.values():
+            magics.pop(magic.name.strip("%"), None)
+
+
+def _function(magic: Magic, context: Context) -> Callable[..., Any]:
+    def run(line: str, *cell: str) -> Any:
+        with user_errors():
+            options = magic.parse(line if magic.text else filled(line, context.shell.user_ns))
+            if options.help:
+                context.writer().write(_help(magic, options))
+                return None
+        return magic.act(context, options, *cell)
+
+    run.__name__ = run.__qualname__ = magic.name.strip("%")
+    run.__doc__ = magic.doc()
+    vars(run)["__wrapped__"] = magic.act  # %name? shows its file
+    no_var_expand(run)
+    return run
+
+
+def _help(magic: Magic, options: Options) -> str:
+    """Return the text of ``--help``, of a sub-command of %hvd its own."""
+    if magic.name == "%hvd" and options.arguments:
+        return table.find(options).help()
+    return magic.doc()
+
+
+def install_completion(shell: Any, names: RankNames, jobs: Jobs) -> None:
+    """Register with IPython's completer, for lines that start with one of our magics."""
+
+    def local(symbol: str) -> list[str]:
+        return [name for name in shell.user_ns if name.startswith(symbol) and not name.startswith("_")]
+
+    sources = Names(
+        ranks=lambda symbol: list(names.matching(symbol)[1]),
+        notebook=local,
+        jobs=lambda: [job.name for job in jobs],
+        running=lambda: [job.name for job in jobs if not job.ended.is_set()],
+    )
+    for magic in MAGICS:
+        shell.set_hook("complete_command", partial(_complete, sources), str_key=magic)
+
+
+def uninstall_completion(shell: Any) -> None:
+    """Remove the completers from IPython's table; it has no function for that."""
+    for magic in MAGICS:
+        shell.strdispatchers["complete_command"].strs.pop(magic, None)
+
+
+def _complete(names: Names, _completer: object, event: SimpleNamespace) -> list[str]:
+    magic = MAGICS[event.command]
+    options = [spelling for flag in magic.flags for spelling in flag.spellings]
+    if event.symbol.startswith("-"):
+        return options
+    head = event.line[: len(event.line) - len(event.symbol)].split()
+    subcommand = SUBCOMMANDS.get(head[1]) if event.command == "%hvd" and len(head) > 1 else None
+    matches = (magic if subcommand is None else subcommand).completes(names, event.symbol)
+    return matches or (options if not event.symbol else [])

@@ -12,16 +12,13 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_driver import watched
-from hvd_kernel.magics.cluster_request import default_cluster, requested_cluster
+from hvd_kernel.magics.cluster_request import NAMES, default_cluster, requested_cluster
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display.job_output import JobWriter
 from hvd_kernel.magics.display.panel_polls import beside
-from hvd_kernel.magics.display.rank_failures import local_hint
-from hvd_kernel.magics.display.user_errors import user_errors
+from hvd_kernel.magics.display.user_errors import local_hint, user_errors
 from hvd_kernel.magics.display.writer import aligned
-from hvd_kernel.magics.engines import NAMES
 from hvd_kernel.magics.interrupts import Interrupted, ending
-from hvd_kernel.magics.jobs import BackgroundJob
+from hvd_kernel.magics.jobs import BackgroundJob, JobWriter
 from hvd_kernel.magics.messages import all_replaced, respawn_interrupted, respawn_outcome
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.processes import detached

@@ -1,6 +1,10 @@
 """Sub-commands of %hvd: the table from which its help, completion and errors are generated, and %hvd itself.
 
-A new sub-command is a row of this table and a function in the file of its concept beside it.
+A new sub-command is a row of this table and a function in the file of its concept beside it. The completers here are
+also for the rows of the magics.
+
+Terms.
+  symbol    the part of a name typed so far
 """
 
 from __future__ import annotations
@@ -11,13 +15,57 @@ from dataclasses import dataclass
 
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics.commands import inspection, lifecycle, records, variables
-from hvd_kernel.magics.commands.check import check
 from hvd_kernel.magics.commands.clean import clean
-from hvd_kernel.magics.commands.timeline import timeline
+from hvd_kernel.magics.commands.inspection import timeline
+from hvd_kernel.magics.commands.variables import check
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.user_errors import user_errors
 from hvd_kernel.magics.options import Options, nearest
-from hvd_kernel.magics.shell.completers import Completer, choices, nothing, rank_variables
+
+
+@dataclass(frozen=True)
+class Names:
+    """Sources of names for completion."""
+
+    ranks: Callable[[str], list[str]]  # variables of the ranks that start with a symbol
+    notebook: Callable[[str], list[str]]  # the same, of the notebook
+    jobs: Callable[[], list[str]]  # every job
+    running: Callable[[], list[str]]  # jobs that have not ended
+
+
+Completer = Callable[[Names, str], list[str]]
+
+
+def nothing(_names: Names, _symbol: str) -> list[str]:
+    """Complete options alone."""
+    return []
+
+
+def rank_variables(names: Names, symbol: str) -> list[str]:
+    """Complete variables of the ranks."""
+    return names.ranks(symbol)
+
+
+def notebook_variables(names: Names, symbol: str) -> list[str]:
+    """Complete variables of the notebook."""
+    return names.notebook(symbol)
+
+
+def every_job(names: Names, _symbol: str) -> list[str]:
+    """Complete jobs."""
+    return names.jobs()
+
+
+def running_jobs(names: Names, _symbol: str) -> list[str]:
+    """Complete jobs that can be cancelled, or all of them."""
+    running = names.running()
+    return [*running, "all"] if running else []
+
+
+def choices(*words: str) -> Completer:
+    """Return a completer of these words."""
+    return lambda _names, _symbol: list(words)
+
 
 MANY = 1000
 """Limit of arguments that are names of variables."""

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import label
-from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
-from hvd_kernel.magics.display.terminal_lines import Lines, TextLimits
+from hvd_kernel.magics.display.rank_text import Lines, TextLimits, labelled, merge, merge_lines
 from hvd_kernel.magics.run_history import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (
     Cleared,
@@ -42,7 +41,7 @@ from hvd_kernel.protocol.messages import (
 if TYPE_CHECKING:
     from hvd_kernel.magics.display.writer import Writer
     from hvd_kernel.widgets import Dashboard
-    from hvd_kernel.widgets.marks import Kind
+    from hvd_kernel.widgets.board import Kind
 
 
 STREAMS = ("stdout", "stderr")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.magics.display.merge import labelled, merge
+from hvd_kernel.magics.display.rank_text import labelled, merge
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

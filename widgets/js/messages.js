@@ -10,7 +10,7 @@
 /** @typedef {[rank: number, stream: string, text: string]} Line */
 /** @typedef {(number | null)[]} Column one value per rank */
 /** @typedef {{ t: number[], y: Record<string, Column[]> }} Curves columns of each curve at the times `t`, in seconds */
-/** @typedef {[t: number, kind: string, label: string]} Mark see widgets/marks.py */
+/** @typedef {[t: number, kind: string, label: string]} Mark see widgets/board.py */
 /** @typedef {[times: number, share: number]} Slow a straggler's own time as a multiple of the others', their share of time spent waiting */
 
 /** @typedef {[n: number, target: number | null, note: string]} Size number of ranks, requested number, progress */

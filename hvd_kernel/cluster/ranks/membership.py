@@ -32,9 +32,8 @@ from hvd_kernel.cluster.ranks.events import (
     StopRequested,
     WatchRank,
 )
-from hvd_kernel.cluster.ranks.procedure import Flow, Procedure, WithLog
+from hvd_kernel.cluster.ranks.procedure import Attach, DetachProcedure, Flow, Procedure, Start, StartByEngine, WithLog
 from hvd_kernel.cluster.ranks.rank_table import RankTable
-from hvd_kernel.cluster.ranks.startup import Attach, DetachProcedure, Start, StartByEngine
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.channel import messages
 

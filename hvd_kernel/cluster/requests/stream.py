@@ -1,7 +1,9 @@
-"""Connection to the ranks: ipyparallel's client with our own routing of replies and publications.
+"""Connections to the ranks: ``Stream`` is the kernel's own, ``Clients`` are ipyparallel's ordinary ones for users.
 
-ipyparallel's client stores the whole text of a cell and repeats it with every update (quadratic in the output); here
-each message is passed once, unchanged, to its sink.
+ipyparallel's client stores the whole text of a cell and repeats it with every update (quadratic in the output); in a
+``Stream`` each message is passed once, unchanged, to its sink. An ordinary client, which ``hvd_kernel.client()``
+creates and the session closes, has its own connections and knows nothing of cells: see docs/ipyparallel.md. Its keys
+come from the kernel's memory; no file contains them.
 
 Terms.
   sink       receives the replies to one request on some ranks: reply, outputs, death
@@ -10,14 +12,21 @@ Terms.
 Threads: everything below "I/O thread" runs on the client's own thread, the only one that uses the sockets.
 """
 
+# ruff: noqa: SLF001 - ipyparallel has no public API to detect a client's subscription, and to fail its pending tasks
+
 from __future__ import annotations
 
 import os
+import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
 import ipyparallel as ipp
 
+from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import BROKEN_TYPE, REMEMBERED_MESSAGES, Failure
 
 _SOONEST_S, _LATEST_S = 0.25, 64.0  # between two queries of the registered engines, with exponential backoff
@@ -205,3 +214,77 @@ class Stream(ipp.Client):  # type: ignore[misc]
         message_id = message["parent_header"].get("msg_id", "")
         if message_id in self.sinks and deliver(*self.sinks[message_id]):
             del self.sinks[message_id]
+
+
+_SUBSCRIBED_S = 10.0
+_TRY_S = 0.1
+_ENDED_S = 5.0
+_STOPPED = "the cluster was stopped"
+
+
+class Clients:
+    """The open clients of a cluster."""
+
+    def __init__(self, connection: dict[str, Any]) -> None:
+        self._connection = connection
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def open(self) -> Any:
+        """Return a client that receives the ranks' publications.
+
+        Raises
+        ------
+        ClusterError
+            If no rank answers.
+        """
+        client = ipp.Client(self._connection)
+        client.session.digest_history_size = REMEMBERED_MESSAGES
+        self._open.add(client)
+        _await_output(client)
+        return client
+
+    def end(self) -> None:
+        """Fail the pending tasks of all clients, and close them."""
+        for client in [client for client in self._open if not client._closed]:
+            ended = threading.Event()
+            client._io_loop.add_callback(_fail_pending, client, ended)
+            ended.wait(_ENDED_S)
+            client.close(linger=0)
+
+
+def _await_output(client: Any) -> None:
+    """Wait until the client receives publications: ZeroMQ drops messages sent before a subscription is established."""
+    deadline = time.monotonic() + _SUBSCRIBED_S
+    while time.monotonic() < deadline:
+        outputs = dict(_hello(client, client._engines[rank]) for rank in client.ids)
+        answered = wait(outputs.values(), _TRY_S, FIRST_COMPLETED).done
+        for message_id in outputs:
+            client.metadata.pop(message_id, None)
+            client._output_futures.pop(message_id, None)
+        if answered:
+            return
+    client.close(linger=0)
+    raise ClusterError(f"no rank answered within {_SUBSCRIBED_S:g} s: `%hvd status` shows which ranks live")
+
+
+def _hello(client: Any, uuid: str) -> tuple[str, Future[None]]:
+    """Send a hello, at which a rank publishes its status, also while a cell runs; return its id and its output."""
+    output: Future[None] = Future()
+    message = client.session.msg("hvd_request", content={"handler": "hello", "channel": "control"})
+    message_id = message["header"]["msg_id"]
+    client.metadata[message_id] = ipp.client.client.Metadata()
+    client._output_futures[message_id] = output
+    client._io_loop.add_callback(client.session.send, client._control_stream, message, ident=uuid.encode())
+    return message_id, output
+
+
+def _fail_pending(client: Any, ended: threading.Event) -> None:
+    """Fail every pending task, as ipyparallel does when an engine dies. The client's own thread."""
+    content = {"status": "error", "ename": "EngineError", "evalue": _STOPPED, "traceback": [], "engine_info": {}}
+    try:
+        for message_id in list(client.outstanding):
+            reply = client.session.msg("apply_reply", content=content)
+            reply["parent_header"]["msg_id"] = message_id
+            client._handle_apply_reply(reply)
+    finally:
+        ended.set()

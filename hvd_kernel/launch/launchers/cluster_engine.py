@@ -170,7 +170,7 @@ class EngineRun:
 
 
 class NotebookEngine:
-    """An engine that starts the agents of a notebook's cluster (cluster/engine_launch.py) and lives with them.
+    """An engine that starts the agents of a notebook's cluster (cluster/launcher.py) and lives with them.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from hvdtest.place import Place
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, Route
 
-from hvd_kernel.magics.display.rank_failures import merged_error
+from hvd_kernel.magics.display.user_errors import merged_error
 from hvd_kernel.protocol.messages import Failure, MetricsSample
 from hvd_kernel.widgets.board import Board
 from hvd_kernel.widgets.dashboard import Dashboard, Panel

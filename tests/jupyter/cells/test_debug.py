@@ -14,7 +14,7 @@ import pexpect
 import pytest
 from hvdtest.kernel import Kernel, Outcome
 
-from hvd_kernel.magics.shell.registration import NO_FRAME
+from hvd_kernel.magics.rank_names import NO_FRAME
 
 pytestmark = [
     pytest.mark.jupyter,

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pyt
 
 REGISTER = """
 from hvd_kernel.magics import context_of
-from hvd_kernel.magics.shell.registration import register
+from hvd_kernel.magics.commands.index import register
 register(context_of(get_ipython()))
 """
 TAKE_BACK = """

@@ -15,7 +15,7 @@ import pytest
 from hvdtest.cluster import Traces, cpu_share, execute, living, processes_below, spares_of, until, wait_for_spares
 from hvdtest.surface import family, listeners, told
 
-from hvd_kernel.cluster import Session, launcher, supervised
+from hvd_kernel.cluster import Session, launcher
 from hvd_kernel.cluster.launcher import environment
 from hvd_kernel.cluster.requests.stream import Stream
 from hvd_kernel.errors import ClusterError
@@ -189,7 +189,7 @@ def test_ranks_with_a_lost_registration_notice_are_known(monkeypatch: pytest.Mon
 @pytest.mark.nightly
 def test_a_stop_waits_for_a_supervisor_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would end what a cell has detached."""
-    monkeypatch.setattr(supervised, "_STOP_S", 0.0)  # as if it had taken longer
+    monkeypatch.setattr(launcher, "_STOP_S", 0.0)  # as if it had taken longer
     started = Session.start(ClusterSpec(1))
     cell = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"
     detached = set(execute(started, cell).run.values().values())

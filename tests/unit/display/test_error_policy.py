@@ -9,8 +9,7 @@ import pytest
 from hvdtest.magic_lines import parse
 
 from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
-from hvd_kernel.magics.display.rank_failures import merged_error
-from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, show_error
+from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, merged_error, show_error
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.options import Options
 from hvd_kernel.protocol.messages import Failure

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from hvd_kernel.magics.display.rank_failures import MAX_OTHERS, RankError, local_hint, merged_error
+from hvd_kernel.magics.display.user_errors import MAX_OTHERS, RankError, local_hint, merged_error
 from hvd_kernel.protocol.messages import Failure
 
 

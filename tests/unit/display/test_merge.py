@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_kernel.formatting.rank_labels import label, rank_list, spans
-from hvd_kernel.magics.display.merge import labelled, merge, merge_lines
-from hvd_kernel.magics.display.terminal_lines import MAX_WIDTH, Lines, TextLimits
+from hvd_kernel.magics.display.rank_text import MAX_WIDTH, Lines, TextLimits, labelled, merge, merge_lines
 
 texts = st.dictionaries(st.integers(0, 9), st.lists(st.sampled_from(["", "a", "b", "c", "d"]), max_size=12), max_size=6)
 

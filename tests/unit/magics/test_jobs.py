@@ -15,7 +15,7 @@ from hvd_kernel.errors import HvdTimeout, UsageError
 from hvd_kernel.magics import jobs as jobs_module
 from hvd_kernel.magics.cluster_manager import ClusterManager
 from hvd_kernel.magics.commands import background
-from hvd_kernel.magics.display.rank_failures import merged_error
+from hvd_kernel.magics.display.user_errors import merged_error
 from hvd_kernel.magics.jobs import CANCELLED, DONE, FAILED, KEEP, QUEUED, RUNNING, BackgroundJob, Jobs, Work
 from hvd_kernel.protocol.messages import Failure
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvd_kernel.magics.shell.transform import Transformer
+from hvd_kernel.magics.transform import Transformer
 
 USER = {"msg_type": "execute_request", "content": {"silent": False, "store_history": True}}
 SILENT = {"msg_type": "execute_request", "content": {"silent": True, "store_history": False}}

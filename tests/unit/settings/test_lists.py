@@ -12,8 +12,7 @@ from hvd_kernel.compat.tree.launchers import interface
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli.flags import parse
 from hvd_kernel.launch.placement import Host, job_hosts
-from hvd_kernel.magics.flags import _names
-from hvd_kernel.magics.options import resolve
+from hvd_kernel.magics.options import _names, resolve
 from hvd_kernel.settings import checks, gpus, horovod
 from hvd_kernel.settings.lists import entries
 

@@ -9,8 +9,7 @@ import pytest
 from hvdtest.node import evaluate, needs_node
 
 from hvd_kernel.protocol.messages import MetricsSample
-from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_ROWS, SAMPLES, Board, Row, Size, summary
-from hvd_kernel.widgets.marks import MOST
+from hvd_kernel.widgets.board import COMM, GBPS, MAX_NAMES, MOST_MARKS, MOST_ROWS, SAMPLES, Board, Row, Size, summary
 from hvd_kernel.widgets.series import Grid
 
 VIEWS = """
@@ -79,7 +78,7 @@ def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
     assert "marks" not in board.increment()[0]
     for _ in range(100):
         board.mark("lost", "2 steps lost")
-    assert len(board.snapshot()["marks"]) == MOST
+    assert len(board.snapshot()["marks"]) == MOST_MARKS
 
 
 def test_a13_the_rank_that_the_others_wait_for_has_a_badge() -> None:

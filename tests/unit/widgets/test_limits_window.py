@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvd_kernel.magics.display.panel_polls import sentence
 from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.widgets.board import Board
-from hvd_kernel.widgets.limits_window import SOONEST_S, LimitsWindow
+from hvd_kernel.widgets.series import SOONEST_S, LimitsWindow
 
 NS = 10**9
 

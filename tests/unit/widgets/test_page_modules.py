@@ -10,7 +10,7 @@ from hvdtest.node import MODULES, evaluate, needs_node, node
 
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.protocol.operations import Operation
-from hvd_kernel.widgets import board, marks, picture, series
+from hvd_kernel.widgets import board, picture, series
 
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
 MAX_LINES = 200
@@ -37,7 +37,7 @@ def test_messages_are_the_same_in_python_and_in_the_page() -> None:
     assert page == {
         "ROW": {camel(renamed.get(name, name)): i for i, name in enumerate(board.Row._fields)},
         "GPU": {camel(name): i for i, name in enumerate(GPU_FIGURES)},
-        "MARK": {name: i for i, name in enumerate(marks.Mark._fields)},
+        "MARK": {name: i for i, name in enumerate(board.Mark._fields)},
         "OPERATION": {name: i for i, name in enumerate((*Operation._fields, "late", "waited"))},
         "FEW": series.FEW,
         "RATES": [board.SAMPLES, board.GBPS, board.COMM],
@@ -60,7 +60,7 @@ def test_rank_colours_match_in_panel_and_picture() -> None:
 
 @needs_node
 def test_mark_colours_match_in_panel_and_picture() -> None:
-    kinds = list(get_args(marks.Kind))
+    kinds = list(get_args(board.Kind))
     assert evaluate("return data.map(markColour)", kinds, markColour="colours") == [
         picture.MARKS[kind] for kind in kinds
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_kernel.errors import HorovodInternalError, HvdTimeout, Mismatch, RankDied, RankFailed, RankStalled
-from hvd_kernel.magics.display.rank_failures import merged_error
+from hvd_kernel.magics.display.user_errors import merged_error
 from hvd_kernel.protocol.messages import Failure
 from hvd_kernel.worker.communication import is_secondary
 

@@ -16,9 +16,8 @@ from hvd_kernel.cluster.requests import transfer as notebook
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.frameworks import registry
-from hvd_kernel.magics.commands.check import ComparedPart, Parts, agreed, differences, uncompared
-from hvd_kernel.magics.commands.variables import variables_table
-from hvd_kernel.magics.shell.rank_names import described
+from hvd_kernel.magics.commands.variables import ComparedPart, Parts, agreed, differences, uncompared, variables_table
+from hvd_kernel.magics.rank_names import described
 from hvd_kernel.protocol import serialization
 from hvd_kernel.worker.inspect import digest, name_lookup, variable_summary
 from hvd_kernel.worker.shell import handlers

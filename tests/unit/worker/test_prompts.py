@@ -17,9 +17,9 @@ from IPython.core.error import StdinNotImplementedError
 
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import UsageError
+from hvd_kernel.magics import cell_prompts as prompts_module
+from hvd_kernel.magics.cell_prompts import RunPrompts
 from hvd_kernel.magics.display.render import Renderer
-from hvd_kernel.magics.shell import prompts as prompts_module
-from hvd_kernel.magics.shell.prompts import RunPrompts
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
 from hvd_kernel.worker.shell.debugger import RankPdb
 from hvd_kernel.worker.shell.prompt import ANY

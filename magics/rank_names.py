@@ -1,5 +1,8 @@
 """Completion, inspection and hints for names on the ranks; those of the notebook are left to IPython.
 
+Hints in the notebook's own errors explain a NameError whose name exists on the ranks, and a mistyped magic. %debug
+opens the debugger on the rank that failed, not in the code that raises the error again here.
+
 Terms.
   rank cell   a cell whose first line of code is %%hvdrun, or a plain one with %hvdauto on
   offered     in a rank cell: names of a rank, keywords, builtins, the names that every rank has, and those of --push;
@@ -11,10 +14,13 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
+from IPython.core.error import UsageError as MagicError
 from IPython.utils.tokenutil import token_at_cursor
 
 from hvd_kernel.diagnosis import agreement
@@ -22,9 +28,10 @@ from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics.commands.variables import agreement_of
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.flags import HVDRUN
-from hvd_kernel.magics.options import Options, parse, resolve
-from hvd_kernel.magics.shell.transform import MAGIC, first_of_code, plain
+from hvd_kernel.magics.display.user_errors import USER_ERRORS, RankError
+from hvd_kernel.magics.interrupts import Interrupted
+from hvd_kernel.magics.options import HVDRUN, Options, nearest, parse, resolve
+from hvd_kernel.magics.transform import MAGIC, first_of_code, plain
 
 ANSWER_S = 0.2
 """Time limit for a rank's answer; without it there are local results only."""
@@ -159,3 +166,65 @@ def _options(line: str) -> Options:
         return parse(MAGIC, HVDRUN, line)
     except UsageError:  # the line is incomplete
         return Options()
+
+
+_HINTED = (NameError, MagicError)
+_NO_MAGIC = re.compile(r"(?:Cell magic|Line magic function) `(%{1,2})(\w+)` not found")
+_OURS = "hvd"
+
+NO_FRAME = (
+    "%debug: the last error is a message of hvd_kernel's, not an exception of your code: there is no frame to show"
+)
+
+
+def install_hints(shell: Any, names: RankNames) -> None:
+    """Add the hints to the errors that IPython shows, unless the user has set a handler."""
+
+    def shown(shell: Any, kind: Any, error: BaseException, where: TracebackType, tb_offset: int | None = None) -> Any:
+        if isinstance(error, MagicError):
+            _name_nearest(shell, error)
+        elif hint := "" if own_traceback(error) else names.hint(error):
+            error.add_note(hint)
+        shell.showtraceback((kind, error, where), tb_offset=tb_offset)
+
+    if not shell.custom_exceptions:
+        shell.set_custom_exc(_HINTED, shown)
+    vars(shell)["debugger"] = _debugger(shell)
+
+
+def uninstall_hints(shell: Any) -> None:
+    """Remove the hints, unless the user has set a handler since."""
+    if shell.custom_exceptions == _HINTED:
+        shell.set_custom_exc((), None)
+    vars(shell).pop("debugger", None)
+
+
+def _debugger(shell: Any) -> Callable[..., None]:
+    """Return the function that %debug and %pdb call."""
+    original = shell.debugger
+
+    def debugger(force: bool = False) -> None:
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, RankError) and (force or shell.call_pdb):
+            shell.run_line_magic("hvddebug", "")
+        elif isinstance(error, (*USER_ERRORS, Interrupted)) and own_traceback(error):
+            sys.stderr.write(f"{NO_FRAME}\n" * (not shell.call_pdb))
+        else:
+            original(force=force)
+
+    return debugger
+
+
+def own_traceback(error: BaseException) -> bool:
+    """Return whether an error has its own traceback; a rank's error has its hint already."""
+    return hasattr(error, "_render_traceback_")
+
+
+def _name_nearest(shell: Any, error: MagicError) -> None:
+    """Suggest our most similar magic for one that does not exist, unless IPython has a suggestion."""
+    missing = _NO_MAGIC.fullmatch(str(error).rstrip("."))
+    if missing:
+        percent, name = missing.groups()
+        table = shell.magics_manager.magics["cell" if len(percent) > 1 else "line"]
+        near = nearest(f"{percent}{name}", [f"{percent}{magic}" for magic in table if magic.startswith(_OURS)])
+        error.args = (f"{missing[0]}{near or '.'}",)
