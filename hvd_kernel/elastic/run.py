@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
@@ -32,8 +31,7 @@ Train = Callable[..., Any]
 
 ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # an abort for the error includes its notes
 _REASON_CHARS = 300
-_COMPARED_CHARS = 200  # of a reason, which has the rank and the error's class before
-_OPERATION = re.compile(r"ranks? [-, 0-9]+ for [A-Z]+ \S+?(?=[;.]?(?: |$))")  # native/engine/controller/deadlock.cc
+_NO_PUNCTUATION = str.maketrans(",;:.", "    ")
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # notes that elastic.run adds to the errors that it raises
     RankDied: "elastic.run cannot replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
     "notebook's ranks with `%hvd start --respawn auto`.",
@@ -212,16 +210,20 @@ def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int 
 
 def _is_repeated(error: Exception, cause: Exception | None, state: State, begun_from: int) -> bool:
     """Return whether the ranks have disagreed in the same way twice, without a commit in between."""
-    now, before = _disagreement(error), _disagreement(cause)
-    return bool(now & before) and (now <= before or before <= now) and state.commit_number == begun_from
+    words, previous = _mismatch_words(error), _mismatch_words(cause)
+    return bool(words and previous) and (words <= previous or previous <= words) and state.commit_number == begun_from
 
 
-def _disagreement(error: Exception | None) -> frozenset[str]:
-    """Return the operations of a Mismatch, or its text; another rank may have reported it first, in fewer words."""
-    text = "" if error is None else _description(error)
-    if not isinstance(error, HorovodInternalError) or f"{Mismatch.__name__}: " not in text:
+def _mismatch_words(error: Exception | None) -> frozenset[str]:
+    """Return the words of a Mismatch that this rank, or the rank that a RankFailed reports, has raised; else none.
+
+    A set, because the message lists operations in the order in which the ranks requested them, which may change. The
+    last word is left out: an abort's reason is cut to ``_REASON_CHARS``.
+    """
+    if not isinstance(error, HorovodInternalError):
         return frozenset()
-    return frozenset(_OPERATION.findall(text) or [text.partition(f"{Mismatch.__name__}: ")[2][:_COMPARED_CHARS]])
+    _, _, message = _description(error).partition(f"{Mismatch.__name__}: ")
+    return frozenset(message.translate(_NO_PUNCTUATION).split()[:-1])
 
 
 def _end_together() -> None:

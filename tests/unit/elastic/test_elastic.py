@@ -20,8 +20,10 @@ from hvd_kernel.errors import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
     HvdTimeout,
+    Mismatch,
     OutOfMemory,
     RankDied,
+    RankFailed,
     StateLost,
 )
 from hvd_kernel.settings import lookup
@@ -242,6 +244,45 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
         hvd.shutdown()
         hvd.init()
     assert session.generation() == generation + len(hopeless), "nobody tried again"
+
+
+SHAPES = "Mismatched ALLREDUCE tensor shapes: one rank sent [2], another one [3] (rank 0: [2]; rank 1: [3])"
+WAITING = "Ranks wait for each other: rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE b. Call each on all ranks."
+OTHER_ORDER = "Ranks wait for each other: rank 1 for ALLREDUCE b; rank 0 for ALLREDUCE a. Call each on all ranks."
+MORE_RANKS = "Ranks wait for each other: ranks 0, 2 for ALLREDUCE a; rank 1 for ALLREDUCE b. Call each on all ranks."
+OTHER_NAMES = "Ranks wait for each other: rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE c. Call each on all ranks."
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "attempts"),
+    [
+        (Mismatch(SHAPES), Mismatch(SHAPES), 2),
+        (Mismatch(SHAPES), RankFailed(f"Rank 1 failed: Mismatch: {SHAPES}"), 2),
+        (RankFailed(f"Rank 1 failed: Mismatch: {WAITING}"[:90]), Mismatch(OTHER_ORDER), 2),
+        (Mismatch(WAITING), Mismatch(MORE_RANKS), 2),
+        (Mismatch(WAITING), Mismatch(OTHER_NAMES), 3),
+        (Mismatch(SHAPES), Mismatch(WAITING), 3),
+        (RankFailed(f"Rank 1 failed: {SHAPES}"), RankFailed(f"Rank 1 failed: {SHAPES}"), 3),
+        (Mismatch(SHAPES), KeyError(f"Mismatch: {SHAPES}"), 2),
+    ],
+)
+def test_a_repeated_mismatch_is_recognized(first: Exception, second: Exception, attempts: int) -> None:
+    """Relies on one piece of text: "Mismatch: " before the message, also in an abort for it, which may be cut."""
+    errors: list[Exception] = []
+
+    def work(_: Any) -> str:
+        errors.append(([first, second, None])[len(errors)])
+        if errors[-1] is not None:
+            raise errors[-1]
+        return "done"
+
+    train = elastic.run(work)
+    if attempts == 3:
+        assert train(elastic.ObjectState(x=0)) == "done"
+    else:
+        with pytest.raises(type(second)):
+            train(elastic.ObjectState(x=0))
+    assert len(errors) == attempts
 
 
 def test_no_memory_is_both_kinds_of_error() -> None:
