@@ -4,7 +4,7 @@ A framework tracks each optimizer from its first step in a run (a cell, or a scr
 a few of them a digest of its parameters. Optimizers that count their own steps are followed instead, from when they are
 built. One writer thread at a time, as in ``metrics``.
 
-In a cell, telemetry reads. A script reports to the launcher that has started it (launch/whereabouts.py), which compares
+In a cell, telemetry reads. A script reports to the launcher that has started it (launch/monitor.py), which compares
 the ranks. If there is none (Slurm, mpirun), or the job is elastic, rank 0 logs what it knows on its own.
 
 Terms.

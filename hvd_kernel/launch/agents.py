@@ -1,20 +1,36 @@
-"""The launcher's handles of a job's agents (processes/agent.py): start, receive, stop."""
+"""The launcher's handles of a job's agents (processes/agent.py): start or accept, receive, stop.
+
+The launcher starts one agent on each host, here directly and elsewhere through ssh or srun. MPI or a cluster engine
+(launchers/cluster_engine.py) starts one per rank, which connects to the launcher. With MPI:
+
+    hvdrun --pipe--> agent --> mpiexec --> mpi_agent (for one rank) --> rank
+       ^---------------- socket ---------------'
+
+Output does not go through mpiexec, which splits it anywhere, mixes ranks within a line, and may lose it at an abort.
+The socket is abstract (this host only); with other hosts it is TCP. A client must first prove that it holds the run's
+secret (authentication.py). MPI's variables and descriptors are passed to the rank, and each agent lives until the
+launcher disconnects: hvdrun ends the ranks, as without MPI.
+"""
 
 from __future__ import annotations
 
 import os
 import select
+import shlex
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, Self
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.launchers import ssh
-from hvd_kernel.launch.placement import Host, is_local
+from hvd_kernel.launch.placement import STEPS, Host, is_local
+from hvd_kernel.processes.channel.authentication import ProvenChannel
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
+from hvd_kernel.processes.channel.listening import Listening
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Notice, SignalRanks, Stop
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__
@@ -93,7 +109,7 @@ class SpawnedAgent(AgentHandle):
 
     def __init__(self, agents: Agents, host: Host, port: int | None, identity: str | None, via: str) -> None:
         here = is_local(host.name)
-        self.command = ssh.agent_command(host.name, local=here, port=port, identity=identity, via=via)
+        self.command = agent_command(host.name, local=here, port=port, identity=identity, via=via)
         self._process, channel = spawn(self.command, stderr=subprocess.PIPE)
         assert self._process.stderr is not None
         super().__init__(agents, host, channel)
@@ -117,11 +133,11 @@ class SpawnedAgent(AgentHandle):
         """Explain why it did not start."""
         while self._read_stderr():
             pass
-        return ssh.unreachable(self.host.name, self.command, self._process.wait(), self.output)
+        return _unreachable(self.host.name, self.command, self._process.wait(), self.output)
 
     def lost(self) -> ClusterError | None:
         """Explain that it is gone before its ranks."""
-        return ssh.lost(self.host.name, self.stderr_tail())
+        return _lost(self.host.name, self.stderr_tail())
 
     def hang_up(self) -> None:
         """Close its stdin, on which it exits with all of its processes."""
@@ -186,7 +202,7 @@ class Agents:
             SpawnedAgent(self, host, port, identity, via)
         if not self.run_until(lambda: all(agent.hello for agent in self.every), seconds):
             late = next(agent for agent in self.every if not agent.hello)
-            raise ssh.silent(late.host.name, seconds, late.output)
+            raise silent_host_error(late.host.name, seconds, late.output)
         check_versions(self.every)
 
     def stop(self, grace: float) -> None:
@@ -233,4 +249,169 @@ def check_versions(agents: Sequence[AgentHandle]) -> None:
     """
     for agent in agents:
         if agent.hello["version"] != __version__:
-            raise ssh.other_version(agent.host.name, agent.hello["version"], __version__)
+            raise _other_version(agent.host.name, agent.hello["version"], __version__)
+
+
+_AGENT = ("-P", "-m", "hvd_kernel.processes.agent")
+# No prompts, since no user can answer them. A host that vanishes silently is noticed within half a minute.
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10", "ServerAliveCountMax=3")
+_NOT_FOUND, _SSH_FAILED = 127, 255
+
+
+def agent_command(host: str, *, local: bool, port: int | None, identity: str | None, via: str = "") -> list[str]:
+    """Return the command that starts the agent of a host; ``via``: one of ``STEPS``, else ssh."""
+    agent = [sys.executable, *_AGENT]
+    if local:
+        return agent
+    return [*STEPS[via], host, *agent] if via else [*ssh(port, identity), host, f"exec {shlex.join(agent)}"]
+
+
+def ssh(port: int | None, identity: str | None) -> list[str]:
+    """Return the ssh command with its options."""
+    command = ["ssh", "-T", *(word for option in _OPTIONS for word in ("-o", option))]
+    if port is not None:
+        command += ["-p", str(port)]
+    if identity is not None:
+        command += ["-i", identity]
+    return command
+
+
+def _unreachable(host: str, command: Sequence[str], status: int, output: str) -> ClusterError:
+    """Explain why the agent of a host did not start."""
+    by_hand = shlex.join([*command[: command.index(host)], host, "true"]) if host in command else ""
+    step = command[0] if command[0] in STEPS else ""
+    if "No module named" in output:
+        reason = f"its {sys.executable} has no hvd_kernel of the same version: install it there, at the same path"
+    elif status == _NOT_FOUND:
+        reason = f"there is no {sys.executable} there: every host needs this Python environment at the same path"
+    elif step:
+        reason = f"{step} ended with status {status}: `{by_hand}` must work"
+    elif by_hand and status == _SSH_FAILED:
+        reason = f"ssh cannot log in there: `{by_hand}` must work without a password or a question"
+    else:
+        reason = f"its agent ended with status {status} before it said anything"
+    return ClusterError(f"host {host} cannot be used: {reason}.{_quoted(output)}")
+
+
+def silent_host_error(host: str, seconds: float, output: str) -> ClusterError:
+    """Explain that a host's agent did not answer in time."""
+    return ClusterError(
+        f"host {host} did not answer within {seconds:g} s: check that it is up and that `ssh {host} true` works, "
+        f"or raise --start-timeout.{_quoted(output)}"
+    )
+
+
+def _other_version(host: str, remote: str, local: str) -> ClusterError:
+    """Explain that a host has another version of this package."""
+    return ClusterError(f"host {host} has hvd_kernel {remote}, this one has {local}: install the same version on both.")
+
+
+def _lost(host: str, output: str) -> ClusterError:
+    """Explain that a host was lost while its ranks ran."""
+    return ClusterError(f"host {host} was lost while its ranks ran; all ranks have been ended.{_quoted(output)}")
+
+
+def _quoted(output: str) -> str:
+    return f" It said:\n{output.strip()}" if output.strip() else ""
+
+
+_LOST = "lost with the process that held it"
+
+
+class Starter(Protocol):
+    """Starts the agents, and explains why they do not connect. ``ready`` is the number of connected agents."""
+
+    def on_message(self, agent: AgentHandle, message: Message, ready: int, np: int) -> None:
+        """Handle a message of another agent, which holds mpiexec; raise if that has ended."""
+
+    def timeout_error(self, seconds: float, ready: int, np: int) -> ClusterError:
+        """Explain that the agents did not connect in time."""
+
+    def wrong_ranks_error(self, np: int) -> ClusterError:
+        """Explain that other ranks were started than requested."""
+
+
+class ConnectedAgent(AgentHandle):
+    """An agent that has connected. Its messages are ignored until it has proved that it holds the secret."""
+
+    def __init__(self, agents: Agents, connection: socket.socket, secret: str) -> None:
+        super().__init__(agents, Host("localhost", 1), ProvenChannel(connection, secret))
+        self._is_far = connection.family == socket.AF_INET
+        self.loss = _LOST
+
+    @property
+    def rank(self) -> int:
+        """Return its rank, after its hello."""
+        return int(self.hello["rank"])
+
+    def on_hello(self, hello: Hello) -> None:
+        """Record its first message."""
+        super().on_hello(hello)
+        if self._is_far:
+            self.host = Host(self.hello["name"], 1)
+
+    def release(self) -> None:
+        """Disconnect: all ranks have exited."""
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection, on which it exits with all of its processes. Idempotent."""
+        if not self.gone:
+            self.gone = True
+            self._agents.loop.remove_reader(self.channel.fileno())
+        self.channel.close()
+
+
+class AgentListener:
+    """Listening socket to which agents connect while the ranks start."""
+
+    def __init__(self, agents: Agents, secret: str, addresses: list[str]) -> None:
+        """Listen on TCP if other hosts have to reach one of ``addresses``, else within this host."""
+        self._agents, self._secret = agents, secret
+        self._listening = Listening(agents.loop, "" if addresses else None, self._accept)
+        self.address = self._listening.address(",".join(addresses))
+
+    def __enter__(self) -> Self:
+        self._listening.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+
+    def wait(self, starter: Starter, np: int, seconds: float) -> list[ConnectedAgent]:
+        """Wait until the agent of every rank has connected and said hello; return them in rank order.
+
+        Raises
+        ------
+        ClusterError
+            The starter ended before that, is too slow, or started other ranks than requested.
+        """
+
+        def receive(agent: AgentHandle, message: Message) -> None:
+            if not isinstance(agent, ConnectedAgent):
+                starter.on_message(agent, message, self.ready, np)
+
+        self._agents.on_message = receive
+        if not self._agents.run_until(lambda: self.ready >= np, seconds):
+            raise starter.timeout_error(seconds, self.ready, np)
+        ready = sorted(self._ready_agents(), key=lambda agent: agent.rank)
+        if [agent.rank for agent in ready] != list(range(np)):
+            raise starter.wrong_ranks_error(np)
+        check_versions(ready)
+        for agent in [*self._agents.every]:
+            if isinstance(agent, ConnectedAgent) and agent not in ready:  # a client without a proof so far
+                agent.hang_up()
+                self._agents.every.remove(agent)
+        return ready
+
+    @property
+    def ready(self) -> int:
+        """Return the number of connected agents whose hello has arrived."""
+        return len(self._ready_agents())
+
+    def _ready_agents(self) -> list[ConnectedAgent]:
+        connected = [agent for agent in self._agents.every if isinstance(agent, ConnectedAgent)]
+        return [agent for agent in connected if agent.hello and not agent.gone]
+
+    def _accept(self, connection: socket.socket) -> None:
+        ConnectedAgent(self._agents, connection, self._secret)

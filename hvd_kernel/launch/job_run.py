@@ -1,7 +1,7 @@
 """Run of a job: a ``Job`` in, an ``Outcome`` out.
 
-launch -> agents (one per host; from MPI or a cluster engine one per rank) -> hello -> plan -> monitor: output, input,
-ends -> outcome
+launch -> RankStarter: agents (one per host; from MPI or a cluster engine one per rank), their hellos, an order for each
+-> JobMonitor: output, input, exits -> outcome
 """
 
 from __future__ import annotations
@@ -11,28 +11,35 @@ import secrets
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from hvd_kernel import tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.tables.programs import JSRUN
-from hvd_kernel.launch import environment
-from hvd_kernel.launch.agents import AgentHandle, Agents
+from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
 from hvd_kernel.launch.forwarding import forwarded
-from hvd_kernel.launch.launchers import mpi_command
-from hvd_kernel.launch.launchers.agent_listener import AgentListener
+from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.launchers.cluster_engine import Engine, EngineRun, Invitation, by_hosts
-from hvd_kernel.launch.launchers.mpiexec import Mpiexec
+from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write, folder_of, prefixes, standard, writer
-from hvd_kernel.launch.monitor import JobMonitor
-from hvd_kernel.launch.outcome import shell_status
-from hvd_kernel.launch.placement import Host, is_local, job_hosts, places
-from hvd_kernel.launch.whereabouts import RankMonitor, on_sigquit
+from hvd_kernel.launch.monitor import JobMonitor, RankMonitor, on_sigquit
+from hvd_kernel.launch.outcome import Outcome, shell_status
+from hvd_kernel.launch.placement import (
+    Host,
+    Part,
+    carried,
+    common_variables,
+    is_local,
+    job_hosts,
+    places,
+    rank_variables,
+    rendezvous_address,
+)
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.limits import Limits
@@ -87,7 +94,7 @@ class Job:
     stdin: int = -1  # descriptor that rank 0 reads from; below 0: none
     use_mpi: bool = False  # mpiexec starts the ranks
     mpi_args: tuple[str, ...] = ()
-    part: environment.Part | None = None  # of a job with several launchers, on this host
+    part: Part | None = None  # of a job with several launchers, on this host
     via: str = ""  # srun or jsrun: an allocation's own launcher, which starts the agents instead of ssh
     engine: Engine | None = None  # of a cluster: starts the ranks' processes, in their own environment plus ``env``
     call: bytes = b""  # function call of each rank (``pack_call``): the command gets the path of a folder with it
@@ -130,20 +137,6 @@ class Job:
         return self.part.index * self.np if self.part else 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The exit codes of the ranks, and the failure. A code below 0 is a signal's number, as in ``subprocess``."""
-
-    codes: tuple[int, ...]
-    failed: int | None = None  # the rank that failed first, for a reason of its own
-    last_lines: tuple[str, ...] = ()  # the end of its stderr, with a whole traceback
-    status: int = 0  # the shell's status of the job: the failed rank's; 128 + N for signal N
-    reason: str = ""  # a limit that it has exceeded: "killed for memory: 1.02 GiB of its limit of 1 GiB"
-    workers: tuple[int, ...] = ()  # of an elastic job: the process of each rank, by its unique number
-    failed_worker: int | None = None  # the process of the rank ``failed``
-    answers: Mapping[int, bytes] = field(default_factory=dict)  # to the job's call, of the ranks that sent one
-
-
 def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = None) -> Outcome:
     """Start the ranks, forward their output, wait for their exit, and leave no process behind.
 
@@ -163,22 +156,22 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
     start = time.monotonic()
     default_out, default_err = standard()
     out, err = writer(stdout, default_out), writer(stderr, default_err)
-    log = err if job.verbose else None
     outputs: list[tuple[OutputStream, OutputStream]] = []
-    after_agents = ExitStack()  # closed when the agents are
-    agents, mpiexec = Agents(err), Mpiexec(err, job.mpi_launcher) if job.mpi_launcher else None
+    agents = Agents(err)
+    starter = _starter(job, agents, patience, err)
     try:
-        if mpiexec is not None:
-            rank_agents = _start_by_mpi(job, agents, mpiexec, patience, log)
-        elif job.engine is not None:
-            rank_agents = _start_by_engine(job, job.engine, agents, patience, after_agents)
-        else:
-            rank_agents = _start(job, agents, patience, log)
+        rank_agents = _start(job, starter)
         outputs = _outputs(job, out, err)
         watches = lookup.engine_options(env).get("stall_warning_s") != "0"
         monitor = RankMonitor(rank_agents, job.first, job.size, err, watches=watches)
         running = JobMonitor(
-            agents, outputs, rank_agents, job.grace_s, mpiexec, monitor=monitor, on_sample=job.on_sample or _ignore
+            agents,
+            outputs,
+            rank_agents,
+            job.grace_s,
+            starter.mpiexec,
+            monitor=monitor,
+            on_sample=job.on_sample or _ignore,
         )
         remaining = None if job.timeout_s is None else start + job.timeout_s - time.monotonic()
         try:
@@ -191,9 +184,7 @@ def launch(job: Job, *, stdout: IO[Any] | None = None, stderr: IO[Any] | None = 
         return _outcome(job, running, err)
     finally:
         agents.end()
-        after_agents.close()
-        if mpiexec is not None:
-            mpiexec.close()
+        starter.close()
         for output in (output for pair in outputs for output in pair):
             output.close()
 
@@ -202,45 +193,213 @@ def _ignore(_sample: MetricsSample) -> None:
     """Drop telemetry."""
 
 
-def _start(job: Job, agents: Agents, patience: float, log: Write | None) -> list[AgentHandle]:
-    """Start the ranks by an agent on each host; return the agent of each rank."""
-    hosts = job_hosts(job.hosts, job.hostfile, job.np)
-    host_of = places(hosts, job.np)
-    used = hosts[: host_of[-1] + 1]
-    agents.start(used, job.ssh_port, job.ssh_identity_file, patience, job.via)
-    hellos = [agent.hello for agent in agents.every]
-    if job.part is not None:
-        rendezvous, secret, size = job.part.rendezvous, job.part.secret, job.np * job.part.parts
-        variables = job.part.own(job.np, hellos[0]["name"])
-    else:
-        rendezvous = environment.rendezvous(hellos, [agent.remote for agent in agents.every], job.network_interface)
-        secret, size = secrets.token_hex(32), job.np
-        variables = environment.own([hellos[host]["host"] for host in host_of], [used[host].name for host in host_of])
-    common = environment.shared(size, rendezvous, secret)
-    if log is not None:
-        log(_placement_text(used, host_of, rendezvous).encode())
-    for index, agent in enumerate(agents.every):
-        ranks = [
-            _rank_plan(job, rank, int(variables[rank]["HOROVOD_LOCAL_RANK"]), variables[rank])
-            for rank in range(job.np)
-            if host_of[rank] == index
-        ]
-        env = without_launchers(os.environ)
-        env = _for_ranks(job, (environment.carried(env) if agent.remote else env) | common)
-        if log is not None and not agent.remote:
-            log(_mps_text(agent, len(ranks), env))
-        agent.send(
-            _order(
-                job,
-                ranks,
-                env=env,
-                inherit_env=agent.remote,
-                is_step=bool(job.via),
-                ranks_on_host=len(ranks),
-                mps_ranks=len(ranks),
+class RankStarter(Protocol):
+    """Starts the agents of a job, numbers its ranks, and owns the variables of each: this package, MPI or an engine."""
+
+    @property
+    def mpiexec(self) -> Mpiexec | None:
+        """The output of mpiexec, if that starts the agents."""
+
+    def connect(self) -> list[AgentHandle]:
+        """Start the agents; return the agent of each rank, in the order of the ranks."""
+
+    def variables(self, rank_agents: Sequence[AgentHandle]) -> list[dict[str, str]]:
+        """Return the variables of each rank alone."""
+
+    def order(self, agent: AgentHandle, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return the fields of the order to start these ranks, besides those of every job."""
+
+    def close(self) -> None:
+        """Wait for the processes that have started the agents, which have exited."""
+
+
+def _starter(job: Job, agents: Agents, patience: float, write: Write) -> RankStarter:
+    log = write if job.verbose else None
+    if job.mpi_launcher:
+        return _StartByMpi(job, agents, patience, log, Mpiexec(write, job.mpi_launcher))
+    if job.engine is not None:
+        return _StartByEngine(job, job.engine, agents, patience)
+    return _StartByHosts(job, agents, patience, log)
+
+
+def _start(job: Job, starter: RankStarter) -> list[AgentHandle]:
+    """Start the ranks; return the agent of each."""
+    rank_agents = starter.connect()
+    variables = starter.variables(rank_agents)
+    for agent in dict.fromkeys(rank_agents):
+        ranks = [rank for rank, other in enumerate(rank_agents) if other is agent]
+        plans = [_rank_plan(job, rank, variables[rank]) for rank in ranks]
+        agent.send(_order(job, plans, **starter.order(agent, ranks)))
+    return rank_agents
+
+
+class _StartByHosts:
+    """One agent on each host, which the launcher starts here, through ssh, or by the launcher of an allocation."""
+
+    mpiexec = None
+
+    def __init__(self, job: Job, agents: Agents, patience: float, log: Write | None) -> None:
+        self._job, self._agents, self._patience, self._log = job, agents, patience, log
+        self._common: dict[str, str] = {}
+
+    def connect(self) -> list[AgentHandle]:
+        """Start an agent on every host; ranks fill one host after another."""
+        job = self._job
+        hosts = job_hosts(job.hosts, job.hostfile, job.np)
+        host_of = places(hosts, job.np)
+        used = hosts[: host_of[-1] + 1]
+        self._agents.start(used, job.ssh_port, job.ssh_identity_file, self._patience, job.via)
+        return [self._agents.every[host] for host in host_of]
+
+    def variables(self, rank_agents: Sequence[AgentHandle]) -> list[dict[str, str]]:
+        """Return the variables that number the ranks; hosts have the names that the user has given them."""
+        job, agents = self._job, self._agents.every
+        if job.part is not None:
+            rendezvous, secret = job.part.rendezvous, job.part.secret
+            variables = job.part.rank_variables(job.np, agents[0].hello["name"])
+        else:
+            hellos, remote = [agent.hello for agent in agents], [agent.remote for agent in agents]
+            rendezvous, secret = rendezvous_address(hellos, remote, job.network_interface), secrets.token_hex(32)
+            variables = rank_variables(
+                [agent.hello["host"] for agent in rank_agents], [agent.host.name for agent in rank_agents]
             )
-        )
-    return [agents.every[host] for host in host_of]
+        self._common = common_variables(job.size, rendezvous, secret)
+        if self._log is not None:
+            self._log(_placement_text(agents, rank_agents, rendezvous).encode())
+        return variables
+
+    def order(self, agent: AgentHandle, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return the environment of the ranks: the launcher's, of which another host gets what makes sense there."""
+        env = without_launchers(os.environ)
+        env = _for_ranks(self._job, (carried(env) if agent.remote else env) | self._common)
+        if self._log is not None and not agent.remote:
+            self._log(_mps_text(agent, len(ranks), env))
+        return {
+            "env": env,
+            "inherit_env": agent.remote,
+            "is_step": bool(self._job.via),
+            "ranks_on_host": len(ranks),
+            "mps_ranks": len(ranks),
+        }
+
+    def close(self) -> None:
+        """Do nothing: the agents were children of this process."""
+
+
+class _StartByMpi:
+    """One agent per rank below mpiexec, which is the only child of an agent here that stops it. MPI numbers the ranks.
+
+    A launcher such as jsrun sets only rank and size: the ranks then get their places and rendezvous from this process.
+    """
+
+    def __init__(self, job: Job, agents: Agents, patience: float, log: Write | None, mpiexec: Mpiexec) -> None:
+        self._job, self._agents, self._patience, self._log = job, agents, patience, log
+        self.mpiexec = mpiexec
+        self._far = False  # ranks may be on other hosts
+        self._plan: mpi.MpiexecPlan | None = None
+        self._mps: list[dict[str, Any]] = [{}] * job.np
+
+    def connect(self) -> list[AgentHandle]:
+        """Start mpiexec, and wait until the agent of every rank has connected."""
+        job, log = self._job, self._log
+        hosts = job_hosts(job.hosts, job.hostfile, job.np)
+        self._far = not all(is_local(host.name) for host in hosts)
+        self._agents.start([Host("localhost", 1)], None, None, self._patience)
+        holder = self._agents.every[0]
+        holder.holds_ranks = False
+        env = without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
+        env = _for_ranks(job, env)
+        reachable = _reachable(holder, job.network_interface) if self._far else []
+        with AgentListener(self._agents, env["HVD_SECRET_KEY"], reachable) as listener:
+            plan = self._plan = mpi.plan(
+                mpi.Order(
+                    command=[sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
+                    np=job.np,
+                    hosts=hosts,
+                    env=env | {ADDRESS_VARIABLE: listener.address},
+                    args=job.mpi_args,
+                    ssh_port=job.ssh_port,
+                    ssh_identity_file=job.ssh_identity_file,
+                    interface=job.network_interface,
+                    via=job.via if job.mpi_launcher == JSRUN else "",
+                )
+            )
+            if log is not None:
+                log(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
+            mps_ranks = 0 if self._far else job.np
+            if log is not None and mps_ranks:
+                log(_mps_text(holder, mps_ranks, plan.env))
+            fields = {"command": plan.command, "env": plan.env, "folders": plan.folders, "mps_ranks": mps_ranks}
+            holder.send(_order(job, [_rank_plan(job, MPIEXEC, {})], **fields, call=b""))
+            rank_agents = listener.wait(self.mpiexec, job.np, self._patience)
+        self.mpiexec.up()
+        return [*rank_agents]
+
+    def variables(self, rank_agents: Sequence[AgentHandle]) -> list[dict[str, str]]:
+        """Return the variables of MPI's network, or the places of ranks whose launcher sets only rank and size."""
+        assert self._plan is not None
+        hellos = [agent.hello for agent in rank_agents]
+        if self._far:
+            self._mps = _mps_by_hosts(hellos)
+        if self._plan.needs_placement:
+            return _placements(self._job, hellos)
+        return [self._plan.network_variables(hellos)] * self._job.np
+
+    def order(self, agent: AgentHandle, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return no environment: MPI has passed it on."""
+        assert self._plan is not None
+        fields = {"is_step": self._plan.needs_placement, "ranks_on_host": agent.hello["beside"]}
+        return {"env": {}, "inherit_env": True} | fields | self._mps[ranks[0]]
+
+    def close(self) -> None:
+        """Write the pending output of mpiexec."""
+        self.mpiexec.close()
+
+
+class _StartByEngine:
+    """One agent per rank in the processes that a cluster engine starts; hosts are contiguous ranks."""
+
+    mpiexec = None
+
+    def __init__(self, job: Job, engine: Engine, agents: Agents, patience: float) -> None:
+        self._job, self._engine, self._agents, self._patience = job, engine, agents, patience
+        self._run: EngineRun | None = None
+        self._ranks_on_host: Counter[str] = Counter()
+        self._mps: list[dict[str, Any]] = []
+
+    def connect(self) -> list[AgentHandle]:
+        """Start the engine, and wait until the agent of every rank has connected."""
+        job, engine, secret = self._job, self._engine, secrets.token_hex(32)
+        with AgentListener(self._agents, secret, [*engine.addresses]) as listener:
+            run = self._run = EngineRun(engine, Invitation(listener.address, secret, job.env or {}, engine.hidden))
+            run.watch(self._agents.loop, lambda: run.fail(listener.ready, job.np))
+            rank_agents = by_hosts(listener.wait(run, job.np, self._patience))
+        run.unwatch(self._agents.loop)
+        run.up()
+        return rank_agents
+
+    def variables(self, rank_agents: Sequence[AgentHandle]) -> list[dict[str, str]]:
+        """Return the places of the ranks."""
+        hellos = [agent.hello for agent in rank_agents]
+        self._ranks_on_host = Counter(hello["host"] for hello in hellos)
+        self._mps = _mps_by_hosts(hellos)
+        return _placements(self._job, hellos)
+
+    def order(self, agent: AgentHandle, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return the interpreter and folder of the engine's process, unless the job has others."""
+        job, hello = self._job, agent.hello
+        return {
+            "command": job.command if job.command[0] else [hello["python"], *job.command[1:]],
+            "cwd": job.cwd or hello["cwd"],
+            "env": {"PYTHONFAULTHANDLER": "1"},
+            "inherit_env": True,
+            "ranks_on_host": self._ranks_on_host[hello["host"]],
+        } | self._mps[ranks[0]]
+
+    def close(self) -> None:
+        """Wait for the engine's end."""
+        if self._run is not None:
+            self._run.close(_ENGINE_CLOSE_S)
 
 
 def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
@@ -249,89 +408,12 @@ def _for_ranks(job: Job, env: dict[str, str]) -> dict[str, str]:
     return env | rank_environment(env)
 
 
-def _start_by_mpi(job: Job, agents: Agents, mpiexec: Mpiexec, patience: float, log: Write | None) -> list[AgentHandle]:
-    """Start the ranks by mpiexec, the only child of an agent, which stops it; return the agent of each rank."""
-    hosts = job_hosts(job.hosts, job.hostfile, job.np)
-    agents.start([Host("localhost", 1)], None, None, patience)
-    holder = agents.every[0]
-    holder.holds_ranks = False
-    env = without_launchers(os.environ) | {"PYTHONUNBUFFERED": "1", "HVD_SECRET_KEY": secrets.token_hex(32)}
-    env = _for_ranks(job, env)
-    far = not all(is_local(host.name) for host in hosts)
-    reachable = _reachable(holder, job.network_interface) if far else []
-    with AgentListener(agents, env["HVD_SECRET_KEY"], reachable) as listener:
-        plan = mpi_command.plan(
-            mpi_command.Order(
-                command=[sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
-                np=job.np,
-                hosts=hosts,
-                env=env | {ADDRESS_VARIABLE: listener.address},
-                args=job.mpi_args,
-                ssh_port=job.ssh_port,
-                ssh_identity_file=job.ssh_identity_file,
-                interface=job.network_interface,
-                via=job.via if job.mpi_launcher == JSRUN else "",
-            )
-        )
-        if log is not None:
-            log(f"hvdrun: {shlex.join(plan.command)}: {shlex.join(job.command)}\n".encode())
-        ranks = [_rank_plan(job, MPIEXEC, 0, {})]
-        mps_ranks = 0 if far else job.np
-        if log is not None and mps_ranks:
-            log(_mps_text(holder, mps_ranks, plan.env))
-        holder.send(_order(job, ranks, command=plan.command, env=plan.env, folders=plan.folders, mps_ranks=mps_ranks))
-        rank_agents = listener.wait(mpiexec, job.np, patience)
-    mpiexec.up()
-    hellos = [agent.hello for agent in rank_agents]
-    variables = _placements(job, hellos) if plan.needs_placement else [plan.network_variables(hellos)] * job.np
-    mps = _mps_by_hosts(hellos) if far else [{}] * job.np
-    for rank, agent in enumerate(rank_agents):
-        ranks = [_rank_plan(job, rank, rank, variables[rank])]
-        # MPI has passed the environment on.
-        options = {"is_step": plan.needs_placement, "ranks_on_host": agent.hello["beside"], **mps[rank]}
-        agent.send(_order(job, ranks, env={}, inherit_env=True, **options))
-    return [*rank_agents]
-
-
 def _placements(job: Job, hellos: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Build the environment of ranks whose launcher sets only rank and size."""
-    rendezvous = environment.rendezvous(hellos, [True] * job.np, job.network_interface)
-    common = environment.shared(job.np, rendezvous, secrets.token_hex(32))
-    variables = environment.own([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
+    """Return all variables of ranks whose launcher sets only rank and size."""
+    address = rendezvous_address(hellos, [True] * job.np, job.network_interface)
+    common = common_variables(job.np, address, secrets.token_hex(32))
+    variables = rank_variables([hello["host"] for hello in hellos], [hello["name"] for hello in hellos])
     return [common | of_rank for of_rank in variables]
-
-
-def _start_by_engine(
-    job: Job, engine: Engine, agents: Agents, patience: float, after_agents: ExitStack
-) -> list[AgentHandle]:
-    """Start the ranks by agents in processes that an engine starts; return the agent of each rank."""
-    secret = secrets.token_hex(32)
-    with AgentListener(agents, secret, [*engine.addresses]) as listener:
-        run = EngineRun(engine, Invitation(listener.address, secret, job.env or {}, engine.hidden))
-        after_agents.callback(run.close, _ENGINE_CLOSE_S)
-        run.watch(agents.loop, lambda: run.fail(listener.ready, job.np))
-        rank_agents = by_hosts(listener.wait(run, job.np, patience))
-    run.unwatch(agents.loop)
-    run.up()
-    hellos = [agent.hello for agent in rank_agents]
-    hosts = [hello["host"] for hello in hellos]
-    mps = _mps_by_hosts(hellos)
-    for rank, (agent, env) in enumerate(zip(rank_agents, _placements(job, hellos), strict=True)):
-        slot = hosts[:rank].count(hosts[rank])
-        command = [agent.hello["python"], *job.command[1:]] if not job.command[0] else job.command
-        agent.send(
-            _order(
-                job,
-                [_rank_plan(job, rank, slot, env)],
-                command=command,
-                cwd=job.cwd or agent.hello["cwd"],
-                env={"PYTHONFAULTHANDLER": "1"},
-                inherit_env=True,
-                ranks_on_host=hosts.count(hosts[rank]),
-                **mps[rank],
-            )
-        )
-    return rank_agents
 
 
 def _mps_by_hosts(hellos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -340,10 +422,11 @@ def _mps_by_hosts(hellos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"mps_ranks": decision.sharing(hello, hellos), "mps_run": run} for hello in hellos]
 
 
-def _rank_plan(job: Job, rank: int, slot: int, env: dict[str, str]) -> RankPlan:
-    """Return the plan of one rank; ``slot``: its number on its host, by which it gets its cores."""
+def _rank_plan(job: Job, rank: int, variables: dict[str, str]) -> RankPlan:
+    """Return the plan of one rank; its slot, by which it gets its cores, is its number on its host if that is known."""
     limits = job.limits[rank] if job.limits and rank != MPIEXEC else Limits()
-    return RankPlan(rank, slot, env, reads_stdin=rank == 0 and job.stdin >= 0, limits=limits)
+    slot = int(variables.get("HOROVOD_LOCAL_RANK", max(rank, 0)))
+    return RankPlan(rank, slot, variables, reads_stdin=rank == 0 and job.stdin >= 0, limits=limits)
 
 
 def _reachable(holder: AgentHandle, interface: str) -> list[str]:
@@ -359,10 +442,13 @@ def _order(job: Job, ranks: list[RankPlan], **fields: Any) -> StartRanks:
     return StartRanks(ranks=ranks, **defaults | fields)
 
 
-def _placement_text(hosts: Sequence[Host], host_of: Sequence[int], rendezvous: tuple[str, int]) -> str:
+def _placement_text(
+    agents: Sequence[AgentHandle], rank_agents: Sequence[AgentHandle], rendezvous: tuple[str, int]
+) -> str:
     lines = [
-        f"hvdrun: {host.name}: ranks {', '.join(str(rank) for rank, at in enumerate(host_of) if at == index)}\n"
-        for index, host in enumerate(hosts)
+        f"hvdrun: {agent.host.name}: ranks "
+        f"{', '.join(str(rank) for rank, other in enumerate(rank_agents) if other is agent)}\n"
+        for agent in agents
     ]
     return "".join([*lines, f"hvdrun: rendezvous at {rendezvous[0]}:{rendezvous[1]}\n"])
 

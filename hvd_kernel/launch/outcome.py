@@ -1,4 +1,4 @@
-"""Root cause of a job's failure: the first rank that failed for a reason of its own. Pure.
+"""Outcome of a job: the exit codes of its ranks, and the root cause of its failure. Pure.
 
 Terms.
   failure      a rank's exit with a status other than 0
@@ -9,8 +9,8 @@ Terms.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hvd_kernel import errors
 from hvd_kernel.diagnosis.post_mortem import signal_words
@@ -18,6 +18,20 @@ from hvd_kernel.diagnosis.post_mortem import signal_words
 _CONSEQUENCES = (errors.HorovodInternalError, *errors.BECAUSE_OF_ANOTHER)
 _LAST = re.compile(r"(?:hvd_kernel\.errors\.)?(?:" + "|".join(e.__name__ for e in _CONSEQUENCES) + r")\b")
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The exit codes of the ranks, and the failure. A code below 0 is a signal's number, as in ``subprocess``."""
+
+    codes: tuple[int, ...]
+    failed: int | None = None  # the rank that failed first, for a reason of its own
+    last_lines: tuple[str, ...] = ()  # the end of its stderr, with a whole traceback
+    status: int = 0  # the shell's status of the job: the failed rank's; 128 + N for signal N
+    reason: str = ""  # a limit that it has exceeded: "killed for memory: 1.02 GiB of its limit of 1 GiB"
+    workers: tuple[int, ...] = ()  # of an elastic job: the process of each rank, by its unique number
+    failed_worker: int | None = None  # the process of the rank ``failed``
+    answers: Mapping[int, bytes] = field(default_factory=dict)  # to the job's call, of the ranks that sent one
 
 
 @dataclass(frozen=True)

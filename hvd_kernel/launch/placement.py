@@ -1,19 +1,38 @@
-"""Placement of ranks: from the user's list of hosts to places. Pure, except for reading the hostfile.
+"""Placement of ranks: hosts and their slots, the place of each rank, and the variables that tell a rank its place.
+
+Pure, except that it reads the hostfile and asks the system for this host's names and GPUs.
 
 Terms.
-  slot    room for one rank on a host
-  place   one rank and the host it runs on
+  slot     room for one rank on a host
+  place    one rank and the host it runs on
+  part     the ranks of one launcher in a job with several launchers
+  carried  passed to another host: variables that do not describe the launcher's own machine or session
 """
 
 from __future__ import annotations
 
+import shutil
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hvd_kernel.errors import ConfigError
+from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.formatting.plural import plural
+from hvd_kernel.jobs.here import allocation
+from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers import hostfile as hostfile_reader
+from hvd_kernel.jobs.readers.allocation import Allocation
+from hvd_kernel.jobs.tables.programs import JSRUN
+from hvd_kernel.settings import gpus
+from hvd_kernel.settings.network import addresses, reached
+
+STEPS = {
+    # One more step beside the running ones; without the options it would have one core and no memory.
+    "srun": ("srun", "--quiet", "--overlap", "--unbuffered", "--cpu-bind=none", "--mem=0", "-N1", "-n1", "-w"),
+}
+"""An allocation's own launcher -> its command to start one process on a host, up to the host's name."""
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
@@ -131,3 +150,147 @@ def _binds(family: int, address: Iterable[object]) -> bool:
     except OSError:
         return False
     return True
+
+
+# The environment of the ranks
+
+
+Env = dict[str, str]
+
+_LOCAL_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
+_LOCAL_NAMES = frozenset(
+    {
+        *("_", "OLDPWD", "PWD", "SHLVL", "HOSTNAME", "DISPLAY", "XAUTHORITY", "TMPDIR"),
+        *("HOME", "USER", "LOGNAME", "MAIL", "SHELL"),
+    }
+)
+
+
+def carried(env: Mapping[str, str]) -> Env:
+    """Return the variables that make sense on another host."""
+    return {n: v for n, v in env.items() if not n.startswith(_LOCAL_PREFIXES) and n not in _LOCAL_NAMES}
+
+
+def common_variables(np: int, rendezvous: tuple[str, int], secret: str) -> Env:
+    """Return the variables of all ranks; Horovod's names for the rendezvous are set for scripts that read them."""
+    address, port = rendezvous[0], str(rendezvous[1])
+    return {
+        "HOROVOD_SIZE": str(np),
+        "HOROVOD_CONTROLLER_ADDR": address,
+        "HOROVOD_CONTROLLER_PORT": port,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HVD_SECRET_KEY": secret,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def rank_variables(hosts: Sequence[str], names: Sequence[str]) -> list[Env]:
+    """Return the variables of each rank alone: ``hosts[r]`` identifies the host of rank r, ``names[r]`` is its name."""
+    return [_variables_of(rank, hosts, names[rank]) for rank in range(len(hosts))]
+
+
+def _variables_of(rank: int, hosts: Sequence[str], name: str) -> Env:
+    on_host = [other for other, host in enumerate(hosts) if host == hosts[rank]]
+    local = on_host.index(rank)
+    across = [other for other, host in enumerate(hosts) if hosts[:other].count(host) == local]
+    return variables_of(rank, name, (local, len(on_host)), (across.index(rank), len(across)))
+
+
+def variables_of(rank: int, name: str, local: tuple[int, int], cross: tuple[int, int]) -> Env:
+    """Return the variables of one rank; ``local`` and ``cross`` are (rank, size)."""
+    values = {"RANK": rank, "HOSTNAME": name, "LOCAL_RANK": local[0], "LOCAL_SIZE": local[1]}
+    values |= {"CROSS_RANK": cross[0], "CROSS_SIZE": cross[1]}
+    return {f"HOROVOD_{key}": str(value) for key, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several launchers of a job, each of which starts its own ranks, for example in a pod of an Indexed Job.
+
+    All ``parts`` have the same number of ranks, ``rendezvous`` and ``secret``.
+    """
+
+    index: int
+    parts: int
+    rendezvous: tuple[str, int]
+    secret: str
+
+    def rank_variables(self, slots: int, name: str) -> list[Env]:
+        """Return the variables of each rank of this part alone."""
+        first, cross = self.index * slots, (self.index, self.parts)
+        return [variables_of(first + local, name, (local, slots), cross) for local in range(slots)]
+
+
+def rendezvous_address(hellos: Sequence[Mapping[str, Any]], remote: Sequence[bool], interface: str) -> tuple[str, int]:
+    """Return the address of the rendezvous on the host of rank 0, which is the first host.
+
+    ``hellos``: the hellos of the hosts' agents; ``remote``: whether each was reached through ssh;
+    ``interface``: the user's choice.
+    """
+    first = hellos[0]
+    port = int(first["port"])
+    if all(hello["machine"] == first["machine"] for hello in hellos):
+        return "127.0.0.1", port
+    if interface in (here := addresses(first)):
+        return here[interface], port
+    # SSH_CONNECTION has the address by which each side of a connection is reached.
+    if remote[0] and len(first["ssh"]) == 4:  # noqa: PLR2004 - SSH_CONNECTION's words
+        return str(first["ssh"][2]), port
+    seen = [hello["ssh"][0] for hello, far in zip(hellos, remote, strict=True) if far and hello["ssh"]]
+    if not remote[0] and seen:
+        return str(seen[0]), port
+    return reached(first, hellos) or str(first["name"]), port
+
+
+# The size of a job without flags
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """The ranks that this launcher starts, their hosts in the syntax of ``-H``, and a sentence on the reason."""
+
+    np: int
+    hosts: str
+    sentence: str
+    via: str = ""  # the program that starts agents on other hosts instead of ssh
+    part: Part | None = None  # other launchers start the other ranks
+
+
+def agent_launcher(allocated: Allocation | None) -> str:
+    """Return the program that starts agents on an allocation's hosts: its own launcher if installed; empty: ssh."""
+    via = "" if allocated is None else allocated.via
+    return via if via in {*STEPS, JSRUN} and shutil.which(via) else ""
+
+
+def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
+    """Return the size for the place in which this process runs; ``np``: the user's -np, for fewer ranks than slots.
+
+    Raises
+    ------
+    JobError
+        The allocation contradicts itself.
+    """
+    allocated = allocation(env)
+    if allocated is None:
+        devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
+        reason = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
+        ranks = np or devices or 1
+        return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {reason}")
+    replicas = allocated.spec.replicas
+    if allocated.own is not None:
+        slots = replicas[allocated.own].slots
+        return JobSize(slots, f"{HERE}:{slots}", allocated.sentence, part=_part(allocated, allocated.own, env, np))
+    hosts = ",".join(hostfile_reader.spelled(replica.host, replica.slots) for replica in replicas)
+    return JobSize(np or allocated.spec.size, hosts, allocated.sentence, via=agent_launcher(allocated))
+
+
+def _part(allocated: Allocation, index: int, env: Mapping[str, str], np: int) -> Part:
+    if np and np != allocated.spec.size:
+        raise UsageError(f"hvdrun: -np {np}: {allocated.sentence}: leave out -np, or write the file for as many ranks")
+    rendezvous = allocated.spec.rendezvous
+    assert rendezvous is not None  # the readers of pods and tasks set it
+    host = rendezvous.host if index else socket.gethostname()  # the DNS may not have this host's name yet
+    return Part(index, len(allocated.spec.replicas), (host, rendezvous.port), env.get("HVD_SECRET_KEY", ""))

@@ -27,7 +27,7 @@ from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.host_spares import HostSpares
-from hvd_kernel.processes.lifetime import adopt_orphans
+from hvd_kernel.processes.lifetime import adopt_orphans, claim
 from hvd_kernel.processes.mps.daemon import HostDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
@@ -189,6 +189,7 @@ class Agent(ProcessSupervisor):
         if not call:
             return []
         folder = self._calls[rank] = private_folder()
+        claim(folder)
         self.folders.append(folder)
         write_private(folder / CALL, call)
         return [str(folder)]

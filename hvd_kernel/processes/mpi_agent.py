@@ -1,4 +1,4 @@
-"""Agent of one rank that MPI has started (agent_listener.py): ``python -P -m hvd_kernel.processes.mpi_agent``."""
+"""Agent of one rank that MPI has started (launch/agents.py): ``python -P -m hvd_kernel.processes.mpi_agent``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.launchers.engine_doctor import check_result, inspect_process, reachable
+from hvd_kernel.launch.launchers.cluster_engine import check_result, inspect_process, reachable
 from hvd_kernel.ray.discovery import alive_nodes
 from hvd_kernel.ray.notebook_actors import connected
 

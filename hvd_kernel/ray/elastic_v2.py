@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from hvd_kernel.compat.tree.hosts import HostDiscovery
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.execution import in_engine
+from hvd_kernel.launch.run.execution import in_processes
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import NOT_STARTED, Adapter, BaseParams
 from hvd_kernel.ray.callbacks import Forwarding
@@ -137,7 +137,7 @@ class ElasticAdapter(Adapter):
         call = pack_call(partial(_on_rank, fn, self._executable), (), {}, ())
         with Forwarding(queue) as forwarding:
             job = replace(job, on_logged=forwarding.put, on_sample=forwarding.show if samples else None)
-            return in_engine(call, job, stdout=None, stderr=None, elastic=options)
+            return in_processes(call, job, stdout=None, stderr=None, elastic=options)
 
     def run(
         self,

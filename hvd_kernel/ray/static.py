@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, ConfigError
-from hvd_kernel.launch import environment
+from hvd_kernel.launch.placement import common_variables, rank_variables, rendezvous_address
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter, BaseParams
 from hvd_kernel.ray.answers import RankActors
 from hvd_kernel.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy, current_placement_group
@@ -115,9 +115,9 @@ class StaticAdapter(Adapter):
         cards = map_blocking(lambda worker: worker.card.remote(), workers)
         nics = self.settings.nics
         interface = nics if isinstance(nics, str) else next(iter(nics or ()), "")
-        address = environment.rendezvous(cards, [False] * len(cards), interface)
-        common = environment.shared(len(workers), address, secrets.token_hex(32))
-        variables = environment.own(nodes, nodes)
+        address = rendezvous_address(cards, [False] * len(cards), interface)
+        common = common_variables(len(workers), address, secrets.token_hex(32))
+        variables = rank_variables(nodes, nodes)
         ray_api().get(
             [
                 worker.update_env_vars.remote(common | of_rank | dict(extra))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.launchers.engine_doctor import check_result, inspect_process, reachable
+from hvd_kernel.launch.launchers.cluster_engine import check_result, inspect_process, reachable
 from hvd_kernel.spark.stage import Stage, active, error_message
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"

@@ -10,10 +10,10 @@ from typing import IO, Any
 
 from hvd_kernel.errors import ConfigError, RankDied
 from hvd_kernel.formatting.plural import plural
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.execution import in_engine, panel
+from hvd_kernel.launch.run.execution import in_processes, panel
 from hvd_kernel.spark import stage
 from hvd_kernel.spark.stage import Stage, active
 
@@ -109,7 +109,7 @@ def run(  # noqa: PLR0917 - Horovod's signature
     call = pack_call(fn, args, kwargs or {}, ())
     try:
         with panel(np, f"{plural(np, 'rank')} on Spark") as show:
-            return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr)
+            return in_processes(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr)
     except RankDied as died:
         if engine.error is not None and died.__cause__ is None:
             raise died from engine.error
@@ -195,7 +195,7 @@ def run_elastic(  # noqa: PLR0917 - Horovod's signature
     )
     call = pack_call(fn, args, kwargs or {}, ())
     with panel(np, "elastic ranks on Spark") as show:
-        return in_engine(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr, elastic=options)
+        return in_processes(call, replace(job, on_sample=show), stdout=stdout, stderr=stderr, elastic=options)
 
 
 def stage_of(context: Any, np: int, nics: str | Sequence[str] | None = None, *, barrier: bool) -> Stage:

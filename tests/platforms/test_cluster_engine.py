@@ -21,11 +21,11 @@ from hvdtest.hvdrun import gone, lines_of, processes_with
 from hvdtest.pretend_engine import Processes
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.execution import in_engine
+from hvd_kernel.launch.run.execution import in_processes
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
 from hvd_kernel.processes.mps import watchdog
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
@@ -39,7 +39,7 @@ EVERYWHERE = pytest.mark.parametrize("addresses", [[], pytest.param(["127.0.0.1"
 def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[Any]:
     """What a function returns on the ranks of an engine."""
     job = Job(command=[""], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
-    return in_engine(pack_call(function, args, {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
+    return in_processes(pack_call(function, args, {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
 
 
 OUT: list[StringIO] = []
@@ -127,7 +127,7 @@ def test_samples_of_every_rank_arrive_until_its_end(tmp_path: Path) -> None:
             seen.touch()
 
     job = Job(command=[""], np=2, engine=Processes(["a", "b"]), start_timeout_s=60.0, on_sample=take)
-    in_engine(pack_call(counts_until, [str(seen)], {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
+    in_processes(pack_call(counts_until, [str(seen)], {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
     assert {rank: last.logged for rank, last in ended.items()} == {0: {"loss": 0.5}, 1: {"loss": 1.5}}
     assert ended[0].step == ended[1].step >= 1
     assert [last.samples for last in ended.values()] == [8 * last.step for last in ended.values()]
@@ -246,7 +246,7 @@ def test_an_elastic_job_continues_with_a_new_engine_process(fails: bool, tmp_pat
     job = Job(command=[""], np=2, engine=Retrying(["a", "a"]), start_timeout_s=60.0)
     call = pack_call(partial(trains, fails=fails), (str(tmp_path),), {}, ())
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
-    found = in_engine(call, job, stdout=said, stderr=said, elastic=options)
+    found = in_processes(call, job, stdout=said, stderr=said, elastic=options)
     assert found == [[0, 2, 0, 2, 10], [1, 2, 1, 2, 10]], said.getvalue()
 
 
@@ -285,7 +285,7 @@ def test_samples_of_a_rank_end_with_its_last_generation(tmp_path: Path, said: St
     job = Job(command=[""], np=2, engine=Processes(["a", "b"]), start_timeout_s=60.0, on_sample=take)
     options = ElasticOptions(2, 1, 2, by_engine=True, timeout_s=60.0)
     call = pack_call(shrinks, (str(tmp_path),), {}, ())
-    assert in_engine(call, job, stdout=said, stderr=said, elastic=options) == [1], said.getvalue()
+    assert in_processes(call, job, stdout=said, stderr=said, elastic=options) == [1], said.getvalue()
     assert (logged, left) == ({0: 0.5, 1: 1.5}, [1])
 
 
@@ -297,7 +297,7 @@ def which() -> str:
 def test_an_elastic_job_without_init_returns_all_values(said: StringIO) -> None:
     job = Job(command=[""], np=3, engine=Processes(["a", "b", "a"]), start_timeout_s=60.0)
     options = ElasticOptions(3, 3, 3, by_engine=True, timeout_s=60.0)
-    found = in_engine(pack_call(which, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+    found = in_processes(pack_call(which, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
     assert sorted(map(str, found)) == ["0", "1", "2"], said.getvalue()
 
 
@@ -310,7 +310,7 @@ def test_an_elastic_job_that_fails_before_init_says_so(said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Processes(["a", "a"]), start_timeout_s=60.0)
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
     with pytest.raises(RankFailed, match=r"^rank [01] of 2 raised Bad: \('before init', 1\)") as raised:
-        in_engine(pack_call(stops, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+        in_processes(pack_call(stops, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
     assert type(raised.value.__cause__).__name__ == "Bad"
 
 
@@ -319,7 +319,7 @@ def test_an_elastic_job_ends_when_its_engine_does(said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Processes(["a", "a"], brings=1), start_timeout_s=60.0)
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
     with pytest.raises(ClusterError, match=r"^Pretend has ended: no room, make some$"):
-        in_engine(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+        in_processes(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
 
 
 @pytest.mark.nightly
@@ -329,7 +329,7 @@ def test_an_elastic_job_without_resources_times_out(said: StringIO) -> None:
     with pytest.raises(
         ClusterError, match=r"^Timed out waiting for Pretend to start the ranks: 1 of 2 are up after 4 s\."
     ):
-        in_engine(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
+        in_processes(pack_call(place, (), {}, ()), job, stdout=said, stderr=said, elastic=options)
 
 
 def forks(marker: str) -> None:

@@ -11,7 +11,7 @@ from hvdtest.recipes import module
 
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call
-from hvd_kernel.launch.run.execution import in_engine
+from hvd_kernel.launch.run.execution import in_processes
 
 pytestmark = pytest.mark.mp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
@@ -27,4 +27,4 @@ def gathered() -> list[int]:
 
 def test_ranks_of_the_new_engine_form_a_communicator() -> None:
     job = Job(command=[""], np=2, engine=module("engine").Multiprocessing(2), start_timeout_s=60)
-    assert in_engine(pack_call(gathered, (), {}, ()), job, stdout=StringIO(), stderr=StringIO()) == [[0, 1]] * 2
+    assert in_processes(pack_call(gathered, (), {}, ()), job, stdout=StringIO(), stderr=StringIO()) == [[0, 1]] * 2

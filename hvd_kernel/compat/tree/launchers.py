@@ -40,8 +40,8 @@ def launch_elastic(settings: Any, env: Mapping[str, str] | None, command: Any) -
     ConfigError
         The settings are inconsistent.
     """
-    options = importlib.import_module("hvd_kernel.launch.elastic.job.options")
-    elastic = importlib.import_module("hvd_kernel.launch.elastic.job.launch")
+    options = importlib.import_module("hvd_kernel.launch.elastic.options")
+    elastic = importlib.import_module("hvd_kernel.launch.elastic.job")
     start, least = options.sizes(settings.num_proc, settings.min_num_proc, settings.max_num_proc, ())
     parameters = options.ElasticOptions(
         np=start,

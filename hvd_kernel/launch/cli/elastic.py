@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.launch.elastic.discovery.choice import KINDS
-from hvd_kernel.launch.elastic.job.options import INTERVAL_S, ElasticOptions, sizes
+from hvd_kernel.launch.elastic.options import INTERVAL_S, ElasticOptions, sizes
+from hvd_kernel.launch.elastic.schedulers import KINDS
 from hvd_kernel.launch.placement import job_hosts
 from hvd_kernel.settings.checks import Check, anything, number, whole
 

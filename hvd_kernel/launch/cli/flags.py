@@ -1,29 +1,44 @@
 """The command line of ``hvdrun``: Horovod's flags, as tables; text in, an ``HvdrunRequest`` or a UsageError out. Pure.
 
+The file of ``--config-file``, which is Horovod's YAML, sets the values of flags too:
+
+    params: {fusion_threshold_mb: 64}        stall_check: {enabled: false}
+    controller: gloo                         logging: {level: DEBUG}
+    elastic: {min_np: 2, max_np: 8}          (not Horovod's)
+
+Unknown sections and keys are ignored with a warning: those of Horovod's versions differ.
+
 Terms.
-  knob     a flag that becomes a variable of the ranks (knobs.py)
+  knob     a flag that becomes a variable of the ranks (jobs/tables/knobs.py)
   elastic  flags of jobs whose size may change while they run (elastic.py)
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from hvd_kernel.errors import UsageError
+from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.flags import Spellings
 from hvd_kernel.jobs.tables import knobs
+from hvd_kernel.jobs.tables.knobs import KNOBS, Knob
 from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
 from hvd_kernel.jobs.tables.programs import JSRUN_PLACE
-from hvd_kernel.launch.cli import config_file, elastic
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.cli import elastic
+from hvd_kernel.launch.cli.elastic import FLAGS, ElasticFlag
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.placement import job_hosts, with_slots
 from hvd_kernel.settings import arguments, gpus
 from hvd_kernel.settings.lists import entries
+
+if TYPE_CHECKING:
+    from hvd_kernel.jobs.documents import Document
 
 Table = dict[tuple[str, ...], dict[str, Any]]
 
@@ -178,7 +193,7 @@ def parse(words: Sequence[str]) -> HvdrunRequest:
         if flags.get(action):
             return HvdrunRequest([], action, flags[action] if isinstance(flags[action], str) else "")
     _check_contradictions(flags)
-    values, warnings = config_file.read(flags["config_file"]) if "config_file" in flags else ({}, [])
+    values, warnings = read_config_file(flags["config_file"]) if "config_file" in flags else ({}, [])
     values |= {name: value for name, value in flags.items() if "." in name}
     if not command:
         raise UsageError("hvdrun: there is no command to run, e.g. hvdrun -np 4 python train.py")
@@ -306,3 +321,90 @@ _VALUES = _value_counts()
 """Flag -> the number of its values."""
 _SAME = {name: names[0] for names in (*ACTIONS, *JOB, *(row.flags for row in elastic.FLAGS)) for name in names}
 """Flag -> its first name, for flags with several names."""
+
+
+# The configuration file
+
+
+CONTROLLERS = ("gloo", "mpi")
+Row = Knob | ElasticFlag
+_ROWS: tuple[Row, ...] = (*KNOBS, *FLAGS)
+
+
+def read_config_file(path: str) -> tuple[dict[str, str], list[str]]:
+    """Return the values that the file sets, by ``dest`` or as ``controller``, and warnings on what was ignored.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or has an invalid value; it is named, with line and column.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}.") from None
+    if not any(line.partition("#")[0].strip(" \t-") for line in text.splitlines()):
+        return {}, []
+    from hvd_kernel.jobs import documents  # noqa: PLC0415 - only such files need YAML
+
+    reader = _Reader(documents.parse(text, path))
+    reader.read()
+    return reader.values, reader.warnings
+
+
+@dataclass
+class _Reader:
+    document: Document
+    values: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        sections = dict.fromkeys(row.section for row in _ROWS)
+        for name, body in self._mapping(()).items():
+            if _plain(name) == "controller":
+                self._controller(name, body)
+            elif _plain(name) in sections:
+                self._section(name, {row.key: row for row in _ROWS if row.section == _plain(name)})
+            else:
+                self._ignore((name,), ("controller", *sections))
+
+    def _controller(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if str(value).lower() not in CONTROLLERS:
+            raise self.document.error((name,), f"{value!r} must be one of {', '.join(CONTROLLERS)}")
+        self.values["controller"] = str(value).lower()
+
+    def _section(self, section: str, rows: dict[str, Row]) -> None:
+        for name, value in self._mapping((section,)).items():
+            row = rows.get(_plain(name))
+            if row is None:
+                self._ignore((section, name), rows)
+            elif value is not None:
+                self.values[row.dest] = self._value(row, (section, name), value)
+
+    def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
+        value = self.document.value
+        for name in path:
+            value = value[name]
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.document.error(path, f"must be a mapping of names to values, not {value!r}")
+        return value
+
+    def _value(self, row: Row, path: tuple[str, ...], value: Any) -> str:
+        try:
+            return row.value(str(value))
+        except ValueError as error:
+            raise self.document.error(path, f"{value!r} cannot be used: it must be {error}") from None
+
+    def _ignore(self, path: tuple[str, ...], names: Iterable[str]) -> None:
+        near = difflib.get_close_matches(_plain(path[-1]), names, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        where = str(self.document.error(path, "is ignored")).rstrip(".")
+        self.warnings.append(f"{where}: {hint}known: {', '.join(names)}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")

@@ -18,14 +18,14 @@ from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.tables.programs import ALL, HOROVOD, JSRUN, JSRUN_PLACE, launcher
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
-from hvd_kernel.launch.elastic.job.launch import launch_elastic
+from hvd_kernel.launch.elastic.job import launch_elastic
 from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
-from hvd_kernel.launch.job.size import JobSize, without_flags
 from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.placement import JobSize, without_flags
 from hvd_kernel.processes.capacity import Capacity
 from hvd_kernel.settings.network import addresses
 
-_COMMANDS = {"job": "hvd_kernel.launch.job.command", "doctor": "hvd_kernel.launch.doctor.command"}
+_COMMANDS = {"job": "hvd_kernel.launch.cli.job", "doctor": "hvd_kernel.launch.doctor.command"}
 """First word -> module whose ``main`` gets the others; loaded lazily, because they import readers of all platforms."""
 _INFO_FLAGS = {"--version": "--version", "-V": "--version", "--help": "--help", "-h": "--help", "-help": "--help"}
 """Flags of mpirun -> those of hvdrun."""

@@ -11,7 +11,7 @@ from enum import Enum
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from hvd_kernel.compat import tree
-from hvd_kernel.launch.environment import own, shared
+from hvd_kernel.launch.placement import common_variables, rank_variables
 from hvd_kernel.settings import HOROVOD_VALUES, SETTINGS, UNUSED, horovod
 from hvd_kernel.settings.checks import Check
 
@@ -68,7 +68,7 @@ def short(text: str) -> str:
 # Horovod's environment variables
 
 VARIABLE_PREFIX = "HOROVOD_"
-_SET_BY_HVDRUN = {*own(["host"], ["host"])[0], *shared(1, ("host", 1), "")}
+_SET_BY_HVDRUN = {*rank_variables(["host"], ["host"])[0], *common_variables(1, ("host", 1), "")}
 _CHECKED: dict[str, Check] = {name: row.check for row in SETTINGS for name in row.variables}
 _UNUSED = {name: row.reason for row in UNUSED for name in row.variables}
 _CONVERTED = {name for row in HOROVOD_VALUES for name in row.variables}

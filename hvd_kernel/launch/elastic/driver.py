@@ -1,6 +1,6 @@
 """Elastic driver as a pure state machine: events in, actions out. No clock, no thread, no process, no file.
 
-``step`` takes one event and returns the actions for it; the job (job/launch.py) executes them and reports the results
+``step`` takes one event and returns the actions for it; the job (job.py) executes them and reports the results
 as further events. An event only changes what the driver knows (state.py); the actions are derived from the whole state
 after each event (reset.py), so no order of events is a special case. The same code runs in virtual time, with seeded
 faults: tests/unit/elastic/test_elastic_schedules.py.

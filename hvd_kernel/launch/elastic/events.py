@@ -1,7 +1,7 @@
 """Events and actions of the elastic driver, as values: its input and its output.
 
 The driver (driver.py) is a pure state machine: ``step(event, now) -> [action]``. The job that executes the actions
-(job/launch.py) has agents, pipes and clocks; the simulator of the tests has none.
+(job.py) has agents, pipes and clocks; the simulator of the tests has none.
 
 Terms.
   worker  one process for its whole life, by a number that no other process of the job ever has (from 0)

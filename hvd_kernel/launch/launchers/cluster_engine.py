@@ -12,22 +12,29 @@ Terms.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
+import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, Protocol, runtime_checkable
 
 from hvd_kernel.compat import rank_environment
+from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.processes import engine_agent
 from hvd_kernel.processes.channel.messages import Message
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.version import __version__
 
 _CLOSE_S = 10.0  # time for the engine to notice that a notebook's ranks have exited
 
@@ -222,3 +229,57 @@ def _added_paths() -> list[str]:
     """Return the entries of sys.path outside this Python's own folders."""
     prefixes = (sys.prefix, sys.base_prefix)
     return [path for path in sys.path if path and not any(Path(path).is_relative_to(prefix) for prefix in prefixes)]
+
+
+# Checks of an engine's processes before ranks are started in them: their Python, and whether they reach this host
+
+
+_CALL_S = 10.0
+_NEEDED = ("ipykernel", "ipyparallel", "msgspec", "numpy")
+
+
+@contextmanager
+def reachable(address: str) -> Iterator[tuple[str, int]]:
+    """Listen on an address of this host while the engine's processes are inspected; "": they are on this host."""
+    with socket.socket() as listening:
+        listening.bind((address or "127.0.0.1", 0))
+        listening.listen(128)
+        yield listening.getsockname()
+
+
+def inspect_process(address: str, port: int) -> dict[str, str]:
+    """Return the host, versions by package ("" if not installed) and the connection error of the calling process.
+
+    Examples
+    --------
+    >>> with reachable("") as where:
+    ...     inspect_process(*where)["unreached"]
+    ''
+    """
+    facts = {"host": socket.gethostname(), "python": platform.python_version(), "hvd_kernel": __version__}
+    facts["core"] = "there" if importlib.util.find_spec("hvd_kernel._native") else ""
+    for name in _NEEDED:
+        try:
+            facts[name] = version(name)
+        except PackageNotFoundError:
+            facts[name] = ""
+    try:
+        socket.create_connection((address, port), _CALL_S).close()
+        facts["unreached"] = ""
+    except OSError as error:
+        facts["unreached"] = f"{address}: {error}"
+    return facts
+
+
+def check_result(where: str, facts: Mapping[str, str]) -> CheckResult:
+    """Return the verdict on the processes in one place, from what ``inspect_process`` has returned there."""
+    missing = [name for name in ("core", *_NEEDED) if not facts[name]]
+    has = f"Python {facts['python']}, hvd_kernel {facts['hvd_kernel']}"
+    if facts["hvd_kernel"] != __version__:
+        return CheckResult(where, False, has, f"this notebook has hvd_kernel {__version__}: install the same one there")
+    if missing:
+        return CheckResult(where, False, f"{has}, without {', '.join(missing)}", f"there: {install_command()}")
+    if facts["unreached"]:
+        fix = "open the way from there to this host, on any port: ranks call the notebook"
+        return CheckResult(where, False, f"{has}; it does not reach this notebook at {facts['unreached']}", fix)
+    return CheckResult(where, True, f"{has}; it reaches this notebook")

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.launch.elastic.discovery.source import HostDiscovery
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.discovery import HostDiscovery
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import job_hosts, with_slots
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.execution import in_notebook, in_processes
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.open_mpi import is_far
 from hvd_kernel.settings.lists import entries
 from hvd_kernel.settings.network import addresses
 
@@ -147,7 +146,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
         sys.stderr.write(
             f"run: starting {options.np} new rank(s), {options.hosts or options.hostfile or 'on this machine'}\n"
         )
-    return in_processes(call, options.job, far=options.far, elastic=options.elastic)
+    values = in_processes(call, options.job, elastic=options.elastic)
+    return values if options.elastic is None else values[: options.elastic.min_np]
 
 
 def _notebook(options: RunOptions) -> Any:
@@ -228,11 +228,6 @@ class RunOptions:
         mpi_args = tuple(shlex.split(self.mpi_args)) if self.mpi_args else base.mpi_args
         on = "" if elsewhere or self.mpi_args else base.on
         return ClusterSpec(self.np, hosts or "", hostfile or "", mpi_args, patience, base.gpus, base.mps, on=on)
-
-    @property
-    def far(self) -> bool:
-        """Return whether a rank may run on another host."""
-        return is_far(self.spec()) or bool(self.elastic and self.elastic.script)
 
     @property
     def job(self) -> Job:

@@ -41,7 +41,7 @@ class Answer:
 
     def result(self) -> Any:
         """Return the function's value."""
-        return pickle.loads(self.value)  # noqa: S301 - from our own rank: a private folder, or the keyed channels
+        return pickle.loads(self.value)  # noqa: S301 - from our own rank, over the channels of the agents
 
     def exception(self) -> BaseException:
         """Return the function's exception; if it could not be pickled, one of the same name and message."""

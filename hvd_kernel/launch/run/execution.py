@@ -1,28 +1,21 @@
-"""Execution of a call: in new processes, on ranks that an engine starts, or on the ranks of a notebook.
-
-New processes exchange call and answers through files in a private folder, ranks of an engine through their agents.
-"""
+"""Execution of a call: in new processes, which agents or a cluster engine start, or on the ranks of a notebook."""
 
 from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, NoReturn
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
-from hvd_kernel.launch.elastic.job.launch import launch_elastic
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.job_run import Job, Outcome, current_folder, launch
-from hvd_kernel.launch.outcome import exit_text
+from hvd_kernel.launch.elastic.job import launch_elastic
+from hvd_kernel.launch.elastic.options import ElasticOptions
+from hvd_kernel.launch.job_run import Job, launch
+from hvd_kernel.launch.outcome import Outcome, exit_text
 from hvd_kernel.launch.run.call import Answer, Task
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.lifetime import claim
-from hvd_kernel.processes.private_dir import CALL, answer_file, write_private
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.protocol.notebook import NotebookCluster, Performed, cluster_of
 
@@ -30,19 +23,28 @@ _TASK = ["-P", "-m", "hvd_kernel.launch.run.task"]
 _TASK_WITH_TELEMETRY = ["-P", "-m", "hvd_kernel.worker.job_telemetry", _TASK[-1]]
 
 
-def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | None = None) -> list[Any]:
+def in_processes(
+    call: bytes,
+    job: Job,
+    *,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    elastic: ElasticOptions | None = None,
+) -> list[Any]:
     """Execute the call on the job's ranks, which are new processes; return the values in rank order.
+
+    Call and answers go over the channels of the agents.
 
     Parameters
     ----------
     call
         The result of ``pack_call``.
     job
-        The ranks; its command is their interpreter.
-    far
-        Whether ranks may be on other hosts: the folder is then in the current directory, which the hosts must share.
+        The ranks; its command is their interpreter. An empty word means that of the processes of its engine.
+    stdout, stderr
+        Streams for the output of the ranks; by default those of this process.
     elastic
-        How the number of ranks may change; the values are those of the first ``min_np`` ranks at the end.
+        How the number of ranks may change; the values are those of the ranks at the end.
 
     Raises
     ------
@@ -50,33 +52,6 @@ def in_processes(call: bytes, job: Job, *, far: bool, elastic: ElasticOptions | 
         The function raised on a rank, which is named; its exception is the cause.
     RankDied
         A rank exited before its function returned.
-    """
-    prefix, parent = (".hvd-run-", Path(current_folder())) if far else ("hvd-run-", None)
-    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:  # 0700
-        folder = Path(name)
-        claim(folder)
-        write_private(folder / CALL, call)
-        job = replace(job, command=[*job.command, *_TASK, str(folder)], quiet=True)
-        if elastic is None:
-            outcome = launch(job, stdout=sys.stdout, stderr=sys.stderr)
-            return values_of(_answers(folder, range(job.np)), job.np, outcome)
-        outcome = launch_elastic(job, elastic, stdout=sys.stdout, stderr=sys.stderr)
-        numbers = {*outcome.workers, *([] if outcome.failed_worker is None else [outcome.failed_worker])}
-        return elastic_values(_answers(folder, numbers), outcome)[: elastic.min_np]
-
-
-def in_engine(
-    call: bytes,
-    job: Job,
-    *,
-    stdout: IO[Any] | None,
-    stderr: IO[Any] | None,
-    elastic: ElasticOptions | None = None,
-) -> list[Any]:
-    """Execute the call on ranks that a cluster's engine starts (``job.engine``); return the values in rank order.
-
-    Like ``in_processes``, except that call and answers go over the agents' channels. The job's command is the
-    interpreter; an empty word means that of the engine's processes.
     """
     task = _TASK if job.on_sample is None else _TASK_WITH_TELEMETRY
     job = replace(job, command=[*job.command, *task], call=call, quiet=True)
@@ -106,12 +81,6 @@ def elastic_values(answers: Mapping[int, Answer], outcome: Outcome) -> list[Any]
     if (answer := answers.get(number)) is not None and answer.kind:
         raise failure(rank, size, answer) from answer.exception()
     raise RankDied(_died(rank, size, outcome), rank)
-
-
-def _answers(folder: Path, numbers: Iterable[int]) -> dict[int, Answer]:
-    """Return the answers by rank, in an elastic job by process."""
-    answers = {number: _read(answer_file(folder, number)) for number in numbers}
-    return {number: answer for number, answer in answers.items() if answer is not None}
 
 
 def values_of(answers: Mapping[int, Answer], np: int, outcome: Outcome) -> list[Any]:
@@ -150,14 +119,6 @@ def _died(rank: int, np: int, outcome: Outcome) -> str:
         text = f"rank {rank} of {np} died before its function returned: {exit_text(code)}."
     output = "".join(f"\n  {line}" for line in outcome.last_lines) if rank == outcome.failed else ""
     return f"{text} Its last output:{output}" if output else text
-
-
-def _read(file: Path) -> Answer | None:
-    try:
-        answer: Answer = pickle.loads(file.read_bytes())  # noqa: S301 - a file of our own in our private folder
-    except FileNotFoundError:
-        return None
-    return answer
 
 
 # On the ranks of a notebook

@@ -1,7 +1,7 @@
 """A rank of ``hvd_kernel.run``: ``python -P -m hvd_kernel.launch.run.task FOLDER``.
 
-The folder belongs to the process that called ``run``, or to the agent of this rank, which received the call over its
-channel. The call is unpickled only if no other user may write there.
+The folder belongs to the agent of this rank, which received the call over its channel and sends the answer. The call is
+unpickled only if no other user may write there.
 """
 
 from __future__ import annotations
@@ -42,13 +42,7 @@ def main(folder: Path) -> int:
 
 
 def _call_of(folder: Path) -> bytes:
-    try:
-        status = folder.stat()
-    except FileNotFoundError:
-        raise ClusterError(
-            f"{os.uname().nodename} does not see {folder}: run() hands function and results over in files, so that on "
-            "several hosts it has to be called in a directory that all of them share."
-        ) from None
+    status = folder.stat()
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ClusterError(f"{folder} is not private to this user: what it holds is not unpickled.")
     return (folder / CALL).read_bytes()

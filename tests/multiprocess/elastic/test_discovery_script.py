@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.launch.elastic.discovery.script import TOO_MUCH_OUTPUT, DiscoveryScript
+from hvd_kernel.launch.elastic.discovery import TOO_MUCH_OUTPUT, DiscoveryScript
 from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import EventLoop

@@ -20,11 +20,10 @@ from hvdtest.launch import clean_environment
 from hvd_kernel.core.topology import LATE_OVER_MPI
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.job_run import Job, launch
-from hvd_kernel.launch.launchers.mpiexec import Mpiexec
+from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream
-from hvd_kernel.launch.monitor import JobMonitor
+from hvd_kernel.launch.monitor import JobMonitor, RankMonitor
 from hvd_kernel.launch.placement import Host
-from hvd_kernel.launch.whereabouts import RankMonitor
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.channel.messages import MPIEXEC

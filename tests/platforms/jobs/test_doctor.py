@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvd_kernel.launch.cli import main
-from hvd_kernel.launch.doctor import command, project, python_code
+from hvd_kernel.launch.doctor import command, python_code
 from hvd_kernel.launch.doctor.finding import MIN_PYTHON, MIN_TORCH, Finding, Verdict
 
 DATA = Path(__file__).parents[1] / "data"
@@ -20,7 +20,7 @@ HVD = "import horovod.torch as hvd\n"
 
 
 def found(name: str, text: str) -> list[Finding]:
-    return project.findings([(name, text)])
+    return command.findings_of([(name, text)])
 
 
 @golden.titles(DATA / "doctor.json")
@@ -33,7 +33,7 @@ def findings_of(case: golden.Case) -> object:
     text = notebook(*case["cells"]) if "cells" in case else golden.text_of(case, DATA)
     return [
         [*([row.cell] if row.cell else []), row.line, row.verdict.value, row.subject, row.detail, row.remedy]
-        for row in project.findings([(case["file"], text)])
+        for row in command.findings_of([(case["file"], text)])
     ]
 
 
@@ -45,13 +45,13 @@ def notebook(*cells: list[str]) -> str:
 def test_installed_shims_make_all_lines_run() -> None:
     text = "mpirun -np 2 python a.py\nhorovodrun -np 2 python a.py\nsrun python a.py\npip install horovod\n"
     ready = {"mpirun", "horovodrun", "import", "horovod"}
-    assert {each.verdict for each in project.findings([("a.sh", text)], ready)} == {Verdict.RUNS}
+    assert {each.verdict for each in command.findings_of([("a.sh", text)], ready)} == {Verdict.RUNS}
 
 
 def test_project_without_horovod_has_no_findings() -> None:
     lines = ("a.sh", "mpirun -np 2 python a.py\nsrun python a.py\n")
-    assert project.findings([lines, ("a.py", "import mpi4py\n")]) == []
-    assert len(project.findings([lines, ("a.py", HVD)])) == 3
+    assert command.findings_of([lines, ("a.py", "import mpi4py\n")]) == []
+    assert len(command.findings_of([lines, ("a.py", HVD)])) == 3
 
 
 @pytest.mark.nightly
@@ -160,6 +160,6 @@ def test_hidden_folders_of_ci_are_read(tmp_path: Path) -> None:
         (tmp_path / folder / "b.ipynb").touch()
     (tmp_path / ".gitlab-ci.yml").touch()
     (tmp_path / "c.ipynb").touch()
-    read = [str(path.relative_to(tmp_path)) for path in project.files(tmp_path)]
+    read = [str(path.relative_to(tmp_path)) for path in command.files(tmp_path)]
     ci = [f"{folder}/{name}" for folder in (".circleci", ".github/workflows") for name in ("a.yml", "b.ipynb")]
     assert read == [*ci, ".gitlab-ci.yml", "c.ipynb"]

@@ -13,7 +13,7 @@ import pytest
 from hvdtest.hvdrun import NIGHTLY, SUM, good, hvdrun, lines_of
 from hvdtest.launch import clean_environment, free_port
 
-from hvd_kernel.launch.job import command
+from hvd_kernel.launch.cli.job import main
 
 pytestmark = pytest.mark.mp
 DATA = Path(__file__).parents[1] / "data"
@@ -38,7 +38,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_a_plan_as_json_has_what_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["plan", str(DATA / "polyaxonfile.yml"), "--format", "json"]) == 0
+    assert main(["plan", str(DATA / "polyaxonfile.yml"), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {"kind", "tasks", "steps", "warnings"} <= set(said)
     assert said["kind"] == "polyaxonfile"
@@ -56,7 +56,7 @@ def test_a_plan_as_json_has_what_is_promised(capsys: pytest.CaptureFixture[str])
 
 def test_a_command_behind_the_file_keeps_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["python", "-c", "print('a  b', \"$HOME\")"]
-    assert command.main(["plan", str(DATA / "polyaxonfile-fragment.yml"), "--format", "json", "--", *line]) == 0
+    assert main(["plan", str(DATA / "polyaxonfile-fragment.yml"), "--format", "json", "--", *line]) == 0
     (step,) = json.loads(capsys.readouterr().out)["steps"]
     assert shlex.split(step) == line
 
@@ -77,7 +77,7 @@ def test_a_command_behind_a_file_is_the_one_that_was_missing(
     """The warning that there is none was said all the same."""
     file = tmp_path / "line"
     file.write_text("mpirun -np 2 -bind-to none\n")
-    assert command.main(["plan", str(file), "--format", "json", "--", "python", "train.py"]) == 0
+    assert main(["plan", str(file), "--format", "json", "--", "python", "train.py"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["steps"] == ["python train.py"]
     assert [each.partition(" is ignored")[0] for each in said["warnings"]] == ["-bind-to none"]
@@ -131,9 +131,9 @@ def test_a_file_is_written_and_planned_again(tmp_path: Path, kind: str, capsys: 
     other = tmp_path / "written"
     words = ["--image", "python:3.11", "--name", "train", "-o", str(other)]
     job = ["write", str(DATA / "polyaxonfile-fragment.yml"), "--kind", kind, *words, "--", "python", "t.py"]
-    assert command.main(job) == 0
+    assert main(job) == 0
     assert other.stat().st_mode & 0o777 == 0o600, "a secret may be in it"
-    assert command.main(["plan", str(other), "--format", "json"]) == 0
+    assert main(["plan", str(other), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["kind"], len(said["tasks"])) == (kind, 4)
     assert said["steps"] == ["python t.py"]

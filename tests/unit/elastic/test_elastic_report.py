@@ -1,4 +1,4 @@
-"""Verdict of an elastic job (launch/elastic/job/launch.py): whom its last line and its status name."""
+"""Verdict of an elastic job (launch/elastic/job.py): whom its last line and its status name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hvd_kernel.launch.elastic.events import EndJob
-from hvd_kernel.launch.elastic.job.launch import outcome, report
-from hvd_kernel.launch.elastic.job.workers import Streams, Workers
+from hvd_kernel.launch.elastic.job import outcome, report
+from hvd_kernel.launch.elastic.workers import Streams, Workers
 from hvd_kernel.protocol.elastic import Place
 
 HERE: Any = SimpleNamespace(name="a")

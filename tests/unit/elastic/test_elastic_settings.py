@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.job.launch import _settings
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.elastic.job import _settings
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run.api import parse_options, run

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.discovery.choice import HostsFile, discovery_object
-from hvd_kernel.launch.elastic.discovery.schedulers import (
+from hvd_kernel.launch.elastic.discovery import PolledHosts, parse_lines, parse_mapping
+from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
+from hvd_kernel.launch.elastic.schedulers import (
+    HostsFile,
     KubernetesDns,
     KubernetesEndpoints,
     SlurmHosts,
     addresses,
     command_output,
+    discovery_object,
     pods_of,
 )
-from hvd_kernel.launch.elastic.discovery.source import PolledHosts, parse_lines, parse_mapping
-from hvd_kernel.launch.elastic.events import DiscoveryFailed, Event, HostsFound
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.event_loop import EventLoop
 

@@ -10,9 +10,9 @@ import pytest
 
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.tables.knobs import KNOBS
-from hvd_kernel.launch.cli import config_file, elastic
-from hvd_kernel.launch.cli.flags import parse, parser
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
+from hvd_kernel.launch.cli import elastic
+from hvd_kernel.launch.cli.flags import parse, parser, read_config_file
+from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.settings import SETTINGS
 
@@ -251,13 +251,13 @@ def test_the_section_elastic_of_a_configuration_file(tmp_path: Path) -> None:
 elastic: {min_np: 2, max-np: 8, host_discovery_script: ./h.sh, elastic_timeout: 60, reset_limit: 5, max_restarts: 4,
   blacklist_cooldown_range: [10, 100], discovery_interval: 2, spares: 1, slot_failures: 5, host_failures: 3, hang-timeout: 45}
 """)
-    found, ignored = config_file.read(str(file))
+    found, ignored = read_config_file(str(file))
     assert (set(found), ignored) == ({row.dest for row in elastic.FLAGS}, [])
     request = parse(["-np", "4", "--config-file", str(file), "--max-np", "6", "x"])
     assert request.elastic == ElasticOptions(4, 2, 6, (), "./h.sh", None, 60.0, 5, 4, (10, 100), 2.0, 1, 5, 3, 45.0)
     file.write_text("elastic: {min_np: 2, blacklist_cooldown_range: 10}")
     with pytest.raises(ConfigError, match=r"10 cannot be used: it must be 2 numbers, as 10 100"):
-        config_file.read(str(file))
+        read_config_file(str(file))
 
 
 def test_help_names_every_flag() -> None:
@@ -279,7 +279,7 @@ stall-check: {enabled: no, warning_time_seconds: 5, shutdown_time_seconds: 6}
 library_options: {mpi_threads_disable: true, num_nccl_streams: 2, thread_affinity: 3, gloo_timeout_seconds: 4, mps: no}
 logging: {level: INFO, with_timestamp: true}
 """)
-    found, ignored = config_file.read(str(file))
+    found, ignored = read_config_file(str(file))
     assert ignored == []
     assert set(found) == {"controller", *(knob.dest for knob in KNOBS)}, "those of Horovod"
     request = parse(["-np", "1", "--config-file", str(file), "--cycle-time-ms", "9", "x"])
@@ -310,7 +310,7 @@ def test_a_wrong_configuration_file(tmp_path: Path, text: str, said: str) -> Non
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        config_file.read(str(file))
+        read_config_file(str(file))
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
 
@@ -329,7 +329,7 @@ logging:
   hide_timestamp: true
 more: {a: 1}
 """)
-    found, ignored = config_file.read(str(file))
+    found, ignored = read_config_file(str(file))
     assert found == {"params.cycle_time_ms": "5", "library_options.num_nccl_streams": "1", "logging.level": "INFO"}
     begins = [
         f"{file}:4:10: params.speed: is ignored: known: fusion_threshold_mb, ",
@@ -339,7 +339,7 @@ more: {a: 1}
     assert [told[: len(begin)] for told, begin in zip(ignored, begins, strict=True)] == begins
     assert parse(["-np", "1", "--config-file", str(file), "x"]).warnings == tuple(ignored)
     file.write_text("# nothing\n---\n")
-    assert config_file.read(str(file)) == ({}, [])
+    assert read_config_file(str(file)) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -364,4 +364,4 @@ def test_what_is_not_done_is_told_with_what_is_so(words: str, told: str) -> None
 
 def test_a_configuration_file_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"the configuration file /no/file cannot be read"):
-        config_file.read("/no/file")
+        read_config_file("/no/file")

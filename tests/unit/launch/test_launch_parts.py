@@ -16,15 +16,25 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
-from hvd_kernel.launch import environment, line_output
+from hvd_kernel.launch import line_output
 from hvd_kernel.launch.cli import horovodrun, main
-from hvd_kernel.launch.elastic.job.workers import Streams, Workers
+from hvd_kernel.launch.elastic.workers import Streams, Workers
 from hvd_kernel.launch.job_run import Job
-from hvd_kernel.launch.launchers import mpi_command
+from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.line_output import OutputStream
 from hvd_kernel.launch.monitor import sentence
 from hvd_kernel.launch.outcome import FailedRank, exit_text, root_cause, shell_status
-from hvd_kernel.launch.placement import Host, is_local, job_hosts, parse, places, read_hostfile
+from hvd_kernel.launch.placement import (
+    Host,
+    carried,
+    is_local,
+    job_hosts,
+    parse,
+    places,
+    rank_variables,
+    read_hostfile,
+    rendezvous_address,
+)
 from hvd_kernel.processes import open_mpi, ports
 from hvd_kernel.processes.channel.control_channel import PREAMBLE, ControlChannel, pack
 from hvd_kernel.processes.channel.messages import Hello, Output, RankExited
@@ -118,9 +128,9 @@ def test_jobs_that_cannot_be() -> None:
 
 
 def test_what_a_rank_alone_is_told() -> None:
-    own = environment.own(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
+    variables = rank_variables(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
     keys = ("RANK", "HOSTNAME", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    assert [[env["HOROVOD_" + key] for key in keys] for env in own] == [
+    assert [[env["HOROVOD_" + key] for key in keys] for env in variables] == [
         ["0", "a", "0", "2", "0", "2"],
         ["1", "a", "1", "2", "0", "2"],
         ["2", "b", "0", "3", "1", "2"],
@@ -130,7 +140,7 @@ def test_what_a_rank_alone_is_told() -> None:
 
 
 def test_what_stays_here() -> None:
-    assert set(environment.carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
+    assert set(carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
 
 
 HERE = {
@@ -165,7 +175,7 @@ FAR = {
 def test_where_the_rendezvous_is(
     hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]
 ) -> None:
-    assert environment.rendezvous(hellos, remote, interface) == found
+    assert rendezvous_address(hellos, remote, interface) == found
 
 
 def test_a_kept_port_is_free_for_rank_0_alone() -> None:
@@ -307,14 +317,14 @@ def test_statuses() -> None:
 
 # MPI.
 
-ORDER = mpi_command.Order(["python", "x"], 2, [Host("a", 1), Host("b", 1)], {"HVD_SECRET_KEY": "hidden", "FOO": "x"})
+ORDER = mpi.Order(["python", "x"], 2, [Host("a", 1), Host("b", 1)], {"HVD_SECRET_KEY": "hidden", "FOO": "x"})
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> str:
     program = folder / "mpiexec"
     program.write_text(f"#!/bin/sh\necho '{version}'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(mpi_command, "find_mpiexec", lambda: str(program))
+    monkeypatch.setattr(mpi, "find_mpiexec", lambda: str(program))
     return str(program)
 
 
@@ -324,10 +334,8 @@ def after(words: list[str], flag: str) -> list[str]:
 
 def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
-    order = mpi_command.Order(
-        ORDER.command, 2, ORDER.hosts, ORDER.env, ("--bind-to", "core"), ssh_port=22, interface="eth0"
-    )
-    plan = mpi_command.plan(order)
+    order = mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ("--bind-to", "core"), ssh_port=22, interface="eth0")
+    plan = mpi.plan(order)
     words = plan.command
     assert words[:1] + words[-2:] == [program, "python", "x"]
     assert after(words, "-n") == ["2"]
@@ -358,7 +366,7 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, written: str) -> None:
     """It took `-bind-to none` for a program named none, and `-map-by` for nothing at all."""
     pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
-    plan = mpi_command.plan(replace(ORDER, args=tuple(given.split())))
+    plan = mpi.plan(replace(ORDER, args=tuple(given.split())))
     for folder in plan.folders:
         shutil.rmtree(folder)
     words = written.split()
@@ -392,15 +400,15 @@ def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) 
 def test_mpich_and_intel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     program = pretend(monkeypatch, tmp_path, version)
     expected = [program, "-n", "2", "-hosts", "a:1,b:1", "-genvlist", "HVD_SECRET_KEY", "python", "x"]
-    assert mpi_command.plan(ORDER).command == expected
+    assert mpi.plan(ORDER).command == expected
     with pytest.raises(ConfigError, match="takes no ssh port or identity file"):
-        mpi_command.plan(mpi_command.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
+        mpi.plan(mpi.Order(ORDER.command, 2, ORDER.hosts, ORDER.env, ssh_port=22))
 
 
 def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, tmp_path, "Some MPI 1.0")
     with pytest.raises(ClusterError, match="is neither Open MPI nor MPICH nor Intel MPI"):
-        mpi_command.plan(ORDER)
+        mpi.plan(ORDER)
 
 
 def test_whom_mpiexec_blames() -> None:
@@ -408,11 +416,11 @@ def test_whom_mpiexec_blames() -> None:
     killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
     aborted = ["MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "  Proc: [[3,1],2]", "  Errorcode: 9"]
     older = ["MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "with errorcode 4."]
-    assert mpi_command.first_failure(status) == (3, 7)
-    assert mpi_command.first_failure(aborted) == (2, 9)
-    assert mpi_command.first_failure(older) == (1, 4)
-    assert mpi_command.first_failure(killed) == (1, -9)
-    assert mpi_command.first_failure(["nothing of that kind"]) == (None, 0)
+    assert mpi.first_failure(status) == (3, 7)
+    assert mpi.first_failure(aborted) == (2, 9)
+    assert mpi.first_failure(older) == (1, 4)
+    assert mpi.first_failure(killed) == (1, -9)
+    assert mpi.first_failure(["nothing of that kind"]) == (None, 0)
 
 
 # horovodrun.

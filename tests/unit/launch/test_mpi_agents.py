@@ -17,9 +17,8 @@ from hvdtest.hvdrun import order
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch import agents as launch_agents
-from hvd_kernel.launch.agents import Agents
-from hvd_kernel.launch.launchers.agent_listener import AgentListener, ConnectedAgent
-from hvd_kernel.launch.launchers.mpiexec import Mpiexec
+from hvd_kernel.launch.agents import AgentListener, Agents, ConnectedAgent
+from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel import authentication
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE, ProvenChannel

@@ -15,9 +15,8 @@ import pytest
 
 import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, RankDied, RankFailed, RankStalled, UsageError
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.job_run import Outcome
-from hvd_kernel.launch.outcome import FailedRank, is_consequence
+from hvd_kernel.launch.elastic.options import ElasticOptions
+from hvd_kernel.launch.outcome import FailedRank, Outcome, is_consequence
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.launch.run import task
 from hvd_kernel.launch.run.api import parse_options, run
@@ -128,7 +127,6 @@ def test_how_the_number_of_ranks_may_change() -> None:
         options(np=2, host_discovery_script="h", slots=2, cooldown_range=[1, 9], elastic_timeout=5.0)
     )
     assert script.elastic == ElasticOptions(2, 2, script="h", slots=2, cooldown_s=(1, 9), timeout_s=5.0)
-    assert script.far, "who knows where they are"
     with pytest.warns(UserWarning, match=r"run\(reset_limit\) is left out: for jobs whose size may change"):
         assert parse_options(options(np=2, reset_limit=3)).elastic is None
 
@@ -252,8 +250,6 @@ def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.
     tmp_path.chmod(0o755)
     with pytest.raises(ClusterError, match="is not private to this user"):
         task.main(tmp_path)
-    with pytest.raises(ClusterError, match="a directory that all of them share"):
-        task.main(tmp_path / "nowhere")
 
 
 def test_files_are_private_and_whole(tmp_path: Path) -> None:

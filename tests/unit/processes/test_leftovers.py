@@ -74,9 +74,9 @@ def test_e3_what_is_claimed_or_used_or_not_of_our_making_stays(place: Path) -> N
 
 PLANNED = """
 import sys
-from hvd_kernel.launch.launchers import mpi_command
+from hvd_kernel.launch.launchers import mpi
 from hvd_kernel.launch.placement import Host
-print(*mpi_command.plan(mpi_command.Order(["true"], 1, [Host("localhost", 1)], {})).folders, flush=True)
+print(*mpi.plan(mpi.Order(["true"], 1, [Host("localhost", 1)], {})).folders, flush=True)
 sys.stdin.read()
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.launch.elastic.discovery.source import HostDiscovery
+from hvd_kernel.launch.elastic.discovery import HostDiscovery
 from hvd_kernel.launch.placement import Host
 
 INTERVAL_S = 1.0

@@ -18,21 +18,19 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.agents import Agents
 from hvd_kernel.launch.elastic import events
-from hvd_kernel.launch.elastic.discovery.choice import source
-from hvd_kernel.launch.elastic.discovery.source import Feed, HostSource, StaticHosts
+from hvd_kernel.launch.elastic.discovery import Feed, HostSource, StaticHosts
 from hvd_kernel.launch.elastic.driver import Driver
-from hvd_kernel.launch.elastic.job.engine_hosts import EngineHosts
-from hvd_kernel.launch.elastic.job.hosts import HostAgent, HostAgents
-from hvd_kernel.launch.elastic.job.options import ElasticOptions
-from hvd_kernel.launch.elastic.job.orders import Orders, RendezvousPlaces
-from hvd_kernel.launch.elastic.job.stalls import WorkerStalls
-from hvd_kernel.launch.elastic.job.workers import Streams, WorkerProcess, Workers
+from hvd_kernel.launch.elastic.hosts import EngineHosts, HostAgent, HostAgents
+from hvd_kernel.launch.elastic.options import ElasticOptions
+from hvd_kernel.launch.elastic.schedulers import source
+from hvd_kernel.launch.elastic.stalls import WorkerStalls
 from hvd_kernel.launch.elastic.state import DriverSettings
+from hvd_kernel.launch.elastic.workers import Orders, RendezvousPlaces, Streams, WorkerProcess, Workers
 from hvd_kernel.launch.forwarding import StdinForwarder, forwarded
-from hvd_kernel.launch.job_run import Job, Outcome
+from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.line_output import Write, standard, writer
-from hvd_kernel.launch.outcome import failed, is_consequence, shell_status
-from hvd_kernel.launch.whereabouts import on_sigquit
+from hvd_kernel.launch.monitor import on_sigquit
+from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_status
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
 from hvd_kernel.protocol import elastic

@@ -21,10 +21,20 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.jobs.readers import slurm
+from hvd_kernel.launch.elastic.discovery import (
+    DiscoveryScript,
+    Feed,
+    HostDiscovery,
+    HostSource,
+    PolledHosts,
+    parse_lines,
+)
+from hvd_kernel.processes.event_loop import EventLoop
 
 _LIMIT_S = 20.0
 _NODES = re.compile(r"(?:^|\s)NodeList=(\S+)")
@@ -229,3 +239,93 @@ def _ordinal(name: str) -> tuple[str, int, str]:
     """Return a sort key that puts w-10 after w-9, and addresses in the order of their text."""
     base, _, number = name.partition(".")[0].rpartition("-")
     return (base, int(number), name) if number.isdecimal() and base else (name, 0, name)
+
+
+# The choice by ``--host-discovery-script``: a script, a file, a scheduler or an object
+
+
+KINDS = MappingProxyType({"file:": "PATH", "slurm:": "", "kubernetes:": "SERVICE", "kubernetes-dns:": "SERVICE"})
+"""Prefix of a kind of discovery besides a script -> its operand; empty: it has none."""
+
+
+def source(
+    script: str | HostDiscovery, slots: int | None, interval_s: float, loop: EventLoop, feed: Feed
+) -> HostSource:
+    """Return the source that ``--host-discovery-script`` names; ``run`` passes an object instead.
+
+    Raises
+    ------
+    ConfigError
+        The operand of a kind is missing.
+    """
+    discovery = discovery_object(script, slots) if isinstance(script, str) else script
+    if discovery is not None:
+        return PolledHosts(discovery, interval_s, loop, feed)
+    return DiscoveryScript(str(script), slots, interval_s, loop, feed)
+
+
+def discovery_object(script: str, slots: int | None) -> HostDiscovery | None:
+    """Return the discovery object that the flag's value names; None if it is a script.
+
+    >>> discovery_object("kubernetes-dns:workers", 2)
+    KubernetesDns(service='workers', slots=2, ...)
+    >>> discovery_object("./hosts.sh", None) is None
+    True
+
+    Raises
+    ------
+    ConfigError
+        The operand of a kind is missing.
+    """
+    kind = next((prefix for prefix in KINDS if script.startswith(prefix)), "")
+    name = script.removeprefix(kind)
+    if kind and KINDS[kind] and not name:
+        raise ConfigError(f"--host-discovery-script {script} names nothing: write {kind}NAME.")
+    match kind:
+        case "file:":
+            return HostsFile(name, slots)
+        case "slurm:":
+            return SlurmHosts(slots)
+        case "kubernetes-dns:":
+            return KubernetesDns(name, slots or 1)
+        case "kubernetes:":
+            return KubernetesEndpoints(name, slots or 1)
+    return None
+
+
+@dataclass(frozen=True)
+class HostsFile:
+    """A file of lines like those of a discovery script, read at each poll; replace it atomically, by renaming.
+
+    Parameters
+    ----------
+    path
+        The file; if it is empty, no hosts are available.
+    slots
+        Of hosts without a number of slots; None: 1.
+
+    Examples
+    --------
+    >>> HostsFile("/tmp/hosts.txt", slots=2).find_available_hosts_and_slots()  # doctest: +SKIP
+    {'a': 4, 'b': 2}
+    """
+
+    path: str
+    slots: int | None = None
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Return the hosts in the file.
+
+        Raises
+        ------
+        ConfigError
+            The file does not exist, or a line cannot be parsed.
+        """
+        try:
+            text = Path(self.path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the hosts file {self.path} cannot be read: {error}.") from None
+        try:
+            return {host.name: host.slots for host in parse_lines(text, self.slots)}
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {error}") from None

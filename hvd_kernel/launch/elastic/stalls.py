@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.stall import whereabouts as whereabouts_text
 from hvd_kernel.launch.elastic.events import Event, WorkerHung
-from hvd_kernel.launch.elastic.job.workers import WorkerProcess, Workers
+from hvd_kernel.launch.elastic.workers import WorkerProcess, Workers
 from hvd_kernel.launch.line_output import Write
-from hvd_kernel.launch.whereabouts import RankMonitor, whereabouts
+from hvd_kernel.launch.monitor import RankMonitor, whereabouts
 from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
 from hvd_kernel.processes.rank_channel import decode, encode
 from hvd_kernel.protocol.elastic import FromWorker, Ready

@@ -116,7 +116,7 @@ def _plan(request: JobRequest) -> int:
 
 
 def _run(request: JobRequest) -> int:
-    from hvd_kernel.launch.job.execute import execute  # noqa: PLC0415 - a plan starts nothing
+    from hvd_kernel.launch.cli.job_execution import execute  # noqa: PLC0415 - a plan starts nothing
 
     spec = _spec(request)
     flags = request.flags

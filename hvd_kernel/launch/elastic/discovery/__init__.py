@@ -1,1 +1,0 @@
-"""Host discovery of elastic jobs: a script, a file, an object, Slurm or Kubernetes returns the available hosts."""
