@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from hvd_kernel.diagnosis.limits_of_run import Bottleneck, Figures, Possible, bottleneck
 from hvd_kernel.diagnosis.stragglers import Slow

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hvd_kernel.core import call_stack
 from hvd_kernel.core.call_stack import MAX_PENDING, pending, waiting_for
 from hvd_kernel.processes import rank_channel
-from hvd_kernel.protocol.messages import Whereabouts, to_wire
+from hvd_kernel.protocol.messages import Whereabouts
 
 if TYPE_CHECKING:
     from hvd_kernel._native import Engine
@@ -75,7 +75,7 @@ def _answer(channel: socket.socket, engine: CurrentEngine, on_message: OnMessage
             if message.startswith(rank_channel.RELAYED):
                 on_message(message.removeprefix(rank_channel.RELAYED))
             else:
-                channel.send(rank_channel.encode(to_wire(whereabouts(engine()))))
+                channel.send(rank_channel.encode(whereabouts(engine())))
     on_message(b"")
 
 

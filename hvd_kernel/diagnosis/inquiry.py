@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls, request_stacks
 from hvd_kernel.processes.lifetime import is_stopped
-from hvd_kernel.protocol.messages import Whereabouts, from_wire
+from hvd_kernel.protocol.messages import Whereabouts, from_content
 
 PATIENCE_S = 1.0
 """A rank that has not answered by then does not run Python."""
@@ -104,7 +104,7 @@ class Inquiry:
 def _whereabouts(rank: int, content: object) -> Whereabouts:
     """Decode an answer; an error means that the rank has died, or that it runs an incompatible version."""
     wire = dict(content) if isinstance(content, dict) else {}
-    return Whereabouts(rank, "dead") if "error" in wire else from_wire(Whereabouts, wire)
+    return Whereabouts(rank, "dead") if "error" in wire else from_content(Whereabouts, wire)
 
 
 def local_pids(cluster: Cluster) -> dict[int, int]:

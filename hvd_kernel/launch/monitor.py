@@ -31,7 +31,7 @@ from hvd_kernel.processes.event_loop import Timer
 from hvd_kernel.processes.rank_channel import decode
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.elastic import Stepped
-from hvd_kernel.protocol.messages import MetricsSample, Whereabouts, from_wire
+from hvd_kernel.protocol.messages import MetricsSample, Whereabouts, from_content
 
 _SETTLE_S = 0.5
 _SEARCH_S = 10.0  # the same while all failures are consequences: the rank that failed first may exit slowly
@@ -137,7 +137,7 @@ class JobMonitor:
             return
         match elastic.from_worker(message.data):
             case elastic.Sampled(sample):
-                self._on_sample(from_wire(MetricsSample, sample))
+                self._on_sample(sample)
             case elastic.Stepped() as stepped:
                 self._monitor.compare(message.rank, stepped)
 
@@ -381,4 +381,4 @@ def whereabouts(rank: int, state: dict[str, Any]) -> Whereabouts:
     if "stack" in state:
         lines = state["stack"].splitlines()
         return Whereabouts(rank, "silent", frames=python_calls(lines, {}), native=c_functions(lines))
-    return replace(from_wire(Whereabouts, {"rank": rank} | state), rank=rank)
+    return from_content(Whereabouts, state | {"rank": rank})

@@ -19,12 +19,10 @@ Terms.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
-from hvd_kernel.protocol.messages import OptimizerSteps
+from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps
 
 REMOVED, ADDED = 1, 2
 """Bits of a host change, with the values of ``hvd.elastic.HostUpdateResult``."""
@@ -82,7 +80,7 @@ class Logged(ElasticMessage, frozen=True):
 class Sampled(ElasticMessage, frozen=True):
     """The current activity of a rank, for a panel; also sent in jobs of fixed size."""
 
-    sample: dict[str, Any]  # a MetricsSample of protocol/messages.py (``to_wire``)
+    sample: MetricsSample
 
 
 class Stepped(ElasticMessage, frozen=True):

@@ -1,7 +1,7 @@
 """The messages between the notebook's kernel and its ranks, complete.
 
-A shared leaf: standard library only. Messages are frozen dataclasses; on the wire they are JSON-able dicts
-(``to_wire``, ``from_wire``), never pickles.
+A shared leaf. Messages are frozen Structs; as the content of a Jupyter message they are JSON-able dicts
+(``to_content``, ``from_content``), never pickles.
 
 Terms.
   cell       one ``%%hvdrun`` execution, known by the notebook's execution count
@@ -13,11 +13,12 @@ Terms.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-T = TypeVar("T", "MetricsSample", "Failure", "Whereabouts", "Prompt", "Waiting")
+import msgspec
+from msgspec import Struct
+
+T = TypeVar("T", bound=Struct)
 
 METRICS_TYPE = "hvd_metrics"
 """msg_type under which a rank's telemetry thread publishes a MetricsSample on its iopub."""
@@ -92,8 +93,7 @@ class OptimizerSteps(NamedTuple):
     digests: tuple[ParameterDigest, ...] = ()
 
 
-@dataclass(frozen=True)
-class MetricsSample:
+class MetricsSample(Struct, frozen=True):
     """The current activity of one rank. Counters are monotonic since the rank's init; the reader computes rates."""
 
     rank: int
@@ -102,22 +102,21 @@ class MetricsSample:
     waiting_for: str = ""  # name of the oldest operation this rank waits in, "" when none
     step: int = 0  # optimizer steps taken
     samples: int = 0  # training samples seen (batch sizes summed)
-    logged: dict[str, float] = field(default_factory=dict)  # last value of each hvd.log(...) name
+    logged: dict[str, float] = {}  # last value of each hvd.log(...) name
     bytes: int = 0  # bytes reduced, gathered or broadcast
     ops: int = 0
     comm_ns: int = 0  # time the core spent in collectives
     wait_ns: int = 0  # time user threads were blocked waiting for them
     cpu_s: float = 0.0  # process CPU time
     rss: int = 0  # resident bytes
-    gpu: dict[str, float] = field(default_factory=dict)  # the GPU_FIGURES that the rank's device has
+    gpu: dict[str, float] = {}  # the GPU_FIGURES that the rank's device has
     ran_ns: int = 0  # processor time of the main thread, 0 if the system does not report it
     queued_ns: int = 0  # time in which that thread was ready to run, but other threads had the processor
     options: tuple[str, ...] = ()  # the OPTIONS that the rank has used
     optimizers: tuple[OptimizerSteps, ...] = ()  # that have taken a step in this run
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """One rank's exception."""
 
     rank: int
@@ -145,8 +144,7 @@ class Pending(NamedTuple):
     missing: tuple[int, ...]  # ranks that have not submitted it, as far as this rank knows
 
 
-@dataclass(frozen=True)
-class Whereabouts:
+class Whereabouts(Struct, frozen=True):
     """The current position of one rank's main thread."""
 
     rank: int
@@ -158,8 +156,7 @@ class Whereabouts:
     native: tuple[str, ...] = ()  # C functions that the innermost frame is in, innermost first; from outside only
 
 
-@dataclass(frozen=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     """New text of a rank's stdout or stderr; the deltas that are not live concatenate to the stored text."""
 
     rank: int
@@ -169,8 +166,7 @@ class TextDelta:
     skipped: tuple[int, int, int] = (0, 0, 0)  # omitted before it: rest of a line, lines, beginning of the next line
 
 
-@dataclass(frozen=True)
-class RichOutput:
+class RichOutput(Struct, frozen=True):
     """A display_data of a rank, or its cell's last expression (is_result)."""
 
     rank: int
@@ -181,24 +177,21 @@ class RichOutput:
     update: bool = False  # replaces the output with that display_id
 
 
-@dataclass(frozen=True)
-class Cleared:
+class Cleared(Struct, frozen=True):
     """A rank's clear_output: remove its output of this cell; with wait, once it shows something else."""
 
     rank: int
     wait: bool
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Displays of a cell that a rank did not send, because there were too many."""
 
     rank: int
     displays: int
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """A rank waits for a line from the user: input(), getpass(), or the debugger."""
 
     rank: int
@@ -207,8 +200,7 @@ class Prompt:
     password: bool = False
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """The rank waits in ``elastic.run`` until the notebook has arranged a new rendezvous of all ranks."""
 
     rank: int
@@ -217,45 +209,39 @@ class Waiting:
     lost: int = 0  # optimizer steps that were undone
 
 
-@dataclass(frozen=True)
-class RankLost:
+class RankLost(Struct, frozen=True):
     """The rank has died in the cell, and may be replaced in it."""
 
     rank: int
     failure: Failure
 
 
-@dataclass(frozen=True)
-class InElastic:
+class InElastic(Struct, frozen=True):
     """The rank's cell has reached ``elastic.run``: it continues when ranks are added or removed."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class StepsUndone:
+class StepsUndone(Struct, frozen=True):
     """A failure has undone optimizer steps; the ranks have formed a new communicator automatically."""
 
     rank: int
     steps: int
 
 
-@dataclass(frozen=True)
-class RankJoined:
+class RankJoined(Struct, frozen=True):
     """The rank is new in the cell."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class RankLeft:
+class RankLeft(Struct, frozen=True):
     """The rank has left the cell as planned."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class RankRaised:
+class RankRaised(Struct, frozen=True):
     """The rank has raised an error of its own that ends the cell there; RankDone brings the traceback."""
 
     rank: int
@@ -263,8 +249,7 @@ class RankRaised:
     evalue: str
 
 
-@dataclass(frozen=True)
-class RankDone:
+class RankDone(Struct, frozen=True):
     """The rank has finished the cell."""
 
     rank: int
@@ -275,31 +260,32 @@ MembershipChange = InElastic | StepsUndone | RankJoined | RankLost | RankLeft | 
 Event = MetricsSample | TextDelta | RichOutput | Cleared | LeftOut | Waiting | Prompt | MembershipChange
 
 
-def to_wire(message: MetricsSample | Failure | Whereabouts | Prompt | Waiting) -> dict[str, Any]:
-    """Return the JSON-able form of a message that a rank sends."""
-    return asdict(message)
+def to_content(message: Struct) -> dict[str, Any]:
+    """Return a message of a rank as the content of a Jupyter message."""
+    content: dict[str, Any] = msgspec.to_builtins(message, enc_hook=_plain)
+    return content
 
 
-def from_wire(kind: type[T], wire: dict[str, Any]) -> T:
+def from_content(kind: type[T], content: Any) -> T:
     """Rebuild a message, ignoring unknown keys.
 
     Raises
     ------
     TypeError
-        If a required key is missing: the sender speaks another version.
+        If a required key is missing or a value has another type: the sender speaks another version.
     """
-    names = {f.name for f in fields(kind)}
-    content: dict[str, Any] = {k: _TUPLES[k](v) if k in _TUPLES else v for k, v in wire.items() if k in names}
-    return kind(**content)
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{kind.__name__}: {error}") from error
 
 
-_TUPLES: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # fields that JSON turns into lists
-    "traceback": tuple,
-    "options": tuple,
-    "native": tuple,
-    "optimizers": lambda rows: tuple(
-        OptimizerSteps(*row)._replace(digests=tuple(ParameterDigest(*digest) for digest in row[-1])) for row in rows
-    ),
-    "frames": lambda rows: tuple(Frame(*row) for row in rows),
-    "pending": lambda rows: tuple(Pending(name, seconds, tuple(missing)) for name, seconds, missing in rows),
-}
+def _plain(value: object) -> object:
+    """Return an object of a builtin type for one of a subclass of it, such as the text of a user's prompt."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    raise TypeError(f"{type(value).__name__} cannot be part of a message")

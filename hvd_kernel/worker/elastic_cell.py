@@ -24,7 +24,7 @@ from typing import Any
 
 from hvd_kernel.core import session
 from hvd_kernel.errors import HvdTimeout, RankDied
-from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE, Waiting, to_wire
+from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE, Waiting, to_content
 
 Answer = tuple[dict[str, Any], list[Any]]
 Publish = Callable[[str, dict[str, Any]], None]
@@ -130,7 +130,7 @@ class ElasticCell:
         patience = float(session.setting("HVD_ELASTIC_TIMEOUT"))
         self._tasks = queue.SimpleQueue()  # drops tasks that were too late for an earlier wait
         self._over, self._leaves, self._waits = None, False, True
-        self._publish(WAITING_TYPE, to_wire(Waiting(self._rank(), reason[:_REASON_CHARS], commits, lost)))
+        self._publish(WAITING_TYPE, to_content(Waiting(self._rank(), reason[:_REASON_CHARS], commits, lost)))
         try:
             deadline = time.monotonic() + patience
             while self._over is None:

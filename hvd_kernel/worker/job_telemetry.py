@@ -17,7 +17,7 @@ from typing import Self
 from hvd_kernel.core import agent_channel, session
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.protocol import elastic
-from hvd_kernel.protocol.messages import MetricsSample, to_wire
+from hvd_kernel.protocol.messages import MetricsSample
 from hvd_kernel.worker.telemetry import sample
 
 _PERIOD_S = 0.2
@@ -72,7 +72,7 @@ class _Rank:
 
 def _send_to_agent(current: MetricsSample) -> None:
     if agent_channel.is_connected():
-        agent_channel.send(elastic.encode(elastic.Sampled(to_wire(current))))
+        agent_channel.send(elastic.encode(elastic.Sampled(current)))
 
 
 if __name__ == "__main__":

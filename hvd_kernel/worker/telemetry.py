@@ -13,7 +13,7 @@ from typing import Any
 
 from hvd_kernel.core import metrics, session, training_steps
 from hvd_kernel.frameworks.compression import CastCompressor
-from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_wire
+from hvd_kernel.protocol.messages import METRICS_TYPE, OPTIONS, MetricsSample, to_content
 from hvd_kernel.worker import communication, gpu_figures
 from hvd_kernel.worker.shell import stack_report
 
@@ -46,7 +46,7 @@ class Telemetry:
             with self._changed:
                 self._parent = None
                 self._changed.notify()
-            self._publish(METRICS_TYPE, to_wire(sample(self.rank, running=False)), parent)
+            self._publish(METRICS_TYPE, to_content(sample(self.rank, running=False)), parent)
 
     def _loop(self) -> None:
         while True:
@@ -62,7 +62,7 @@ class Telemetry:
         """Publish a sample unless the cell has ended since then: no sample may follow its last one."""
         with self._changed:
             if not self._has_ended(parent):
-                self._publish(METRICS_TYPE, to_wire(current), parent)
+                self._publish(METRICS_TYPE, to_content(current), parent)
 
     def _has_ended(self, parent: dict[str, Any] | None) -> bool:
         return self._parent is not parent

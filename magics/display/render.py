@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.plural import plural

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_wire
+from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, RankDone, Whereabouts, to_content
 
 
 class FakeWriter:
@@ -141,7 +141,7 @@ class FakeSession:
 
     def post(self, _verb: str, ranks: list[int], **_how: Any) -> FakeAnswers:
         sleep = Frame("cell 1:2", "", "sleep(60)", is_user_code=True)
-        return FakeAnswers({rank: to_wire(Whereabouts(rank, "compute", frames=(sleep,))) for rank in ranks})
+        return FakeAnswers({rank: to_content(Whereabouts(rank, "compute", frames=(sleep,))) for rank in ranks})
 
     def interrupt(self, ranks: list[int]) -> None:
         self.interrupted.append(list(ranks))

@@ -43,7 +43,7 @@ from hvd_kernel.protocol.messages import (
     StepsUndone,
     TextDelta,
     Waiting,
-    from_wire,
+    from_content,
 )
 
 _KERNEL = uuid.uuid4().hex
@@ -69,7 +69,7 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
     "update_display_data": partial(_rich, update=True),
     "execute_result": partial(_rich, result=True),
     "clear_output": lambda rank, content: Cleared(rank, bool(content["wait"])),
-    PROMPT_TYPE: lambda _rank, content: from_wire(Prompt, dict(content)),
+    PROMPT_TYPE: lambda _rank, content: from_content(Prompt, content),
     LEFT_OUT_TYPE: lambda rank, content: LeftOut(rank, content["displays"]),
     ELASTIC_TYPE: lambda rank, _content: InElastic(rank),
     UNDONE_TYPE: lambda rank, content: StepsUndone(rank, content["steps"]),
@@ -239,20 +239,20 @@ class CellRun:
         self.aborted |= bool(ours.get("aborted"))
         if ours.get("holds"):
             self.holding.add(rank)
-        self._replies[rank] = from_wire(Failure, wire) if wire else None
+        self._replies[rank] = from_content(Failure, wire) if wire else None
         return self._maybe_end(rank)
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
         """Turn one iopub message into events; return True if the rank is done."""
         read = _OUTPUTS.get(kind)
         if kind == WAITING_TYPE:
-            self.waiting[rank] = waiting = from_wire(Waiting, dict(content))
+            self.waiting[rank] = waiting = from_content(Waiting, content)
             self._events.put(waiting)
             self._notify()
         elif read is not None:
             self._events.put(read(rank, content))
         elif kind == METRICS_TYPE:
-            sample = from_wire(MetricsSample, dict(content))
+            sample = from_content(MetricsSample, content)
             self.metrics[rank] = sample
             self._events.put(sample)
             if sample.state == "idle":

@@ -34,7 +34,7 @@ from hvd_kernel.launch.outcome import Outcome, failed, is_consequence, shell_sta
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFired
 from hvd_kernel.protocol import elastic
-from hvd_kernel.protocol.messages import MetricsSample, RankLeft, from_wire
+from hvd_kernel.protocol.messages import RankLeft
 from hvd_kernel.settings import lookup
 from hvd_kernel.settings.launchers import without_launchers
 
@@ -253,7 +253,7 @@ class ElasticJob:
             return
         if isinstance(message, elastic.Sampled):
             if self._job.on_sample is not None:
-                self._job.on_sample(from_wire(MetricsSample, message.sample))
+                self._job.on_sample(message.sample)
             return
         self.stalls.on_message(worker, message)
         self._feed(events.WorkerMessage(worker.number, message))

@@ -24,7 +24,7 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult
 
 from hvd_kernel.errors import message_of
-from hvd_kernel.protocol.messages import Failure, to_wire
+from hvd_kernel.protocol.messages import Failure, to_content
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.inspect.origins import Origins, RunCell
@@ -124,7 +124,7 @@ class Control:
 
     def _finish(self, failure: Failure | None) -> dict[str, Any]:
         aborted = self._left or communication.aborted()
-        outcome = {"failure": failure and to_wire(failure), "aborted": aborted, "holds": self._release is not None}
+        outcome = {"failure": failure and to_content(failure), "aborted": aborted, "holds": self._release is not None}
         self.latest = replace(self.latest, ended=outcome)
         return outcome
 

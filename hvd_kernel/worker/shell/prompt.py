@@ -19,7 +19,7 @@ from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
-from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, to_wire
+from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, to_content
 
 Publish = Callable[[str, dict[str, Any], dict[str, Any]], None]
 
@@ -74,7 +74,7 @@ class RankPrompts:
             if not self._in_cell:  # checked after opening: a cell that ends refuses all open prompts
                 raise StdinNotImplementedError(_NO_CELL)
             with self._parking():
-                self._publish(PROMPT_TYPE, to_wire(prompt), parent)
+                self._publish(PROMPT_TYPE, to_content(prompt), parent)
                 return _line(answer.get())
         finally:
             del self._open[prompt.number]
@@ -82,7 +82,7 @@ class RankPrompts:
     @property
     def unanswered(self) -> list[dict[str, Any]]:
         """Open prompts, for a kernel that attaches while this rank waits. Any thread."""
-        return [to_wire(prompt) for prompt, _ in list(self._open.values())]
+        return [to_content(prompt) for prompt, _ in list(self._open.values())]
 
     @contextmanager
     def _parking(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import call_stack
 from hvd_kernel.core.call_stack import MAX_PENDING, Call
-from hvd_kernel.protocol.messages import STACK_PIPE, Whereabouts, to_wire
+from hvd_kernel.protocol.messages import STACK_PIPE, Whereabouts, to_content
 from hvd_kernel.worker import communication
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def answer(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Return the state of this rank. Uses nothing that the cell uses."""
-    return to_wire(whereabouts(control)), []
+    return to_content(whereabouts(control)), []
 
 
 def whereabouts(control: Control) -> Whereabouts:

@@ -40,7 +40,7 @@ def failures(session: Session, code: str) -> dict[int, Failure]:
         ("hvd_kernel.core.metrics", "begin_cell", "rank 1 could not run the cell", f"OSError: {FULL}"),
         (
             "hvd_kernel.worker.shell.control",
-            "to_wire",
+            "to_content",
             "rank 1 has run the cell, but cannot say how it ended",
             "ZeroDivisionError: division by zero",
         ),

@@ -13,7 +13,7 @@ from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_wire
+from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_content
 
 
 class Session:
@@ -95,7 +95,7 @@ def die(run: CellRun, session: Session, rank: int) -> None:
 
 
 def wait(run: CellRun, rank: int, lost: int = 0) -> None:
-    run.on_output(rank, WAITING_TYPE, to_wire(Waiting(rank, "RankDied", 5, lost)))
+    run.on_output(rank, WAITING_TYPE, to_content(Waiting(rank, "RankDied", 5, lost)))
 
 
 def until_told(rejoin: CellRejoin, session: Session) -> None:

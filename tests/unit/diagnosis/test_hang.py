@@ -9,7 +9,7 @@ from hvdtest.fakes import FakeSession
 
 from hvd_kernel.diagnosis import stall_monitor
 from hvd_kernel.diagnosis.stall import Activity, operation, report, sentence, whereabouts
-from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_wire, to_wire
+from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_content, to_content
 
 LOAD = Frame("data.py:41", "load", "time.sleep(60)", is_user_code=True)
 CELL = Frame("cell 3:7", "", "train()", is_user_code=True)
@@ -214,7 +214,7 @@ def test_a_rank_at_a_prompt_is_said_to_be_there() -> None:
 
 def test_whereabouts_travel_as_json() -> None:
     place = Whereabouts(2, "collective", "allreduce.g", (CELL, LOAD), (Pending("allreduce.g", 1.5, (1, 3)),))
-    assert from_wire(Whereabouts, json_round(to_wire(place))) == place
+    assert from_content(Whereabouts, json_round(to_content(place))) == place
 
 
 def json_round(wire: dict[str, object]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hvd_kernel.diagnosis.training_apart import TrainingApart, warning_of
-from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, ParameterDigest, from_wire, to_wire
+from hvd_kernel.protocol.messages import MetricsSample, OptimizerSteps, ParameterDigest, from_content, to_content
 from hvd_kernel.protocol.training_apart import (
     END_STEPS,
     LIVE_STEPS,
@@ -105,7 +105,7 @@ def test_a_warning_names_ranks_step_and_switch() -> None:
 
 
 def sample(rank: int, *optimizers: OptimizerSteps, state: str = "compute") -> MetricsSample:
-    return from_wire(MetricsSample, to_wire(MetricsSample(rank, 1.0, state, optimizers=optimizers)))
+    return from_content(MetricsSample, to_content(MetricsSample(rank, 1.0, state, optimizers=optimizers)))
 
 
 def test_a_run_is_warned_once() -> None:

@@ -20,7 +20,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import cell_prompts as prompts_module
 from hvd_kernel.magics.cell_prompts import RunPrompts
 from hvd_kernel.magics.display.render import Renderer
-from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_wire, to_wire
+from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_content, to_content
 from hvd_kernel.worker.shell.debugger import RankPdb
 from hvd_kernel.worker.shell.prompt import ANY
 from hvd_kernel.worker.shell.prompt import RankPrompts as OfRank
@@ -368,7 +368,7 @@ def test_rank_accepts_the_answer_to_its_own_prompt() -> None:
     published: list[tuple[str, Prompt, dict[str, Any]]] = []
 
     def publish(kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
-        published.append((kind, from_wire(Prompt, content), parent))
+        published.append((kind, from_content(Prompt, content), parent))
         said.release()
 
     prompts = OfRank(2, publish)
@@ -418,7 +418,7 @@ def test_ending_cell_refuses_a_prompt_of_a_thread() -> None:
 
 def test_a_prompt_crosses_the_wire() -> None:
     prompt = Prompt(1, 7, "(Pdb) ", password=True)
-    assert from_wire(Prompt, to_wire(prompt)) == prompt
+    assert from_content(Prompt, to_content(prompt)) == prompt
 
 
 # pdb, on this Python.
@@ -497,3 +497,24 @@ def test_nothing_to_look_at_is_said() -> None:
 
     with pytest.raises(UsageError, match="there is no failed cell to look at"):
         Debugging(FakeShell()).post_mortem()
+
+
+def test_incomplete_message_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="Prompt: Object missing required field `text`"):
+        from_content(Prompt, {"rank": 1, "number": 1})
+
+
+def test_subclasses_of_builtin_types_become_content() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    class Flag(int):
+        pass
+
+    content = to_content(Prompt(Flag(2), 1, Text("a line: ")))
+    assert {key: (type(value), value) for key, value in content.items()} == {
+        "rank": (int, 2),
+        "number": (int, 1),
+        "text": (str, "a line: "),
+        "password": (bool, False),
+    }
