@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import rank_list, spans
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 if TYPE_CHECKING:

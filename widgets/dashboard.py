@@ -17,7 +17,7 @@ import anywidget
 import traitlets
 
 from hvd_kernel.diagnosis.limits_of_run import Possible
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes import bandwidth
 from hvd_kernel.protocol.messages import READABLE, MetricsSample
 from hvd_kernel.protocol.operations import Recent

@@ -115,6 +115,5 @@ def _tip(name: str, bars: list[Bar]) -> str:
     args = done[-1].args
     tensor = " ".join(str(args[key]) for key in ("dtype", "shape") if args.get(key))
     mean = short(sum(bar.end - bar.begin for bar in done) / len(done) / 1e6)
-    return (
-        f"{name}: {len(done):,} times, {mean} each{f', {tensor}' if tensor else ''}, {units.size_of(args.get('bytes'))}"
-    )
+    size = units.decimal_size(args.get("bytes"))
+    return f"{name}: {len(done):,} times, {mean} each{f', {tensor}' if tensor else ''}, {size}"

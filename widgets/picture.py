@@ -202,7 +202,7 @@ class _Picture:
             ("comm", lambda r: units.percent(r.comm)),
             ("GB/s", lambda r: units.number(r.gbps)),
             ("CPU", lambda r: units.NONE if r.cpu is None else f"{r.cpu:.0f} %"),
-            ("memory", lambda r: units.size_of(r.rss)),
+            ("memory", lambda r: units.decimal_size(r.rss)),
         ]
         for head, place, unit in (("GPU", UTIL, "%"), ("power", POWER, "W")):
             if any(_gpu(row, place) is not None for row in self.rows.values()):

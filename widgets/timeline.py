@@ -124,7 +124,7 @@ def summary(recording: Recording) -> str:
     for name, bars in sorted(by_name.items(), key=lambda item: -len(item[1])):
         time = covered((bar.begin, bar.end) for bar in bars) / 1e6
         mean = sum(bar.end - bar.begin for bar in bars) / len(bars) / 1e6
-        size = units.size_of(sum(bar.args.get("bytes", 0) for bar in bars))
+        size = units.decimal_size(sum(bar.args.get("bytes", 0) for bar in bars))
         share = units.percent(time / recording.seconds if recording.seconds else None)
         rows.append((name.lower(), f"{len(bars):,}", size, short(mean), short(time), share))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 from xml.sax.saxutils import escape
 
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size
 
 OURS = "hvd_kernel"
 LIMIT = "memory copy"

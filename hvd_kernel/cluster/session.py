@@ -28,6 +28,7 @@ from hvd_kernel.cluster.requests import transfer
 from hvd_kernel.cluster.requests.cell_run import CellRun
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import MetricsSample
@@ -92,7 +93,7 @@ class Session:
             With the reason, the end of the ranks' log and a remedy.
         """
         say = progress or _silence
-        say(f"starting {spec.n} rank{'s' if spec.n != 1 else ''}")
+        say(f"starting {plural(spec.n, 'rank')}")
         session: Session | None = None
         try:
             with deferred():

@@ -40,6 +40,7 @@ from types import TracebackType
 from typing import Any
 
 from hvd_kernel.errors import ConfigError, HvdTimeout
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import registry
 from hvd_kernel.processes import ports
 from hvd_kernel.settings import lookup
@@ -179,8 +180,8 @@ def _from_world(env: Env, only: list[int] | None) -> Peers:
     for rank_name, size_name in _MPI_LAUNCHERS:
         if rank_name in env and env.get(size_name, str(size)) != str(size):
             raise ConfigError(
-                f"the launcher says {size_name}={env[size_name]}, but mpi4py's MPI sees {size} rank(s): launcher and "
-                f"library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
+                f"the launcher says {size_name}={env[size_name]}, but mpi4py's MPI sees {plural(size, 'rank')}: "
+                f"launcher and library are different MPIs. Start with {sys.prefix}/bin/mpiexec, or {_WITHOUT_MPI}"
             )
     _check_group(only, rank, size)
     if only is not None:

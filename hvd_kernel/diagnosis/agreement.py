@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import label, rank_list
+from hvd_kernel.formatting.units import plural
 
 
 def groups(digests: Mapping[int, str]) -> list[tuple[int, ...]]:

@@ -126,7 +126,7 @@ def _bus(ranks: Mapping[int, Figures], possible: Possible) -> str:
     achieved, size = _achieved(ranks)
     if not achieved:
         return ""
-    bandwidth = f"bus bandwidth {units.number(achieved / 1e9)} GB/s in operations of {units.size_of(round(size))}"
+    bandwidth = f"bus bandwidth {units.number(achieved / 1e9)} GB/s in operations of {units.decimal_size(round(size))}"
     best = possible(size)
     if best is None:
         return bandwidth

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from hvd_kernel.formatting.install_command import install_command
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes import warm
 from hvd_kernel.processes.capacity import Capacity

@@ -19,11 +19,11 @@ import signal
 from dataclasses import dataclass
 
 from hvd_kernel.diagnosis.written_stacks import below_signal
+from hvd_kernel.formatting.units import decimal_size
 
 UNKNOWN = "it ended for an unknown reason"
 MAX_PYTHON = 20
 MAX_NATIVE = 14
-_MEGABYTE = 1e6
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _CELL = re.compile(r"ipykernel_\d+/\d+\.py$")
@@ -147,13 +147,10 @@ def _left(note: str) -> str:
 
 
 def _memory(evidence: Evidence) -> str:
+    held = f"it held {decimal_size(evidence.resident)} when last seen"
     if not evidence.limit:
-        return f"out of memory: the machine had none left (it held {_size(evidence.resident)} when last seen)"
-    return f"out of memory (cgroup limit {_size(evidence.limit)}; it held {_size(evidence.resident)} when last seen)"
-
-
-def _size(count: int) -> str:
-    return f"{count / _MEGABYTE:.0f} MB"
+        return f"out of memory: the machine had none left ({held})"
+    return f"out of memory (cgroup limit {decimal_size(evidence.limit)}; {held})"
 
 
 def _frames(note: str) -> list[StackFrame]:

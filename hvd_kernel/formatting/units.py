@@ -1,6 +1,7 @@
-"""Numbers and units as text, in the same format as widgets/js/units.js.
+"""Numbers as text, with their units or nouns.
 
-Both are tested with the same table of numbers and texts, tests/unit/js/units.json. A tie is rounded up, as in browsers.
+Except ``binary_size`` and ``plural`` the formats are those of widgets/js/units.js: both are tested with the same table
+of numbers and texts, tests/unit/js/units.json. A tie is rounded up, as in browsers.
 """
 
 # ruff: noqa: PLR2004 - a formatter is a list of thresholds
@@ -11,6 +12,13 @@ import math
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
 NONE = "\u2013"
+
+_BINARY = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count and its noun: ``1 rank``, ``3 ranks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def number(value: float | None) -> str:
@@ -50,8 +58,8 @@ def multiple(times: float) -> str:
     return f"{_rounded(times, '.1f')}x" if times < 9.95 else ">10x"
 
 
-def size_of(count: float | None) -> str:
-    """Return a number of bytes in decimal units: ``2.5 MB``."""
+def decimal_size(count: float | None) -> str:
+    """Return a measured number of bytes, such as memory in use or a rate, in decimal units: ``2.5 MB``."""
     if not count:
         return NONE
     for unit, scale in (("GB", 1e9), ("MB", 1e6)):
@@ -61,12 +69,20 @@ def size_of(count: float | None) -> str:
     return f"{_rounded(count / 1e3, '.0f')} kB" if count >= 1e3 else f"{_rounded(count, '.0f')} B"
 
 
+def binary_size(count: float) -> str:
+    """Return a limit or request of bytes in binary units, in which platforms and users write it: ``1.02 GiB``."""
+    for factor, unit in _BINARY:
+        if count >= factor:
+            return f"{count / factor:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{count:.0f} B"
+
+
 def rate_of(sent: float | None, received: float | None) -> str:
     """Return the sum of bytes sent and received per second; ``0`` for an idle link, a dash for a missing one."""
     if sent is None or received is None:
         return NONE
     together = sent + received
-    return f"{size_of(together)}/s" if together >= 1e3 else "0"
+    return f"{decimal_size(together)}/s" if together >= 1e3 else "0"
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size, plural
 from hvd_kernel.jobs.readers.hostfile import spelled
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources
 from hvd_kernel.processes.limits import Limits
@@ -73,7 +73,9 @@ def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ())
     for rank, replica in spec.ranks():
         host = replica.host or (next(free, "") if room else HERE)
         if not host:
-            raise ConfigError(f"{spec.size} ranks do not fit: the allocation has {rank} slot(s): ask it for more.")
+            raise ConfigError(
+                f"{spec.size} ranks do not fit: the allocation has {plural(rank, 'slot')}: ask it for more."
+            )
         hosts.append(host)
         if host == HERE:
             local.append(replica)
@@ -83,8 +85,8 @@ def place(spec: JobSpec, machine: Machine, room: Sequence[tuple[str, int]] = ())
     gpus = _gpus(local)
     if gpus and machine.gpus is not None and gpus > machine.gpus:
         raise ConfigError(
-            f"{spec.kind}: {len(local)} rank(s) want {gpus} GPU(s), this machine has {machine.gpus}: "
-            "add --gpus none to run them without, or run the job where they are."
+            f"{spec.kind}: the {plural(len(local), 'rank')} here need {plural(gpus, 'GPU')}, this machine has "
+            f"{machine.gpus}: add --gpus none to run them without, or run the job where they are."
         )
     warnings = _crowded([parts[id(replica)] for replica in local], machine)
     return Placed(tuple(hosts), tuple(limits), gpus, (*spec.warnings, *warnings))

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hvd_kernel.formatting.binary_size import binary_size
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import binary_size, plural
 from hvd_kernel.jobs.spec import Bounds, JobSpec
 from hvd_kernel.processes.mps import decision
 

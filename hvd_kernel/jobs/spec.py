@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.units import plural
 
 MAX_RANKS = 100_000
 """A larger number is most likely a typo, and its plan would be unreadable."""
@@ -180,7 +181,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         slots = sum(replica.slots for replica in self.replicas)
         if self.np < 0 or self.np > slots:
-            raise JobError(f"{self.kind}: np {self.np} ranks do not fit: the replicas have {slots} slot(s).")
+            raise JobError(f"{self.kind}: np {self.np} ranks do not fit: the replicas have {plural(slots, 'slot')}.")
         if max(self.np, slots if self.np == 0 else 0) > MAX_RANKS:
             raise JobError(f"{self.kind}: {slots} ranks are more than {MAX_RANKS}.")
 

@@ -20,6 +20,8 @@ from typing import IO, Any, Protocol
 from hvd_kernel import tracking
 from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.rank_labels import rank_list
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.tables.programs import JSRUN
 from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
 from hvd_kernel.launch.forwarding import forwarded
@@ -110,7 +112,7 @@ class Job:
         if not self.command:
             raise ConfigError("there is no command to run: e.g. hvdrun -np 4 python train.py.")
         if self.limits and len(self.limits) != self.np:
-            raise ConfigError(f"limits are for {len(self.limits)} rank(s), but np={self.np}.")
+            raise ConfigError(f"limits are for {plural(len(self.limits), 'rank')}, but np={self.np}.")
         if not self.use_mpi and self.mpi_args:
             raise ConfigError("mpi_args are for ranks that MPI starts: add --mpi (use_mpi=True).")
         if not self.cwd and self.engine is None:
@@ -446,8 +448,7 @@ def _placement_text(
     agents: Sequence[AgentHandle], rank_agents: Sequence[AgentHandle], rendezvous: tuple[str, int]
 ) -> str:
     lines = [
-        f"hvdrun: {agent.host.name}: ranks "
-        f"{', '.join(str(rank) for rank, other in enumerate(rank_agents) if other is agent)}\n"
+        f"hvdrun: {agent.host.name}: {rank_list(rank for rank, other in enumerate(rank_agents) if other is agent)}\n"
         for agent in agents
     ]
     return "".join([*lines, f"hvdrun: rendezvous at {rendezvous[0]}:{rendezvous[1]}\n"])

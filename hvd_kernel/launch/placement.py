@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers import hostfile as hostfile_reader
@@ -126,8 +126,8 @@ def places(hosts: Sequence[Host], np: int) -> list[int]:
     if len(slots) < np:
         names = ", ".join(map(_spell, hosts))
         raise ConfigError(
-            f"np={np} ranks do not fit on {names}, which has {len(slots)} slot(s) in all: give a host more slots "
-            "(host:8; they may be more than its cores), or ask for fewer ranks."
+            f"np={np} ranks do not fit on {names}, which has {plural(len(slots), 'slot')} in all: give a host more "
+            "slots (host:8; they may be more than its cores), or ask for fewer ranks."
         )
     return slots[:np]
 
@@ -276,7 +276,7 @@ def without_flags(env: Mapping[str, str], np: int = 0) -> JobSize:
     allocated = allocation(env)
     if allocated is None:
         devices = gpus.usable(env.get(gpus.CHOICE, "") or "auto", env)
-        reason = f"one for each of its {devices} GPU(s)" if devices else "it has no GPU"
+        reason = f"one for each of its {plural(devices, 'GPU')}" if devices else "it has no GPU"
         ranks = np or devices or 1
         return JobSize(ranks, f"{HERE}:{ranks}", f"{plural(ranks, 'rank')} on this machine: {reason}")
     replicas = allocated.spec.replicas

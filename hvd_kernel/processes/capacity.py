@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 
 RANK_BYTES = 500_000_000
 """Memory of one rank with torch imported, rounded up."""

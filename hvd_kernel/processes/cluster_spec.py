@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.limits import Limits
 from hvd_kernel.settings import gpus as devices
 
@@ -33,7 +34,7 @@ class ClusterSpec:
         if self.hosts and self.hostfile:
             raise ConfigError("hosts and hostfile were both given: they say the same thing, keep one of them.")
         if self.limits and len(self.limits) != self.n:
-            raise ConfigError(f"limits are for {len(self.limits)} rank(s), but the cluster has {self.n}.")
+            raise ConfigError(f"limits are for {plural(len(self.limits), 'rank')}, but the cluster has {self.n}.")
         if self.gpus:
             devices.checked(self.gpus)
         if self.mps not in {"", "0"}:

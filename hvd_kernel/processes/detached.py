@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.lifetime import notes
 from hvd_kernel.processes.private_dir import write_private
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size
 
 POLL_S = 0.1
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.lifetime import notes
 from hvd_kernel.processes.private_dir import write_private
 from hvd_kernel.settings import lookup

@@ -6,6 +6,7 @@ from typing import Any
 
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import UsageError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.launchers.cluster_engine import check_result, inspect_process, reachable
 from hvd_kernel.ray.discovery import alive_nodes
 from hvd_kernel.ray.notebook_actors import connected
@@ -23,7 +24,7 @@ def examine() -> list[CheckResult]:
     listed = ", ".join(f"{count} {name}{'s' * (count != '1')}" for name, count in sorted(free.items())) or "nothing"
     fix = "" if free else "stop what holds them, or add nodes: ranks of --on ray ask for HVD_ON_CPUS and HVD_ON_GPUS"
     nodes = alive_nodes()
-    result = CheckResult("Ray", bool(free), f"{ray.__version__}, {len(nodes)} node(s), {listed} free", fix)
+    result = CheckResult("Ray", bool(free), f"{ray.__version__}, {plural(len(nodes), 'node')}, {listed} free", fix)
     with reachable(str(ray.util.get_node_ip_address())) as address:
         pending = {str(node["NodeManagerAddress"]): _inspect(ray, str(node["NodeID"]), address) for node in nodes}
         done = ray.wait([*pending.values()], num_returns=len(pending), timeout=_ANSWER_S)[0]

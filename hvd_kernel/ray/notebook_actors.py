@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, UsageError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.ray.utils import ray_api
 
@@ -99,7 +100,7 @@ class Actors:
     def shortage(self) -> str:
         """Return a sentence with the free resources and those of each rank."""
         available = {name: count for name, count in ray_api().available_resources().items() if name in {"CPU", "GPU"}}
-        return f"Ray has {available} free, and each of {self._np} rank(s) asks for {self._resources}."
+        return f"Ray has {available} free, and each of {plural(self._np, 'rank')} asks for {self._resources}."
 
     def _hold(self, invitation: Invitation) -> None:
         """Start the actors, and replace lost ones; return when all have released their agents."""

@@ -16,7 +16,7 @@ import cloudpickle
 
 from hvd_kernel.compat.tree import utilities
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.run.execution import panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from hvd_kernel.errors import ConfigError, RankDied
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
 from hvd_kernel.launch.run.call import pack_call

@@ -17,7 +17,7 @@ from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import report
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
-from hvd_kernel.formatting.units import size_of
+from hvd_kernel.formatting.units import decimal_size
 from hvd_kernel.magics.cell_driver import drive
 from hvd_kernel.magics.cluster_request import HERE, default_ranks, examine_on
 from hvd_kernel.magics.commands.lifecycle import replace_stuck
@@ -97,7 +97,7 @@ def memory_table(ranks: Mapping[int, Mapping[str, Any]]) -> str:
     lines: list[tuple[str, ...]] = [("name", "type", "size", "gradients", "ranks", "made in")]
     for kind in dict.fromkeys(kind for content in ranks.values() for kind in content["kinds"]):
         sizes = {rank: content["kinds"][kind] for rank, content in ranks.items() if kind in content["kinds"]}
-        lines.append((f"({kind})", "", size_of(max(sizes.values())), "", _where(sizes), ""))
+        lines.append((f"({kind})", "", decimal_size(max(sizes.values())), "", _where(sizes), ""))
     lines += [row[1:] for row in rows[:LISTED]]
     notes = [f"{len(rows) - LISTED} smaller ones"] if len(rows) > LISTED else []
     notes += dict.fromkeys(note for content in ranks.values() for note in content["unseen"])
@@ -107,8 +107,8 @@ def memory_table(ranks: Mapping[int, Mapping[str, Any]]) -> str:
 def _row(name: str, copies: Mapping[int, Mapping[str, Any] | None]) -> tuple[Any, ...]:
     sizes = {rank: _size(copy) for rank, copy in copies.items() if copy}
     most = next(copy for copy in copies.values() if copy and _size(copy) == max(sizes.values()))
-    gradients = size_of(most["gradients"]) if most["gradients"] else ""
-    return max(sizes.values()), name, most["type"], size_of(most["size"]), gradients, _where(sizes), most["made"]
+    gradients = decimal_size(most["gradients"]) if most["gradients"] else ""
+    return max(sizes.values()), name, most["type"], decimal_size(most["size"]), gradients, _where(sizes), most["made"]
 
 
 def _size(copy: Mapping[str, Any]) -> int:
@@ -118,9 +118,9 @@ def _size(copy: Mapping[str, Any]) -> int:
 def _where(sizes: Mapping[int, int]) -> str:
     """Return the ranks with the largest size and, if other ranks have less, the smallest size."""
     most = max(sizes.values())
-    largest = spans(rank for rank, size in sizes.items() if size_of(size) == size_of(most))
+    largest = spans(rank for rank, size in sizes.items() if decimal_size(size) == decimal_size(most))
     least = min(sizes.values())
-    return largest if size_of(least) == size_of(most) else f"{largest}; least {size_of(least)}"
+    return largest if decimal_size(least) == decimal_size(most) else f"{largest}; least {decimal_size(least)}"
 
 
 def collect_garbage(context: Context, options: Options) -> None:
@@ -137,7 +137,8 @@ def collect_garbage(context: Context, options: Options) -> None:
     answers = session.ask("gc", resolve(options.ranks, session.n), timeout=_ANSWER_S)
     rows: list[tuple[str, ...]] = [("rank", "before", "after")]
     rows += [
-        (str(rank), size_of(content["before"]), size_of(content["after"])) for rank, (content, _) in answers.items()
+        (str(rank), decimal_size(content["before"]), decimal_size(content["after"]))
+        for rank, (content, _) in answers.items()
     ]
     context.writer().write(aligned(rows))
 
@@ -324,7 +325,7 @@ def _save(context: Context, options: Options, name: str) -> None:
         )
     except OSError as error:
         raise UsageError(f"%hvd timeline: {path} cannot be written: {error.strerror}") from None
-    context.writer().write(f"{path}: the last operations of ranks {', '.join(map(str, lanes))}\n")
+    context.writer().write(f"{path}: the last operations of {rank_list(lanes)}\n")
 
 
 def _remembered(context: Context) -> Mapping[int, Lane]:

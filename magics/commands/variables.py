@@ -13,8 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel.diagnosis import agreement
 from hvd_kernel.errors import ClusterError, RanksDiffer, UsageError
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import rank_list, spans
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_errors import user_errors

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes import leftovers
 
 if TYPE_CHECKING:

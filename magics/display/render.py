@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from hvd_kernel.diagnosis.stragglers import Slow
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import label
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.magics.display.rank_text import Lines, TextLimits, labelled, merge, merge_lines
 from hvd_kernel.magics.run_history import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (

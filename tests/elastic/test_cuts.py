@@ -78,6 +78,6 @@ def test_28_majority_continues_or_the_half_of_rank_0(
 def test_28_where_hvdrun_is_with_the_minority_nobody_goes_on(hosts: Hosts, tmp_path: Path, where: str) -> None:
     status, err, lines, errors = cut(hosts, tmp_path, where)
     assert (status != 0, len(lines)) == (True, 1), err
-    assert f"the network is cut: {len(errors)} rank(s) are behind it and 2 here, the minority" in err
+    assert f"the network is cut: {len(errors)} ranks are behind it and 2 here, the minority" in err
     for said in errors.values():
         assert said.startswith("HvdTimeout: the driver of this elastic job has given this rank no place"), said

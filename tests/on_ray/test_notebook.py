@@ -124,7 +124,7 @@ def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
 def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str, Any]) -> None:
     said, error = told["too_many"]
     assert said.startswith("starting 9 ranks\n")
-    assert error.endswith("Ray has {'CPU': 2.0} free, and each of 9 rank(s) asks for {'CPU': 1.0}.")
+    assert error.endswith("Ray has {'CPU': 2.0} free, and each of 9 ranks asks for {'CPU': 1.0}.")
 
 
 def test_variables_stay_between_cells(told: Mapping[str, Any]) -> None:

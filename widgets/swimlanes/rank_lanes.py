@@ -123,7 +123,7 @@ def table(lanes: Mapping[int, Lane]) -> str:
         share = [units.percent(covered(spans) / whole) for spans in (stood, transfers)]
         count = sum(drawn.operation.merged for drawn in lane.operations)
         nbytes = sum(drawn.operation.bytes for drawn in lane.operations)
-        size = units.size_of(nbytes) if nbytes >= _KB else f"{nbytes} B"
+        size = units.decimal_size(nbytes) if nbytes >= _KB else f"{nbytes} B"
         rows.append((str(rank), f"{count:,}", size, *share, short(late[rank] / 1e6) if rank in late else units.NONE))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(wide) for cell, wide in zip(row, widths, strict=True)) for row in rows]

@@ -29,8 +29,8 @@ from hvd_kernel.cluster.ranks.events import (
 from hvd_kernel.cluster.ranks.rank_table import RankTable
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting import rank_labels
-from hvd_kernel.formatting.plural import plural
 from hvd_kernel.formatting.rank_labels import rank_list
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.event_loop import SetTimer, TimerFired
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size
 from hvd_kernel.protocol import serialization
 from hvd_kernel.settings import lookup
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.readers import lsf, pbs, pods, sge, slurm
 from hvd_kernel.jobs.spec import JobSpec, Replica
 from hvd_kernel.jobs.tables.programs import JSRUN

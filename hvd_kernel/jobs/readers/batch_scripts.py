@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.quantities import MEBIBYTE
 from hvd_kernel.jobs.readers import script_lines
 from hvd_kernel.jobs.readers.script_lines import Directive, Head
@@ -43,7 +44,7 @@ def read_bsub(text: str, name: str) -> JobSpec:
     resources = _bsub_resources(head, slots, hosts)
     np = lines.np or ranks
     if np > hosts * slots:
-        raise JobError(f"{name}: {np} ranks do not fit: -n gives {hosts * slots} slot(s).")
+        raise JobError(f"{name}: {np} ranks do not fit: -n gives {plural(hosts * slots, 'slot')}.")
     return JobSpec(
         "lsf",
         tuple(Replica("worker", index, slots=slots, resources=resources) for index in range(hosts)),

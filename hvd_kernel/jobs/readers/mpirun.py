@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.flags import Flag, ParsedFlag, Spellings, Table, count, ignored_flags, split
 from hvd_kernel.jobs.readers import hostfile
 from hvd_kernel.jobs.shell_words import ShellWord, bare, is_assigned, program, refuse_operators, words
@@ -74,7 +75,7 @@ class MpirunLine(msgspec.Struct, frozen=True):
         """
         slots = sum(replica.slots for replica in replicas)
         if self.np > slots:
-            raise JobError(f"-np {self.np} ranks do not fit: there are {slots} slot(s). Lower -np or add workers.")
+            raise JobError(f"-np {self.np} ranks do not fit into {plural(slots, 'slot')}. Lower -np or add workers.")
         return self.np
 
 
@@ -300,8 +301,8 @@ def _slots(hosts: Hosts, line: MpirunLine, name: str) -> Hosts:
     if not line.oversubscribe:
         listed = ",".join(f"{host}:{count}" for host, count in hosts[:5]) + (",..." if len(hosts) > 5 else "")  # noqa: PLR2004
         raise JobError(
-            f"{name}: -np {line.np} ranks do not fit on {listed}, which has {slots} slot(s): give hosts more of them "
-            "(host:8), or write --oversubscribe."
+            f"{name}: -np {line.np} ranks do not fit on {listed}, which has {plural(slots, 'slot')}: give hosts more "
+            "of them (host:8), or write --oversubscribe."
         )
     extra, remainder = divmod(line.np - slots, len(hosts))
     return tuple((host, count + extra + (number < remainder)) for number, (host, count) in enumerate(hosts))

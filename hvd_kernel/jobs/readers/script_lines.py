@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs import lines
 from hvd_kernel.jobs.documents import Document, Path
 from hvd_kernel.jobs.quantities import size
@@ -209,7 +210,7 @@ def together(parsed: Sequence[MpirunLine], slots: int = 0) -> MpirunLine:
     whole = any(line.np in {0, slots} for line in parsed)
     most = 0 if whole else max((line.np for line in parsed), default=0)
     fewer = [line for line in parsed if line.np not in {0, slots, most}]
-    ignored = [f"`{line.steps[0]}` asks for {line.np} rank(s): all run it" for line in fewer if line.steps]
+    ignored = [f"`{line.steps[0]}` asks for {plural(line.np, 'rank')}: all run it" for line in fewer if line.steps]
     return MpirunLine(
         parsed[0].kind if parsed else "",
         np=most,

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.quantities import size
 from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, Resources
 
@@ -189,8 +190,8 @@ def _each(env: Env, variable: str, nodes: int) -> list[int]:
     if env.get("SLURM_STEP_ID") == _INTERACTIVE:
         return []
     raise JobError(
-        f"{variable}={env[variable]!r} is for {len(numbers)} node(s), but there are {nodes}: if the job was resized, "
-        f"unset {variable}."
+        f"{variable}={env[variable]!r} is for {plural(len(numbers), 'node')}, but there are {nodes}: if the job was "
+        f"resized, unset {variable}."
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from hvd_kernel.compat import pth, shim
 from hvd_kernel.errors import UsageError
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs import documents, formats
 from hvd_kernel.jobs.spec import JobError
 from hvd_kernel.launch.doctor import python_code, shell

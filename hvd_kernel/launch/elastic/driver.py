@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.reset import advance, failed, failure_reason, is_in_minority
 from hvd_kernel.launch.elastic.state import DriverSettings, JobState, TimerKind, WorkerFailure, WorkerState
@@ -173,8 +174,9 @@ class Driver:
         if event.silent:
             job.cut_off |= {worker.number: worker.rank for worker in members}
         if is_in_minority(job):
-            here, cut_off = len(job.members), len(job.cut_off)
-            yield failed(job, f"the network is cut: {cut_off} rank(s) are behind it and {here} here, the minority")
+            here, cut_off = len(job.members), plural(len(job.cut_off), "rank")
+            are = "is" if len(job.cut_off) == 1 else "are"
+            yield failed(job, f"the network is cut: {cut_off} {are} behind it and {here} here, the minority")
         yield from self._check_budget()
 
     def _on_timer(self, ticket: int, now: float) -> Flow:

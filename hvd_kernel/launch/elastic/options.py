@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_kernel.errors import ConfigError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.elastic.discovery import HostDiscovery
 from hvd_kernel.launch.placement import Host
 
@@ -60,7 +61,9 @@ class ElasticOptions:
             _check_cooldown(*self.cooldown_s)
         slots = sum(host.slots for host in self.hosts)
         if self.hosts and slots < self.np:
-            raise ConfigError(f"np={self.np} ranks do not fit on {slots} slot(s): give the hosts more, or lower np.")
+            raise ConfigError(
+                f"np={self.np} ranks do not fit on {plural(slots, 'slot')}: give the hosts more, or lower np."
+            )
 
 
 def _check_cooldown(least: int, most: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.elastic.assignment import Assigned, Assignment
 from hvd_kernel.launch.elastic.events import Action, EndJob, EndWorker, ReleaseHost, Say, SendTo, StartWorker
 from hvd_kernel.launch.elastic.state import Announcement, JobState, TimerKind, WorkerState
@@ -167,7 +168,7 @@ def _begin(job: JobState, plan: Assignment) -> Iterator[Action]:
     job.waits_since = 0.0
     hosts = dict.fromkeys(assigned.host for assigned in plan.ranks)
     if is_reset:
-        yield Say(f"generation {job.generation} begins: {len(members)} rank(s) on {', '.join(hosts)}")
+        yield Say(f"generation {job.generation} begins: {plural(len(members), 'rank')} on {', '.join(hosts)}")
     for host in sorted(job.in_use - set(hosts)):
         job.in_use.discard(host)
         yield ReleaseHost(host)

@@ -29,6 +29,7 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.diagnosis.machine import CheckResult
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.install_command import install_command
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.processes import engine_agent
 from hvd_kernel.processes.channel.messages import Message
@@ -168,7 +169,7 @@ class EngineRun:
 
     def wrong_ranks_error(self, np: int) -> ClusterError:
         """Explain that other ranks were started than requested."""
-        return ClusterError(f"{self._engine.name} did not start {np} rank(s), each of them once.")
+        return ClusterError(f"{self._engine.name} did not start {plural(np, 'rank')}, each of them once.")
 
     def fail(self, ready: int, np: int) -> NoReturn:
         """Raise because the engine has ended before every rank has connected."""

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError, ConfigError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs.tables.mpi import MPI
 from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.launch.line_output import OutputStream, Write
@@ -249,7 +250,9 @@ class Mpiexec:
 
     def wrong_ranks_error(self, np: int) -> ClusterError:
         """Explain that other ranks were started than requested."""
-        return ClusterError(f"mpiexec did not start {np} rank(s), as -np says: leave -n and -np out of --mpi-args.")
+        return ClusterError(
+            f"mpiexec did not start {plural(np, 'rank')}, as -np says: leave -n and -np out of --mpi-args."
+        )
 
     def timeout_error(self, seconds: float, ready: int, np: int) -> ClusterError:
         """Explain that the ranks did not connect in time."""

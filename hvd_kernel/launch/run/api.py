@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.elastic.discovery import HostDiscovery
 from hvd_kernel.launch.elastic.options import ElasticOptions
 from hvd_kernel.launch.job_run import Job
@@ -143,9 +144,8 @@ def run(  # noqa: PLR0917 - Horovod's signature
         if values is not None:
             return values
     if options.verbose:
-        sys.stderr.write(
-            f"run: starting {options.np} new rank(s), {options.hosts or options.hostfile or 'on this machine'}\n"
-        )
+        place = options.hosts or options.hostfile or "on this machine"
+        sys.stderr.write(f"run: starting {plural(options.np, 'new rank')}, {place}\n")
     values = in_processes(call, options.job, elastic=options.elastic)
     return values if options.elastic is None else values[: options.elastic.min_np]
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.core import shared_memory
-from hvd_kernel.formatting.units import size_of
+from hvd_kernel.formatting.units import decimal_size
 from hvd_kernel.frameworks import registry
 from hvd_kernel.worker.inspect import digest
 from hvd_kernel.worker.inspect.variable_summary import users
@@ -74,17 +74,17 @@ def explanation(control: Control, error: BaseException) -> str:
     with suppress(Exception):  # memory is short: these allocations may fail too
         registry.import_adapters()  # of frameworks that this cell has imported
         (kinds, _), names = _kinds(), _variables(control)
-        parts = [f"{kind} {size_of(kinds[kind])}" for kind in kinds if kind not in {"resident", "tensors"}]
+        parts = [f"{kind} {decimal_size(kinds[kind])}" for kind in kinds if kind not in {"resident", "tensors"}]
         inside = f" ({', '.join(parts)})" if parts else ""
         ordered = sorted(names.items(), key=lambda item: -_size(item[1]))
         largest = [
-            f"{name} {size_of(_size(row))}" + (f" ({row['made']})" if row["made"] else "")
+            f"{name} {decimal_size(_size(row))}" + (f" ({row['made']})" if row["made"] else "")
             for name, row in ordered[:NAMED]
             if _size(row) >= _SMALL
         ]
         listed = f"; largest: {', '.join(largest)}" if largest else ""
-        tensors = f"tensors {size_of(kinds['tensors'])}{inside}" if kinds["tensors"] else "no tensors"
-        return f"rank {control.rank} holds {size_of(kinds['resident'])}: {tensors}{listed}"
+        tensors = f"tensors {decimal_size(kinds['tensors'])}{inside}" if kinds["tensors"] else "no tensors"
+        return f"rank {control.rank} holds {decimal_size(kinds['resident'])}: {tensors}{listed}"
     return ""
 
 

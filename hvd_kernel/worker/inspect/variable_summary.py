@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import registry
 from hvd_kernel.worker.inspect import digest, name_lookup
 

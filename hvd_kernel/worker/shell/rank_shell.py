@@ -27,7 +27,7 @@ from traitlets import Type
 import hvd_kernel
 from hvd_kernel.core import call_stack
 from hvd_kernel.errors import message_of
-from hvd_kernel.formatting.plural import plural
+from hvd_kernel.formatting.units import plural
 from hvd_kernel.worker.output.display_capture import RankDisplay
 
 KEPT_RESULTS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hvdtest.hvdrun import lines_of
 
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.processes import limits
 from hvd_kernel.processes.limits import Confinement, Limits, cores_of, killed_for, threads, used

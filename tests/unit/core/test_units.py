@@ -15,7 +15,7 @@ UNITS = {
     "metric": units.metric,
     "percent": units.percent,
     "multiple": units.multiple,
-    "size": units.size_of,
+    "size": units.decimal_size,
     "rate": units.rate_of,
     "duration": units.duration,
 }

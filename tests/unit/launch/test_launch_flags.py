@@ -232,7 +232,7 @@ def test_the_ranks_of_an_elastic_job_know_its_timeout() -> None:
     [
         ("-np 2 --min-np 4", "min_np=4 is above np=2"),
         ("-np 4 --min-np 2 --max-np 3", "max_np=3 is below np=4"),
-        ("-np 4 --min-np 2 -H a:1,b:2", "np=4 ranks do not fit on 3 slot(s)"),
+        ("-np 4 --min-np 2 -H a:1,b:2", "np=4 ranks do not fit on 3 slots"),
         ("-np 2 -H a:2 --host-discovery-script h", "a host discovery script and hosts both name hosts"),
         ("--host-discovery-script h", "an elastic job needs np"),
         ("-np 2 --min-np 1 --blacklist-cooldown-range 0 9", "the cooldown range 0 9 cannot be used: two whole numbers"),

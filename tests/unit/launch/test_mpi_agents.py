@@ -200,7 +200,7 @@ def test_other_ranks_than_were_asked_for(agents: Agents) -> None:
     with AgentListener(agents, SECRET, []) as listener:
         process = started(listener.address, rank=3)
         with pytest.raises(
-            ClusterError, match=r"did not start 1 rank\(s\), as -np says: leave -n and -np out of --mpi-args"
+            ClusterError, match=r"did not start 1 rank, as -np says: leave -n and -np out of --mpi-args"
         ):
             listener.wait(mpiexec(), 1, PATIENCE_S)
     agents.end()

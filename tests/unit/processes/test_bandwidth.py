@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from hvd_kernel.bench.report import LIMIT, Result, picture
-from hvd_kernel.formatting.binary_size import binary_size
+from hvd_kernel.formatting.units import binary_size
 from hvd_kernel.magics import load_ipython_extension, unload_ipython_extension
 from hvd_kernel.magics.commands import inspection
 from hvd_kernel.processes import bandwidth
