@@ -118,7 +118,7 @@ def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
         f"ok node {number} Python {platform.python_version()}" for number in (2, 3)
     ]
     assert all(line.endswith("it reaches this notebook") for line in lines[1:3])
-    assert re.search(r"2 node\(s\), 2 CPUs free$", lines[0])
+    assert re.search(r"2 nodes, 2 CPUs free$", lines[0])
 
 
 def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str, Any]) -> None:
