@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from hvd_kernel.jobs.shell_words import ShellWord
+from hvd_kernel.jobs.shell_lines import ShellWord
 from hvd_kernel.jobs.spec import JobError
 
 _LEFT_OUT = {"...", "…"}

@@ -9,17 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hvd_kernel.jobs.documents import MAX_BYTES
-from hvd_kernel.jobs.readers import (
-    batch_scripts,
-    gradient,
-    hostfile,
-    kubernetes_jobs,
-    mpirun,
-    polyaxon,
-    riseml,
-    sge,
-    stack,
-)
+from hvd_kernel.jobs.readers import gradient, hostfile, kubernetes, mpirun, polyaxon, riseml, scripts, stack
 from hvd_kernel.jobs.spec import JobError, JobSpec
 
 File = Callable[[str], str | None]
@@ -40,20 +30,18 @@ class FormatReader(NamedTuple):
 
 
 READERS = (
-    FormatReader("slurm", batch_scripts.matches_sbatch, batch_scripts.read_sbatch, "script"),
-    FormatReader("lsf", batch_scripts.matches_bsub, batch_scripts.read_bsub, "script"),
+    FormatReader("slurm", scripts.matches_sbatch, scripts.read_sbatch, "script"),
+    FormatReader("lsf", scripts.matches_bsub, scripts.read_bsub, "script"),
     FormatReader("gradient", gradient.matches, gradient.read, "line", names_files=True),
     FormatReader("mpirun", mpirun.matches, mpirun.read, "line", names_files=True),
     FormatReader("horovodrun", mpirun.matches_horovod, mpirun.read, "line", names_files=True),
-    FormatReader(
-        "job", kubernetes_jobs.matches_indexed_job, kubernetes_jobs.read_indexed_job, "manifest", is_yaml=True
-    ),
-    FormatReader("mpijob", kubernetes_jobs.matches_mpijob, kubernetes_jobs.read_mpijob, "manifest", is_yaml=True),
-    FormatReader("trainjob", kubernetes_jobs.matches_trainjob, kubernetes_jobs.read_trainjob, "manifest", is_yaml=True),
+    FormatReader("job", kubernetes.matches_indexed_job, kubernetes.read_indexed_job, "manifest", is_yaml=True),
+    FormatReader("mpijob", kubernetes.matches_mpijob, kubernetes.read_mpijob, "manifest", is_yaml=True),
+    FormatReader("trainjob", kubernetes.matches_trainjob, kubernetes.read_trainjob, "manifest", is_yaml=True),
     FormatReader("swarm", stack.matches, stack.read, "stack file", is_yaml=True),
     FormatReader("riseml", riseml.matches, riseml.read, "riseml.yml", is_yaml=True),
     FormatReader("polyaxonfile", polyaxon.matches, polyaxon.read, "polyaxonfile", is_yaml=True),
-    FormatReader("sge", sge.matches, sge.read_text, "hostfile"),
+    FormatReader("sge", hostfile.matches_sge, hostfile.read_sge_text, "hostfile"),
     FormatReader("hostfile", hostfile.matches, hostfile.read, "hostfile"),
 )
 """Batch scripts and command lines come first, as their first words identify them; other files are identified by any of

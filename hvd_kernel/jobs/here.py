@@ -16,7 +16,7 @@ import psutil
 from hvd_kernel.errors import UsageError
 from hvd_kernel.jobs.place import Machine
 from hvd_kernel.jobs.readers.allocation import Allocation, detect
-from hvd_kernel.jobs.shell_words import join
+from hvd_kernel.jobs.shell_lines import join
 from hvd_kernel.jobs.spec import JobError, JobSpec
 from hvd_kernel.settings import gpus
 

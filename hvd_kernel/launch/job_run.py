@@ -22,7 +22,7 @@ from hvd_kernel.compat import rank_environment
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs.tables.programs import JSRUN
+from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.launch.agents import AgentHandle, AgentListener, Agents
 from hvd_kernel.launch.forwarding import forwarded
 from hvd_kernel.launch.launchers import mpi

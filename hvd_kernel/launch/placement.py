@@ -24,7 +24,7 @@ from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
 from hvd_kernel.jobs.readers import hostfile as hostfile_reader
 from hvd_kernel.jobs.readers.allocation import Allocation
-from hvd_kernel.jobs.tables.programs import JSRUN
+from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.network import addresses, reached
 

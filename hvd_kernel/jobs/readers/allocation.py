@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs.readers import lsf, pbs, pods, sge, slurm
+from hvd_kernel.jobs.readers import hostfile, lsf, pods, slurm
+from hvd_kernel.jobs.readers.mpirun import JSRUN
 from hvd_kernel.jobs.spec import JobSpec, Replica
-from hvd_kernel.jobs.tables.programs import JSRUN
 
 Env = Mapping[str, str]
 File = Callable[[str], str | None]
@@ -73,12 +73,12 @@ def _lsf(env: Env, file: File, _resolve: Resolve, ask: Ask) -> Allocation:
 
 
 def _pbs(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
-    spec = pbs.read(env, file)
+    spec = hostfile.read_pbs_nodes(env, file)
     return Allocation(spec, f"PBS job {env['PBS_JOBID']} gives {_hosts(spec.replicas)}")
 
 
 def _sge(env: Env, file: File, _resolve: Resolve, _ask: Ask) -> Allocation:
-    spec = sge.read(env, file)
+    spec = hostfile.read_sge_hosts(env, file)
     return Allocation(spec, f"Grid Engine job {env.get('JOB_ID', '?')} gives {_hosts(spec.replicas)}")
 
 
@@ -100,8 +100,8 @@ def _swarm(env: Env, _file: File, resolve: Resolve, _ask: Ask) -> Allocation:
 _TABLE = (  # the first match is used; a batch job may run in a container of Kubernetes, rarely the reverse
     (slurm.in_allocation, _slurm),
     (lsf.in_allocation, _lsf),
-    (pbs.in_allocation, _pbs),
-    (sge.in_allocation, _sge),
+    (hostfile.in_pbs_job, _pbs),
+    (hostfile.in_sge_job, _sge),
     (pods.is_mpijob_launcher, _mpijob),
     (pods.is_indexed_job, _indexed_job),
     (pods.is_swarm_task, _swarm),

@@ -13,9 +13,9 @@ from typing import Any
 from hvd_kernel.jobs.documents import parse
 from hvd_kernel.jobs.flags import Flag, ParsedFlag, count, split, table
 from hvd_kernel.jobs.readers import mpirun
-from hvd_kernel.jobs.shell_words import bare, refuse_operators, words
+from hvd_kernel.jobs.readers.mpirun import GRADIENT
+from hvd_kernel.jobs.shell_lines import bare, refuse_operators, words
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources, Variable
-from hvd_kernel.jobs.tables.programs import GRADIENT
 
 _IDS = "meaningful only at Paperspace"
 _PULL = "ranks run in this environment, as the user who starts the job"

@@ -1,6 +1,7 @@
-"""Hostfile reader: ``host slots=4``, ``host:4`` or ``host``, as in Open MPI, Intel MPI, MPICH, PBS and Horovod.
+"""Hostfile reader: ``host slots=4``, ``host:4`` or ``host``, as in Open MPI, Intel MPI, MPICH and Horovod.
 
-The slots of a host on several lines are added, at the position of the first line. Comments start with #.
+The slots of a host on several lines are added, at the position of the first line. Comments start with #. PBS and Torque
+write such a file too, with a host once per slot; Grid Engine's has lines of ``host slots queue processors``.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from hvd_kernel.jobs.spec import JobError, JobSpec, Replica
+import msgspec
+
+from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
 from hvd_kernel.settings.lists import entries
 
 _HOST = re.compile(r"\s*(?P<user>\w[\w.-]*@)?(?:\[(?P<address>[^\]\s]*)\]|(?P<name>\w[\w.-]*))(?=[\s:]|$)")
@@ -198,3 +202,92 @@ def _ignored(name: str, key: str, lines: list[int]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+Env = Mapping[str, str]
+File = Callable[[str], str | None]
+
+
+def in_pbs_job(env: Env) -> bool:
+    """Return whether this process is in a PBS job."""
+    return bool(env.get("PBS_JOBID")) and bool(env.get("PBS_NODEFILE"))
+
+
+def read_pbs_nodes(env: Env, file: File) -> JobSpec:
+    """Return the job's hosts with their slots (mpiprocs, ppn), and with Torque also their GPUs.
+
+    Raises
+    ------
+    JobError
+        The file cannot be read.
+    """
+    path = env["PBS_NODEFILE"]
+    text = file(path)
+    if text is None:
+        raise JobError(f"PBS_NODEFILE={path!r} cannot be read: it is on the job's first host; run this there.")
+    spec = read(text, path)
+    gpus = _torque_gpus(file(env["PBS_GPUFILE"]) if env.get("PBS_GPUFILE") else None)
+    nodes = tuple(_with_gpus(replica, gpus) for replica in spec.replicas)
+    return msgspec.structs.replace(spec, kind="pbs", replicas=nodes, name=env.get("PBS_JOBNAME", ""))
+
+
+def _torque_gpus(text: str | None) -> Counter[str]:
+    """Count the GPUs of each host in Torque's lines ``host-gpu0``."""
+    return Counter(line.strip().rpartition("-gpu")[0] for line in (text or "").splitlines() if line.strip())
+
+
+def _with_gpus(replica: Replica, gpus: Counter[str]) -> Replica:
+    if not gpus:
+        return replica
+    return msgspec.structs.replace(replica, resources=Resources(gpus=gpus[replica.host]))
+
+
+_SGE_LINE = re.compile(r"\s*(?P<host>[\w.-]+)\s+(?P<slots>0*[1-9][0-9]{0,5})\s+(?P<queue>\S+)(?:\s+\S+)*\s*", re.ASCII)
+
+
+def in_sge_job(env: Env) -> bool:
+    """Return whether this process is in a parallel environment of Grid Engine."""
+    return bool(env.get("PE_HOSTFILE"))
+
+
+def read_sge_hosts(env: Env, file: File) -> JobSpec:
+    """Return the job's hosts with their slots.
+
+    Raises
+    ------
+    JobError
+        The file cannot be read, or a line is invalid.
+    """
+    path = env["PE_HOSTFILE"]
+    text = file(path)
+    if text is None:
+        raise JobError(f"PE_HOSTFILE={path!r} cannot be read: it is on the job's first host; run this there.")
+    return read_sge_text(text, path, env.get("JOB_NAME", ""))
+
+
+def matches_sge(text: str, _name: str) -> bool:
+    """Return whether all lines have a host, a number and a queue."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_SGE_LINE.fullmatch(line) for line in lines)
+
+
+def read_sge_text(text: str, name: str, job: str = "") -> JobSpec:
+    """Return the hosts of a PE_HOSTFILE; the slots of a host in several queues are added.
+
+    Raises
+    ------
+    JobError
+        A line is invalid, or there is no host; the message has the line.
+    """
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        match = _SGE_LINE.fullmatch(line)
+        if not match:
+            column = len(line) - len(line.lstrip()) + 1
+            raise JobError(f"{name}:{number}:{column}: {line.strip()[:80]!r} is not `host slots queue processors`.")
+        hosts[match["host"]] = hosts.get(match["host"], 0) + int(match["slots"])
+    if not hosts:
+        raise JobError(f"{name}:1:1: the file names no host: Grid Engine writes lines `host slots queue processors`.")
+    return JobSpec("sge", replicas(hosts), name=job)

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hvd_kernel.jobs.documents import Document, parse
-from hvd_kernel.jobs.quantities import size
-from hvd_kernel.jobs.spec import Bounds, JobSpec, Replica, Resources
+from hvd_kernel.jobs.spec import Bounds, JobSpec, Replica, Resources, size
 
 _LOOKS = re.compile(r"^train:\s*(#.*)?$", re.MULTILINE)
 Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]

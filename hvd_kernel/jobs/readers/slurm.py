@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs.quantities import size
-from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs.spec import MAX_RANKS, Bounds, JobError, JobSpec, Replica, Resources, size
 
 Env = Mapping[str, str]
 

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import msgspec
 
 from hvd_kernel.jobs.documents import Document, Path, parse_all
-from hvd_kernel.jobs.quantities import size
-from hvd_kernel.jobs.readers import script_lines
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable
+from hvd_kernel.jobs.readers import scripts
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, RendezvousAddress, Replica, Resources, Variable, size
 
 _LOOKS = re.compile(r"^[\"']?services[\"']?:\s*(#.*)?$", re.MULTILINE)
 _OWN = ("HVD_SWARM_SERVICE", "HVD_SWARM_SLOT", "HVD_JOB_SIZE", "HVD_JOB_SLOTS", "HVD_JOB_PORT")
@@ -88,7 +87,7 @@ def read(text: str, name: str) -> JobSpec:
     variables = _variables(document, path, service.environment)
     of_writer = {name: variables.pop(name) or "" for name in _OWN if name in variables}
     words = [*_words(document, path, service.entrypoint), *_words(document, path, service.command)]
-    line = script_lines.of_words(words, name)
+    line = scripts.of_words(words, name)
     resources = _resources(document, (*path, "deploy", "resources"), service.deploy.resources)
     slots = _whole(document, path, of_writer, "HVD_JOB_SLOTS") or 1
     replicas = tuple(
@@ -99,7 +98,7 @@ def read(text: str, name: str) -> JobSpec:
         "swarm",
         replicas,
         steps=line.steps,
-        np=script_lines.fit(line, replicas, document, (*path, "command")),
+        np=scripts.fit(line, replicas, document, (*path, "command")),
         environment=_merged(variables, line.environment),
         name=service_name,
         image=_plain(service.image),

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from hvd_kernel.jobs import lines
-from hvd_kernel.jobs.lines import quoted
+from hvd_kernel.jobs import shell_lines
+from hvd_kernel.jobs.shell_lines import quoted
 from hvd_kernel.jobs.spec import JobError, JobSpec, Replica, Resources
 from hvd_kernel.jobs.writers import common
 from hvd_kernel.jobs.writers.common import WriterOptions
@@ -101,7 +101,7 @@ def write_lsf(spec: JobSpec, _options: WriterOptions) -> str:
     values = {"-J": spec.name, "-cwd": spec.workdir}
     directives = [f"{flag} {word(value, flag.lstrip('-'))}" for flag, value in values.items() if value]
     directives += [f"-n {shape.size}", f'-R "span[ptile={replica.slots}]"', *_resources(replica, notes)]
-    body = script_body(spec, [lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
+    body = script_body(spec, [shell_lines.hvdrun(step, interfaces=spec.interfaces) for step in common.steps(spec)])
     comment = common.head(f"{shape.counted('host')}, by LSF", ["  bsub < FILE"], notes)
     return f"#!/bin/bash\n{comment}{''.join(f'#BSUB {directive}' + chr(10) for directive in directives)}set -e\n{body}"
 
@@ -159,7 +159,7 @@ def write_slurm(spec: JobSpec, _options: WriterOptions) -> str:
     for number, group in enumerate(groups):
         directives += ["hetjob"] if number else []
         directives += _component(group, _filled(groups), notes)
-    body = script_body(spec, [f"{_srun(groups, shape)} {lines.wrapped(step)}" for step in common.steps(spec)])
+    body = script_body(spec, [f"{_srun(groups, shape)} {shell_lines.wrapped(step)}" for step in common.steps(spec)])
     comment = common.head(f"{shape.counted('node')}, by Slurm", ["  sbatch FILE"], notes)
     head = "".join(f"#SBATCH {directive}\n" for directive in directives)
     return f"#!/bin/bash\n{comment}{head}set -e\n{_KEY if len(shape.replicas) > 1 else ''}{body}"

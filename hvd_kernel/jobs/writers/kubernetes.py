@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
-from hvd_kernel.jobs import labels, lines
-from hvd_kernel.jobs.quantities import binary, cores
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs import shell_lines
+from hvd_kernel.jobs.readers import kubernetes
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, binary, cores
 from hvd_kernel.jobs.writers import common
 from hvd_kernel.jobs.writers.common import SECRETS, WriterOptions, whole
 
@@ -42,7 +42,7 @@ def checked_name(spec: JobSpec, last: str, kind: str) -> str:
         The name, or that of the pod, is invalid in Kubernetes.
     """
     name = spec.name or "hvd"
-    problem = labels.wrong(name, last, kind)
+    problem = kubernetes.label_mistake(name, last, kind)
     if problem:
         raise JobError(f"name: {problem}.")
     return name
@@ -202,7 +202,7 @@ def _indexed_job(
     variables = environment(spec, hvd_variables, ("JOB_COMPLETION_INDEX",))
     reference = {"secretKeyRef": {"name": f"{name}-secret", "key": "HVD_SECRET_KEY"}}
     variables.append({"name": "HVD_SECRET_KEY", "valueFrom": reference})
-    script = lines.script(common.steps(spec), 0, spec.interfaces, parts=pods)
+    script = shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=pods)
     ranks = container(
         "ranks",
         spec,
@@ -279,7 +279,7 @@ def _slots_only(replica: Replica) -> Replica:
 
 
 def _launcher(spec: JobSpec, shape: common.Shape, leads: bool, options: WriterOptions) -> dict[str, Any]:
-    script = lines.script(common.steps(spec), shape.np, spec.interfaces)
+    script = shell_lines.script(common.steps(spec), shape.np, spec.interfaces)
     required = shape.replicas[0].resources if leads else Resources()
     ranks = container(
         "launcher",
@@ -318,7 +318,7 @@ def write_trainjob(spec: JobSpec, options: WriterOptions) -> str:
     nodes = len(shape.replicas)
     name = checked_name(spec, max(_LAUNCHER, f"-node-0-{nodes - 1}", key=len), "TrainJob")
     trainer: dict[str, Any] = {"image": common.whole(spec.image, "image")} if spec.image else {}
-    trainer |= shell(lines.script(common.steps(spec), shape.np, spec.interfaces, workdir=spec.workdir))
+    trainer |= shell(shell_lines.script(common.steps(spec), shape.np, spec.interfaces, workdir=spec.workdir))
     trainer |= _filled("env", environment(spec, {}))
     first = shape.alike("TrainJob")
     trainer |= {"numNodes": nodes, "numProcPerNode": first.slots}

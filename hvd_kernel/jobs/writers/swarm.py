@@ -11,9 +11,8 @@ import math
 import re
 from typing import Any
 
-from hvd_kernel.jobs import lines
-from hvd_kernel.jobs.quantities import binary
-from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources
+from hvd_kernel.jobs import shell_lines
+from hvd_kernel.jobs.spec import Bounds, JobError, JobSpec, Replica, Resources, binary
 from hvd_kernel.jobs.writers import common, kubernetes
 from hvd_kernel.jobs.writers.common import WriterOptions
 
@@ -57,7 +56,7 @@ def _service(spec: JobSpec, shape: common.Shape, options: WriterOptions) -> dict
     if not spec.image:
         raise JobError("image: a task needs one that has hvd_kernel in it: give it.")
     tasks, replica = len(shape.replicas), shape.alike("swarm service")
-    script = _KEY + lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks)
+    script = _KEY + shell_lines.script(common.steps(spec), 0, spec.interfaces, parts=tasks)
     shm = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": common.shm_bytes(replica, options)}}  # noqa: S108
     service: dict[str, Any] = {"image": escaped(common.whole(spec.image, "image"))}
     service |= {"entrypoint": ["/bin/sh", "-ec"], "command": [escaped(script)]}

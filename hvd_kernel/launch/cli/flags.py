@@ -9,7 +9,7 @@ The file of ``--config-file``, which is Horovod's YAML, sets the values of flags
 Unknown sections and keys are ignored with a warning: those of Horovod's versions differ.
 
 Terms.
-  knob     a flag that becomes a variable of the ranks (jobs/tables/knobs.py)
+  knob     a flag that becomes a variable of the ranks (jobs/knobs.py)
   elastic  flags of jobs whose size may change while they run (elastic.py)
 """
 
@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvd_kernel.errors import ConfigError, UsageError
+from hvd_kernel.jobs import knobs
 from hvd_kernel.jobs.flags import Spellings
-from hvd_kernel.jobs.tables import knobs
-from hvd_kernel.jobs.tables.knobs import KNOBS, Knob
-from hvd_kernel.jobs.tables.mpi import OURS, SLOTS_NOTE
-from hvd_kernel.jobs.tables.programs import JSRUN_PLACE
+from hvd_kernel.jobs.knobs import KNOBS, Knob
+from hvd_kernel.jobs.readers.mpirun import JSRUN_PLACE, OURS, SLOTS_NOTE
 from hvd_kernel.launch.cli import elastic
 from hvd_kernel.launch.cli.elastic import FLAGS, ElasticFlag
 from hvd_kernel.launch.elastic.options import ElasticOptions

@@ -16,9 +16,8 @@ from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs import JobSpec, formats, writers
 from hvd_kernel.jobs.here import of_words
 from hvd_kernel.jobs.plan import as_json, as_text, plan
-from hvd_kernel.jobs.quantities import quantity
-from hvd_kernel.jobs.shell_words import join
-from hvd_kernel.jobs.spec import NO_COMMAND
+from hvd_kernel.jobs.shell_lines import join
+from hvd_kernel.jobs.spec import NO_COMMAND, quantity
 from hvd_kernel.settings import gpus
 
 _USAGE = """hvdrun job plan|run|write FILE [flags]

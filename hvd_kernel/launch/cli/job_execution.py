@@ -27,7 +27,7 @@ from hvd_kernel.jobs import JobSpec
 from hvd_kernel.jobs.here import allocation, machine
 from hvd_kernel.jobs.place import HERE, Placed, place
 from hvd_kernel.jobs.readers.mpirun import still_true
-from hvd_kernel.jobs.shell_words import is_plain
+from hvd_kernel.jobs.shell_lines import is_plain
 from hvd_kernel.launch.forwarding import own_stdin
 from hvd_kernel.launch.job_run import Job, current_folder, launch
 from hvd_kernel.launch.outcome import Outcome

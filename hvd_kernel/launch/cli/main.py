@@ -15,7 +15,7 @@ import hvd_kernel
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.jobs.here import allocation
 from hvd_kernel.jobs.place import HERE
-from hvd_kernel.jobs.tables.programs import ALL, HOROVOD, JSRUN, JSRUN_PLACE, launcher
+from hvd_kernel.jobs.readers.mpirun import HOROVOD_PROGRAMS, JSRUN, JSRUN_PLACE, PROGRAMS, launcher_of
 from hvd_kernel.launch.cli import check_build, horovodrun
 from hvd_kernel.launch.cli.flags import HvdrunRequest, parse, split
 from hvd_kernel.launch.elastic.job import launch_elastic
@@ -207,7 +207,7 @@ def translate_launcher_line(words: Sequence[str], command: Sequence[str]) -> lis
     UsageError
         The line is not preceded by ``--``, so that each rank would start a job of its own.
     """
-    name = launcher(command)
+    name = launcher_of(command)
     if not name:
         return []
     flags = list(words[: len(words) - len(command)])
@@ -216,5 +216,5 @@ def translate_launcher_line(words: Sequence[str], command: Sequence[str]) -> lis
             f"hvdrun: each rank would call {name}: write -- before it, and hvdrun reads its line: hvdrun -- {name} ... "
             f"(`env {name}` is the program itself)"
         )
-    info = [_INFO_FLAGS[word] for word in command[1:2] if word in _INFO_FLAGS and name in ALL]
-    return info or ([*flags[:-1], *command[1:]] if name in HOROVOD else ["job", "run", *flags, *command])
+    info = [_INFO_FLAGS[word] for word in command[1:2] if word in _INFO_FLAGS and name in PROGRAMS]
+    return info or ([*flags[:-1], *command[1:]] if name in HOROVOD_PROGRAMS else ["job", "run", *flags, *command])

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.jobs.readers import mpirun
-from hvd_kernel.jobs.shell_words import join
+from hvd_kernel.jobs.shell_lines import join
 from hvd_kernel.jobs.spec import JobError
-from hvd_kernel.jobs.tables import programs
 from hvd_kernel.launch.cli import flags
 from hvd_kernel.launch.doctor.finding import (
     MIN_PYTHON,
@@ -167,7 +166,7 @@ def _call(words: list[str], name: str, number: int, depth: int) -> list[Finding]
 
 def _nested(words: Sequence[str], name: str, number: int, depth: int) -> list[Finding]:
     """Return the findings on the command that a shell, a container or ssh runs."""
-    start = next((at for at, word in enumerate(words) if at and word.rpartition("/")[2] in programs.ALL), 0)
+    start = next((at for at, word in enumerate(words) if at and word.rpartition("/")[2] in mpirun.PROGRAMS), 0)
     if start:
         return _line(join(list(words[start:])), name, number, depth + 1)
     return [finding for word in words[1:] if " " in word for finding in _line(word, name, number, depth + 1)]
@@ -244,8 +243,8 @@ def _starter(words: list[str], name: str, number: int) -> list[Finding]:
 
 _PYTHONS = {"python", "python3", "python3.11", "python3.12", "python3.13", "python2", "python3.8", "python3.9"}
 _PROGRAMS: tuple[tuple[frozenset[str] | set[str], Callable[[list[str], str, int], list[Finding]]], ...] = (
-    (programs.MPI, _mpirun),
-    (programs.HOROVOD, _horovodrun),
+    (mpirun.MPI_PROGRAMS, _mpirun),
+    (mpirun.HOROVOD_PROGRAMS, _horovodrun),
     (_INSTALLERS, _installer),
     (_PYTHONS, _python),
     ({"srun", "jsrun", "torchrun"}, _starter),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.formatting.units import plural
-from hvd_kernel.jobs.tables.mpi import MPI
+from hvd_kernel.jobs.readers.mpirun import MPI
 from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.launch.placement import Host, is_local, places

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.errors import ConfigError, UsageError
-from hvd_kernel.jobs.tables.knobs import KNOBS
+from hvd_kernel.jobs.knobs import KNOBS
 from hvd_kernel.launch.cli import elastic
 from hvd_kernel.launch.cli.flags import parse, parser, read_config_file
 from hvd_kernel.launch.elastic.options import ElasticOptions
