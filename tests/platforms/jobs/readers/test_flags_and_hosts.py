@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from hvd_kernel.jobs import JobError, formats
-from hvd_kernel.jobs.quantities import quantity
-from hvd_kernel.jobs.readers import hostfile, sge, slurm
+from hvd_kernel.jobs import JobError, formats, knobs
+from hvd_kernel.jobs.readers import hostfile, slurm
 from hvd_kernel.jobs.readers.gradient import gpus_of
-from hvd_kernel.jobs.tables import knobs
-from hvd_kernel.jobs.tables.mpi import HOROVOD, HOROVOD_SPELLED, MPI
+from hvd_kernel.jobs.readers.mpirun import HOROVOD, HOROVOD_SPELLED, MPI
+from hvd_kernel.jobs.spec import quantity
 from hvd_kernel.launch.cli import elastic, flags
 
 
@@ -82,7 +81,7 @@ def test_other_texts_are_not_detected_as_hostfiles(text: str, name: str) -> None
 
 @pytest.mark.parametrize("text", ["n1 slots=4\n", "n1 4\n", "\n"])
 def test_other_texts_are_not_detected_as_files_of_grid_engine(text: str) -> None:
-    assert not sge.matches(text, "hosts")
+    assert not hostfile.matches_sge(text, "hosts")
 
 
 @pytest.mark.parametrize(
