@@ -17,7 +17,7 @@ from hvd_kernel.processes.program import Program, program_of
 from hvd_kernel.processes.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
-ENTRY = "hvd_kernel.worker.job_spare"
+ENTRY = "hvd_kernel.worker.standby"
 """The module that a spare starts with."""
 
 _TAIL = 300  # characters of a spare's last line

@@ -165,7 +165,7 @@ def bench(context: Context, options: Options) -> None:
 
 
 POST_MORTEM = "%debug"
-"""The cell that %hvddebug runs; a rank keeps its last exception for it (worker/shell/debugger.py)."""
+"""The cell that %hvddebug runs; a rank keeps its last exception for it (worker/shell/prompt.py)."""
 
 
 @user_errors()

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.worker.inspect.origins import RunCell, assigned
-from hvd_kernel.worker.inspect.variable_summary import READY
+from hvd_kernel.worker.inspect.variables import READY
 
 if TYPE_CHECKING:
     from hvd_kernel.worker.shell.control import Control

@@ -23,7 +23,7 @@ from hvd_kernel.protocol import replicated, serialization
 from hvd_kernel.protocol.main_objects import MainPickler
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.inspect import definitions
-from hvd_kernel.worker.inspect.variable_summary import users
+from hvd_kernel.worker.inspect.variables import users
 from hvd_kernel.worker.names import NAMES
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from hvd_kernel.protocol.messages import Failure, to_content
 from hvd_kernel.worker import communication
 from hvd_kernel.worker.elastic_cell import ElasticCell
 from hvd_kernel.worker.inspect.origins import Origins, RunCell
-from hvd_kernel.worker.output.capture import encoded
+from hvd_kernel.worker.output import encoded
 from hvd_kernel.worker.shell.prompt import RankPrompts
 from hvd_kernel.worker.shell.repeated_signal import RepeatedSignal
 

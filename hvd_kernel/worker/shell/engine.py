@@ -30,9 +30,9 @@ from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_M
 from hvd_kernel.worker import communication, telemetry
 from hvd_kernel.worker import names as frontend
 from hvd_kernel.worker.elastic_cell import ElasticCell
-from hvd_kernel.worker.inspect import memory
-from hvd_kernel.worker.output.capture import OutputCapture, encoded
-from hvd_kernel.worker.shell import debugger, handlers, prompt, stack_report
+from hvd_kernel.worker.inspect import variables
+from hvd_kernel.worker.output import OutputCapture, encoded
+from hvd_kernel.worker.shell import handlers, prompt, stack_report
 from hvd_kernel.worker.shell.control import Control
 from hvd_kernel.worker.shell.rank_shell import RankCompiler, RankShell
 from hvd_kernel.worker.shell.tasks import TaskKernel, is_task
@@ -105,12 +105,12 @@ class RankKernel(TaskKernel):
         self.control = Control(self.engine_id, self.shell)
         self.control.prompts = prompt.RankPrompts(self.engine_id, self._publish, communication.park)
         self.control.on_rank = self._set_rank
-        self.control.explain = partial(memory.explanation, self.control)
+        self.control.explain = partial(variables.explanation, self.control)
         self.control.announce = self._announce_error
         cell_ranks.provide(self._membership)
         deadlocks.set_program(CellProgram(self.control))
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
-        self.debugging = debugger.Debugging(self.shell)
+        self.debugging = prompt.Debugging(self.shell)
         self.debugging.install()
         self.telemetry = telemetry.Telemetry(self.engine_id, self._publish, lambda: self.control.prompts.parked)
         self.shell_handlers["hvd_request"] = self.hvd_request
@@ -174,7 +174,7 @@ class RankKernel(TaskKernel):
         return _reply_of(outcome, options["cell"])
 
     def _membership(self) -> Any:
-        from hvd_kernel.worker.cell_membership import CellRanks  # noqa: PLC0415 - only elastic.run needs it
+        from hvd_kernel.worker.elastic_cell import CellRanks  # noqa: PLC0415 - only elastic.run needs it
 
         return CellRanks(self.control.elastic)
 

@@ -22,7 +22,7 @@ from hvd_kernel.processes import warm
 from hvd_kernel.protocol import rank_log, serialization
 from hvd_kernel.worker import communication, devices, rendezvous
 from hvd_kernel.worker import names as frontend
-from hvd_kernel.worker.inspect import definitions, digest, memory, recent_operations, replicate, variable_summary
+from hvd_kernel.worker.inspect import definitions, digest, recent_operations, replicate, variables
 from hvd_kernel.worker.inspect import name_lookup as names
 from hvd_kernel.worker.shell import stack_report
 
@@ -222,13 +222,13 @@ TABLE: dict[str, Handler] = {
     "unpack": replicate.unpack,
     "typed": _typed,
     "stacks": stack_report.answer,
-    "gc": memory.collect,
-    "memory": memory.held,
+    "gc": variables.collect,
+    "memory": variables.held,
     "frontend": frontend.answer,
     "complete": names.complete,
     "inspect": names.inspection,
     "known": names.known,
-    "variables": variable_summary.table,
-    "parts": variable_summary.parts,
-    "elements": variable_summary.elements,
+    "variables": variables.table,
+    "parts": variables.parts,
+    "elements": variables.elements,
 }

@@ -18,8 +18,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from hvd_kernel.protocol.messages import BROKEN_TYPE
 from hvd_kernel.worker import communication
 from hvd_kernel.worker import names as frontend
-from hvd_kernel.worker.output.capture import OutputCapture
-from hvd_kernel.worker.output.forward import Room
+from hvd_kernel.worker.output import OutputCapture, Room
 from hvd_kernel.worker.shell.control import Control
 
 _KERNEL = "ipyparallel"  # in the log, in place of the notebook's kernel

@@ -300,7 +300,7 @@ def known() -> dict[str, Any]:
     from hvd_kernel.core import ops
     from hvd_kernel.frameworks import installed, registry
     from hvd_kernel.worker import names
-    from hvd_kernel.worker.inspect import digest, replicate, variable_summary
+    from hvd_kernel.worker.inspect import digest, replicate, variables
 
     hvd.init()
     registry.import_adapters()
@@ -322,7 +322,7 @@ def known() -> dict[str, Any]:
         "equal": sorted(name for name in found if found[name] and everyone[0][name] == everyone[1][name]),
         "copied": sorted(name for name in copied if copied[name] == found[name] != ""),
         "lost": list(lost),
-        "facts": [variable_summary.facts(values[name])["dtype"] for name in ("array", "half")],
+        "facts": [variables.facts(values[name])["dtype"] for name in ("array", "half")],
         "frontend": names._frontend().api,
         "device": registry.adapter("jax").device(0, []).platform,
         "installed": [installed.by_package("jax").version == jax.__version__, installed.by_package("jax").works],

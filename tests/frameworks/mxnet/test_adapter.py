@@ -17,7 +17,7 @@ def digests() -> dict[str, Any]:
     from hvd_kernel.core import ops
     from hvd_kernel.frameworks import installed, registry
     from hvd_kernel.worker import names
-    from hvd_kernel.worker.inspect import digest, replicate, variable_summary
+    from hvd_kernel.worker.inspect import digest, replicate, variables
 
     hvd.init()
     registry.import_adapters()
@@ -41,7 +41,7 @@ def digests() -> dict[str, Any]:
     return {
         "equal": sorted(name for name in found if found[name] and every[0][name] == every[1][name]),
         "parts": [leaf.path for leaf in digest.leaves(net)],
-        "facts": variable_summary.facts(values["mine"])["dtype"],
+        "facts": variables.facts(values["mine"])["dtype"],
         "lost": lost,
         "again": again["net"].weight.data().asnumpy().tolist(),
         "frontend": names._frontend().api,

@@ -19,7 +19,7 @@ def known() -> dict[str, Any]:
     from hvd_kernel.core import ops
     from hvd_kernel.frameworks import installed, registry
     from hvd_kernel.worker import names
-    from hvd_kernel.worker.inspect import digest, replicate, variable_summary
+    from hvd_kernel.worker.inspect import digest, replicate, variables
 
     hvd.init()
     registry.import_adapters()
@@ -46,7 +46,7 @@ def known() -> dict[str, Any]:
         "its own": module.weight.numpy().tolist(),
         "optimizer": type(again["optimizer"]) is type(values["optimizer"]),
         "lost": list(lost),
-        "facts": [variable_summary.facts(values[name])["dtype"] for name in ("tensor", "half", "variable")],
+        "facts": [variables.facts(values[name])["dtype"] for name in ("tensor", "half", "variable")],
         "frontend": names._frontend().api,
         "device": str(registry.adapter("tensorflow").device(0, [])),
         "installed": [

@@ -13,7 +13,7 @@ from hvdtest.cluster import until
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
 
-from hvd_kernel.worker.output.log_file import Index, LogFile
+from hvd_kernel.worker.output import Index, LogFile
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400), pytest.mark.cluster(4)]
 

@@ -19,7 +19,7 @@ from hvd_kernel.frameworks import registry
 from hvd_kernel.magics.commands.variables import ComparedPart, Parts, agreed, differences, uncompared, variables_table
 from hvd_kernel.magics.rank_names import described
 from hvd_kernel.protocol import serialization
-from hvd_kernel.worker.inspect import digest, name_lookup, variable_summary
+from hvd_kernel.worker.inspect import digest, name_lookup, variables
 from hvd_kernel.worker.shell import handlers
 
 registry.import_adapters()
@@ -179,12 +179,12 @@ def test_the_leaf_of_a_path_is_found_again() -> None:
 
 
 def test_the_seeds_are_those_of_random_numpy_and_torch() -> None:
-    before = digest.leaves(variable_summary.seeds())
+    before = digest.leaves(variables.seeds())
     assert {leaf.path[0] for leaf in before if leaf.path} == {"random", "numpy", "torch"}
     for draw, which in ((random.random, "random"), (np.random.rand, "numpy"), (lambda: torch.rand(1), "torch")):
-        then = digest.leaves(variable_summary.seeds())
+        then = digest.leaves(variables.seeds())
         draw()
-        after = digest.leaves(variable_summary.seeds())
+        after = digest.leaves(variables.seeds())
         assert {a.path[0] for a, b in zip(then, after, strict=True) if a != b} == {which}
 
 
@@ -308,7 +308,7 @@ def test_inspection_looks_without_running_code() -> None:
         ("Type", "Trap"),
         ("Class docstring", "Every way to run this object's code fails the test."),
     ]
-    assert variable_summary.facts(SPACE["trap"])["type"] == "Trap"
+    assert variables.facts(SPACE["trap"])["type"] == "Trap"
     assert name_lookup.fields(of, "of", 1)[0] == ("Signature", "of(value: 'object') -> 'str'")
     assert dict(name_lookup.fields(of, "of", 1))["Source"].startswith("def of(value: object)")
     row = {"type": "int", "shape": "", "dtype": "", "value": "5", "digest": "d"}

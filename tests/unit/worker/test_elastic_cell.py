@@ -14,8 +14,7 @@ from hvd_kernel.elastic.membership import ENDED, membership
 from hvd_kernel.errors import HvdTimeout, OutOfMemory, RankDied, RankFailed
 from hvd_kernel.protocol import cell_ranks
 from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE
-from hvd_kernel.worker.cell_membership import CellRanks, Commits
-from hvd_kernel.worker.elastic_cell import SILENT, ElasticCell
+from hvd_kernel.worker.elastic_cell import SILENT, CellRanks, Commits, ElasticCell
 
 AUTO = {"replaces": True}
 

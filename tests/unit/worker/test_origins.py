@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvd_kernel.worker.inspect import memory
+from hvd_kernel.worker.inspect import variables
 from hvd_kernel.worker.inspect.origins import MOST, Origins, assigned
 
 
@@ -66,11 +66,11 @@ def control(**names: Any) -> Any:
 )
 def test_the_sentence_names_the_largest_and_their_lines(error: BaseException) -> None:
     rank = control(small=b"x", big=np.zeros(3_000_000, np.uint8), bigger=np.zeros(5_000_000, np.uint8))
-    said = memory.explanation(rank, error)
+    said = variables.explanation(rank, error)
     assert said.startswith("rank 2 holds ")
     assert said.endswith("; largest: bigger 5 MB (cell 3:3), big 3 MB (cell 3:2)"), said
 
 
 def test_another_error_has_no_such_sentence() -> None:
-    assert memory.explanation(control(), RuntimeError("size mismatch")) == ""
-    assert memory.explanation(control(), ValueError("DefaultCPUAllocator")) == ""
+    assert variables.explanation(control(), RuntimeError("size mismatch")) == ""
+    assert variables.explanation(control(), ValueError("DefaultCPUAllocator")) == ""

@@ -21,8 +21,7 @@ from hvd_kernel.magics import cell_prompts as prompts_module
 from hvd_kernel.magics.cell_prompts import RunPrompts
 from hvd_kernel.magics.display.render import Renderer
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_content, to_content
-from hvd_kernel.worker.shell.debugger import RankPdb
-from hvd_kernel.worker.shell.prompt import ANY
+from hvd_kernel.worker.shell.prompt import ANY, RankPdb
 from hvd_kernel.worker.shell.prompt import RankPrompts as OfRank
 
 PATIENCE_S = 60.0
@@ -493,7 +492,7 @@ def test_an_interrupt_at_the_prompt_ends_it(
 
 
 def test_nothing_to_look_at_is_said() -> None:
-    from hvd_kernel.worker.shell.debugger import Debugging
+    from hvd_kernel.worker.shell.prompt import Debugging
 
     with pytest.raises(UsageError, match="there is no failed cell to look at"):
         Debugging(FakeShell()).post_mortem()

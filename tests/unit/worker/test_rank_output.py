@@ -16,10 +16,8 @@ from hvd_kernel.magics.display.rank_text import Lines, TextLimits, clean
 from hvd_kernel.magics.display.render import OutputBuffer
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
-from hvd_kernel.worker.output import log_file
-from hvd_kernel.worker.output.capture import encoded
-from hvd_kernel.worker.output.forward import Forward, Room
-from hvd_kernel.worker.output.log_file import Index, LogFile
+from hvd_kernel.worker import output
+from hvd_kernel.worker.output import Forward, Index, LogFile, Room, encoded
 
 
 def stored(data: bytes, ends: list[int], room: Room, limits: TextLimits) -> list[str]:
@@ -149,7 +147,7 @@ def test_clear_output_and_updates_leave_the_last_state() -> None:
     shown.handle(RichOutput(0, {"text/plain": "2"}, {}, display_id="a", update=True))
     shown.handle(RichOutput(0, {"text/plain": "?"}, {}, display_id="b", update=True))
     assert shown.lines("stdout") == []
-    assert [output.data["text/plain"] for output in shown.rich] == ["2"]
+    assert [display.data["text/plain"] for display in shown.rich] == ["2"]
     shown.handle(Cleared(0, wait=False))
     assert shown.rich == []
 
@@ -190,7 +188,7 @@ def test_e5_a_full_disk_loses_nothing_on_the_way_and_is_noted(tmp_path: Path, mo
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data)
 
-    monkeypatch.setattr(log_file.os, "write", failing)
+    monkeypatch.setattr(output.os, "write", failing)
     log.append(b"in between\n")
     assert log.pop_unlogged() == [(7, b"in between\n")]
     assert log.pop_unlogged() == []
