@@ -43,6 +43,7 @@ def test_alike_is_what_differs_in_the_front_end_alone(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME", "MY_OWN", "PYTHONPATH", "TERMINAL"])
 def test_every_other_variable_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name, raising=False)
     before = warm_ranks.likeness(ClusterSpec(4))
     monkeypatch.setenv(name, "1")
     assert warm_ranks.likeness(ClusterSpec(4)) != before
