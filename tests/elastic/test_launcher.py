@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hvdtest.elastic_job import BOTH, ElasticJob
-from hvdtest.hvdrun import HVDRUN, gone, hvdrun, processes_with
+from hvdtest.hvdrun import HVDRUN, gone, hvdrun, processes_with, ran
 from hvdtest.launch import clean_environment
 
 import hvd_kernel
@@ -182,3 +183,66 @@ def test_run_raises_what_the_function_has_raised(mark: str) -> None:
 
     with pytest.raises(RankFailed, match=r"^rank [01] of 2 raised ValueError: my bug"):
         hvd_kernel.run(fail, num_proc=2, min_num_proc=1, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+# Elastic jobs on hosts that ssh reaches: a stand-in for ssh runs its command here, for each name a host of its own.
+
+Ssh = tuple[dict[str, str], Path]
+
+
+def test_ranks_on_other_hosts_fail_and_are_replaced(tmp_path: Path, ssh: Ssh) -> None:
+    job = ElasticJob(tmp_path, exits={"1,0": {0: "kill"}, "2,0": {1: "raise"}})
+    ended = job.run("-np", "3", "--min-np", "2", "-H", "a:2,b:1", **ssh[0])
+    ended.trained(3, 3, 3)
+    assert ended.column("workers")[-1] == [2, 3, 4]
+    assert ended.column("host")[-1] == "b"
+    assert ended.column("local")[-1] == [0, 1, 0, 2]
+
+
+def test_a_host_that_cannot_be_reached_is_left_out(tmp_path: Path, ssh: Ssh) -> None:
+    schedule = {0: "a:2", 1: "a:2 closed:1 b:1"}
+    ended = ElasticJob(tmp_path, waits=(0,), schedule=schedule).run("-np", "2", "--min-np", "2", **ssh[0])
+    assert ended.status == 0, ended.told
+    assert ended.column("size") == [2, 3, 3], ended.told
+    assert "closed is lost: host closed cannot be used: ssh cannot log in there" in ended.err, ended.told
+
+
+def test_an_agent_that_is_killed_is_a_host_that_is_lost(tmp_path: Path, ssh: Ssh) -> None:
+    job = ElasticJob(tmp_path, exits={"1,0": {0: "agent"}})
+    ended = job.run("-np", "3", "--min-np", "2", "-H", "a:1,b:2", **ssh[0])
+    ended.trained(3, 2, 2)
+    assert ended.column("workers")[-1] == [1, 2]
+    assert "a is lost: its agent has ended" in ended.err, ended.told
+
+
+# The example of docs/elastic.md, as it stands there: its training and its script of hosts.
+
+PAGE = Path(__file__).parents[2] / "docs/elastic.md"
+
+
+def block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.usefixtures("mark")
+def test_the_example_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(block("python"))
+    (tmp_path / "hosts.txt").write_text("localhost:1\n127.0.0.1:1\n")
+    script = tmp_path / "hosts.sh"
+    script.write_text(block("sh").replace("/shared", str(tmp_path)))
+    script.chmod(0o755)
+    flags = ["-np", "2", "--min-np", "1", "--max-np", "4", "--host-discovery-script", str(script)]
+    done = ran([*HVDRUN, *flags, sys.executable, "-P", "train.py"], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[0]<stdout>:done on 2 ranks\n"), done.stderr
+
+
+@pytest.mark.usefixtures("mark")
+def test_every_row_names_a_test_that_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text().partition("## What happens when")[2]))
+    here = Path(__file__).parent
+    files = [*here.glob("test_*.py"), *here.parent.rglob("test_elastic*.py")]
+    there = {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
+    assert named
+    assert named <= there

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import Traces, cpu_share, execute, living, processes_below, spares_of, until, wait_for_spares
+from hvdtest.kernel import Kernel
 from hvdtest.surface import family, listeners, told
+from hvdtest.where import tagged
 
 from hvd_kernel.cluster import Session, launcher
 from hvd_kernel.cluster.launcher import environment
@@ -313,3 +315,20 @@ def test_far_hosts_are_recognised() -> None:
     assert not is_far(ClusterSpec(2))
     assert not is_far(ClusterSpec(2, hosts="localhost:4,127.0.0.1:2"))
     assert is_far(ClusterSpec(2, hosts="localhost:1,elsewhere:1"))
+
+
+# %unload_ext hvd_kernel: magics, completion and ranks are gone, and loading again works.
+
+
+def test_unload_ext_ends_the_ranks_and_takes_the_magics_away(tmp_path: Path) -> None:
+    with Kernel(tmp_path, "python3") as kernel:
+        kernel.run("%load_ext hvd_kernel")
+        assert kernel.run("%%hvdrun -np 1\nsize").shown == ["[0] 1"]
+        kernel.run("%unload_ext hvd_kernel")
+        until(lambda: set(tagged(kernel.tag)) == {kernel.pid}, "the end of ranks, launcher and supervisor")
+        left = "[name for kind in get_ipython().magics_manager.magics.values() for name in kind if 'hvd' in name]"
+        assert kernel.run(left).shown == ["[]"]
+        said = kernel.run("not_there", allow_error=True)
+        assert said.reply["ename"] == "NameError"
+        kernel.run("%load_ext hvd_kernel")
+        assert kernel.run("%%hvdrun -np 1\nrank").shown == ["[0] 0"]

@@ -1,4 +1,4 @@
-/** Numbers and units as the table has them; tests/unit/core/test_units.py holds Python to the same table. */
+/** Numbers and units as the table has them; tests/unit/widgets/test_page_modules.py holds Python to the same table. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hvd_kernel.cluster import launcher
 from hvd_kernel.cluster.launcher import mpi_arguments
+from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.open_mpi import between, is_far
 from hvd_kernel.settings import network
+from hvd_kernel.settings.launchers import without_launchers
 
 HERE = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24", "ib0": "10.1.0.1/16"}
 KNOWN = {"near": "10.0.0.2", "fast": "10.1.9.2", "self": "10.0.0.1", "routed": "192.168.4.4", "docker": "172.17.0.1"}
@@ -63,3 +66,24 @@ def test_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     far = " ".join(mpi_arguments(ClusterSpec(2, hosts="near:2"), tmp_path))
     assert "--mca btl_tcp_if_include 10.0.0.0/24" in far
     assert "btl_tcp_if_include" not in " ".join(mpi_arguments(ClusterSpec(2), tmp_path))
+
+
+# What another launcher has left in the environment does not reach our ranks; what the user has set for MPI does.
+
+
+def test_what_stays() -> None:
+    env = {"PATH": "p", "OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_btl": "tcp", "RANK": "1", "HOROVOD_AUTOTUNE": "1"}
+    assert set(without_launchers(env)) == {"PATH", "OMPI_MCA_btl", "HOROVOD_AUTOTUNE"}
+
+
+def test_chosen_network_reaches_the_ranks_of_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It counts as the user's choice, so none is made here: if it got lost on the way, ranks of two hosts would hang."""
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    monkeypatch.setenv("PRTE_MCA_prte_tmpdir_base", "/elsewhere")
+    env = launcher.environment(tmp_path)
+    assert open_mpi.chosen(env, ())
+    assert open_mpi.between(ClusterSpec(2, hosts="10.1.2.3:1,10.1.2.4:1"), env) == {}
+    assert env["OMPI_MCA_btl_tcp_if_include"] == "10.0.0.0/8"
+    assert env["PRTE_MCA_prte_tmpdir_base"] == str(tmp_path), "what is ours wins"
+    assert "OMPI_COMM_WORLD_RANK" not in env

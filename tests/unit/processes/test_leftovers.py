@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hvd_kernel.processes import leftovers
+from hvd_kernel.cluster import launcher
+from hvd_kernel.processes import leftovers, lifetime, open_mpi
+from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import CLAIM, claim
 from hvd_kernel.processes.private_dir import private_folder
 
@@ -143,3 +148,53 @@ def test_shared_memory_stays_where_a_process_hides_what_it_maps(place: Path, mon
     monkeypatch.setattr(leftovers, "_mapped", lambda: None)
     leftovers.sweep()
     assert stays.exists()
+
+
+# A start that is interrupted is undone, wherever the key was pressed.
+
+
+@pytest.mark.parametrize("moment", ["shared_memory_folder", "claim", "mpi_arguments", "environment"])
+def test_b2_an_interrupt_while_folders_are_made_leaves_none(
+    moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launcher, moment, pressed)
+    name = uuid.uuid4().hex  # other processes of this machine come and go there
+    monkeypatch.setattr(open_mpi.secrets, "token_hex", lambda _: name)
+    with pytest.raises(KeyboardInterrupt):
+        launcher.Launched(ClusterSpec(1))
+    assert list(tmp_path.iterdir()) == []
+    assert not Path("/dev/shm", f"hvd-{name}").exists()
+
+
+# Killing of processes that cannot be signalled, or do not exit.
+
+
+@pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])
+def test_processes_that_cannot_be_signalled_are_skipped(monkeypatch: pytest.MonkeyPatch, error: type[OSError]) -> None:
+    """A setuid child of a cell, for example, which this user may not signal."""
+
+    def refuse(_pid: int, _number: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "kill", refuse)
+    lifetime.kill(1, signal.SIGKILL)
+
+
+def test_children_that_do_not_exit_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child in an uninterruptible sleep (state D) exits whenever its driver lets it, or never."""
+    now, killed = [0.0], set[int]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        assert now[0] < 60.0, "it would wait forever"
+
+    monkeypatch.setattr(lifetime, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(lifetime, "children", lambda _pid: [77])
+    monkeypatch.setattr(lifetime, "kill", lambda pid, _number: killed.add(pid))
+    monkeypatch.setattr(os, "waitpid", lambda _pid, _flags: (0, 0))
+    lifetime.kill_descendants()
+    assert killed == {77}

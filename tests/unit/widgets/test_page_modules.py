@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from hvdtest.node import MODULES, evaluate, needs_node, node
 
+from hvd_kernel.formatting import units
 from hvd_kernel.protocol.messages import GPU_FIGURES
 from hvd_kernel.protocol.operations import Operation
 from hvd_kernel.widgets import board, picture, series
@@ -70,3 +73,54 @@ def camel(name: str) -> str:
     """samples_per_s -> samplesPerS"""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+# Numbers and units as the table has them; tests/unit/js/units.test.mjs holds the browser's to the same table.
+
+TABLE = json.loads((Path(__file__).parents[1] / "js" / "units.json").read_text())
+UNITS = {
+    "number": units.number,
+    "metric": units.metric,
+    "percent": units.percent,
+    "multiple": units.multiple,
+    "size": units.decimal_size,
+    "rate": units.rate_of,
+    "duration": units.duration,
+}
+
+
+@pytest.mark.parametrize("name", sorted({*TABLE, *UNITS}))
+def test_a_unit_says_what_the_table_has(name: str) -> None:
+    said = [[*row[:-1], UNITS[name](*row[:-1])] for row in TABLE[name]]
+    assert said == TABLE[name]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_a_dash(value: float) -> None:
+    """JSON has no such number, so the browser gets none."""
+    assert units.number(value) == units.NONE
+
+
+# What our own scripts may do in a page (row S10): they make no markup of text, and ask nobody.
+
+SCRIPTS = sorted((Path(__file__).parents[3] / "widgets" / "js").rglob("*.js"))
+MARKUP = (
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|\bFunction\b|createContextualFragment|DOMParser"
+)
+REACHES = r"\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon|importScripts|https?://|\.src\b|\.href\b"
+NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+"""Of a picture that a person saves: a name, which nobody is asked for."""
+
+ATTRIBUTES = {"name", '"aria-pressed"', '"aria-label"'}
+
+
+def test_s10_page_scripts_make_no_markup_and_no_requests() -> None:
+    assert SCRIPTS
+    assert {path.name: found for path in SCRIPTS if (found := offences(path))} == {}
+
+
+def offences(path: Path) -> list[str]:
+    code = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", path.read_text(), flags=re.DOTALL)
+    code = code.replace(NAMESPACE, "")
+    attributes = set(re.findall(r"setAttribute\(([^,]+),", code)) - ATTRIBUTES
+    return [*re.findall(MARKUP, code), *re.findall(REACHES, code), *sorted(attributes)]

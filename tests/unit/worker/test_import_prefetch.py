@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.worker.import_prefetch import ImportPrefetch, _waits_for_import
+from hvd_kernel.worker.standby import without_collection
 
 PATIENCE_S = 60.0
 
@@ -278,3 +280,26 @@ def test_i10_only_cells_import_from_the_notebooks_folder(
     importlib.import_module(planted)
     assert package.run == ["planted"]
     del sys.modules[planted]
+
+
+# How a rank imports: the garbage collector rests meanwhile, and works again afterwards, whatever the import does.
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_garbage_collection_is_off_while_a_rank_imports() -> None:
+    with without_collection():
+        assert not gc.isenabled()
+        imported = [object()]
+    assert gc.isenabled()
+    assert not any(each is imported for each in gc.get_objects())
+
+
+def test_an_import_that_fails_leaves_the_collector_at_work() -> None:
+    with pytest.raises(ImportError), without_collection():
+        raise ImportError
+    assert gc.isenabled()
