@@ -17,7 +17,8 @@ ENDS = (
     STAYS
     + f"STAYS = {STAYS!r}\n"
     + """
-import signal, subprocess
+import os, signal, subprocess, sys, threading, time
+from pathlib import Path
 from hvd_kernel.ray import RayExecutor
 
 def place():

@@ -15,35 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hvdtest.environments import environment
-from hvdtest.launch import TESTS, clean_environment
+from hvdtest.launch import clean_environment
+from hvdtest.programs import text_of
 
 WITHIN_S = 560  # a session alone takes 100 s beside a load of 16
-TELL = """
-import json, sys, traceback
-
-def tell(*cases):
-    for case in cases:
-        try:
-            told = case()
-        except Exception as error:
-            cause = error.__cause__
-            told = {"raised": type(error).__name__, "text": str(error), "cause": type(cause).__name__, "args": []}
-            told["args"] = list(map(str, getattr(cause, "args", ())))
-            traceback.print_exc()
-        print("TOLD " + json.dumps([case.__name__, told]), flush=True)
-"""
-HEAD = (
-    TELL
-    + """
-def session(master, **conf):
-    from pyspark.sql import SparkSession
-    build = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    build = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for name, value in conf.items():
-        build = build.config(name.replace("_", "."), value)
-    return build.getOrCreate()
-"""
-)
+HEAD = text_of("driver_cases", "spark_session")
 
 
 def started(script: str, *args: str, version: str = "spark", **more: Any) -> subprocess.Popen[str]:
@@ -82,6 +58,3 @@ def told_by(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping
     told = dict(json.loads(line) for line in lines)
     assert driver.returncode == 0, f"{told}\n{out[-3000:]}\n{err[-6000:]}"
     return told
-
-
-__all__ = ["HEAD", "TELL", "TESTS", "WITHIN_S", "outcomes", "started", "told_by"]

@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hvdtest.launch import free_port
+from hvdtest.programs import text_of
 from hvdtest.spark_driver import outcomes, started
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
-SERVER = """
-session(
-    "local[2]",
-    spark_plugins="org.apache.spark.sql.connect.SparkConnectPlugin",
-    spark_connect_grpc_binding_port=sys.argv[1],
-)
-print("up", flush=True)
-import threading
-threading.Event().wait()
-"""
-CLIENT = """
-import os
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
-session = SparkSession.builder.remote(f"sc://localhost:{os.environ['PORT']}").getOrCreate()
-assert SparkContext._active_spark_context is None
-import hvd_kernel.spark
-
-def place(offset):
-    import numpy as np
-    import hvd_kernel.numpy as hvd
-    hvd.init()
-    total = hvd.allreduce(np.array([hvd.rank() + offset]), op=hvd.Sum)
-    return [hvd.rank(), hvd.size(), hvd.local_size(), int(total[0]), "SPARK_CONNECT_AUTHENTICATE_TOKEN" in os.environ]
-
-class Bad(Exception):
-    pass
-
-def fails():
-    raise Bad("shard", 1)
-
-def results():
-    return hvd_kernel.spark.run(place, (1,), num_proc=2)
-
-def cause():
-    return hvd_kernel.spark.run(fails, num_proc=1)
-
-def no_slots():
-    return hvd_kernel.spark.run(place, (1,), num_proc=3, start_timeout=3)
-
-def no_size():
-    return hvd_kernel.spark.run(place, (1,))
-
-tell(results, cause, no_slots, no_size)
-"""
+PROGRAMS = Path(__file__).parent / "programs"
+SERVER = text_of(PROGRAMS / "connect_server.py")
+CLIENT = text_of(PROGRAMS / "connect_client.py")
 
 
 @pytest.fixture(scope="module")

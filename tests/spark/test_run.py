@@ -11,87 +11,13 @@ from typing import Any
 
 import pytest
 from hvdtest.hvdrun import gone, processes_with
+from hvdtest.programs import text_of
 from hvdtest.spark_driver import outcomes, started
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
-FUNCTIONS = """
-import io, os, signal, time
-import hvd_kernel.spark
-from hvd_kernel.spark.task import get_available_devices
-
-def place(offset, factor=1):
-    import numpy as np
-    import hvd_kernel.numpy as hvd
-    hvd.init()
-    print("here is", hvd.rank())
-    total = hvd.allreduce(np.array([hvd.rank() + offset]), op=hvd.Sum)
-    return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), factor * int(total[0])]
-
-class Bad(Exception):
-    pass
-
-def fails():
-    import hvd_kernel.numpy as hvd
-    hvd.init()
-    if hvd.rank() == 1:
-        raise Bad("shard", 1)
-    hvd.barrier()
-"""
-LOCAL = (
-    FUNCTIONS
-    + """
-spark = session("local[2]")
-
-def results():
-    return hvd_kernel.spark.run(place, (1,), {"factor": 2}, num_proc=2)
-
-def default_size():
-    return len(hvd_kernel.spark.run(lambda: None))
-
-def output():
-    out = io.StringIO()
-    hvd_kernel.spark.run(place, (1,), num_proc=2, stdout=out)
-    return sorted(out.getvalue().splitlines())
-
-def stamped():
-    out = io.StringIO()
-    hvd_kernel.spark.run(place, (1,), num_proc=1, stdout=out, prefix_output_with_timestamp=True)
-    return out.getvalue().partition("[0]<stdout>:")[0] != ""
-
-def environment():
-    os.environ["DRIVERS_OWN"] = "1"
-    def look():
-        hidden = [name for name in os.environ if "SECRET" in name or "TOKEN" in name]
-        return [os.environ.get("DRIVERS_OWN"), os.environ.get("GIVEN"), sorted(hidden)]
-    return hvd_kernel.spark.run(look, num_proc=1, env={"GIVEN": "2"})
-
-def cause():
-    return hvd_kernel.spark.run(fails, num_proc=2)
-
-def no_slots():
-    return hvd_kernel.spark.run(place, (1,), num_proc=3, start_timeout=3)
-
-def after_that():
-    return hvd_kernel.spark.run(place, (1,), num_proc=2)
-
-def jobs():
-    tracker = spark.sparkContext.statusTracker()
-    return [len(tracker.getJobIdsForGroup(f"horovod.spark.run.{n}")) for n in (0, 1)]
-
-def no_devices():
-    return hvd_kernel.spark.run(get_available_devices, num_proc=1)
-
-def no_rank():
-    return hvd_kernel.spark.run(place, num_proc=0)
-
-def no_context():
-    spark.stop()
-    return hvd_kernel.spark.run(place)
-
-tell(results, default_size, output, stamped, environment, cause, no_slots, after_that, jobs, no_devices, no_rank, no_context)
-"""
-)
+PROGRAMS = Path(__file__).parent / "programs"
+LOCAL = text_of(PROGRAMS / "run_functions.py", PROGRAMS / "run_local.py")
 
 
 @pytest.fixture(scope="module")
@@ -144,46 +70,7 @@ def test_what_cannot_be_is_refused(local: Mapping[str, Any]) -> None:
     assert local["no_context"]["text"] == "Could not find an active SparkContext, are you running in a PySpark session?"
 
 
-CLUSTER = (
-    FUNCTIONS
-    + """
-import stat
-from pathlib import Path
-script = Path("gpus.sh").resolve()
-script.write_text('#!/bin/sh\\necho {\\\\"name\\\\": \\\\"gpu\\\\", \\\\"addresses\\\\": [\\\\"0\\\\", \\\\"1\\\\"]}\\n')
-script.chmod(0o755)
-spark = session(
-    "local-cluster[2,1,1024]",
-    spark_executor_memory="512m",
-    spark_worker_resource_gpu_amount="2",
-    spark_worker_resource_gpu_discoveryScript=str(script),
-    spark_executor_resource_gpu_amount="1",
-    spark_task_resource_gpu_amount="1",
-)
-
-def ends_its_executor():
-    import psutil
-    import hvd_kernel.numpy as hvd
-    hvd.init()
-    if hvd.rank() == 1:
-        next(each for each in psutil.Process().parents() if each.name() == "java").kill()
-    time.sleep(100)
-
-def results():
-    return hvd_kernel.spark.run(place, (1,), num_proc=2)
-
-def devices():
-    return hvd_kernel.spark.run(get_available_devices, num_proc=2)
-
-def executor_lost():
-    return hvd_kernel.spark.run(ends_its_executor, num_proc=2)
-
-def after_that():
-    return hvd_kernel.spark.run(place, (1,), num_proc=2)
-
-tell(results, devices, executor_lost, after_that)
-"""
-)
+CLUSTER = text_of(PROGRAMS / "run_functions.py", PROGRAMS / "run_cluster.py")
 
 
 @pytest.fixture(scope="module")
@@ -206,26 +93,7 @@ def test_lost_executor_is_sparks_error_and_the_next_run_works(cluster: Mapping[s
     assert cluster["after_that"] == [[0, 2, 0, 2, 3], [1, 2, 1, 2, 3]]
 
 
-WAITING = (
-    FUNCTIONS
-    + """
-import subprocess
-from pathlib import Path
-spark = session("local-cluster[2,1,1024]", spark_executor_memory="512m")
-
-def waits(folder):
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    Path(folder, os.environ["HOROVOD_RANK"]).touch()
-    time.sleep(1000)
-
-try:
-    hvd_kernel.spark.run(waits, (sys.argv[1],), num_proc=2)
-except KeyboardInterrupt:
-    print("interrupted")
-    sys.stdout.flush()
-    spark.stop()
-"""
-)
+WAITING = text_of(PROGRAMS / "run_functions.py", PROGRAMS / "run_waiting.py")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -9,24 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hvdtest.programs import text_of
 from hvdtest.spark_driver import outcomes
-from hvdtest.torch_estimator import ESTIMATOR
 
-SCRIPT = (
-    ESTIMATOR
-    + """
-def fits():
-    spark = session("local[2]", spark_sql_shuffle_partitions="2")
-    frame = VectorAssembler(inputCols=["a", "b"], outputCol="x").transform(spark.createDataFrame(values(), ["a", "b", "y"]))
-    fitted = estimator(num_proc=2, epochs=2).fit(frame)
-    slope, offset = weights(fitted.getModel())
-    rows = fitted.transform(frame).collect()
-    told = [row["y__output"] == slope[0] * row["a"] + slope[1] * row["b"] + offset[0] for row in rows]
-    return [weights(fitted.getModel()) == by_hand(0.25, 2), told]
-
-tell(fits)
-"""
-)
+PROGRAMS = Path(__file__).parent / "programs"
+SCRIPT = text_of("torch_line", PROGRAMS / "smoke.py")
 
 
 @pytest.mark.mp

@@ -1,14 +1,16 @@
-"""Cells of a notebook in a driver's own process: the head of scripts that a cluster's engine is asked by."""
+"""Cells of a notebook in the driver's process."""
 
-from __future__ import annotations
+import contextlib
+import io
+import threading
+import time
 
-CELLS = """
-import contextlib, io, os, signal, threading, time
 import psutil
 from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance()
 shell.run_line_magic("load_ext", "hvd_kernel.magics")
+
 
 def cell(line, code="", when=lambda said: None):
     # What it says without its error, and its error; `when` is called in a thread with what is said meanwhile.
@@ -16,9 +18,10 @@ def cell(line, code="", when=lambda said: None):
     watch = threading.Thread(target=when, args=[said], daemon=True)
     watch.start()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        result = shell.run_cell(f"{line}\\n{code}", store_history=True)
+        result = shell.run_cell(f"{line}\n{code}", store_history=True)
     error = result.error_in_exec
-    return [said.getvalue().partition("\\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
+    return [said.getvalue().partition("\x1b[")[0], "" if error is None else f"{type(error).__name__}: {error}"]
+
 
 def living(processes, of_interest):
     # Of those that were found, any may end while it is asked.
@@ -30,9 +33,9 @@ def living(processes, of_interest):
 
     return [each for each in processes if is_one(each)]
 
+
 def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-"""

@@ -1,0 +1,32 @@
+"""Another process loads what a fit has saved."""
+
+from typing import TYPE_CHECKING
+
+from pyspark.ml import PipelineModel
+
+if TYPE_CHECKING:
+    from driver_cases import tell
+    from spark_session import session
+    from torch_line import values
+
+spark = session("local[2]")
+plain = spark.createDataFrame(values(), ["a", "b", "y"])
+
+
+def loaded():
+    made = PipelineModel.load("pipeline")
+    rows = made.transform(plain).orderBy("a", "b").limit(3).collect()
+    return [[row["a"], row["b"], row["y__output"]] for row in rows]
+
+
+def kept():
+    model = PipelineModel.load("pipeline").stages[-1]
+    return [
+        model.getRunId(),
+        len(model.getHistory()),
+        model.getOptimizer().param_groups[0]["lr"],
+        model.getMetadata()["x"].kind,
+    ]
+
+
+tell(loaded, kept)
