@@ -1,4 +1,4 @@
-"""Installed core against its sources: tests of an old core tell nothing, so none begins.
+"""Compare the installed core with its sources: an outdated core makes test results meaningless, so no test starts.
 
 A rebase or an edit that changes native/ leaves what .ci/setup installed as it was, and an old core fails with names that are
 not there, or passes for the wrong reason.
@@ -17,7 +17,7 @@ SOURCES = {".cc", ".h", ".cu", ".cuh"}
 
 
 def newer_source(sources: Iterable[Path], libraries: Iterable[Path]) -> Path | None:
-    """The newest source, where it is newer than every library; None where a library is as new, or where there is none."""
+    """Return the newest source if it is newer than every library; None otherwise, or if there is no library."""
     built = max((library.stat().st_mtime for library in libraries), default=None)
     newest = max(sources, key=lambda source: source.stat().st_mtime, default=None)
     if built is None or newest is None or newest.stat().st_mtime <= built:

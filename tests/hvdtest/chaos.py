@@ -104,13 +104,13 @@ class Chaos:
         return Lap(tuple(faults), outcome, time.monotonic() - began)
 
     def repair(self) -> None:
-        """Do what a person would: respawn who is dead, make all equal."""
+        """Repair as a user would: respawn dead ranks and make all ranks equal."""
         if self.dead():
             self.kernel.run("%hvd respawn", timeout=120)
         self._equal()
 
     def dead(self) -> list[int]:
-        """Ranks whose process is gone."""
+        """Return the ranks whose process has exited."""
         rows = [line.split() for line in self.kernel.run("%hvd status").text().splitlines()[1:]]
         return [int(row[0]) for row in rows if row[1] == "dead"]
 

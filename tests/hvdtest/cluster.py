@@ -1,4 +1,4 @@
-"""Helpers for tests on a real cluster: run a cell to its end, and look for what a cluster may have left behind.
+"""Helpers for tests on a real cluster: run a cell to its end, and find leftovers of a cluster.
 
 Terms.
   traces     everything of a cluster that a machine can show: processes, private folders, abstract sockets
@@ -26,7 +26,7 @@ GONE_S = 40.0
 
 @dataclass
 class Outcome:
-    """Everything one run said."""
+    """Output and results of one run."""
 
     run: CellRun
     events: list[Event] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def drain(run: CellRun, patience: float = PATIENCE_S) -> Outcome:
-    """Read a run to its end; fail, naming the ranks that have not ended, when that takes too long."""
+    """Read a run to its end; after a timeout fail with the ranks that have not ended."""
     outcome = Outcome(run)
     began = time.monotonic()
     while not run.done:
@@ -93,7 +93,7 @@ def processes_below(pid: int) -> set[int]:
 
 
 def living(pids: set[int]) -> set[int]:
-    """Those that still exist and are no zombies, which hold nothing and wait for this machine's init."""
+    """Return the processes that exist and are not zombies: a zombie holds nothing and waits for init."""
     return {pid for pid in pids if _state(pid) not in {"", "Z", "X"}}
 
 
@@ -146,7 +146,7 @@ class Traces:
         return {name: sorted(value) for name, value in vars(self).items()}
 
     def left(self) -> list[str]:
-        """What is still there."""
+        """Return the traces that still exist."""
         names = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
         found = [f"process {pid} ({_command(pid)})" for pid in sorted(living(self.processes))]
         return found + [path for path in sorted(self.folders) if Path(path).exists()] + sorted(self.sockets & names)
@@ -194,7 +194,7 @@ def wait_until_all_speak(run: CellRun, patience: float = PATIENCE_S) -> None:
 
 
 def spares_of(session: Session) -> set[int]:
-    """Processes that wait to take a dead rank's place, or get ready for it."""
+    """Return the spare processes, ready or starting."""
     ranks = {status.pid for status in session.status()}
     return {pid for pid in processes_below(session.supervisor) - ranks if b"\0spare\0" in _arguments(pid)}
 
@@ -214,14 +214,14 @@ def wait_for_spares(session: Session, number: int, patience: float = 240.0) -> N
 
 
 def hurry(pid: int) -> None:
-    """Have every thread of a process take its turn as others do, where this user may say so."""
+    """Give every thread of a process the default scheduling, if this user may set it."""
     for thread in _entries(Path(f"/proc/{pid}/task")):
         with suppress(OSError):
             os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
 
 
 def cpu_share(pids: set[int], seconds: float) -> float:
-    """Of one core, which these processes use in a while. Little on a busy machine too, for who does not poll."""
+    """Return the share of one core that the processes use; it is small for processes that do not poll, on a busy machine too."""
     began, before = time.monotonic(), sum(map(_ticks, pids))
     time.sleep(seconds)
     used = (sum(map(_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
@@ -235,7 +235,7 @@ def _ticks(pid: int) -> int:
 
 @contextmanager
 def cluster(n: int) -> Iterator[Session]:
-    """A cluster of n ranks that leaves nothing behind when it is stopped."""
+    """Start a cluster of n ranks; check after its stop that it leaves nothing."""
     session = Session.start(ClusterSpec(n))
     yield session
     traces = Traces.of(session)

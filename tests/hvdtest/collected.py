@@ -1,4 +1,4 @@
-"""Which tests there are, and in which tier: asked of pytest and doctest, not of the text of test files.
+"""List the tests and their tiers as pytest and doctest collect them, not from the text of test files.
 
 python -m hvdtest.collected ANSWER FILE...     collects these files, writes {node id: tier} as JSON to ANSWER
 """

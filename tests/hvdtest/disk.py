@@ -1,4 +1,4 @@
-"""A disk that can fail: what files.py asks of ``os`` is counted, recorded, ended in the middle, or refused.
+"""A disk that can fail: system calls of files.py are counted, recorded, interrupted or refused.
 
 Terms.
   call   one system call that changes something on disk, or makes a change durable
@@ -59,7 +59,7 @@ def killed_at(number: int) -> Callable[[int, str, tuple[Any, ...]], None]:
 
 
 def ends_at(number: int, work: Callable[[Disk], Any]) -> bool:
-    """Do the work in a child that is killed at a change; tell whether it had come so far."""
+    """Run the work in a child that is killed at a change; return whether it reached the change."""
     child = os.fork()
     if child == 0:
         try:
@@ -72,7 +72,7 @@ def ends_at(number: int, work: Callable[[Disk], Any]) -> bool:
 
 
 class Crashed:
-    """What may be on a disk after the first so many calls, when the power fails."""
+    """Possible contents of a disk if the power fails after a number of calls."""
 
     def __init__(self, before: Path, calls: list[tuple[str, tuple[Any, ...]]], dice: random.Random) -> None:
         self.dice = dice
@@ -134,7 +134,7 @@ class Crashed:
             self.durable[name] = file
 
     def put(self, root: Path, onto: Path) -> None:
-        """Write one of the disks that there may be: of what is not durable any part, in any order of the folders."""
+        """Write one possible disk: any part of the data that is not durable, with folders in any order."""
         for _, name, file in self.pending:
             if self.dice.random() < 0.5:
                 self._settle(name, file)

@@ -47,12 +47,12 @@ class Ended:
 
     @property
     def resets(self) -> dict[int, list[int]]:
-        """The sizes that each worker's reset callbacks have seen, of those that have ended well."""
+        """Return the sizes that the reset callbacks of each successful worker have seen."""
         found = re.findall(r"worker (\d+) has ended as rank \d+ of \d+, resets (\[.*\])", self.out)
         return {int(worker): json.loads(sizes) for worker, sizes in found}
 
     def trained(self, *sizes: int, batches: int = 10) -> None:
-        """Every batch of every epoch was done once, on so many ranks; rank 0 knows it, and its environment too."""
+        """Check that every batch of every epoch was done once, on the given numbers of ranks, as rank 0 and its environment report."""
         assert self.status == 0, self.told
         assert self.column("size") == [*sizes], self.told
         done = [batches * (epoch + 1) for epoch in range(len(sizes))]

@@ -1,4 +1,4 @@
-"""Real ranks that go through planned generations: a fake driver gives the places, all else is real.
+"""Real ranks in planned generations: only the driver that assigns ranks is fake.
 
 Terms.
   plan  the generations of a job: of each the ranks of its workers
@@ -31,7 +31,7 @@ def serve(driver: FakeDriver, pool: RankPool, plan: Plan, check: Any, *args: Any
 
 
 def generations(plan: list[dict[str, int]]) -> Iterator[tuple[int, dict[int, int]]]:
-    """What a worker does in the plan: it comes to each of its generations, until it is removed."""
+    """Join each generation of the plan until this worker is removed."""
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import process_sets
 

@@ -100,7 +100,7 @@ def _come_up(job: VirtualJob, host: str, slots: int) -> None:
 
 
 def explore(seed: int) -> VirtualJob:
-    """Live through one life; a job in which nothing more happens has ended, and said how."""
+    """Run one schedule to its end; a job without further events must have ended with an outcome."""
     job = drawn(seed)
     try:
         job.run()

@@ -37,7 +37,7 @@ FOLDER = Path(__file__).parents[1] / "elastic"
 KINDS = {"kill": 0.3, "stop": 0.2, "leave": 0.1, "go": 0.08, "come": 0.22, "cut": 0.1}
 FULL = {"localhost": 2, "127.0.0.1": 2}
 LEAST = 1  # ranks that train
-LEAST_SLOTS = 2  # or a kill would find nobody who may die
+LEAST_SLOTS = 2  # otherwise no rank may be killed
 PATIENCE_S = 180.0
 STEPS = 10
 WHOLE = 0.35
@@ -50,10 +50,10 @@ Fault = Callable[["subprocess.Popen[bytes]"], Callable[[], bool]]
 
 @dataclass
 class Soaked:
-    """What came of it."""
+    """Outcome of a soak."""
 
     faults: Counter[str] = field(default_factory=Counter)
-    victims: Counter[str] = field(default_factory=Counter)  # ranks that were killed, stopped or asked to leave
+    victims: Counter[str] = field(default_factory=Counter)  # ranks that were killed, stopped or requested to leave
     after_kill_s: list[float] = field(default_factory=list)  # until the next step of all
     growth_s: list[float] = field(
         default_factory=list
@@ -113,7 +113,7 @@ class Soak:
         self.kinds, self.whole, self.say = kinds, whole, say
         self.warm = warm  # a fault waits until each host has its spare
         self.killed: list[float] = []
-        self.leaving: dict[int, str] = {}  # hosts by process ids of ranks that were asked to leave
+        self.leaving: dict[int, str] = {}  # hosts by process ids of ranks that were requested to leave
         self.hosts = dict(hosts)
         self.moved_at = 0
         self.said = folder / "stderr"
@@ -141,14 +141,14 @@ class Soak:
         ]
 
     def run(self, faults: int, minutes: float = inf) -> Soaked:
-        """Begin, do so many faults or as many as the time allows, let it end, and compare."""
+        """Start the job, inject the faults that fit into the time, let it end, and compare the parameters."""
         end = time.monotonic() + 60 * minutes
         return self._trained(
             itertools.takewhile(lambda _: time.monotonic() < end, itertools.repeat(self._fault, faults))
         )
 
     def move(self, *hosts: dict[str, int]) -> Soaked:
-        """Begin where the first of these are, and go on where the next are; compare."""
+        """Start on the first hosts, continue on the next ones, and compare the parameters."""
         return self._trained(partial(self._move, each) for each in hosts[1:])
 
     def laps(self, seconds: float, kills: Iterable[bool]) -> tuple[dict[bool, int], Soaked]:
@@ -200,7 +200,7 @@ class Soak:
         return clean_environment(**{self.mark: "1", "HVD_STOP_ABORT": "5"})
 
     def _fault(self, job: subprocess.Popen[bytes]) -> Callable[[], bool]:
-        """Do a random one, as soon as somebody would keep the state; return what is waited for then."""
+        """Inject a random fault once a rank would keep the state; return the condition to wait for."""
         kind = self._drawn()
         self._until(lambda: self._is_done(kind), job, f"a moment for {kind!r}, with slots {self.hosts}")
         self.result.faults[kind] += 1
@@ -232,7 +232,7 @@ class Soak:
         return moved
 
     def _is_done(self, kind: str) -> bool:
-        """Do one fault if it may be done now; return whether it was."""
+        """Inject one fault if it is possible now; return whether it was injected."""
         if kind in {"come", "go", "leave"} and (self.leaving or not self._is_told()):
             return False  # a slot has yet to go from the discovery, or what is back at once was never away
         match kind:
@@ -266,7 +266,7 @@ class Soak:
         return bool(may)
 
     def _signals(self, kind: str, pids: list[int], leave: Mapping[int, str]) -> bool:
-        """Kill, stop for a moment, or ask to leave one of these."""
+        """Kill one of these ranks, stop it for a moment, or request it to leave."""
         if kind != "stop":
             pids = [pid for pid in pids if self._has_survivors(self.hosts, pid)]
         if not pids:
@@ -289,7 +289,7 @@ class Soak:
         return True
 
     def _recovered(self) -> Callable[[], bool]:
-        """What is waited for before the next fault: some steps, and more often than not a rank in each slot."""
+        """Return the condition before the next fault: some steps, and usually a rank in each slot."""
         steps, whole = self._step() + STEPS, self.chance.random() < self.whole
 
         def recovered() -> bool:
@@ -298,11 +298,11 @@ class Soak:
         return recovered
 
     def _is_whole(self) -> bool:
-        """Tell whether each slot that there is has a rank of the newest generation."""
+        """Return whether each slot has a rank of the newest generation."""
         return not self.leaving and len(self._members().keys() & self._workers()) == sum(self.hosts.values())
 
     def _let_slots_go(self) -> None:
-        """Have discovery hear of ranks that have left as they were asked to."""
+        """Update discovery after ranks that left on request."""
         for pid in self.leaving.keys() - self._workers():
             self.hosts[self.leaving.pop(pid)] -= 1
             self._write_hosts()
@@ -324,7 +324,7 @@ class Soak:
             return 0
 
     def _has_spares(self) -> bool:
-        """Tell whether each host has its spare: the first, and one more for each that has been taken."""
+        """Return whether each host has its spare: the first, and one more for each that became a rank."""
         ready = len(re.findall(r"has 1 spare process ready", self.said.read_text()))
         return not self.warm or ready >= len(self.hosts) + len(self.killed)
 
@@ -341,7 +341,7 @@ class Soak:
         return [(host, slots) for host, slots in sorted(self.hosts.items()) if slots]
 
     def _has_survivors(self, hosts: Mapping[str, int], victim: int = 0) -> bool:
-        """Tell whether a rank of the newest generation keeps its slot, or nobody would have the state."""
+        """Return whether a rank of the newest generation stays; otherwise the state would be lost."""
         workers = self._workers() - {victim} - self.leaving.keys()
         return any(slot < hosts[host] for pid, (host, slot) in self._members().items() if pid in workers)
 
@@ -355,12 +355,12 @@ class Soak:
         return found
 
     def _workers(self) -> set[int]:
-        """Process ids of all ranks, those that only start too."""
-        members = self._members()  # one that was a spare has begun without its number
+        """Return the process ids of all ranks, including starting ones."""
+        members = self._members()  # a former spare has started without its number
         return {pid for pid, variables in self._processes() if b"HVD_WORKER=" in variables or pid in members}
 
     def _processes(self) -> Iterator[tuple[int, bytes]]:
-        """Ranks and spares, with the variables that they have begun with."""
+        """Return ranks and spares with their initial environment."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 variables, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
@@ -371,7 +371,7 @@ class Soak:
         return "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items() if slots)
 
     def _is_told(self) -> bool:
-        """Tell whether the discovery has answered with the hosts of now."""
+        """Return whether discovery has reported the current hosts."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "told").read_text() == self._listing()
         return False
@@ -386,7 +386,7 @@ class Soak:
         end = torch.load(self.folder / "end.pt", weights_only=False)
         result = self.result
         lines = map(json.loads, (self.folder / "history").read_text().splitlines())
-        done = {number: (epoch, batches) for number, epoch, batches in lines}  # one that was undone is done again
+        done = {number: (epoch, batches) for number, epoch, batches in lines}  # an undone step is repeated
         history = [done[number] for number in range(1, end["steps"] + 1)]
         again = replayed(history)
         result.same = all(torch.equal(end["model"][name], again[name]) for name in again)
@@ -417,7 +417,7 @@ class Soak:
 
 
 def replayed(history: Iterable[tuple[int, list[list[int]]]]) -> dict[str, Any]:
-    """Parameters of the same steps in one process, without a rank: each on the samples that so many ranks had."""
+    """Return the parameters after the same steps in one process, each step on the samples of its number of ranks."""
     import torch
 
     sys.path.append(str(FOLDER))

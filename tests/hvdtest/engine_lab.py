@@ -46,7 +46,7 @@ def run(notebook: Notebook, cell: int) -> None:
 
 
 def finish(notebook: Notebook, cell: int) -> None:
-    """Wait for the end of a cell that has begun, which is no error."""
+    """Wait for the end of a started cell; it must not be an error."""
     notebook.wait(f"/\\[\\d+\\]/.test({_at(cell)}.querySelector('.jp-InputPrompt').textContent)", PATIENT_S)
     red = f"[...{_at(cell)}.querySelectorAll('[data-mime-type=\"application/vnd.jupyter.stderr\"]')]"
     said = notebook.page.evaluate(f"{red}.map(each => each.textContent).join()")
@@ -54,13 +54,13 @@ def finish(notebook: Notebook, cell: int) -> None:
 
 
 def begin(notebook: Notebook, cell: int) -> None:
-    """Begin the cell at a place."""
+    """Start the cell at an index."""
     notebook.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputPrompt").click()
     notebook.page.keyboard.press("Control+Enter")
 
 
 def column(notebook: Notebook, title: str, head: str) -> list[str]:
-    """What the panel of that title says of every rank under a head of its table."""
+    """Return the cells of a column of the panel with that title, one for each rank."""
     found: Any = notebook.page.evaluate(_column(title, head))
     return list(found)
 
@@ -72,7 +72,7 @@ def wait_for_column(notebook: Notebook, title: str, head: str, test: str) -> Non
 
 
 def interrupt(notebook: Notebook, cell: int, number: int, said: str, shot: str) -> None:
-    """Begin a cell in which ranks wait for rank 0 (``HANG``), and press the button when the panel says so."""
+    """Start a cell whose ranks wait for rank 0 (``HANG``); press the interrupt button when the panel shows the wait."""
     from hvdtest.lab import panel
 
     begin(notebook, cell)

@@ -1,4 +1,4 @@
-"""Virtual environments for frameworks that .venv has not: made once from a lock file, then kept.
+"""Virtual environments for frameworks that .venv does not have: created once from a lock file, then kept.
 
 ``environment("tf221")`` is the Python of tests/frameworks/environments/tf221.txt, which names every package with ==. It
 finds our package through links to where pytest's own Python has it, so that a change of ours needs no new environment.
@@ -41,12 +41,12 @@ _WANTED = re.compile(
 
 
 def names() -> list[str]:
-    """The environments that there are lock files of."""
+    """Return the names of the environments with a lock file."""
     return sorted(path.stem for path in LOCKS.glob("*.txt"))
 
 
 def environment(name: str) -> Path:
-    """The Python of an environment, which is made if there is none yet."""
+    """Return the Python of an environment, which is created if it does not exist."""
     lock = LOCKS / f"{name}.txt"
     assert lock.exists(), f"no environment {name!r}: {LOCKS} has {', '.join(names())}"
     downloaded = _made(f"{name}-{_digest(lock)}", lambda python: _install(python, lock))
@@ -68,13 +68,13 @@ class Ranks(RankPool):
 
 
 def run(python: Path, check: Callable[..., Any], *args: Any, np: int = 2, interop: int = 2, **env: str) -> list[Any]:
-    """What a function of a test file returns on each of np new ranks; who is overdue says what it waits for and where."""
+    """Return the results of a function of a test file on np new ranks; an overdue rank reports its wait and its stacks."""
     with Ranks(python, np, interop=interop, **env) as ranks:
         return ranks.run(check, *args, timeout=300)
 
 
 def said(python: Path, script: str, *args: str, **env: str) -> str:
-    """What a script prints in one process without a launcher."""
+    """Return the output of a script in one process without a launcher."""
     command = [str(python), "-P", "-c", script, *args]
     done = subprocess.run(
         command, env=clean_environment(**(quiet() | env)), capture_output=True, text=True, timeout=300, check=False
@@ -84,7 +84,7 @@ def said(python: Path, script: str, *args: str, **env: str) -> str:
 
 
 def quiet(interop: int = 2) -> dict[str, str]:
-    """Variables under which a framework says nothing, uses one core, and looks for no GPU."""
+    """Return variables that silence a framework, limit it to one core and hide GPUs."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_NUM_INTEROP_THREADS": str(interop),
@@ -111,7 +111,7 @@ def _digest(lock: Path, *more: str) -> str:
 
 
 def _made(name: str, fill: Callable[[Path], None], base: Path | None = None) -> Path:
-    """The Python of the environment of this name; the first that asks fills it. ``base``: instead of pytest's Python."""
+    """Return the Python of the environment of this name, created at the first call. ``base``: instead of pytest's Python."""
     folder = _home() / name
     python = folder / "bin" / "python"
     if not python.exists():
@@ -123,7 +123,7 @@ def _made(name: str, fill: Callable[[Path], None], base: Path | None = None) -> 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """No other process makes this environment meanwhile; whose maker dies, leaves no lock."""
+    """Hold the lock of this environment; it is released if its process dies."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -131,7 +131,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path, fill: Callable[[Path], None], base: Path | None) -> None:
-    """Make it beside its place: what is there is whole. Scripts with its path in their first line are not used."""
+    """Create the environment beside its final path, so that it is complete there. Scripts with a path in their first line are not used."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         if base is None:
@@ -145,7 +145,7 @@ def _make(folder: Path, fill: Callable[[Path], None], base: Path | None) -> None
 
 
 def _link_all(python: Path, lock: Path, downloaded: Path) -> None:
-    """Our package and the lock file's links come first, what was downloaded behind them."""
+    """Put our package and the links of the lock file before the downloaded packages on the path."""
     folder = site_packages(python)
     for pattern in (*OURS, *_links(lock)):
         _link(pattern, folder)

@@ -55,7 +55,7 @@ class Array:
         return Array(self._memory[rows])
 
     def on_host(self) -> Any:
-        """Behind what the library's stream has been given."""
+        """Order after the work of the library's stream."""
         _driver[0].wait()
         return self._memory.copy()
 

@@ -32,7 +32,7 @@ def most_operations(seconds: float) -> int:
 
 
 def most_in_turns(seconds: float) -> int:
-    """Return the most that the rule allows in that time where processes take turns on the device."""
+    """Return the maximum that the rule allows in a time when processes share the device by turns."""
     return 1 + math.ceil(seconds / (IN_TURNS * HOLD_S))
 
 

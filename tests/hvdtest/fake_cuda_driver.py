@@ -45,12 +45,12 @@ class FakeCudaDriver:
         self._used.clear()
 
     def keep(self, used: Any) -> None:
-        """Have memory until the stream is behind what uses it, as torch's allocator on a device does."""
+        """Keep memory until the stream has passed its users, as torch's device allocator does."""
         self._used.extend(used)
 
 
 def why_not() -> str:
-    """What is missing for it; "": nothing."""
+    """Return what is missing for the fake driver; empty if nothing is."""
     from hvd_kernel.core import build_info
 
     if not driver().exists():

@@ -1,7 +1,7 @@
-"""Fakes of torch tensors on GPUs, for a torch without CUDA: memory of the host that says it is a device's.
+"""Fakes of torch tensors on GPUs, for a torch without CUDA: host memory that claims to be a device's.
 
 Terms.
-  fake stream  a number, which torch.cuda.current_stream gives; what is ordered on it is in the test's hands
+  fake stream  a number, returned by torch.cuda.current_stream; the test controls its order
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fake elastic driver for real ranks: a real agent's channels to them, in a thread; a test says what it answers.
+"""A fake elastic driver for real ranks: channels of a real agent, in a thread; a test sets its answers.
 
 Terms.
   worker  a process, by its number, as of protocol/elastic.py
@@ -23,7 +23,7 @@ PATIENCE_S = 180.0  # importing torch took more than a minute at a load of 34
 
 
 class FakeDriver:
-    """Hears the workers, and tells each what the test wants it told."""
+    """Receives messages of the workers and sends those of the test."""
 
     def __init__(self, slots: Mapping[int, int] | None = None) -> None:
         self._slots = slots or {}
@@ -36,18 +36,18 @@ class FakeDriver:
         self._thread.start()
 
     def variables(self, worker: int) -> dict[str, str]:
-        """What a worker's process is told."""
+        """Environment of a worker's process."""
         return {**self._channels.variable(worker), elastic.VARIABLE: "1"}
 
     def tell(self, worker: int, message: ToWorker) -> None:
         self._loop.call_soon_threadsafe(lambda: self._channels.forward(worker, elastic.encode(message)))
 
     def heard(self) -> tuple[int, FromWorker]:
-        """The next that any worker says."""
+        """Return the next message of any worker."""
         return self._said.get(timeout=PATIENCE_S)
 
     def until_ready(self, *workers: int) -> dict[int, Ready]:
-        """Wait until all of these are, and say why; what others say meanwhile is kept, what is no Ready is not."""
+        """Wait until these workers are ready and return their reasons; Ready messages of other workers are kept."""
         while not set(workers) <= set(self.ready):
             worker, message = self.heard()
             if isinstance(message, Ready):
@@ -63,7 +63,7 @@ class FakeDriver:
         root: int = 0,
         only: Collection[int] | None = None,
     ) -> None:
-        """Give workers their ranks in the next generation.
+        """Send workers their ranks in the next generation.
 
         ``before``: their ranks in the one before; ``only``: those that are told.
         """
@@ -84,7 +84,7 @@ class FakeDriver:
             self.tell(worker, place)
 
     def serve(self, plan: Sequence[Mapping[int, int]]) -> list[dict[int, Ready]]:
-        """Give places as planned, a generation when all of it and of the one before are ready; return what those said."""
+        """Send ranks as planned, each generation when its workers and those before are ready; return their messages."""
         said: list[dict[int, Ready]] = []
         before: Mapping[int, int] = {}
         for number, ranks in enumerate(plan, 1):

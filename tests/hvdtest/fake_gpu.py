@@ -1,4 +1,4 @@
-"""A fake GPU for a rank's torch without CUDA: tensors of the host that say they are a device's, on streams of the fake driver.
+"""A fake GPU for a rank's torch without CUDA: host tensors that claim to be a device's, on streams of the fake driver.
 
 The core does with them all that it does with real ones: it takes its plugin, which takes the fake driver (HVD_CUDA_DRIVER,
 tests/native/fake_cuda). torch's own work is the host's: it waits for the stream before each operation.
@@ -35,7 +35,7 @@ class FakeGpuTensor(FakeDeviceTensor):
 
 
 class _Held:
-    """Device memory of the core, as NumPy sees memory; whoever sees it keeps the core's buffer alive."""
+    """Device memory of the core as a NumPy buffer; a view keeps the core's buffer alive."""
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
@@ -43,12 +43,12 @@ class _Held:
 
 
 def wanted() -> bool:
-    """Whether this rank's driver is the fake one."""
+    """Return whether this rank uses the fake driver."""
     return "fake" in Path(os.environ.get("HVD_CUDA_DRIVER", "")).name
 
 
 def turn(switch: str, *how: Any) -> int:
-    """Turn a switch of this rank's fake driver, or ask it (tests/native/fake_cuda/fake_cuda.h)."""
+    """Set or read a switch of this rank's fake driver (tests/native/fake_cuda/fake_cuda.h)."""
     words = [each.encode() if isinstance(each, str) else each for each in how]
     return int(getattr(ctypes.CDLL(os.environ["HVD_CUDA_DRIVER"]), switch)(*words))
 
@@ -72,7 +72,7 @@ def settled(most: dict[str, int], patience: float = 20.0) -> dict[str, int]:
 
 
 def install() -> None:
-    """Give this process's torch the fake GPU."""
+    """Install the fake GPU in this process's torch."""
     from hvd_kernel.torch import devices, dispatch
 
     _installed.append(FakeCudaDriver(os.environ["HVD_CUDA_DRIVER"]))

@@ -88,7 +88,7 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, *, room: int = 99, may_create: bool = True) -> Iterator[Cluster]:
-    """A cluster with room for so many pods, and an account in it, which may create jobs."""
+    """Start a cluster with room for some pods and an account that may create jobs."""
     made = Cluster(folder, room)
     made.account.mkdir()
     (made.account / "token").write_text(TOKEN)
@@ -132,7 +132,7 @@ def cluster(folder: Path, *, room: int = 99, may_create: bool = True) -> Iterato
             self._say(200, {"kind": "Status", "status": "Success"})
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

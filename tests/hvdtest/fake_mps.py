@@ -81,7 +81,7 @@ def installed(folder: Path) -> str:
 
 @contextmanager
 def running(folder: Path, path: str) -> Iterator[Path]:
-    """Have one run that is nobody's of ours; the folder of its pipes. It has to be there still at the end."""
+    """Run a foreign daemon and yield the folder of its pipes; it must still run at the end."""
     folder.mkdir()
     env = {"PATH": path, decision.PIPES: str(folder), decision.LOGS: str(folder)}
     subprocess.run([decision.CONTROL, "-d"], env=env, check=True, executable=folder.parent / "bin" / decision.CONTROL)

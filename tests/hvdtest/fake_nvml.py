@@ -1,4 +1,4 @@
-"""A fake of nvidia-ml-py's module ``pynvml``: two devices whose figures a test sets. No driver is asked.
+"""A fake of nvidia-ml-py's module ``pynvml``: two devices whose figures a test sets. No driver is used.
 
 It is the API that the real one has in version 13; a figure of None raises, as one that a device does not have does.
 """

@@ -10,7 +10,7 @@ from hvd_kernel.protocol.messages import Event, Failure, Frame, MetricsSample, R
 
 
 class FakeWriter:
-    """Remembers what was written, in order."""
+    """Records the written text in order."""
 
     def __init__(self, *, interactive: bool = False, terminal: bool = False) -> None:
         self.interactive = interactive
@@ -39,7 +39,7 @@ class FakeHandle:
 
 
 class FakeBoard:
-    """Counts what a Dashboard would be fed."""
+    """Counts the updates of a Dashboard."""
 
     def __init__(self) -> None:
         self.samples: list[MetricsSample] = []
@@ -83,7 +83,7 @@ class FakeBoard:
 
 
 class ScriptedRun:
-    """Hands out events from a list. ``None`` stands for a moment without one; a function is called, then goes on."""
+    """Returns events from a list. ``None``: no event at this moment; a function is called, then the next event follows."""
 
     def __init__(self, script: Iterable[Any], ranks: Iterable[int]) -> None:
         self._script = list(script)
@@ -127,7 +127,7 @@ class FakeAnswers:
 
 
 class FakeSession:
-    """Remembers whom it interrupted; its ranks say, when asked, that they are in a sleep."""
+    """Records interrupted ranks; its ranks report that they sleep."""
 
     n = 2
     dead = ()

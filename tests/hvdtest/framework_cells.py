@@ -23,7 +23,7 @@ SECOND = FIRST - 0.5 * _GRADIENT - 0.5 * 0.5 * _GRADIENT
 
 @contextmanager
 def detached_ranks(folder: Path, name: str, lock: str) -> Iterator[Kernel]:
-    """A kernel whose ranks are kept under a name, in an environment of tests/frameworks/environments."""
+    """Return the kernel kept under a name, in an environment of tests/frameworks/environments."""
     env = {"HVD_SPARES": "0", "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **quiet()}
     with Kernel(folder, name, env, environment(lock)) as kernel:
         kernel.run(f"%hvd start -np 2 --keep {name}")

@@ -1,4 +1,4 @@
-"""Where a test and the code of a cell wait for each other, so that neither has to guess how long the other takes.
+"""A gate at which a test and the code of a cell wait for each other, without guessed times.
 
     with Gate(tmp_path) as gate:
         run = session.run(f"{gate.arrive}\\n{gate.hold}")
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 class Gate:
-    """Two kinds of files: one that opens the gate, and one for each rank that has come to it."""
+    """A gate made of files: one opens it, and one for each rank records its arrival."""
 
     def __init__(self, folder: Path) -> None:
         self._place = folder / f"gate-{uuid.uuid4().hex}"
@@ -46,5 +46,5 @@ class Gate:
             time.sleep(0.01)
 
     def open(self) -> None:
-        """Let everybody go on."""
+        """Open the gate for all ranks."""
         self._place.touch()

@@ -35,7 +35,7 @@ def check(table: Path, title: str, result: Callable[[Case], object]) -> None:
 
 
 def text_of(case: Case, *folders: Path) -> str:
-    """Return the text of a case, a string or a list of lines; without one that of its file; with its replacements."""
+    """Return the text of a case (a string or a list of lines), or of its file, with its replacements."""
     text = case["text"] if "text" in case else path_of(case["file"], *folders).read_text()
     text = text if isinstance(text, str) else "\n".join(text) + "\n"
     for old, new in case.get("replace", {}).items():

@@ -27,7 +27,7 @@ BEYOND_L2 = 64 << 20
 
 
 def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
-    """Ranks whose tensors travel in that way, with hvd.init() done; one pool is open at a time."""
+    """Return initialized ranks with that transport; one pool is open at a time."""
 
     def made() -> RankPool:
         variables: dict[str, Any] = WAYS.get(way, {}) | env
@@ -43,7 +43,7 @@ def gpu_ranks(np: int, way: str, **env: str) -> RankPool:
 
 
 def start(way: str) -> None:
-    """Initialise; the core takes tensors of the GPU unless torch stages them."""
+    """Initialize; the core reads tensors on the GPU unless torch stages them."""
     from hvdtest import fake_gpu
 
     import hvd_kernel.torch as hvd
@@ -56,7 +56,7 @@ def start(way: str) -> None:
 
 
 def device() -> torch.device:
-    """The rank's own GPU: ranks share where they are more than those."""
+    """Return the GPU of this rank; ranks share GPUs if there are fewer."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -72,7 +72,7 @@ def there(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def here(result: Any) -> Any:
-    """Results back on the host, where they may be compared."""
+    """Copy results to the host for comparison."""
     from hvdtest import fake_gpu
 
     if isinstance(result, (list, tuple)):

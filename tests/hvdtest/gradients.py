@@ -1,4 +1,4 @@
-"""A small model, each rank's data for it, and the gradients that plain autograd gives: what an optimizer is held against."""
+"""A small model, the data of each rank, and the gradients of plain autograd as reference for optimizers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def batch(rank: int, number: int = 0) -> Any:
 
 
 def local_gradients(rank: int, passes: int = 1) -> list[Any]:
-    """What plain autograd gives a rank."""
+    """Return the gradients of plain autograd for a rank."""
     model = model_of()
     for number in range(passes):
         model(batch(rank, number)).square().sum().backward()

@@ -35,7 +35,7 @@ esac
 
 
 def why_not() -> str:
-    """Say what hinders several hosts on this machine; empty: nothing does."""
+    """Return why this machine cannot emulate several hosts; empty if it can."""
     for program in ("unshare", "nsenter", "ip"):
         if shutil.which(program) is None:
             return f"the program {program} is missing"
@@ -81,7 +81,7 @@ class Hosts:
 
     @contextmanager
     def inside(self, host: int) -> Iterator[None]:
-        """What this thread does meanwhile, and the processes that it starts, are on that host."""
+        """Run this thread, and the processes that it starts, on that host."""
         for space in _SPACES:
             with Path(f"/proc/{self._holders[1 + host].pid}/ns/{space}").open() as there:
                 _enter(there.fileno(), space)
@@ -155,7 +155,7 @@ class HostPool(RankPool):
 
 
 def connected(hosts: Hosts, host: int, to: tuple[str, int]) -> socket.socket | None:
-    """Give a connection from that host, or None: nobody listens."""
+    """Return a connection from that host, or None if no process listens."""
     with hosts.inside(host):
         try:
             return socket.create_connection(to, timeout=2)

@@ -1,7 +1,7 @@
 """hvdrun as a command, for tests: run, read, and nothing left behind.
 
 Terms.
-  mark  a variable that every process of a test has, whoever started it
+  mark  a variable of every process of a test, inherited by descendants
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HVDRUN = [sys.executable, "-P", "-m", "hvd_kernel.launch"]
 NIGHTLY = pytest.mark.nightly
 # What holds for our own agents and for MPI: by default over the first, at night over both.
 EITHER = pytest.mark.parametrize("how", ["--gloo", pytest.param("--mpi", marks=NIGHTLY)])
-# A rank's number for scripts that do not ask this package: MPI's ranks have its own variable for it.
+# A rank's number for scripts without this package: ranks of MPI have a variable of MPI.
 RANK = "import os; rank = int(os.environ.get('HOROVOD_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
 SUM = """
 import numpy as np
@@ -59,14 +59,14 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What the test starts has this variable, and none of it is left at the end."""
+    """Yield a variable for all processes of the test; none of them may be left at the end."""
     with marked(monkeypatch) as name:
         yield name
 
 
 @pytest.fixture
 def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
-    """Variables with which `ssh` runs its command here, and the file that holds what it was called with."""
+    """Return variables with which `ssh` runs its command here, and the file that records its arguments."""
     folder, log = tmp_path / "bin", tmp_path / "ssh.log"
     folder.mkdir()
     program = folder / "ssh"
@@ -76,7 +76,7 @@ def ssh(tmp_path: Path, mark: str) -> tuple[dict[str, str], Path]:
 
 
 def order(command: Sequence[str], cwd: Path | str, number: int = 0, **more: Any) -> StartRanks:
-    """What an agent is told so that it starts one rank; ``more`` takes the place of what is usual."""
+    """Return the message that makes an agent start one rank; ``more`` overrides defaults."""
     usual: dict[str, Any] = {"command": [*command], "cwd": str(cwd), "env": dict(os.environ)}
     return StartRanks(ranks=[RankPlan(number)], **usual | more)
 

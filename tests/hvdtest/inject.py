@@ -1,4 +1,4 @@
-"""Does to a rank what a sentence says. Imported by the ranks themselves; standard library only."""
+"""Injects the fault of a sentence into a rank. Imported by the ranks; standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Injected(RuntimeError):
 
 
 def at(step: int, rank: int, plan: list[dict[str, Any]], kernel: int) -> None:
-    """Do what the plan has for this rank and step."""
+    """Inject the planned faults of this rank and step."""
     for fault in plan:
         if (fault["rank"], fault["step"]) == (rank, step):
             _DO[fault["kind"]](fault, kernel)

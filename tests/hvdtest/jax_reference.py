@@ -112,7 +112,7 @@ def collectives(root: int, before: float, after: float) -> dict[str, Collective]
 
 
 class Example(NamedTuple):
-    """A collective as a function of one rank's array, and what it gives this rank."""
+    """A collective as a function of one rank's array, and its result on this rank."""
 
     function: Each
     rank: int
@@ -136,7 +136,7 @@ class Example(NamedTuple):
         return (self.function(x) * self.own).sum()
 
 
-Pair = tuple[Any, Any]  # what JAX gives, and what NumPy does
+Pair = tuple[Any, Any]  # results of JAX and of NumPy
 Way = Callable[[Example], list[Pair]]
 
 
@@ -231,7 +231,7 @@ def ways() -> dict[str, Way]:
 
 
 def _of_gradients(way: Way) -> Way:
-    """Of what has none: that it says so."""
+    """Return the error of a collective without a gradient."""
 
     def told(e: Example) -> list[Pair]:
         if e.collective.back is not None:

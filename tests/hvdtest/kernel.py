@@ -37,7 +37,7 @@ START_S = 100.0
 RUN_S = 100.0
 """Generous: what ends a wait early on a busy machine is a failure that says nothing."""
 
-SHAPE: dict[str, set[str]] = {  # what the content of each message must have
+SHAPE: dict[str, set[str]] = {  # required fields of each message
     "status": {"execution_state"},
     "execute_input": {"code", "execution_count"},
     "stream": {"name", "text"},
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def stored(self) -> list[dict[str, Any]]:
-        """What a saved notebook holds of it."""
+        """Return the outputs that a saved notebook contains."""
         kinds = ("stream", "display_data", "execute_result", "error")
         kept = [{"type": m["msg_type"], **m["content"]} for m in self.messages if m["msg_type"] in kinds]
         for output in kept:
@@ -130,7 +130,7 @@ class Kernel:
 
     def _connect(self) -> None:
         self.client = self.manager.client()
-        # A clone of the manager's session numbers its messages anew: an interrupt would have the number of a cell.
+        # A clone of the manager's session restarts its message numbers: an interrupt would have the number of a cell.
         self.client.session.session = uuid.uuid4().hex
         self.client.start_channels()
         self.client.wait_for_ready(timeout=START_S)
@@ -145,7 +145,7 @@ class Kernel:
             self.assert_nothing_left()
 
     def hung(self, error: BaseException) -> None:
-        """Add to an error where everybody is, and end them all."""
+        """Add the stacks of all processes to an error, and kill them."""
         self.ended = True
         where.told_with(error, self.tag, self._stacks)
 
@@ -162,7 +162,7 @@ class Kernel:
         self._connect()
 
     def press(self) -> None:
-        """Press the interrupt button, and return when the kernel has heard it: what comes later is not interrupted."""
+        """Press the interrupt button, and return when the kernel has received it: later cells are not interrupted."""
         self.client.control_channel.send(self.client.session.msg("interrupt_request"))
         assert self.client.get_control_msg(timeout=60)["msg_type"] == "interrupt_reply"
 

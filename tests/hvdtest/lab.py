@@ -43,7 +43,7 @@ FLAGS = [
 SHUNNED_PORT = 10080  # Chromium goes to none of that number, whatever is there
 START_S = 120
 READY = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
-# The page knows its kernel's state by messages, and one that comes before it listens is lost: from time to time it asks again.
+# The page knows its kernel's state by messages, and one that comes before it listens is lost: it requests the state again from time to time.
 KNOWS_ITS_KERNEL = """() => {
     const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
     if (kernel?.connectionStatus !== 'connected') return false;
@@ -123,7 +123,7 @@ class Lab:
         return found
 
     def end_kernels(self) -> list[psutil.Process]:
-        """Shut every notebook's kernel down; return what is left of the kernels and of their ranks all the same."""
+        """Shut down the kernel of every notebook; return remaining processes of kernels and ranks."""
         started = self.family()[1:]
         for session in self._ask("api/sessions"):
             self._ask(f"api/sessions/{session['id']}", "DELETE")
@@ -194,7 +194,7 @@ def chromium() -> Iterator[Chromium]:
 
 @contextlib.contextmanager
 def page_of(chromium: Chromium, **how: Any) -> Iterator[Page]:
-    """A page that shares nothing with others, and is patient: of itself it would give up after half a minute."""
+    """Open a page without shared state, with long timeouts instead of half a minute."""
     context = chromium.new_context(**how)
     try:
         context.set_default_timeout(1000 * START_S)
@@ -218,7 +218,7 @@ def panel(cell: int) -> str:
 
 
 class Browser:
-    """One page. ``errors`` are the page's own, ``strangers`` the requests that left this machine's server."""
+    """One page. ``errors`` are the page's own, ``strangers`` requests to other servers."""
 
     def __init__(self, lab: Lab, page: Page) -> None:
         self.lab = lab
@@ -256,9 +256,9 @@ class Notebook:
         self.page = browser.page
 
     def await_kernel(self) -> None:
-        """Return when the page has a kernel that has nothing to do, knows it and shows it.
+        """Wait until the page has an idle kernel and shows it.
 
-        Lab shows a kernel as idle before it has one, and asks which to take when a cell is run then.
+        Lab shows a kernel as idle before it has one; a cell run then opens a dialog.
         """
         self.browser.lab.await_kernel()
         self.page.wait_for_function(KNOWS_ITS_KERNEL, polling=LOOK_EVERY_MS)
@@ -275,9 +275,9 @@ class Notebook:
         self.page.keyboard.press("Control+s")
 
     def reload(self) -> None:
-        """Load the page again once the notebook is saved; return when the kernel, which has nothing to do, is known.
+        """Reload the page once the notebook is saved; return when it has its idle kernel.
 
-        Lab restores widgets behind that, and does not ask again for what it has missed.
+        Lab restores widgets after that, and does not request missed messages again.
         """
         self.page.wait_for_selector(".jp-mod-dirty", state="detached")
         self.page.reload()
@@ -289,7 +289,7 @@ class Notebook:
         self.page.click(f".lm-Menu-itemLabel:text-is('{entry}')")
 
     def wait(self, condition: str, timeout_s: float = START_S) -> object:
-        """Wait until a JavaScript expression is truthy; its value. Who waits in vain is told what the page shows."""
+        """Wait until a JavaScript expression is truthy and return its value; a timeout reports the content of the page."""
         try:
             return self.page.wait_for_function(condition, timeout=1000 * timeout_s).json_value()
         except PlaywrightTimeout:

@@ -1,7 +1,7 @@
 """Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves nothing behind.
 
 Terms.
-  check    a function of a test file that runs on every rank; gives back something that JSON can carry
+  check    a function of a test file that runs on every rank and returns JSON
   gone     ranks that a check is meant to lose, with the exit status they end with
   overdue  a rank that lives and has not answered in time: it says what it waits for and where, and is ended
 """
@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parents[1]
 # Where device time is short, a check that hangs must not cost minutes: tools/gpu/check.sh sets the most that one may have.
 LONGEST_S = float(os.environ.get("HVDTEST_LONGEST_S", "inf"))
 ENDED_WITHIN_S = min(60.0, LONGEST_S)
-TOLD_WITHIN_S = 20.0  # it takes milliseconds; a rank that is silent for so long cannot run Python
+TOLD_WITHIN_S = 20.0  # an answer takes milliseconds: a rank that is silent for longer cannot run Python
 _LAUNCHERS = ("HOROVOD_", "HVD_", "OMPI_", "PMI", "PRTE_", "TORCHELASTIC_", "MASTER_")
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
@@ -65,7 +65,7 @@ def torch_variables(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 class RankPool:
-    """np processes that know who they are from the environment; each runs checks until it is closed."""
+    """np processes with their rank in the environment; each runs checks until the pool is closed."""
 
     user: Path | None = None  # the file of tests that has it, where several share it
 
@@ -94,7 +94,7 @@ class RankPool:
     def run(
         self, check: Callable[..., Any], *args: Any, timeout: float = 120.0, gone: Mapping[int, int] | None = None
     ) -> list[Any]:
-        """Run the check on every rank; return the results in rank order, None for those that are gone."""
+        """Run the check on every rank; return the results in rank order, None for exited ranks."""
         gone, timeout = gone or {}, min(timeout, LONGEST_S)
         call = {"file": check.__code__.co_filename, "function": check.__name__, "args": args}
         try:
@@ -118,7 +118,7 @@ class RankPool:
         return [answer and answer["result"] for answer in answers]
 
     def _who_waits_where(self, check: str) -> str:
-        """Every rank's own word; then they are ended, for nobody knows what they would do next."""
+        """Return the report of every rank, then kill the ranks, as their state is unknown."""
         self.broken = True
         for rank in self.ranks:
             rank.ask_where()
@@ -134,7 +134,7 @@ class RankPool:
             rank.close()
         deadline = time.monotonic() + ENDED_WITHIN_S
         while (left := self._left()) and time.monotonic() < deadline:
-            time.sleep(0.01)  # what a rank had started hears of its end, and ends too
+            time.sleep(0.01)  # children of a rank notice its exit, and exit
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         self.folder.cleanup()
@@ -171,10 +171,10 @@ class _Rank:
         watched.close()
         self._text = b""
         self._owes = False  # an answer
-        self._said = 0  # bytes of its output, when it was asked where it is
+        self._said = 0  # bytes of its output when its stacks were requested
 
     def ask(self, call: str) -> None:
-        """Ask; that it has ended before it could hear shows by its answer."""
+        """Send a request; a rank that exited before it is noticed by its missing answer."""
         assert self.process.stdin is not None
         self._owes = True
         with suppress(BrokenPipeError):
@@ -204,7 +204,7 @@ class _Rank:
             self._watch.sendall(b"?")
 
     def where(self, deadline: float) -> str:
-        """What it waits for and where its threads are; one that cannot run Python is told by faulthandler as it aborts."""
+        """Return the wait and the stacks of a rank; faulthandler writes those of a rank that cannot run Python as it aborts."""
         if not self._owes or self.answer(deadline=0) or not self._owes:
             return "has answered, or has ended"
         with suppress(OSError):
@@ -225,7 +225,7 @@ class _Rank:
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has not heard all that it was asked
+        with suppress(BrokenPipeError):  # it has not received all requests
             self.process.stdin.close()
         try:
             self.process.wait(ENDED_WITHIN_S)
@@ -243,7 +243,7 @@ def _tail(output: Path, begin: int = 0) -> str:
 
 
 def _went(rank: _Rank, status: int | None) -> bool:
-    """Whether a rank without an answer ended as it was meant to; None: it was not meant to."""
+    """Return whether a rank without an answer exited as intended; None if no exit was intended."""
     return status is not None and rank.end_status() == status
 
 

@@ -1,4 +1,4 @@
-"""Lines of the magics, parsed as their rows of the table say."""
+"""Parse lines of magics by their rows of the table."""
 
 from __future__ import annotations
 

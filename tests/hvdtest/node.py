@@ -15,7 +15,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js
 
 
 def node(*arguments: str, data: str = "") -> str:
-    """What it prints; a failure has all of that."""
+    """Return the output of Node.js; a failure has all of it."""
     done = subprocess.run(
         ["node", *arguments], input=data, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

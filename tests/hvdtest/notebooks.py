@@ -30,7 +30,7 @@ def run(*words: str, **variables: str) -> None:
 
 
 def kernels_of(python: Path, folder: Path) -> Path:
-    """Make a folder for JUPYTER_PATH, whose hvd_kernel is that of another Python."""
+    """Create a folder for JUPYTER_PATH with the hvd_kernel of another Python."""
     spec = json.loads(Path(str(kernel.__file__)).with_name("spec").joinpath("kernel.json").read_text())
     spec["argv"][0] = str(python)
     (place := folder / "kernels" / "hvd_kernel").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Rules over source files: which files there are, what they import, and one test that lists all who break a rule."""
+"""Rules over source files: the files, their imports, and one test that lists all files that break a rule."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _imports(path: Path) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def aliases(path: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What a file imports under another name, and that name: ``import numpy as np`` gives numpy and np."""
+    """Return imports under another name with that name: numpy and np for ``import numpy as np``."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             base = (node.module or "hvd_kernel").split(".") if isinstance(node, ast.ImportFrom) else []

@@ -30,7 +30,7 @@ def train(folder):
 
 
 def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
-    """The ranks' rows in what a kernel sends to a panel."""
+    """Return the rows of the ranks in a message of a kernel to a panel."""
     data = content["data"]
     news = data.get("content") or data.get("state", {}).get("snapshot") or {}
     found: dict[str, list[Any]] = news.get("rows", {}) if isinstance(news, dict) else {}
@@ -49,7 +49,7 @@ def run_and_seen(kernel: Kernel, folder: Path, code: str) -> dict[str, list[Any]
 
 
 def panel(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Everything that a dashboard was sent, in order."""
+    """Return all messages to a dashboard in order."""
     found: list[dict[str, Any]] = []
     for message in messages:
         data = message["content"].get("data", {}) if message["msg_type"] in {"comm_open", "comm_msg"} else {}
@@ -59,7 +59,7 @@ def panel(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def waits(messages: list[dict[str, Any]]) -> list[str]:
-    """Every sentence that a dashboard was sent about why ranks wait, in order."""
+    """Return all sentences about waits that a dashboard received, in order."""
     found: list[str] = []
     for part in panel(messages):
         if "wait" in part and part["wait"] not in found[-1:]:
@@ -68,5 +68,5 @@ def waits(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def who_said(messages: list[dict[str, Any]], line: str) -> set[int]:
-    """The ranks of which a dashboard was sent this line of output."""
+    """Return the ranks whose output line a dashboard received."""
     return {rank for part in panel(messages) for rank, _stream, text in part.get("log", []) if text == line}

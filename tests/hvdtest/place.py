@@ -1,8 +1,8 @@
-"""A kernel with two ranks, made where everything is against it: umask 000, and a folder full of planted files.
+"""A kernel with two ranks in a hostile place: umask 000, and a folder full of planted files.
 
 Terms.
   planted    a file in the notebook's folder that has the name of something that we or Python import, or a config file;
-             when it is run, it writes who ran it to a list and then stands aside for the real module
+             when run, it appends its process to a list and then loads the real module
   canary     that list
 """
 
@@ -70,7 +70,7 @@ class PlacedKernel(Kernel):
     """A kernel that Jupyter starts in the notebook's folder, as it does, with an encrypted connection by TCP."""
 
     def __init__(self, home: Path, folder: Path) -> None:
-        super().__init__(home, env={"HVD_SPARES": "0"})  # what it opens would look like a stranger's doing
+        super().__init__(home, env={"HVD_SPARES": "0"})  # sockets of spares would look like those of other processes
         self.folder = folder
         self.manager.transport, self.manager.ip = "tcp", "127.0.0.1"
         self.manager.transport_encryption = "required"
@@ -83,7 +83,7 @@ class PlacedKernel(Kernel):
 
 @dataclass
 class Place:
-    """The kernel, its folder, and what must never be seen."""
+    """A kernel, its folder, and secrets that must never be visible."""
 
     kernel: PlacedKernel
     folder: Path
@@ -156,7 +156,7 @@ rounds
 
 
 def text_of(path: Path) -> bytes:
-    """What is in a file; nothing where it has gone meanwhile, as SQLite's journal does."""
+    """Return the content of a file; empty if it no longer exists, as SQLite's journal."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

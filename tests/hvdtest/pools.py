@@ -42,7 +42,7 @@ def pool_of(layout: tuple[int, str], file: Path) -> RankPool:
 
 
 def kept(key: tuple[Any, ...], made: Callable[[], RankPool], begin: Callable[[RankPool], Any] = bool) -> RankPool:
-    """The pool that is open under this key; if there is none that works, a new one instead of what is open."""
+    """Return the pool open under this key; if none works, replace the open pool by a new one."""
     pool = _open.get(key)
     if pool is None or pool.broken:
         close_all()
@@ -57,7 +57,7 @@ def close_all() -> None:
 
 
 def start() -> str:
-    """Initialise anew; say by what the next rank is reached."""
+    """Initialize again; return the transport to the next rank."""
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
 

@@ -1,4 +1,4 @@
-"""Programs of tests: files that run as one ``__main__`` in an environment which has not all of our packages.
+"""Programs of tests: files that run as one ``__main__`` in an environment without our tests.
 
 What a ``__main__`` defines travels by value to executors and actors, which import none of our files. So files are
 joined; each imports what the others define only for linters and type checkers.

@@ -1,6 +1,6 @@
-"""What runs in each process of a RankPool: takes "call this function of that file", gives back its result, one line of JSON each.
+"""Process of a RankPool: reads "call this function of that file" and writes its result, each as one line of JSON.
 
-Whoever has started it may ask at any time where it is: it says on stderr what its core waits for and where every thread is.
+On request it writes the wait of its core and the stack of every thread to stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-ALONE = 86  # whoever has started it is gone
+ALONE = 86  # the process that started it has exited
 _modules: dict[str, ModuleType] = {}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hvdtest.launch import TESTS, RankPool
 from hvdtest.pools import close_all, layouts, pool_of
 
-SHARED = {  # fixture that gives a pool -> the parameter by which there are several
+SHARED = {  # fixture that returns a pool -> its parameter
     "ranks": "layout",
     "jax_ranks": "version",
     "keras_ranks": "flavour",
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if _pool(item) is None:
-        close_all()  # ranks that nobody asks for would only take memory
+        close_all()  # unused ranks would only take memory
 
 
 def _folder(item: pytest.Item) -> str:

@@ -1,6 +1,6 @@
-"""Ray drivers for tests: a script in the environment `ray`, which makes a cluster of its own, and tells as Spark's do.
+"""Ray drivers for tests: a program in the environment `ray`, which starts its own cluster and reports its cases as Spark's do.
 
-Each node has an address of its own on the loopback interface: what goes by addresses tells them apart.
+Each node has an address of its own on the loopback interface: code that identifies nodes by address sees two nodes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ HEAD = text_of("driver_cases", "ray_cluster")
 
 @contextmanager
 def variables() -> Iterator[dict[str, str]]:
-    """Variables of a process that makes a cluster. Nothing that has them is left at the end."""
+    """Yield variables for a process that starts a cluster; kill all processes that have them at the end."""
     folder = tempfile.mkdtemp(prefix="hvd-ray-")  # short: the path of a socket has at most 107 bytes
     mark = f"HVDTEST_RAY_{Path(folder).name[-8:]}"
-    # Ray makes its workers nice: beside other work on the machine they would wait for ever. And it gives them 60 s to
-    # begin.
+    # Ray runs its workers at a low priority: on a busy machine they would starve. It also limits their start to 60 s.
     quiet = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
@@ -68,6 +67,6 @@ def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]
 
 
 def outcomes(script: str, folder: Path, *args: str, seconds: float = WITHIN_S) -> Mapping[str, Any]:
-    """What the cases have told."""
+    """Run a program; return the results of its cases."""
     with driver(script, *args, cwd=folder) as process:
         return told_by(process, seconds)

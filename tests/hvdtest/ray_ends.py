@@ -1,4 +1,4 @@
-"""What Ray's drivers for tests (ray_driver.py) share where ranks, nodes and drivers end: ranks that would go on for ever."""
+"""Helpers of Ray's drivers for tests of exits: ranks that would run forever."""
 
 STAYS = """
 def stays(folder):

@@ -1,4 +1,4 @@
-"""Examples of docs/extending.md: a block that begins with ```python NAME or ```diff NAME, to be run as it stands there."""
+"""Examples of docs/extending.md: a block that begins with ```python NAME or ```diff NAME, run unchanged."""
 
 from __future__ import annotations
 

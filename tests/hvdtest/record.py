@@ -21,7 +21,7 @@ def _add(**line: Any) -> None:
 
 
 class Recorder:
-    """Adds a line when a test begins, and one when its teardown has ended."""
+    """Appends a line when a test starts, and one after its teardown."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -53,7 +53,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if "HVDTEST_RECORD" in os.environ and not hasattr(config, "workerinput"):  # a worker's controller hears everything
+    if "HVDTEST_RECORD" in os.environ and not hasattr(
+        config, "workerinput"
+    ):  # the controller receives the reports of its workers
         config.pluginmanager.register(Recorder())
 
 

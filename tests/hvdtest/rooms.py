@@ -68,7 +68,7 @@ def merged(graph: Mapping[str, set[str]]) -> Edges:
 
 
 def reduced(graph: Mapping[str, set[str]]) -> Edges:
-    """The graph without the arrows that a longer way says too (transitive reduction)."""
+    """Return the graph without arrows that a longer path implies (transitive reduction)."""
 
     def reached(starts: Iterable[str]) -> set[str]:
         seen: set[str] = set()
@@ -87,7 +87,7 @@ def reduced(graph: Mapping[str, set[str]]) -> Edges:
 
 
 def mermaid() -> str:
-    """The picture: a frame per floor, an arrow per import that no longer way says."""
+    """Return the picture: a frame per floor, an arrow per import that no longer path implies."""
     graph = edges()
     hidden = EVERYWHERE | ASIDE
     shown = reduced(merged({room: others - hidden for room, others in graph.items() if room not in hidden}))

@@ -29,6 +29,6 @@ def final_loss(text: str) -> float:
 
 
 def said(launcher: list[str], np: int, line: str) -> str:
-    """What the ranks print; plain mpirun needs to be told of Horovod's name."""
+    """Return the output of the ranks; plain mpirun needs Horovod's name installed."""
     python = [sys.executable, *(["-m", "hvd_kernel.compat"] if launcher is MPIRUN else [])]
     return good(ran([*launcher, "-np", str(np), *python, *line.split()], FOLDER, seconds=240))

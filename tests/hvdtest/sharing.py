@@ -33,7 +33,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 FOLDERS = ("jupyter", "faults")
 OURS = {"kernel", "supervisor", "launcher", "rank"}
-STRANGERS_S = 10.0  # what a test has ended may take a moment to go
+STRANGERS_S = 10.0  # processes that a test has ended may take a moment to exit
 TIDY = "print(__import__('json').dumps(__import__('hvdtest.tidy').tidy.kernel(get_ipython())))"
 
 
@@ -47,7 +47,7 @@ class Needs:
 
 
 def needs_of(item: pytest.Item) -> Needs | None:
-    """What a test asks for; nothing where it makes its own."""
+    """Return the needs of a test; None if it starts its own."""
     mark = item.get_closest_marker("cluster")
     what = next((name for name in ("kernel", "session") if name in getattr(item, "fixturenames", ())), "")
     if mark is None or not what:
@@ -57,7 +57,7 @@ def needs_of(item: pytest.Item) -> Needs | None:
 
 @dataclass
 class Shared:
-    """What is open."""
+    """The open kernel or cluster."""
 
     needs: Needs
     home: Path
@@ -68,7 +68,7 @@ class Shared:
     ports: list[Listener] = field(default_factory=list)
 
     def broken(self) -> bool:
-        """Whether the next test must have another one."""
+        """Return whether the next test needs another kernel or cluster."""
         if self.kernel is not None:
             return self.kernel.ended or not self.kernel.manager.is_alive()
         assert self.session is not None
@@ -79,7 +79,7 @@ _open: list[Shared] = []
 
 
 def shared(needs: Needs, home: Path) -> Shared:
-    """Return what is open where it is sound, else something new."""
+    """Return the open kernel or cluster if it works, else a new one."""
     if _open and (_open[0].needs != needs or _open[0].broken()):
         close()
     if not _open:
@@ -103,7 +103,7 @@ def _opened(needs: Needs, home: Path) -> Shared:
 
 
 def close() -> None:
-    """End what is open; nothing may be left of it, unless it was broken."""
+    """Stop the open kernel or cluster; it must leave nothing unless it was broken."""
     while _open:
         one = _open.pop()
         if one.kernel is not None:
@@ -117,7 +117,7 @@ def close() -> None:
 
 
 def abandon(error: BaseException | None) -> None:
-    """After a test that has failed: add to its error where everybody is when it hung, and end all."""
+    """After a failed test: if it hung, add the stacks of all processes to its error; kill them."""
     while _open:
         one = _open.pop()
         if error is not None and where.hangs(error):
@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Who has failed has nobody follow on its ranks; who hung says where everybody was."""
+    """Replace the ranks after a failed test; if it hung, report the stacks of all processes."""
     if call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
         abandon(call.excinfo.value)
 

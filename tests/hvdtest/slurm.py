@@ -42,7 +42,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def why_not() -> str:
-    """Say what hinders a Slurm of ours; empty: nothing does."""
+    """Return why Slurm cannot be started here; empty if it can."""
     missing = [
         program for program in ("munged", "slurmctld", "slurmd", "srun", "unshare") if shutil.which(program) is None
     ]

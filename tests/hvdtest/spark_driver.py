@@ -1,4 +1,4 @@
-"""Spark drivers for tests: a script in the environment `spark`, with a session, whose cases tell what came of them.
+"""Spark drivers for tests: a program in the environment `spark`, with a session, that reports the results of its cases.
 
 A case is a function of the script; ``outcomes`` runs them in this order and returns what each has returned, or
 ``{"raised": class, "text": message}``.
@@ -23,7 +23,7 @@ HEAD = text_of("driver_cases", "spark_session")
 
 
 def started(script: str, *args: str, version: str = "spark", **more: Any) -> subprocess.Popen[str]:
-    """A driver at work, in an environment: ``session``, ``tell`` and the script."""
+    """Start a driver in an environment: ``session``, ``tell`` and the program."""
     python = environment(version)
     env = clean_environment(
         PYSPARK_PYTHON=str(python), PYTHONPATH="", SPARK_LOCAL_IP="127.0.0.1", JAVA_TOOL_OPTIONS="-Xss2m"
@@ -43,12 +43,12 @@ def started(script: str, *args: str, version: str = "spark", **more: Any) -> sub
 def outcomes(
     script: str, folder: Path, *, seconds: float = WITHIN_S, version: str = "spark", **env: str
 ) -> Mapping[str, Any]:
-    """What the cases have told."""
+    """Run a program; return the results of its cases."""
     return told_by(started(script, version=version, cwd=folder, env=env), seconds)
 
 
 def told_by(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping[str, Any]:
-    """What the cases of a driver at work will have told."""
+    """Wait for a running driver; return the results of its cases."""
     try:
         out, err = driver.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

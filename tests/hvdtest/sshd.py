@@ -31,7 +31,7 @@ exec {ssh} -o UserKnownHostsFile={folder}/known "$@"
 
 
 def why_not() -> str:
-    """Say what is missing; empty: nothing is."""
+    """Return what is missing for sshd; empty if nothing is."""
     if not os.access(SERVER, os.X_OK):
         return f"there is no {SERVER}: `.ci/system slurm` installs it"
     return "" if shutil.which("ssh") and shutil.which("ssh-keygen") else "the ssh client is missing"

@@ -1,8 +1,8 @@
-"""What a process tree shows to strangers: its listeners, and what each of them answers to bytes that prove nothing.
+"""Attack surface of a process tree: its listeners, and their answers to unauthenticated bytes.
 
 Terms.
   room       which of our processes: kernel, supervisor, launcher (Open MPI's), rank
-  listener   a socket that anybody may connect to: TCP on some address, or a unix socket's name
+  listener   a socket that any process may connect to: a TCP address, or the name of a unix socket
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ class Listener:
 
     def connect(self) -> socket.socket:
         if self.kind == "unix":
-            stranger = socket.socket(socket.AF_UNIX)
-            stranger.connect(self.address.replace("@", "\0", 1))
-            return stranger
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(self.address.replace("@", "\0", 1))
+            return client
         return socket.create_connection(("::1" if self.kind == "tcp6" else "127.0.0.1", self.port), timeout=60)
 
 
 def room(pid: int) -> str:
-    """Which of our processes it is; its command's name for any other."""
+    """Return the room of a process; the name of its command for other processes."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     name = Path(f"/proc/{pid}/comm").read_text().strip()
-    if name == "prterun":  # whose arguments have the ranks' command
+    if name == "prterun":  # its arguments contain the command of the ranks
         return "launcher"
     return next((ROOMS[word] for word in words if word in ROOMS), name)
 
 
 def family(pid: int) -> dict[int, str]:
-    """A process and all below it: pid -> room."""
+    """Return the rooms of a process and all its descendants by pid."""
     return rooms({pid} | processes_below(pid))
 
 
 def rooms(pids: Iterable[int]) -> dict[int, str]:
-    """Which processes these are; those that have ended meanwhile are not among them."""
+    """Return the rooms of processes by pid, without exited processes."""
     found = {}
     for pid in pids:
         with suppress(OSError):
@@ -66,7 +66,7 @@ def rooms(pids: Iterable[int]) -> dict[int, str]:
 
 
 def told(pid: int, name: str) -> bytes:
-    """A file of a process below /proc; nothing where the process has ended."""
+    """Return a file of a process below /proc; empty if the process has exited."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -74,7 +74,7 @@ def told(pid: int, name: str) -> bytes:
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """Every TCP, UDP and unix listener that the processes hold, sorted."""
+    """Return all TCP, UDP and unix listeners of the processes, sorted."""
     known = rooms(pids)
     owner = {inode: pid for pid in known for inode in _sockets(pid)}
     found = [_unix(line, owner, known) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
@@ -97,7 +97,7 @@ def _unix(line: str, owner: dict[str, int], known: dict[int, str]) -> Listener |
 
 
 def descriptors(pid: int) -> dict[Path, str]:
-    """What a process holds open: path below /proc -> what it leads to. It may close one while we look."""
+    """Return the open descriptors of a process: path below /proc -> target. The process may close some meanwhile."""
     found = {}
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -118,7 +118,7 @@ def _ip(text: str) -> str:
 
 @dataclass
 class Answer:
-    """What a listener gave to a stranger's bytes."""
+    """Answer of a listener to unauthenticated bytes."""
 
     listener: Listener
     said: bytes = b""
@@ -126,28 +126,28 @@ class Answer:
 
 
 def ask(where: Iterable[Listener], data: bytes, seconds: float) -> list[Answer]:
-    """Send the same bytes to all at once, and hear until all have closed or the time is over."""
+    """Send the same bytes to all listeners, and receive until all have closed or the time is over."""
     answers = []
     with selectors.DefaultSelector() as waiting, ExitStack() as open_:
         for listener in where:
-            stranger = open_.enter_context(listener.connect())
+            client = open_.enter_context(listener.connect())
             answers.append(Answer(listener))
-            stranger.setblocking(False)
-            waiting.register(stranger, selectors.EVENT_READ, answers[-1])
+            client.setblocking(False)
+            waiting.register(client, selectors.EVENT_READ, answers[-1])
             with suppress(OSError):
-                stranger.send(data)
+                client.send(data)
         deadline = time.monotonic() + seconds
         while waiting.get_map() and time.monotonic() < deadline:
             for key, _ in waiting.select(0.1):
-                _hear(key.fileobj, key.data)
+                _receive(key.fileobj, key.data)
                 if key.data.closed:
                     waiting.unregister(key.fileobj)
     return answers
 
 
-def _hear(stranger: Any, answer: Answer) -> None:
+def _receive(client: Any, answer: Answer) -> None:
     try:
-        part = stranger.recv(65536)
+        part = client.recv(65536)
     except OSError:
         part = b""
     answer.said += part

@@ -1,7 +1,7 @@
 """Tidies up in a kernel and in its ranks when a test has ended. Runs inside them, so it imports nothing heavy.
 
 Terms.
-  residue   what a test has left that is no variable: it should have ended it itself, and is named for it
+  residue   leftovers of a test other than variables, which it should have ended; they are reported
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def figures(values: dict[str, Any]) -> None:
 
 
 def figures_back() -> None:
-    """Have the figures that were set last be what they were."""
+    """Restore the figures that were set most recently."""
     for name, value in _before.pop().items():
         setattr(*_place(name), value)
 
@@ -56,7 +56,7 @@ def _modules(name: str) -> Iterator[str]:
 
 
 def kernel(shell: Any) -> list[str]:
-    """Forget the cells' names here and on living ranks; end jobs, and say which there were."""
+    """Delete the names of cells here and on living ranks; end jobs, and return their names."""
     while _before:
         figures_back()
     from hvd_kernel.magics import context_of
@@ -82,7 +82,7 @@ def kernel(shell: Any) -> list[str]:
 
 def _ranks(session: Any) -> None:
     if session.dead or session.running:
-        return  # whoever comes next has them mended
+        return  # the next test gets repaired ranks
     from hvdtest.cluster import execute
 
     execute(session, RANK)
@@ -92,7 +92,7 @@ RANK = "__import__('hvdtest.tidy').tidy.rank(get_ipython())"
 
 
 def rank(shell: Any) -> None:
-    """Forget the cells' names on a rank, and what was to be kept."""
+    """Delete the names of cells on a rank, and its kept state."""
     from hvd_kernel.protocol import replicated
 
     replicated.keep()

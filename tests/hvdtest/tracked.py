@@ -25,7 +25,7 @@ _ELSEWHERE = (
 
 @pytest.fixture
 def untracked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Nothing of the environment counts, and what is written goes to a folder of its own."""
+    """Ignore the environment, and write to a folder of this test."""
     for name in _ELSEWHERE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""A virtual environment of a test's own, with everything of ours: what a test installs there comes into no other."""
+"""A virtual environment of a test's own, with all of our packages: installations of a test affect no other environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvdtest.launch import clean_environment
 
 
 def venv_with_ours(folder: Path) -> Path:
-    """The python of a new environment that finds our packages behind its own."""
+    """Create an environment that finds our packages after its own; return its Python."""
     venv.EnvBuilder(symlinks=True).create(folder)
     python = folder / "bin" / "python"
     ours = sysconfig.get_path("purelib")
@@ -25,7 +25,7 @@ def site_packages(python: Path) -> Path:
 
 
 def said(*command: str | Path, cwd: Path = Path("/"), status: int = 0, **env: str) -> str:
-    """What a command prints; where it is to fail, what it complains of. Not in our folder, which Python would look into."""
+    """Return the output of a command, or its errors if it must fail. It runs outside our folder, which Python would import from."""
     clean = {name: value for name, value in clean_environment().items() if name not in {"PYTHONPATH", "HVD_COMPAT"}}
     done = subprocess.run(command, env=clean | env, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == status, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What must hold whenever an elastic driver acts, checked from what it has heard and done alone."""
+"""Invariants of an elastic driver's actions, checked from its messages and actions alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Checks:
     returned: bool = False  # the training of one of the current generation
 
     def hears(self, event: e.Event, now: float) -> None:
-        """Take note of what the driver is about to hear."""
+        """Record an event before the driver handles it."""
         match event:
             case e.HostsFound(hosts):
                 self.listed |= {host.name: max(host.slots, self.listed.get(host.name, 0)) for host in hosts}
@@ -47,7 +47,7 @@ class Checks:
         self.ready.pop(number, None)
 
     def acts(self, actions: list[e.Action], now: float) -> None:
-        """Fail if something is wrong with what it does."""
+        """Fail if an action breaks an invariant."""
         assert not (self.has_ended and actions), "it acts after its EndJob"
         places = {
             each.worker: each.message

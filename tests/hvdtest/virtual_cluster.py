@@ -1,4 +1,4 @@
-"""Virtual cluster: what a membership's actions meet, in virtual time: processes, a supervisor, a controller, a user.
+"""Virtual cluster in virtual time, on which the actions of a membership work: processes, a supervisor, a controller, a user.
 
 Everything that takes time takes a random one; everything that can fail fails at random, by one seed. What must hold
 always is asserted with every action: see ``check``.
@@ -29,15 +29,15 @@ GONE = -1
 
 @dataclass(eq=False)
 class Process:
-    """One that is a rank, or is to be."""
+    """A process that is, or becomes, a rank."""
 
     pid: int
     rank: int
     alive: bool = True
     watched: bool = False
-    watched_as: int = -1  # the rank that it was when somebody began to watch it
+    watched_as: int = -1  # its rank when it was first watched
     engine: bool = False  # the controller knows it
-    is_told: bool = False  # the membership has heard of its end
+    is_told: bool = False  # the membership knows of its exit
     admitted: bool = False  # it counts as a rank
     generation: int = -1  # of the communicator that it is in
     stopped_until: float = 0.0
@@ -67,7 +67,7 @@ class VirtualCluster:
         self._sizes = {0: n}  # of each generation
         self._supervisor = True
         self._is_stopped = False
-        self._first: list[Process] = []  # those that mpiexec started
+        self._first: list[Process] = []  # processes that mpiexec started
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count(1)
         self._asked: list[tuple[Process, Question]] = []
@@ -139,7 +139,7 @@ class VirtualCluster:
         return [each for each in self.processes if each.rank == rank and each.alive]
 
     def deliver(self, event: e.Event) -> None:
-        """Have the membership take an event, and do what it wants."""
+        """Let the membership handle an event, and execute its actions."""
         for action in self.membership.step(event):
             self.check(action)
             getattr(self, "on_" + type(action).__name__.lower())(action)
@@ -152,7 +152,7 @@ class VirtualCluster:
             assert self._sizes[met] == self.n, "ranks that have not met in this number are ready"
 
     def check(self, action: e.Action) -> None:
-        """Fail if the action is for somebody of whose death the membership has heard, or for a rank that lives."""
+        """Fail if the action is for a process known to be dead, or replaces a living rank."""
         ranks = self.membership.ranks
         is_report = isinstance(action, e.Answer | e.Examine | e.Forget)
         assert is_report or not self._is_stopped, f"{action}, and the cluster has ended"
@@ -178,7 +178,7 @@ class VirtualCluster:
             case e.Done(request) | e.Failed(request):
                 assert not self.answers[request], f"request {request} is answered twice"
 
-    # What is to be done.
+    # Actions.
 
     def on_reportprogress(self, action: e.ReportProgress) -> None:
         assert not self.answers[action.request], "somebody is told who has his answer"
@@ -248,7 +248,7 @@ class VirtualCluster:
             self.later(self.random.uniform(0, 2), lambda: self.deliver(e.CellEnded(action.ticket)))
 
     def on_savefornextkernel(self, _: e.SaveForNextKernel) -> None:
-        """Nothing: nobody comes after this kernel."""
+        """Do nothing: no kernel follows this one."""
 
     def on_send(self, action: e.Send) -> None:
         if not self._supervisor:
@@ -306,7 +306,7 @@ class VirtualCluster:
         self.soon(lambda: self.deliver(m.RanksJoining(pids)))
 
     def start(self) -> None:
-        """Begin: processes have been started."""
+        """Start: processes exist."""
         self._first = [self.spawn(rank, self.random.uniform(0.5, IMPORTS_S)) for rank in range(self.n)]
         for each in self._first:
             each.generation = 0
@@ -341,7 +341,7 @@ class VirtualCluster:
         return {each.pid for each in self.processes if each.generation == process.generation}
 
     def _all_are_there(self, question: Question) -> bool:
-        """Tell whether everybody has been asked the same, which they do together."""
+        """Return whether all ranks have received the same collective request."""
         asked = {process.rank for process, each in self._asked if each.ticket == question.ticket and process.alive}
         done = {rank for ticket, rank in self._done_together if ticket == question.ticket}
         return asked | done == set(range(self.n))

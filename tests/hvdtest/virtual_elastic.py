@@ -1,4 +1,4 @@
-"""Virtual elastic job: what a driver's actions meet, in virtual time: hosts, discovery, workers that train and fail.
+"""Virtual elastic job in virtual time, on which the actions of a driver work: hosts, discovery, workers that train and fail.
 
 Everything that takes time takes a random one; everything that can fail fails at random, by one seed. What must hold
 always is asserted with every action: see ``virtual_checks.py``. Nothing recurs for ever: training has an end, so a job
@@ -40,8 +40,8 @@ class Chances:
     hang: float = 0.0  # at a point
     seen: float = 0.5  # a hung worker is reported
     well: float = 0.0  # a death is an exit with 0
-    leave: float = 0.0  # a worker is asked to leave, at a step
-    late: float = 0.1  # a message takes long
+    leave: float = 0.0  # a worker is requested to leave at a step
+    late: float = 0.1  # a message is delayed
     failing_discovery: float = 0.0
     silent: float = 0.5  # of hosts that are lost
     spare_death: float = 0.0  # of a spare, before it is ready
@@ -79,7 +79,7 @@ class VirtualJob:
         self.driver = Driver(settings)
         self.hosts = dict(hosts)  # what discovery answers
         self.importing_s = (0.2, 5.0)  # of a worker that starts
-        self.spare_s = (0.0, 0.05)  # of one that was a spare
+        self.spare_s = (0.0, 0.05)  # of a former spare
         self.spares = 0  # of each host
         self.taken = 0
         self._spares: dict[str, VirtualSpares] = {}
@@ -159,7 +159,7 @@ class VirtualJob:
     # The driver.
 
     def deliver(self, event: e.Event) -> None:
-        """Have the driver take an event, and do what it wants."""
+        """Let the driver handle an event, and execute its actions."""
         if self.end is not None:
             return
         self.checks.hears(event, self.now)
@@ -235,7 +235,7 @@ class VirtualJob:
         self.later(seconds, act)
 
     def _enter(self, worker: VirtualWorker, phase: str) -> bool:
-        """Have a worker come to a point; return whether it survives that."""
+        """Move a worker to a point; return whether it survives."""
         worker.phase = phase
         if self.now > self.calm_from:
             return True
@@ -249,7 +249,7 @@ class VirtualJob:
         self._report(worker, e.WorkerMessage(worker.number, message))
 
     def _report(self, worker: VirtualWorker, event: e.Event) -> None:
-        """Have an agent tell, in order; that of a host that is gone does not."""
+        """Deliver messages of an agent in order, unless its host is lost."""
         worker.heard_until = max(self.now + self._takes(), worker.heard_until)
         no_start = isinstance(event, e.WorkerExited)
 
@@ -260,7 +260,7 @@ class VirtualJob:
         self.later(worker.heard_until - self.now, arrive)
 
     def _report_hang(self, worker: VirtualWorker, *, is_seen: bool, looks: int = 10) -> None:
-        """Tell of a worker that does not answer, where somebody sees it; where all do nothing somebody does."""
+        """Report an unresponsive worker if a peer notices it; if all are idle, one does."""
         others = [each for each in self._group(worker.generation) if each.alive and not each.hangs]
         if worker.alive and (is_seen or not others):
             self._report(worker, e.WorkerHung(worker.number, "it is stopped"))
@@ -313,7 +313,7 @@ class VirtualJob:
             self._fail(worker, generation)
 
     def _tick(self, generation: int) -> None:
-        """One step of a generation's training, at whose end it commits."""
+        """Train one step of a generation and commit."""
         group = self._group(generation)
         if not group or any(not each.alive or each.hangs or each.phase != "training" for each in group):
             return
@@ -345,7 +345,7 @@ class VirtualJob:
             self._go(worker, self.random.uniform(0.0, 1.0), lambda: self.kill(worker, 0))
 
     def _break(self, generation: int) -> None:
-        """Have those in a communicator see, each in its time, that another one is gone; who has yet to meet it does not."""
+        """Let members of a communicator notice a lost peer, each at its time; workers that have not joined do not."""
         for each in self._group(generation) if generation else ():
             if each.phase in {"training", "told"}:
                 self._go(each, self.random.uniform(0.01, 1.0), partial(self._fail, each, generation))

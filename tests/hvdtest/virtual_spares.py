@@ -11,7 +11,7 @@ WARM_S = (0.2, 4.0)
 
 
 class VirtualSpares:
-    """They get ready, or end, each in its time; one that has become a rank is not theirs any more."""
+    """Spares that become ready or exit at random times; a spare that became a rank is removed."""
 
     def __init__(
         self, wanted: int, death: float, chance: random.Random, later: Callable[[float, Callable[[], None]], None]

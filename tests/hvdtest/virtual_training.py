@@ -1,4 +1,4 @@
-"""Virtual elastic job that has been training for a while, and what a test looks at in it."""
+"""Virtual elastic job that has trained for some time, with accessors for tests."""
 
 from __future__ import annotations
 

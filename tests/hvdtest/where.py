@@ -1,7 +1,7 @@
-"""Who waits where: the Python stacks of a kernel, its supervisor and its ranks, taken from outside when a test hangs.
+"""Python stacks of a kernel, its supervisor and its ranks, taken from outside when a test hangs.
 
 Terms.
-  tag     a word in the environment of a kernel and of all its descendants, by which they are found
+  tag     a word in the environment of a kernel and all its descendants, which identifies them
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import pytest
 from hvdtest.surface import room
 
 INSIDE = Path(__file__).parent / "inside"
-WRITTEN_S = 5.0  # a process writes its stacks at once; on a busy machine it must first have its turn
+WRITTEN_S = 5.0  # a process writes its stacks at once, on a busy machine later
 HEADING = "where the kernel and its ranks are:"
 
 
 class Silence(AssertionError):
-    """Nothing came of what a test waited for."""
+    """The event that a test waited for did not happen."""
 
 
 def traced(folder: Path) -> dict[str, str]:
-    """Return the environment in which Python processes tell where they are."""
+    """Return an environment in which Python processes write their stacks on request."""
     folder.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, (str(INSIDE), str(INSIDE.parents[1]), os.environ.get("PYTHONPATH", ""))))
     return {"HVD_TEST_STACKS": str(folder), "PYTHONPATH": path}
 
 
 def tagged(tag: str) -> dict[int, str]:
-    """Living processes that carry the tag: pid -> command line."""
+    """Return the command lines of living processes with the tag, by pid."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -44,7 +44,7 @@ def tagged(tag: str) -> dict[int, str]:
 
 
 def stacks(tag: str, folder: Path) -> str:
-    """Where every process with the tag is, outermost first."""
+    """Return the stacks of every process with the tag, outermost frame first."""
     told = []
     for pid in sorted(tagged(tag)):
         with suppress(OSError):
@@ -53,12 +53,12 @@ def stacks(tag: str, folder: Path) -> str:
 
 
 def hangs(error: BaseException) -> bool:
-    """Whether it is pytest-timeout's, or that of a wait without an end."""
+    """Return whether an error is a timeout of pytest or of a wait."""
     return isinstance(error, Silence) or (isinstance(error, pytest.fail.Exception) and "Timeout" in str(error.msg))
 
 
 def told_with(error: BaseException, tag: str, folder: Path) -> None:
-    """Have the end of a wait say where everybody is, and end them all: whoever comes next gets fresh ones."""
+    """Add the stacks of all processes with the tag to a timeout, and kill them."""
     if isinstance(error, pytest.fail.Exception):
         if HEADING not in str(error.msg):
             error.msg = f"{error.msg}\n{stacks(tag, folder)}"
@@ -82,7 +82,7 @@ def _state(pid: int) -> str:
 
 
 def _listens(pid: int) -> bool:
-    """Whether the signal is awaited: who does not await it would die of it."""
+    """Return whether a process handles the signal: it would kill other processes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(int(line.partition("\t")[2], 16) for line in lines if line.startswith("SigCgt:"))
     return bool(caught >> (signal.SIGUSR1 - 1) & 1)

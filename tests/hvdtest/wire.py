@@ -92,7 +92,7 @@ class Wire:
 
 
 def _port(device: str) -> socket.socket:
-    """Take it from the switch, which then carries nothing for it any more."""
+    """Unplug the host from the switch."""
     subprocess.run(["ip", "link", "set", device, "nomaster"], check=True)
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     port.setsockopt(_PACKET, _VNET_HDR, 1)

@@ -1,4 +1,4 @@
-"""Every Python process of a test's kernel writes, when told to by a signal, where each of its threads is.
+"""Let every Python process of a test's kernel write the stacks of its threads at a signal.
 
 Found through PYTHONPATH: see hvdtest/where.py. The handler is C and needs no lock, so a process that hangs writes too.
 """
