@@ -101,7 +101,7 @@ _MACHINERY = (__file__, program.__file__, "<frozen runpy>")
 
 
 def main() -> None:
-    """Be a spare of an elastic job: wait for a task and run it; return if the parent closes the connection."""
+    """Wait for a task and run it, as a spare of an elastic job; return if the parent closes the connection."""
     standby = Standby()
     imports = standby.next_message(Preload)
     if imports is None:
