@@ -14,7 +14,7 @@ from hvd_kernel.version import __version__
 
 if TYPE_CHECKING:
     from hvd_kernel.launch.run.api import run
-    from hvd_kernel.protocol.replicated import keep
+    from hvd_kernel.protocol.notebook import keep
 
 if sys.platform != "linux":
     raise ImportError(
@@ -24,7 +24,7 @@ if sys.platform != "linux":
 
 __all__ = ["__version__", "client", "keep", "load_ipython_extension", "resize", "run", "unload_ipython_extension"]
 
-_WHERE = {"keep": "hvd_kernel.protocol.replicated", "run": "hvd_kernel.launch.run.api"}
+_WHERE = {"keep": "hvd_kernel.protocol.notebook", "run": "hvd_kernel.launch.run.api"}
 
 
 def __getattr__(name: str) -> Any:

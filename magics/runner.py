@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hvd_kernel.diagnosis.inquiry import locate
-from hvd_kernel.diagnosis.stall import report, whereabouts
-from hvd_kernel.diagnosis.stall_monitor import StallMonitor
+from hvd_kernel.diagnosis.stall import StallMonitor, report, whereabouts
 from hvd_kernel.diagnosis.training_apart import TrainingApart
 from hvd_kernel.errors import ClusterError, HvdTimeout
 from hvd_kernel.formatting.rank_labels import rank_list, spans

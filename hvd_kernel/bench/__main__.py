@@ -1,9 +1,15 @@
-"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: allreduce compared with other installed implementations."""
+"""``python -m hvd_kernel.bench -np 2 --sizes 4K,1M,64M``: allreduce compared with other installed implementations.
+
+With mpi4py, the environment's mpiexec starts the ranks, so that MPI can be measured; without it, hvdrun's launcher.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import io
 import json
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,10 +19,54 @@ from typing import Any
 
 from hvd_kernel.bench import other_mpis
 from hvd_kernel.bench.report import OURS, Result, nbytes_of, picture, table
-from hvd_kernel.bench.start import run_ranks, variables
 from hvd_kernel.errors import ClusterError
+from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.processes.lifetime import die_with_parent
 from hvd_kernel.settings.lists import entries
+
+_MCA = ("--mca", "mpi_yield_when_idle", "1")
+_TAIL = 4000
+
+
+def run_ranks(np: int, arguments: Sequence[str], timeout_s: float) -> None:
+    """Run ``python -m hvd_kernel.bench.rank`` on np ranks.
+
+    Raises
+    ------
+    ClusterError
+        A rank failed, or the ranks did not finish in time; the message contains their output.
+    """
+    command = [sys.executable, "-P", "-m", "hvd_kernel.bench.rank", *arguments]
+    mpi = importlib.util.find_spec("mpi4py") is not None and (Path(sys.prefix) / "bin" / "mpiexec").exists()
+    job = Job(command, np, env=variables(), timeout_s=timeout_s, use_mpi=mpi, mpi_args=_MCA if mpi else ())
+    output = io.StringIO()
+    outcome = launch(job, stdout=output, stderr=output)
+    if outcome.status:
+        raise ClusterError(f"a rank ended with status {outcome.status}:\n{output.getvalue()[-_TAIL:]}")
+
+
+def variables() -> dict[str, str]:
+    """Return variables for one thread per rank, and for the rendezvous of ours and torch: an MPI launcher sets none."""
+    our_port, torch_port = _free_ports(2)
+    return {
+        "HOROVOD_CONTROLLER_ADDR": "127.0.0.1",
+        "HOROVOD_CONTROLLER_PORT": str(our_port),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(torch_port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
 
 _DESCRIPTION = "Measure allreduce beside the peers that can be imported here."
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")

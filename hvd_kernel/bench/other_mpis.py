@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
 _SIGNS = {"HYDRA": "MPICH", "Intel(R) MPI": "Intel MPI"}

@@ -32,7 +32,7 @@ from hvd_kernel.processes.mps import decision
 from hvd_kernel.processes.open_mpi import find_mpiexec, is_far, shared_memory_folder
 from hvd_kernel.processes.private_dir import private_folder
 from hvd_kernel.settings import gpus
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 LOG = "cluster.log"
 _GRACE_S = 1.5  # for ranks to exit after SIGTERM

@@ -21,8 +21,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from hvd_kernel.compat.finder import NAME, HorovodFinder, ours, real_exists
-from hvd_kernel.compat.polyaxon import TrackingFinder, stand_ins
+from hvd_kernel.compat.finder import NAME, HorovodFinder, TrackingFinder, ours, real_exists, stand_ins
 from hvd_kernel.errors import UsageError
 from hvd_kernel.settings import lookup
 

@@ -1,17 +1,25 @@
-"""A wheel named horovod, for projects that require that distribution: metadata, its command, and our .pth file."""
+"""``import horovod`` in every Python of an environment: a .pth file, or a wheel named horovod that contains it.
+
+At each start Python runs the lines of a .pth file that begin with ``import``; the line here runs ``later.py``. The
+wheel is for projects that require that distribution: it has metadata, its command, and the file.
+"""
 
 from __future__ import annotations
 
+import ast
 import base64
 import csv
 import hashlib
 import importlib.metadata
 import io
+import os
+import site
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import hvd_kernel
-from hvd_kernel.compat import pth, tree
+from hvd_kernel.compat import tree
 
 DISTRIBUTION = "horovod"
 _LOCAL = "+hvd"
@@ -74,7 +82,7 @@ def installed() -> Path | None:
 
 def _files() -> dict[str, str]:
     return {
-        PTH: pth.text(_NOTE),
+        PTH: pth_text(_NOTE),
         f"{_INFO}/METADATA": _metadata(),
         f"{_INFO}/WHEEL": _WHEEL.format(ours=hvd_kernel.__version__),
         f"{_INFO}/entry_points.txt": _COMMANDS,
@@ -100,3 +108,35 @@ def _record(files: dict[str, str]) -> str:
         rows.writerow([name, f"sha256={digest}", len(text.encode())])
     rows.writerow([f"{_INFO}/RECORD", "", ""])
     return table.getvalue()
+
+
+PTH_FOR_ALL = "hvd_kernel_horovod.pth"
+_LATER = "hvd_kernel.compat.later"
+_NOTE_FOR_ALL = "# `import horovod` is hvd_kernel; `hvdrun --uninstall-horovod` takes this file away."
+
+
+def pth_text(note: str = _NOTE_FOR_ALL) -> str:
+    """Return the contents of the file: the note and one line of code."""
+    code = _lean(Path(__file__).with_name("later.py").read_text(encoding="utf-8"))
+    # Source, not ast.parse() and compile() at run time: setting up ``ast`` would add 1 ms to each start.
+    return f"{note}\nimport sys; exec({code!r}, {{'__name__': {_LATER!r}}})\n"
+
+
+def _lean(source: str) -> str:
+    """Return the code without docstrings and comments, which saves 1 ms of compilation at each start of Python."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.unparse(tree)
+
+
+def folders() -> list[Path]:
+    """Return the folders in which this Python reads .pth files: its site-packages, and the user's if enabled."""
+    packages = Path(sysconfig.get_path("purelib"))
+    return [packages, Path(site.getusersitepackages())] if site.ENABLE_USER_SITE else [packages]
+
+
+def writable(choice: list[Path]) -> Path:
+    """Return the first writable folder, as pip chooses, or the first folder if none is writable."""
+    return next((folder for folder in choice if os.access(folder, os.W_OK)), choice[0])

@@ -18,7 +18,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from hvd_kernel.diagnosis.written_stacks import below_signal
+from hvd_kernel.diagnosis.inquiry import below_signal
 from hvd_kernel.formatting.units import decimal_size
 
 UNKNOWN = "it ended for an unknown reason"

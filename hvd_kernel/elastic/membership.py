@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_kernel.core import session
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import OutOfMemory, RankDied
-from hvd_kernel.protocol import cell_ranks
+from hvd_kernel.protocol import notebook
 
 if TYPE_CHECKING:
     from hvd_kernel.elastic.peer_processes import PeerProcesses
@@ -113,7 +113,7 @@ class DrivenRanks(RankMembership):
 
 def membership() -> RankMembership:
     """Return the membership of this rank."""
-    of_cell: RankMembership | None = cell_ranks.provided()
+    of_cell: RankMembership | None = notebook.membership()
     return of_cell or (DrivenRanks() if session.has_driver() else SameRanks())
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from hvd_kernel.core import ops, session
 from hvd_kernel.elastic.updates import HostUpdateResult
 from hvd_kernel.errors import HostsUpdatedInterrupt, StateLost
-from hvd_kernel.protocol import cell_ranks
+from hvd_kernel.protocol import notebook
 
 
 class Snapshot(NamedTuple):
@@ -97,7 +97,7 @@ class State(ABC):
     def on_reset(self) -> None:
         """Discard recorded host updates, and adapt to the ranks of now."""
         # With a driver this was done when the new place arrived; updates recorded since then are not in the place.
-        if not (session.has_driver() or cell_ranks.is_provided()):
+        if not (session.has_driver() or notebook.has_membership()):
             self.forget_host_updates()
         self.reset()
         for callback in self._reset_callbacks:

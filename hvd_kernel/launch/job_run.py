@@ -48,7 +48,7 @@ from hvd_kernel.processes.limits import Limits
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.settings import lookup
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import addresses
 
 _ENGINE_CLOSE_S = 10.0  # time for an engine to notice that the ranks have exited

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hvd_kernel.diagnosis.job_stalls import JobStalls
+from hvd_kernel.diagnosis.inquiry import c_functions, python_calls
+from hvd_kernel.diagnosis.stall import JobStalls
 from hvd_kernel.diagnosis.training_apart import TrainingApart
-from hvd_kernel.diagnosis.written_stacks import c_functions, python_calls
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.launch.agents import AgentHandle, Agents

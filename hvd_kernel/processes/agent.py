@@ -34,7 +34,7 @@ from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, 
 from hvd_kernel.processes.rank_channel import RankChannels
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.settings.network import machine, networks
 from hvd_kernel.version import __version__
 

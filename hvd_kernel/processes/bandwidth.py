@@ -25,7 +25,7 @@ from typing import Any
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.processes.private_dir import is_own, write_private
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.version import __version__
 
 OURS = "hvd_kernel"

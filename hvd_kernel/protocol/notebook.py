@@ -1,4 +1,8 @@
-"""Registry of the notebook's cluster: the magics register it, ``run()`` looks it up, and neither imports the other.
+"""Registries of a notebook: its cluster, the membership of its cells, and the variables to keep. A shared leaf.
+
+The magics register the cluster, ``run()`` looks it up. A rank registers the factory of a cell's membership for
+``elastic.run``. A cell names, with ``hvd_kernel.keep("model", "opt")``, the variables that a replacement of its rank
+receives; the values are read from a living rank when another one is replaced.
 
 Terms.
   task      an object of which every rank receives a copy, runs ``task.perform()`` like a cell, and returns the copy
@@ -63,3 +67,59 @@ def unregister(shell: Any) -> None:
 def cluster_of(shell: Any) -> NotebookCluster | None:
     """Return the cluster of a shell; None if the magics are not loaded there."""
     return _clusters.get(shell)
+
+
+_make_membership: Callable[[], Any] | None = None
+
+
+def provide_membership(make: Callable[[], Any] | None) -> None:
+    """Register the factory of this process's ``elastic.membership.RankMembership``; None: unregister it."""
+    global _make_membership  # noqa: PLW0603 - of the process
+    _make_membership = make
+
+
+def membership() -> Any:
+    """Make and return the membership; None without a registered factory."""
+    return None if _make_membership is None else _make_membership()
+
+
+def has_membership() -> bool:
+    """Return whether a factory is registered: this process is a rank of a notebook."""
+    return _make_membership is not None
+
+
+_kept: set[str] = set()
+
+
+def keep(*names: str) -> None:
+    """Copy these variables from a living rank to a rank that replaces a dead one; no names: copy none from now on.
+
+    Parameters
+    ----------
+    *names
+        Names of variables of the ranks.
+
+    Raises
+    ------
+    ValueError
+        If a name is not a Python identifier.
+
+    Examples
+    --------
+    >>> hvd_kernel.keep("model", "opt")
+    >>> hvd_kernel.keep("model.weight")
+    Traceback (most recent call last):
+    ValueError: keep('model.weight') must be given names of variables, as in keep('model', 'opt')
+    >>> hvd_kernel.keep()
+    """
+    wrong = [name for name in names if not isinstance(name, str) or not name.isidentifier()]
+    if wrong:
+        raise ValueError(f"keep({wrong[0]!r}) must be given names of variables, as in keep('model', 'opt')")
+    if not names:
+        _kept.clear()
+    _kept.update(names)
+
+
+def kept_names() -> list[str]:
+    """Return the names of the variables to copy."""
+    return sorted(_kept)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_kernel.compat.tree import utilities
-from hvd_kernel.compat.tree.settings import ElasticSettings
+from hvd_kernel.compat.tree.hosts import ElasticSettings
 from hvd_kernel.ray import elastic_v2
 from hvd_kernel.ray.runner import LATE, RayExecutor
 

@@ -28,7 +28,7 @@ from hvd_kernel.processes.lifetime import children, kill
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.utils import ray_api
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 NONE, UP, ABORTED = "none", "up", "aborted"
 """State of a rank's communication: before ``hvd.init`` or after ``hvd.shutdown``; between them; after a failure."""

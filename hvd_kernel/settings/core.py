@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hvd_kernel.settings.checks import (
+from hvd_kernel.settings.setting import (
     MOST_BYTES,
     Check,
+    Setting,
     anything,
     cores,
     flag,
@@ -16,7 +17,6 @@ from hvd_kernel.settings.checks import (
     whole,
     word,
 )
-from hvd_kernel.settings.setting import Setting
 
 TRANSPORTS = ("auto", "shm", "tcp", "mpi")
 GPU_OPERATIONS = ("auto", "ring", "nccl", "prefer-nccl", "staged")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from hvd_kernel.settings.checks import flag, not_flag, switches_off
 from hvd_kernel.settings.lists import entries
+from hvd_kernel.settings.setting import flag, not_flag, switches_off
 from hvd_kernel.settings.table import SETTINGS
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]+")

@@ -1,6 +1,8 @@
-"""Lookup of settings in the environment: options for the core, and settings that other parts read.
+"""Lookup of settings in the environment: options for the core, and settings that other parts read. A shared leaf.
 
-A shared leaf. The tables of ``hvd_kernel.settings`` define the variables and their meaning.
+The tables of ``hvd_kernel.settings`` define the variables and their meaning. ``without_launchers`` removes variables of
+other launchers (mpirun, srun, torchrun, horovodrun), which our ranks must not inherit; variables with which users
+configure Open MPI (such as ``OMPI_MCA_btl_tcp_if_include``) are inherited.
 """
 
 from __future__ import annotations
@@ -72,3 +74,33 @@ def start_timeout(env: Env | None = None, unset: float | None = None) -> float:
     """Return the timeout of ``init()`` in seconds: the user's, else ``unset``, else the default."""
     default = next(s.default for s in SETTINGS if s.key == "start_timeout_s") if unset is None else unset
     return float(engine_options(env).get("start_timeout_s", default))
+
+
+_FOREIGN = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "JSM_",
+    "TORCHELASTIC_",
+    "HOROVOD_LOCAL_",
+    "HOROVOD_CROSS_",
+    "HOROVOD_GLOO_REN",
+)
+_FOREIGN_NAMES = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_CONTROLLER_ADDR", "HOROVOD_CONTROLLER_PORT"),
+        *("HVD_BOOTSTRAP", "HVD_SECRET_KEY", "HVD_AGENT_SOCKET"),
+    }
+)
+_USERS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+
+
+def without_launchers(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables of other launchers."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_USERS) or not (name.startswith(_FOREIGN) or name in _FOREIGN_NAMES)
+    }

@@ -25,9 +25,8 @@ from hvd_kernel.tracking.process import (
     start_run,
     tracker,
 )
-from hvd_kernel.tracking.sink import Item, Point
+from hvd_kernel.tracking.sink import Choice, Item, Point, absolute, parse
 from hvd_kernel.tracking.sinks import Tracker, check
-from hvd_kernel.tracking.syntax import Choice, absolute, parse
 
 __all__ = [
     "TRACK",

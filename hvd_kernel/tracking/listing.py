@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from hvd_kernel.tracking import mlflow, tensorboard
-from hvd_kernel.tracking.jsonlines import file_of
+from hvd_kernel.tracking import sinks, tensorboard
 from hvd_kernel.tracking.polyaxon import folder_of
-from hvd_kernel.tracking.sink import moment
-from hvd_kernel.tracking.syntax import Choice, Target
+from hvd_kernel.tracking.sink import Choice, Target, moment
+from hvd_kernel.tracking.sinks import file_of
 from hvd_kernel.tracking.tensorboard import PATTERN
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -124,7 +123,7 @@ def _polyaxon(target: Target) -> Iterator[TrackedRun]:
 
 
 def _mlflow(target: Target) -> Iterator[TrackedRun]:
-    root = Path(mlflow.uri_of(target.place).removeprefix("file:")).expanduser()
+    root = Path(sinks.uri_of(target.place).removeprefix("file:")).expanduser()
     for folder in _folders(root.glob("*/*/metrics")):
         run = TrackedRun(folder.parent.name[:8], str(target), folder.stat().st_mtime)
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):

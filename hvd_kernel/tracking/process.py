@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.tracking import syntax
+from hvd_kernel.tracking import sink
 from hvd_kernel.tracking.polyaxon import folder_of, managed
-from hvd_kernel.tracking.sink import Run
+from hvd_kernel.tracking.sink import Choice, Run, Target, absolute, parse
 from hvd_kernel.tracking.sinks import Tracker, check
-from hvd_kernel.tracking.syntax import Choice, Target, absolute, parse
 
 Env = Mapping[str, str]
 TRACK, RUN = "HVD_TRACK", "HVD_TRACK_RUN"
@@ -52,7 +51,7 @@ def rank_environment(env: Env) -> dict[str, str]:
     ConfigError
         HVD_TRACK is invalid.
     """
-    syntax.parse(env.get(TRACK, ""))
+    sink.parse(env.get(TRACK, ""))
     return {} if env.get(RUN) else {RUN: uuid.uuid4().hex}
 
 
@@ -104,7 +103,7 @@ def choose(text: str, run_id: str = "") -> None:
     ConfigError
         The text is invalid. The current tracker is kept.
     """
-    _use(syntax.parse(text), run_id)
+    _use(sink.parse(text), run_id)
 
 
 def with_polyaxon() -> Tracker:
@@ -113,7 +112,7 @@ def with_polyaxon() -> Tracker:
     If ``tracker`` returns None, this is a separate tracker: a program may call this on one rank only, while ``hvd.log``
     reduces values if ``tracker`` exists, on all ranks.
     """
-    target = Target(_POLYAXON, syntax.PLACES[_POLYAXON])
+    target = Target(_POLYAXON, sink.PLACES[_POLYAXON])
     current = tracker() or _state.of_polyaxon
     if current is None or current.ended:
         current = _state.of_polyaxon = _open(Choice((target,)))

@@ -93,9 +93,9 @@ RANK = "__import__('hvdtest.tidy').tidy.rank(get_ipython())"
 
 def rank(shell: Any) -> None:
     """Delete the names of cells on a rank, and its kept state."""
-    from hvd_kernel.protocol import replicated
+    from hvd_kernel.protocol import notebook
 
-    replicated.keep()
+    notebook.keep()
     _forget(shell, READY)
 
 

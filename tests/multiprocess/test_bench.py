@@ -11,7 +11,7 @@ import pytest
 from hvdtest.hvdrun import marked
 from hvdtest.launch import clean_environment
 
-from hvd_kernel.bench.start import run_ranks
+from hvd_kernel.bench.__main__ import run_ranks
 from hvd_kernel.errors import ClusterError
 
 pytestmark = pytest.mark.mp

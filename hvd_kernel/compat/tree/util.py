@@ -1,4 +1,4 @@
-"""``horovod.common.util`` and ``horovod.common.exceptions``."""
+"""``horovod.common.util``, ``horovod.common.exceptions`` and ``horovod.common.basics``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from hvd_kernel.core import tensor
+from hvd_kernel.core import process_sets, session, tensor
 from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = [
@@ -194,3 +194,43 @@ def _cache(f: Callable[..., Any]) -> Callable[..., Any]:
 def _numbers(version: str) -> tuple[int, ...]:
     leading = [part.split("+")[0] for part in version.split(".")[:3]]
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in leading)
+
+
+class HorovodBasics:
+    """Rank, size, init and shutdown of this process. Ignores the path of an extension: there is only one core."""
+
+    def __init__(self, pkg_path: str = "", *args: str) -> None:
+        del pkg_path, args  # Horovod's
+
+    Average, Sum, Adasum = tensor.Average, tensor.Sum, tensor.Adasum
+    Min, Max, Product = tensor.Min, tensor.Max, tensor.Product
+
+    HOROVOD_PROCESS_SET_ERROR_INIT = -1
+    HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
+    HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -3
+    HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET = -4
+    HOROVOD_PROCESS_SET_ERROR_SHUTDOWN = -5
+    HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = -6
+
+    init = staticmethod(process_sets.init)
+    shutdown = staticmethod(session.shutdown)
+    is_initialized = staticmethod(session.is_initialized)
+    start_timeline = staticmethod(session.start_timeline)
+    stop_timeline = staticmethod(session.stop_timeline)
+    size = staticmethod(session.size)
+    rank = staticmethod(session.rank)
+    local_size = staticmethod(session.local_size)
+    local_rank = staticmethod(session.local_rank)
+    cross_size = staticmethod(session.cross_size)
+    cross_rank = staticmethod(session.cross_rank)
+    is_homogeneous = staticmethod(session.is_homogeneous)
+    mpi_threads_supported = staticmethod(probe("mpi_threads_supported"))
+    mpi_enabled = staticmethod(probe("mpi_enabled"))
+    mpi_built = staticmethod(mpi_built)
+    gloo_enabled = staticmethod(probe("gloo_enabled"))
+    gloo_built = staticmethod(gloo_built)
+    nccl_built = staticmethod(nccl_built)
+    ddl_built = staticmethod(ddl_built)
+    ccl_built = staticmethod(ccl_built)
+    cuda_built = staticmethod(cuda_built)
+    rocm_built = staticmethod(rocm_built)

@@ -16,7 +16,7 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.elastic.options import INTERVAL_S, ElasticOptions, sizes
 from hvd_kernel.launch.elastic.schedulers import KINDS
 from hvd_kernel.launch.placement import job_hosts
-from hvd_kernel.settings.checks import Check, anything, number, whole
+from hvd_kernel.settings.setting import Check, anything, number, whole
 
 SECTION = "elastic"
 """Of the configuration file."""

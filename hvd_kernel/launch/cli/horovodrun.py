@@ -77,7 +77,7 @@ def install_import(folders: list[Path] | None = None) -> Path:
     ConfigError
         A real Horovod is installed, or the folder cannot be written to.
     """
-    from hvd_kernel.compat import pth  # noqa: PLC0415 - hvdrun starts ranks, as a rule
+    from hvd_kernel.compat import shim  # noqa: PLC0415 - hvdrun starts ranks, as a rule
 
     if compat.has_real():
         raise ConfigError(
@@ -87,8 +87,8 @@ def install_import(folders: list[Path] | None = None) -> Path:
     shim_path = _shim()
     if shim_path is not None:
         return shim_path
-    path = pth.writable(pth.folders() if folders is None else folders) / pth.NAME
-    _write(path, pth.text(), 0o644)
+    path = shim.writable(shim.folders() if folders is None else folders) / shim.PTH_FOR_ALL
+    _write(path, shim.pth_text(), 0o644)
     return path
 
 
@@ -100,9 +100,9 @@ def uninstall_import(folders: list[Path] | None = None) -> Path | None:
     ConfigError
         pip has installed it.
     """
-    from hvd_kernel.compat import pth  # noqa: PLC0415 - hvdrun starts ranks, as a rule
+    from hvd_kernel.compat import shim  # noqa: PLC0415 - hvdrun starts ranks, as a rule
 
-    paths = [folder / pth.NAME for folder in (pth.folders() if folders is None else folders)]
+    paths = [folder / shim.PTH_FOR_ALL for folder in (shim.folders() if folders is None else folders)]
     path = next((path for path in paths if path.exists()), None)
     if path is not None:
         _remove(path)

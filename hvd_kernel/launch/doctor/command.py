@@ -21,7 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hvd_kernel.compat import pth, shim
+from hvd_kernel.compat import shim
 from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.jobs import documents, formats
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 def _installed() -> Iterator[str]:
     """Yield which of Horovod's names this environment already provides."""
     has_shim = shim.installed() is not None
-    if has_shim or any((folder / pth.NAME).exists() for folder in pth.folders()):
+    if has_shim or any((folder / shim.PTH_FOR_ALL).exists() for folder in shim.folders()):
         yield "import"
     yield from ["horovod"] * has_shim
     yield from (name for name in ("horovodrun", "mpirun") if _calls_us(shutil.which(name)))

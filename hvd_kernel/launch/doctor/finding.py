@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from hvd_kernel.compat import tree
 from hvd_kernel.launch.placement import common_variables, rank_variables
 from hvd_kernel.settings import HOROVOD_VALUES, SETTINGS, UNUSED, horovod
-from hvd_kernel.settings.checks import Check
+from hvd_kernel.settings.setting import Check
 
 
 class Verdict(Enum):

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import hvd_kernel
-from hvd_kernel.compat import finder, names, plumbing
+from hvd_kernel.compat import finder, plumbing
 from hvd_kernel.launch.doctor.finding import VARIABLE_PREFIX, Finding, Verdict, variable_findings
 
 _ROOT = Path(hvd_kernel.__file__).parent
@@ -206,7 +206,9 @@ def module_exists(module: str) -> bool:
 def module_has(module: str, name: str) -> bool:
     """Return whether a module of Horovod's has a name here, even one that only raises when called."""
     defined = _defined_names(finder.target_of(module))
-    return name in defined or (module, name) in names.OURS or _raises(module, name) or module_exists(f"{module}.{name}")
+    return (
+        name in defined or (module, name) in finder.OURS or _raises(module, name) or module_exists(f"{module}.{name}")
+    )
 
 
 def _raises(module: str, name: str) -> bool:

@@ -36,7 +36,7 @@ from hvd_kernel.processes.event_loop import EventLoop, SetTimer, Timer, TimerFir
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import RankLeft
 from hvd_kernel.settings import lookup
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 _FAILED_STATUS = 1
 _NOT_FOUND = 127  # the shell's status of a command that cannot be started

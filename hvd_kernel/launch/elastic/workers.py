@@ -23,7 +23,7 @@ from hvd_kernel.launch.placement import Host, carried, rendezvous_address, varia
 from hvd_kernel.processes.channel.messages import RankPlan, StartRanks
 from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.elastic import Place
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 
 @dataclass(eq=False)

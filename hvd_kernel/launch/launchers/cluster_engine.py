@@ -34,7 +34,7 @@ from hvd_kernel.launch.agents import AgentHandle
 from hvd_kernel.processes import engine_agent
 from hvd_kernel.processes.channel.messages import Message
 from hvd_kernel.processes.event_loop import EventLoop
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 from hvd_kernel.version import __version__
 
 _CLOSE_S = 10.0  # time for the engine to notice that a notebook's ranks have exited

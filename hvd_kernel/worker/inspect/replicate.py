@@ -19,7 +19,7 @@ import cloudpickle
 from hvd_kernel.core import ops, session
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.frameworks import registry
-from hvd_kernel.protocol import replicated, serialization
+from hvd_kernel.protocol import notebook, serialization
 from hvd_kernel.protocol.main_objects import MainPickler
 from hvd_kernel.worker import devices
 from hvd_kernel.worker.inspect import definitions
@@ -43,7 +43,7 @@ _BEFORE_ARRAYS = ("jax",)  # frameworks to set up before their first array, whic
 def replicated_names(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Answer what every new rank gets: variables that cells keep, process sets, and definitions of cells."""
     sets = [name for name, value in control.names.items() if isinstance(value, ProcessSet) and not name.startswith("_")]
-    return {"names": replicated.names(), "sets": sorted(sets), "definitions": definitions.standing(control)}, []
+    return {"names": notebook.kept_names(), "sets": sorted(sets), "definitions": definitions.standing(control)}, []
 
 
 def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -75,14 +75,14 @@ def restore(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -
     if failure:
         lost = dict.fromkeys(names, failure) | lost
     control.names.update(rebind(values, control.names))
-    replicated.keep(*content["replicated"])
+    notebook.keep(*content["replicated"])
     return {"lost": lost}, []
 
 
 def held(control: Control, _content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
     """Answer the names of the user's variables, and of those that cells keep."""
     names = users(control.names)
-    return {"names": names, "replicated": [name for name in replicated.names() if name in names]}, []
+    return {"names": names, "replicated": [name for name in notebook.kept_names() if name in names]}, []
 
 
 def pack(control: Control, content: Mapping[str, Any], _buffers: list[Any]) -> Answer:
@@ -102,7 +102,7 @@ def unpack(control: Control, content: Mapping[str, Any], buffers: list[Any]) -> 
     """Define the variables that another rank has packed; ``lost`` maps those that cannot be unpickled to the reason."""
     values, failure = _loaded(bytes(buffers[0]))
     control.names.update(rebind(values, control.names))
-    replicated.keep(*content["replicated"])
+    notebook.keep(*content["replicated"])
     return {"lost": dict.fromkeys(content["replicated"], failure) if failure else {}}, []
 
 

@@ -25,7 +25,7 @@ from traitlets.config import Config
 
 from hvd_kernel.core import call_stack, deadlocks, metrics, training_steps
 from hvd_kernel.errors import message_of
-from hvd_kernel.protocol import cell_ranks, rank_log
+from hvd_kernel.protocol import notebook, rank_log
 from hvd_kernel.protocol.messages import HALF_OPEN_MS, RAISED_TYPE, REMEMBERED_MESSAGES
 from hvd_kernel.worker import communication, telemetry
 from hvd_kernel.worker import names as frontend
@@ -107,7 +107,7 @@ class RankKernel(TaskKernel):
         self.control.on_rank = self._set_rank
         self.control.explain = partial(variables.explanation, self.control)
         self.control.announce = self._announce_error
-        cell_ranks.provide(self._membership)
+        notebook.provide_membership(self._membership)
         deadlocks.set_program(CellProgram(self.control))
         self.control.elastic = ElasticCell(lambda: self.control.rank, self._publish_for_cell)
         self.debugging = prompt.Debugging(self.shell)

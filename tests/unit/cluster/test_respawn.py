@@ -20,7 +20,7 @@ from hvd_kernel.magics.messages import respawn_outcome
 from hvd_kernel.processes.capacity import free_memory
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.event_loop import EventLoop
-from hvd_kernel.protocol import replicated
+from hvd_kernel.protocol import notebook
 from hvd_kernel.settings import lookup
 
 
@@ -64,13 +64,13 @@ def test_nothing_kept_is_said_with_the_remedy() -> None:
 
 
 def test_names_are_kept_once_in_order_and_forgotten_together() -> None:
-    replicated.keep("opt", "model")
-    replicated.keep("model")
-    assert replicated.names() == ["model", "opt"]
+    notebook.keep("opt", "model")
+    notebook.keep("model")
+    assert notebook.kept_names() == ["model", "opt"]
     with pytest.raises(ValueError, match=r"keep\('a b'\) must be given names of variables"):
-        replicated.keep("a b")
-    replicated.keep()
-    assert replicated.names() == []
+        notebook.keep("a b")
+    notebook.keep()
+    assert notebook.kept_names() == []
 
 
 def test_rendezvous_hides_its_secret() -> None:

@@ -18,7 +18,7 @@ from hvdtest.venvs import said, site_packages, venv_with_ours
 
 import hvd_kernel
 from hvd_kernel import compat
-from hvd_kernel.compat import pth, shim
+from hvd_kernel.compat import shim
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.launch.cli import horovodrun
 from hvd_kernel.launch.cli.main import main
@@ -37,9 +37,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opted(plain: Path) -> Iterator[Path]:
     folder = site_packages(plain)
-    assert horovodrun.install_import([folder]) == folder / pth.NAME
+    assert horovodrun.install_import([folder]) == folder / shim.PTH_FOR_ALL
     yield plain
-    assert horovodrun.uninstall_import([folder]) == folder / pth.NAME
+    assert horovodrun.uninstall_import([folder]) == folder / shim.PTH_FOR_ALL
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_opted_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
     before = sorted(folder.iterdir())
-    monkeypatch.setattr(pth, "folders", lambda: [folder])
+    monkeypatch.setattr(shim, "folders", lambda: [folder])
     assert main(["--install-horovod"]) == 0
-    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert main(["--install-horovod"]) == 0, "again"
     assert said(python, "-c", VERSION) == "0.28.1"
-    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert main(["--uninstall-horovod"]) == 0
-    assert capsys.readouterr().out == f"{folder / pth.NAME}\n"
+    assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert sorted(folder.iterdir()) == before
     assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
     assert main(["--uninstall-horovod"]) == 0
@@ -186,10 +186,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
-    (tmp_path / pth.NAME).write_text("import sys; sys.older = 1\n")
+    (tmp_path / shim.PTH_FOR_ALL).write_text("import sys; sys.older = 1\n")
     horovodrun.install_import([tmp_path])
-    assert [path.name for path in tmp_path.iterdir()] == [pth.NAME]
-    assert (tmp_path / pth.NAME).read_text() == pth.text()
+    assert [path.name for path in tmp_path.iterdir()] == [shim.PTH_FOR_ALL]
+    assert (tmp_path / shim.PTH_FOR_ALL).read_text() == shim.pth_text()
 
 
 # horovodrun.
@@ -303,5 +303,5 @@ def test_pip_installs_it_is_content_and_leaves_nothing(tmp_path: Path) -> None:
 def test_nothing_of_it_is_in_our_own_environment() -> None:
     assert importlib.util.find_spec("horovod") is None
     assert [
-        folder / name for folder in pth.folders() for name in (pth.NAME, shim.PTH) if (folder / name).exists()
+        folder / name for folder in shim.folders() for name in (shim.PTH_FOR_ALL, shim.PTH) if (folder / name).exists()
     ] == []

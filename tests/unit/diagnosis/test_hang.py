@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hvdtest.fakes import FakeSession
 
-from hvd_kernel.diagnosis import stall_monitor
+from hvd_kernel.diagnosis import stall
 from hvd_kernel.diagnosis.stall import Activity, operation, report, sentence, whereabouts
 from hvd_kernel.protocol.messages import Frame, MetricsSample, Pending, Whereabouts, from_content, to_content
 
@@ -84,9 +84,9 @@ def test_a12_rank_with_unread_messages_is_not_silent(monkeypatch: pytest.MonkeyP
             looked_at.append(ranks)
             return {rank: Whereabouts(rank, "silent") for rank in ranks}
 
-    monkeypatch.setattr(stall_monitor, "Inquiry", Inquiry)
-    monkeypatch.setattr(stall_monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monitor = stall_monitor.StallMonitor(FakeSession(), [0, 1])
+    monkeypatch.setattr(stall, "Inquiry", Inquiry)
+    monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monitor = stall.StallMonitor(FakeSession(), [0, 1])
     for sample in (in_collective(0), computing(1)):
         monitor.observe(sample)
     monitor.tick()
@@ -112,9 +112,9 @@ def test_a_rank_has_ended_the_cell_only_with_its_last_sample(
     now = [100.0]
     known = {0: waiting(0, missing=(1,)), 1: Whereabouts(1, "idle")}
     inquiry = SimpleNamespace(silent=set, answers=lambda: known, from_outside=lambda _ranks: {})
-    monkeypatch.setattr(stall_monitor, "Inquiry", lambda *_: inquiry)
-    monkeypatch.setattr(stall_monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monitor = stall_monitor.StallMonitor(FakeSession(), [0, 1])
+    monkeypatch.setattr(stall, "Inquiry", lambda *_: inquiry)
+    monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monitor = stall.StallMonitor(FakeSession(), [0, 1])
     if ended:
         monitor.observe(MetricsSample(1, 0.0, "idle"))
     for _ in range(10):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_kernel.diagnosis import written_stacks
-from hvd_kernel.diagnosis.written_stacks import below_signal, c_functions, python_calls
+from hvd_kernel.diagnosis import inquiry
+from hvd_kernel.diagnosis.inquiry import below_signal, c_functions, python_calls
 from hvd_kernel.protocol.messages import STACK_PIPE, Frame
 
 WRITER = """
@@ -89,11 +89,11 @@ def test_a_stack_that_was_cut_off_gives_what_there_is() -> None:
 def test_a12_a_stack_is_read_however_slowly_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[str]
 ) -> None:
-    monkeypatch.setattr(written_stacks, "_WRITTEN_S", 60.0)
+    monkeypatch.setattr(inquiry, "_WRITTEN_S", 60.0)
     (tmp_path / "ipython").mkdir()
     pipe = tmp_path / "ipython" / STACK_PIPE.format(rank=0)
     os.mkfifo(pipe)
     with subprocess.Popen([sys.executable, "-c", WRITER, str(pipe), *pieces], stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"ready\n"
-        assert written_stacks.request_stacks(tmp_path, 0, rank.pid) == "".join(pieces).splitlines()
+        assert inquiry.request_stacks(tmp_path, 0, rank.pid) == "".join(pieces).splitlines()

@@ -17,11 +17,9 @@ from hvd_kernel import tracking
 from hvd_kernel.core import metrics
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.tracking import listing, process, tensorboard
-from hvd_kernel.tracking.jsonlines import JsonLines
 from hvd_kernel.tracking.polyaxon import Polyaxon
-from hvd_kernel.tracking.sink import Item, Point, Run
-from hvd_kernel.tracking.sinks import NEEDS, SINKS, Tracker
-from hvd_kernel.tracking.syntax import Choice, Target, parse
+from hvd_kernel.tracking.sink import Choice, Item, Point, Run, Target, parse
+from hvd_kernel.tracking.sinks import NEEDS, SINKS, JsonLines, Tracker
 from hvd_kernel.tracking.tensorboard import Scalar, TensorBoard
 
 pytestmark = pytest.mark.usefixtures("untracked")

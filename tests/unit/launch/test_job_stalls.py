@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hvd_kernel.diagnosis.job_stalls import POLL_S, REPORT_PATIENCE_S, JobStalls
+from hvd_kernel.diagnosis.stall import POLL_S, REPORT_PATIENCE_S, JobStalls
 from hvd_kernel.protocol.messages import Frame, Pending, Whereabouts
 
 LOAD = Frame("data.py:41", "load", "time.sleep(60)", is_user_code=True)

@@ -13,7 +13,7 @@ from hvd_kernel.processes import open_mpi
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.open_mpi import between, is_far
 from hvd_kernel.settings import network
-from hvd_kernel.settings.launchers import without_launchers
+from hvd_kernel.settings.lookup import without_launchers
 
 HERE = {"lo": "127.0.0.1/8", "docker0": "172.17.0.1/16", "eth0": "10.0.0.1/24", "ib0": "10.1.0.1/16"}
 KNOWN = {"near": "10.0.0.2", "fast": "10.1.9.2", "self": "10.0.0.1", "routed": "192.168.4.4", "docker": "172.17.0.1"}

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from hvd_kernel.settings import CORE_SETTINGS, HOROVOD_VALUES, SETTINGS, UNUSED
-from hvd_kernel.settings.page import page
+from hvd_kernel.settings.__main__ import page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "knobs.md"
 

@@ -13,7 +13,7 @@ from hvd_kernel.errors import ConfigError, UsageError
 from hvd_kernel.launch.cli.flags import parse
 from hvd_kernel.launch.placement import Host, job_hosts
 from hvd_kernel.magics.options import _names, resolve
-from hvd_kernel.settings import checks, gpus, horovod
+from hvd_kernel.settings import gpus, horovod, setting
 from hvd_kernel.settings.lists import entries
 
 
@@ -27,7 +27,7 @@ from hvd_kernel.settings.lists import entries
         (lambda text: parse(["-np", "1", "--network-interfaces", text, "true"]).interfaces, "lo,,", ("lo",)),
         (gpus.checked, "0, 1,", "0,1"),
         (gpus.checked, "auto,", "auto"),
-        (checks.cores, "2,2,", "2,2"),
+        (setting.cores, "2,2,", "2,2"),
         (lambda text: horovod.interface(text).value, "lo,", "lo"),
         (interface, "lo, eth0,", "eth0"),
         (lambda text: resolve(text, 4), "0,2-3,", (0, 2, 3)),

@@ -12,7 +12,7 @@ import pytest
 from hvd_kernel.core import metrics, session
 from hvd_kernel.elastic.membership import ENDED, membership
 from hvd_kernel.errors import HvdTimeout, OutOfMemory, RankDied, RankFailed
-from hvd_kernel.protocol import cell_ranks
+from hvd_kernel.protocol import notebook
 from hvd_kernel.protocol.messages import ELASTIC_TYPE, UNDONE_TYPE, WAITING_TYPE
 from hvd_kernel.worker.elastic_cell import SILENT, CellRanks, Commits, ElasticCell
 
@@ -22,14 +22,14 @@ AUTO = {"replaces": True}
 @pytest.fixture
 def published() -> Iterator[list[tuple[str, dict[str, Any]]]]:
     yield []
-    cell_ranks.provide(None)
+    notebook.provide_membership(None)
 
 
 @pytest.fixture
 def cell(published: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> ElasticCell:
     monkeypatch.setattr(session, "setting", lambda _name: "0.2")
     made = ElasticCell(lambda: 3, lambda kind, content: published.append((kind, content)))
-    cell_ranks.provide(lambda: CellRanks(made))
+    notebook.provide_membership(lambda: CellRanks(made))
     return made
 
 

@@ -102,7 +102,7 @@ def _refuse(why: str) -> None:
 
 def given(n: int, monkeypatch: pytest.MonkeyPatch, names: list[str], **values: Any) -> tuple[list[Any], Any, Together]:
     world = Together(n, monkeypatch)
-    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    monkeypatch.setattr("hvd_kernel.protocol.notebook.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)  # torch's archives are read for a device
     controls = [Control(0, **values), *(Control(rank) for rank in range(1, n))]
     content = {"names": names, "root": 0, "fresh": list(range(1, n)), "replicated": names}
@@ -145,7 +145,7 @@ def test_after_the_last_try_nobody_asks_for_each_value_again(monkeypatch: pytest
 
 
 def test_unrebuildable_values_are_not_packed_for_new_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    monkeypatch.setattr("hvd_kernel.protocol.notebook.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
     model = {"w": [1.0]}
     values = {"model": model, "fussy": Fussy(), "optimizer": {"of": model}}
@@ -157,7 +157,7 @@ def test_unrebuildable_values_are_not_packed_for_new_ranks(monkeypatch: pytest.M
 
 
 def test_what_a_fresh_rank_cannot_make_of_a_pack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hvd_kernel.protocol.replicated.keep", lambda *_names: None)
+    monkeypatch.setattr("hvd_kernel.protocol.notebook.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
     packed, lost = replicate._pack({"fussy": Fussy(), "b": 2}, ["fussy", "b"])
     assert not lost
