@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,18 @@ def text_of(case: Case, *folders: Path) -> str:
 def path_of(name: str, *folders: Path) -> Path:
     """Return the path of a case's file in the first folder that has it."""
     return next(folder / name for folder in folders if (folder / name).exists())
+
+
+def without_defaults(value: object) -> object:
+    """Return a dataclass as a dictionary of its fields that differ from their defaults, nested ones too."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    rows = [(field, getattr(value, field.name)) for field in fields(value)]
+    return {field.name: without_defaults(item) for field, item in rows if item != _default(field)}
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _inputs(case: Case) -> list[Case]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from hvdtest import golden
 from hvdtest.magic_lines import parse, spellings
 
 from hvd_kernel.errors import UsageError
@@ -10,48 +14,20 @@ from hvd_kernel.magics.cluster_request import ignored_parts, requested_cluster, 
 from hvd_kernel.magics.options import Options, filled, names, resolve
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
-
-@pytest.mark.parametrize("line", ["-np 4", "-np=4", "-n 4", "-n4", "--num-proc 4", "--num-proc=4"])
-def test_number_of_ranks(line: str) -> None:
-    assert parse("%%hvdrun", line) == Options(n=4)
+TABLE = Path(__file__).parent / "lines.json"
 
 
-@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
-def test_glued_np_is_refused_with_a_hint(magic: str) -> None:
-    with pytest.raises(UsageError, match=r"'-np4' is not an option: write -np 4, with a space"):
-        parse(magic, "-np4")
+@golden.titles(TABLE)
+def test_line_gives_its_options_or_its_error(table: Path, title: str) -> None:
+    golden.check(table, title, options_of)
 
 
-@pytest.mark.parametrize("flag", ["--ranks", "--targets", "-t"])
-def test_ranks_and_its_aliases(flag: str) -> None:
-    assert parse("%%hvdrun", f"{flag} 0,2-3").ranks == "0,2-3"
-
-
-def test_everything_at_once() -> None:
-    line = (
-        "-np 2 --local --push a,b --pull c -o res --timeout 2.5 -H h1:1,h2:1 --hostfile f "
-        "--mpi-args '--mca btl self,tcp' -t ::2"
-    )
-    assert parse("%%hvdrun", line) == Options(
-        n=2,
-        ranks="::2",
-        local=True,
-        push=("a", "b"),
-        pull=("c",),
-        out="res",
-        timeout=2.5,
-        hosts="h1:1,h2:1",
-        hostfile="f",
-        mpi_args=("--mca", "btl", "self,tcp"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "job"),
-    [("", None), ("--bg", ""), ("--bg train", "train"), ("--bg=run-2.1", "run-2.1"), ("--bg --ranks 0 -o x", "")],
-)
-def test_a_name_for_the_job_may_be_given(line: str, job: str | None) -> None:
-    assert parse("%%hvdrun", line).bg == job
+def options_of(case: golden.Case) -> object:
+    """Return the options of a magic's line that are set, or the error; a usage in it is abbreviated."""
+    try:
+        return golden.without_defaults(parse(case["magic"], case["line"]))
+    except UsageError as error:
+        return {"error": re.sub(r" usage: .*", " usage: ...", str(error), flags=re.DOTALL)}
 
 
 def test_mpirun_line_sets_number_and_variables_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,50 +53,6 @@ def test_mpirun_line_sets_number_and_variables_of_ranks(monkeypatch: pytest.Monk
     )
     with pytest.raises(UsageError, match="the line behind -- says how many ranks there are, and where: leave out -np"):
         requested_cluster(parse("%%hvdrun", "-np 2 -- mpirun -np 4"), ClusterSpec(2))
-
-
-def test_jobs_to_wait_for() -> None:
-    assert parse("%hvdjobs", "--wait a b --timeout 2") == Options(wait=True, arguments=("a", "b"), timeout=2.0)
-    assert parse("%hvd", "restart -np 2 --force") == Options(n=2, arguments=("restart",), force=True)
-
-
-@pytest.mark.parametrize("line", ["--mpi-args -v", "--mpi-args=-v"])
-def test_mpi_args_may_begin_with_a_dash(line: str) -> None:
-    assert parse("%%hvdrun", line).mpi_args == ("-v",)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("-np 0", "'0' must be a whole number, at least 1"),
-        ("-np four", "'four' must be a whole number, at least 1"),
-        ("--timeout soon", "'soon' must be seconds, above 0"),
-        ("--rank 2", r"^%%hvdrun: '--rank' is not an option: did you mean --ranks\?$"),
-        ("--nonsense", r"^%%hvdrun: unrecognized arguments: --nonsense\. usage: "),
-        ("--time 2", r"did you mean --timeout\?"),
-        ("-np", "expected one argument"),
-        ("--timeout 0", "above 0"),
-        ("--timeout nan", "above 0"),
-        ("--push a-b", "'a-b' is not a variable's name"),
-        ("-o 1x", "not a variable's name"),
-        ("--bg all", "'all' is not a job's name: write letters, digits, _ . and -"),
-        ("--bg a/b", "'a/b' is not a job's name"),
-        ("--bg train x = 1", "code begins on the next line"),
-        ("--nonsense", "--nonsense"),
-        ("--num 4", "--num"),
-        ("x = 1", "code begins on the next line"),
-        ("--push 'a", "close the quotes"),
-    ],
-)
-def test_what_is_refused(line: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
-        parse("%%hvdrun", line)
-    assert "%%hvdrun" in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ["start -np 4", "-np 4 start"])
-def test_verb_before_or_after_options(line: str) -> None:
-    assert parse("%hvd", line) == Options(n=4, arguments=("start",))
 
 
 def test_names_by_comma_or_space() -> None:
@@ -185,47 +117,6 @@ def test_wanted_keeps_what_is_not_said() -> None:
 def test_flags_are_all_spellings() -> None:
     assert {"--ranks", "--targets", "-t"} <= set(spellings("%hvdpull"))
     assert {"--ranks", "--targets", "-t", "--push", "-o"} <= set(spellings("%%hvdrun"))
-
-
-@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
-def test_a_cluster_cannot_be_kept_under_the_word_for_all_of_them(magic: str) -> None:
-    said = r"--keep: 'all' cannot be a cluster's name, since `%hvd clean --kept all` means all of them: choose another"
-    with pytest.raises(UsageError, match=said):
-        parse(magic, "--keep all")
-    assert parse(magic, "--keep all-night").keep == "all-night"
-    assert parse("%hvd", "clean --kept all").kept == "all"
-
-
-@pytest.mark.parametrize("magic", ["%%hvdrun", "%hvd"])
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("-np 0", "-np: '0' must be a whole number, at least 1"),
-        ("-np", "-np: expected one argument"),
-        ("--gpus 0,0", "--gpus: "),
-    ],
-)
-def test_a_wrong_value_is_answered_in_one_line(magic: str, line: str, reason: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        parse(magic, line)
-    assert str(raised.value).startswith(f"{magic}: {reason}")
-    assert "usage" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("# a comment", ""),
-        ("-np 2 # don't train", "-np 2"),
-        ("-np 2 #", "-np 2"),
-        ("--mpi-args '# no' -np 2", "--mpi-args '# no' -np 2"),
-        ('--push a --hostfile "-x A=\\" #" # b', '--push a --hostfile "-x A=\\" #"'),
-        ("--hostfile a#b", "--hostfile a#b"),
-        ("--hostfile a\\ #b # c", "--hostfile a\\ #b"),
-    ],
-)
-def test_a_comment_ends_the_line_of_a_magic(line: str, code: str) -> None:
-    assert parse("%%hvdrun", line) == parse("%%hvdrun", code)
 
 
 @pytest.mark.parametrize(
