@@ -231,7 +231,7 @@ def ways() -> dict[str, Way]:
 
 
 def _of_gradients(way: Way) -> Way:
-    """Return the error of a collective without a gradient."""
+    """Return a check of gradients; of a collective without one it expects the error."""
 
     def told(e: Example) -> list[Pair]:
         if e.collective.back is not None:
