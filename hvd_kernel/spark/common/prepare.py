@@ -174,7 +174,7 @@ def _free(store: Store) -> int:
 def _storable(name: str, kind: str, selection: Selection) -> Any:
     column = sql.col(f"`{name}`")
     if kind == "sparse" and selection.compress:
-        return sql.unwrap_udt(column)  # see vectors.py
+        return sql.unwrap_udt(column)  # see columns.py
     return vector_to_array(column) if kind in VECTORS else column
 
 

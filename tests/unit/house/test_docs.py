@@ -1,16 +1,20 @@
 """What README, CONTRIBUTING and docs/ name is there: files, tests, links and their anchors, targets of make, magics.
 
-A source may name a page too, and that page is there.
+A source may name a page or a file in its comments and docstrings too, and that page or file is there.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text
+from hvdtest.offenders import NATIVE_SUFFIXES, PRODUCT, ROOT, nobody, sources, text, tree
 
 from hvd_kernel.magics.commands.index import MAGICS
 from hvd_kernel.magics.commands.table import SUBCOMMANDS
@@ -28,6 +32,12 @@ MAGIC = re.compile(r"(?:`|^ *)(%%?hvd[a-z]*)(?: ([a-z]+))?")
 EXAMPLE = re.compile(r'^SUBCOMMANDS\["(\w+)"\] = ', re.MULTILINE)  # a sub-command that the page itself makes
 ROW = re.compile(r'^MAGICS\["(%+\w+)"\] = ', re.MULTILINE)  # the same of a magic
 PAGE = re.compile(r"(?<![\w/])docs/(?:decisions/\d{4}|[\w/-]+\.md)")  # a decision is known by its number
+FILE = re.compile(r"(?<![\w./:<{-])((?:[\w-]+/)*[\w-]+\.(?:py|cc|h|cu|cuh|js|mjs|md))\b(?![\w/*(])")  # in a comment
+SUFFIX = re.compile(r"(?<=\w)\.(?:py|cc|h|cu|cuh|js|mjs|md)\b")
+OF_OTHERS = {  # files of users, of libraries and of Horovod
+    *("train.py", "setup.py", "mpi.h", "mxnet/c_api.h", "horovod/common/exceptions.py"),
+    "gradient/cli/experiments.py",
+}
 REGISTRY = re.compile(r"pip install (?:-\S+ )*['\"]?(hvd[-_]kernel(?!-\d)\S*)")  # a wheel's file name has a version
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -101,6 +111,38 @@ def missing_pages(source: Path) -> Lines:
         yield from ((number, f"{page} is not there") for page in PAGE.findall(line) if not any(ROOT.glob(f"{page}*")))
 
 
+def comments(source: Path) -> Lines:
+    """Comments and docstrings of a source, line by line."""
+    lines = text(source).splitlines()
+    if source.suffix != ".py":
+        yield from ((number, line.partition("//")[2]) for number, line in enumerate(lines, 1))
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text(source)).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(tree(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()), lineno=first, end_lineno=int(last)):
+                yield from enumerate(lines[first - 1 : last], first)
+
+
+def missing_files(source: Path) -> Lines:
+    """Yield files that comments name and that do not exist: a path from here or a room, or a name alone."""
+    folders = (ROOT, ROOT / "hvd_kernel", ROOT / "native", source.parent, source.parent.parent)
+    for number, line in comments(source) if SUFFIX.search(text(source)) else ():  # most sources name none
+        for file in FILE.findall(line) if SUFFIX.search(line) else ():
+            exists = any((folder / file).exists() for folder in folders) if "/" in file else file in names_of_files()
+            if not exists and file not in OF_OTHERS:
+                yield number, f"{file} does not exist"
+
+
+@cache
+def names_of_files() -> frozenset[str]:
+    folders = (*PRODUCT, "native", "tests", "tools", "docs", "notebooks")
+    suffixes = {".py", ".js", ".mjs", ".md", *NATIVE_SUFFIXES}
+    return frozenset(path.name for path in [*sources(*folders, suffixes=suffixes), *ROOT.glob("*.md")])
+
+
 def packages_of_a_registry(source: Path) -> Lines:
     for number, line in enumerate(text(source).splitlines(), 1):
         for package in REGISTRY.findall(line):
@@ -145,6 +187,12 @@ def test_pages_that_sources_name_exist() -> None:
     nobody("pages that sources name exist", [*ours, ROOT / "Makefile"], missing_pages)
 
 
+def test_files_named_in_comments_exist() -> None:
+    files = sources(*PRODUCT, "native", "tools", suffixes={".py", ".js", *NATIVE_SUFFIXES})
+    ours = [path for path in files if "static" not in path.parts]
+    nobody("files named in comments exist", ours, missing_files)
+
+
 @pytest.mark.parametrize(
     ("broken", "line"),
     [
@@ -160,6 +208,8 @@ def test_pages_that_sources_name_exist() -> None:
         (empty_selections, "pytest tests/unit/house/test_docs.py -k anything_but_this"),
         (missing_pages, "// As in docs/nothing.md."),
         (missing_pages, "// As in docs/decisions/9999."),
+        (missing_files, "// As in engine/nothing.h."),
+        (missing_files, "// As in nothing.py."),
         (packages_of_a_registry, "pip install --upgrade 'hvd-kernel[nothing]'"),
     ],
 )
