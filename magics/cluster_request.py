@@ -285,8 +285,8 @@ def _carried() -> dict[str, str]:
 
 
 _DOCTORS = {
-    "ray": "hvd_kernel.ray.doctor",
-    "spark": "hvd_kernel.spark.doctor",
+    "ray": "hvd_kernel.ray.notebook_actors",
+    "spark": "hvd_kernel.spark.stage",
     "k8s": "hvd_kernel.launch.launchers.kubernetes_job",
 }
 

@@ -11,8 +11,8 @@ from hvd_kernel.errors import UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import messages
 from hvd_kernel.magics.interrupts import Interrupted
-from hvd_kernel.processes.capacity import Capacity
 from hvd_kernel.processes.cluster_spec import ClusterSpec
+from hvd_kernel.processes.limits import Capacity
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session

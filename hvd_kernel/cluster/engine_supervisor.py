@@ -7,7 +7,7 @@ agents. It exits with the kernel; agents and ranks exit with it, on every host.
 
 The agents connect, receive their rank numbers, and start one process each:
 
-    engine's process --stdin--> agent (processes/engine_agent.py) --PDEATHSIG--> rank
+    engine's process --stdin--> agent (processes/rank_agent.py) --PDEATHSIG--> rank
                                   ^-- socket: proof, StartRanks, Introduce, RankExited --> supervisor
 
 An agent outlives its rank's process, and starts the process that replaces it. The engine may replace a lost agent by
@@ -30,8 +30,7 @@ from hvd_kernel.cluster import registration
 from hvd_kernel.cluster.supervisor import ControllerHost, host
 from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
-from hvd_kernel.processes.channel.authentication import ProvenChannel, controller_key
-from hvd_kernel.processes.channel.listening import Listening
+from hvd_kernel.processes.channel.authentication import Listening, ProvenChannel, controller_key
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.processes.mps.decision import sharing
 from hvd_kernel.settings.network import reached

@@ -47,7 +47,7 @@ from hvd_kernel.processes.child_process import ChildProcess
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 from hvd_kernel.processes.lifetime import claim
 from hvd_kernel.processes.limits import LIMIT, Confinement
-from hvd_kernel.processes.spare import Spare, has_room
+from hvd_kernel.processes.spares import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
 

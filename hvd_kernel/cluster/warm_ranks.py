@@ -22,11 +22,11 @@ from typing import Any
 from hvd_kernel.cluster.launcher import Supervised, begun
 from hvd_kernel.errors import ClusterError, ConfigError
 from hvd_kernel.processes import warm
-from hvd_kernel.processes.capacity import free_memory
 from hvd_kernel.processes.channel import attachment, messages
 from hvd_kernel.processes.channel.control_channel import ControlChannel, is_ready
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import HOLDER
+from hvd_kernel.processes.limits import free_memory
 from hvd_kernel.processes.warm import WarmCluster
 from hvd_kernel.settings import gpus
 from hvd_kernel.version import __version__

@@ -23,8 +23,8 @@ from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import installed
 from hvd_kernel.processes import warm
-from hvd_kernel.processes.capacity import Capacity
 from hvd_kernel.processes.leftovers import folders, orphans
+from hvd_kernel.processes.limits import Capacity
 from hvd_kernel.processes.mps import decision
 from hvd_kernel.settings import gpus, lookup
 

@@ -6,24 +6,33 @@ HostsUpdated ---> the states are notified, and the next commit raises an interru
 <---  Ready: why it left its generation, and the number of commits of its state
 Place        ---> the rank whose values all load, and the ranks that are new
 <---  Leaving, when a signal requests that this process end soon (SIGTERM, SIGUSR1)
+
+The processes of the other ranks are watched, so that no rank waits in the rendezvous for one that has ended.
+
+Terms.
+  peer   another rank whose process is visible from here: on the same machine, in the same PID namespace
+  pidfd  the kernel's handle of a process; it becomes readable when the process ends, and is never reused
 """
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core import session
+from hvd_kernel.core import ops, session
+from hvd_kernel.core.process_sets import reset_communicator
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import OutOfMemory, RankDied
 from hvd_kernel.protocol import notebook
 
 if TYPE_CHECKING:
-    from hvd_kernel.elastic.peer_processes import PeerProcesses
     from hvd_kernel.protocol.elastic import FromWorker, Place
 
 ENDED = "elastic.run ended"
@@ -148,3 +157,69 @@ def _send(message: FromWorker) -> None:
     from hvd_kernel.core.elastic_worker import driver  # noqa: PLC0415 - only such a job needs it
 
     driver().send(message)
+
+
+# Processes of the other ranks
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIDS = Path("/proc/self/ns/pid")
+
+
+class PeerProcesses:
+    """Peers of this rank while ``elastic.run`` is active."""
+
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int] = {}  # by rank
+
+    def refresh(self, *, wants_sync: bool = False) -> bool:
+        """Open handles of the current peers; return whether any rank requests a sync of all states. Collective."""
+        if not session.is_initialized() or session.size() == 1:
+            self.close()
+            return wants_sync
+        here = _place()
+        gathered = ops.allgather_object((here, os.getpid(), wants_sync), name="elastic.peers")
+        self.close()
+        for rank, (place, pid, _) in enumerate(gathered):
+            if rank != session.rank() and here and place == here:
+                with suppress(OSError):  # forbidden by a sandbox, or the process has ended, which the engine reports
+                    self._pidfds[rank] = os.pidfd_open(pid)
+        return any(wants for _, _, wants in gathered)
+
+    def reset_communicator(self) -> None:
+        """Leave the other ranks and join them again, within HVD_ELASTIC_TIMEOUT seconds.
+
+        With a driver the ranks join those that it has assigned, whose number and order may change.
+
+        Raises
+        ------
+        RankDied
+            A peer has ended, before or during the rendezvous, and there is no driver that could replace it.
+        HvdTimeout
+            Not all ranks have joined.
+        SystemExit
+            The driver has removed this rank.
+        """
+        if not session.has_driver():
+            self._check()  # MPI or torchrun's store would wait
+        reset_communicator(session.KnownPeers(float(session.setting("HVD_ELASTIC_TIMEOUT")), dict(self._pidfds)))
+        self.close()  # the handles are keyed by the old ranks
+
+    def close(self) -> None:
+        """Close the handles."""
+        while self._pidfds:
+            os.close(self._pidfds.popitem()[1])
+
+    def _check(self) -> None:
+        ended, _, _ = select.select(self._pidfds.values(), [], [], 0)
+        for rank, pidfd in self._pidfds.items():
+            if pidfd in ended:
+                raise RankDied(f"rank {rank} exited before the ranks could rendezvous again", rank)
+
+
+def _place() -> str:
+    """Return an identifier of the machine and the PID namespace; "" if it cannot be determined."""
+    try:
+        return f"{_BOOT.read_text().strip()} {_PIDS.stat().st_ino}"
+    except OSError:
+        return ""

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
-from hvd_kernel.elastic.membership import ENDED, RankMembership, membership
-from hvd_kernel.elastic.peer_processes import PeerProcesses
+from hvd_kernel.elastic.membership import ENDED, PeerProcesses, RankMembership, membership
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import HorovodInternalError, HostsUpdatedInterrupt, HvdTimeout, Mismatch, OutOfMemory, RankDied

@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
     """Values saved by the last commit, as trees of values, arrays and tensors that are not modified afterwards."""
 
     alike: dict[str, Any]  # the same on all ranks, so a checkpoint splits them over ranks
-    own: dict[str, Any]  # these may differ; rank 0's are stored
+    of_rank_0: dict[str, Any]  # values that may differ between ranks: those of rank 0 are stored
 
 
 class State(ABC):

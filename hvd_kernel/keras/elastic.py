@@ -16,7 +16,7 @@ from hvd_kernel.elastic import (
     State,
     StepGuard,
 )
-from hvd_kernel.elastic.variables_state import VariablesState
+from hvd_kernel.elastic.object_state import VariablesState
 from hvd_kernel.keras.flavour import BACKEND, array_of, assign, keras, variables_of
 from hvd_kernel.keras.functions import broadcast_variables
 

@@ -3,7 +3,7 @@
 The launcher starts one agent on each host, here directly and elsewhere through ssh or srun. MPI or a cluster engine
 (launchers/cluster_engine.py) starts one per rank, which connects to the launcher. With MPI:
 
-    hvdrun --pipe--> agent --> mpiexec --> mpi_agent (for one rank) --> rank
+    hvdrun --pipe--> agent --> mpiexec --> rank_agent (for one rank) --> rank
        ^---------------- socket ---------------'
 
 Output does not go through mpiexec, which splits it anywhere, mixes ranks within a line, and may lose it at an abort.
@@ -28,9 +28,8 @@ from typing import Any, Protocol, Self
 
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.placement import STEPS, Host, is_local
-from hvd_kernel.processes.channel.authentication import ProvenChannel
+from hvd_kernel.processes.channel.authentication import Listening, ProvenChannel
 from hvd_kernel.processes.channel.control_channel import CHUNK, ControlChannel, spawn
-from hvd_kernel.processes.channel.listening import Listening
 from hvd_kernel.processes.channel.messages import ChannelClosed, Hello, Message, Notice, SignalRanks, Stop
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.version import __version__

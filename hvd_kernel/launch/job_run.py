@@ -42,6 +42,7 @@ from hvd_kernel.launch.placement import (
     rank_variables,
     rendezvous_address,
 )
+from hvd_kernel.processes import rank_agent
 from hvd_kernel.processes.channel.authentication import ADDRESS_VARIABLE
 from hvd_kernel.processes.channel.messages import MPIEXEC, RankPlan, StartRanks
 from hvd_kernel.processes.limits import Limits
@@ -315,7 +316,7 @@ class _StartByMpi:
         with AgentListener(self._agents, env["HVD_SECRET_KEY"], reachable) as listener:
             plan = self._plan = mpi.plan(
                 mpi.Order(
-                    command=[sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
+                    command=[sys.executable, "-P", "-m", "hvd_kernel.processes.rank_agent", rank_agent.MPI],
                     np=job.np,
                     hosts=hosts,
                     env=env | {ADDRESS_VARIABLE: listener.address},

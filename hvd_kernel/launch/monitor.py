@@ -26,7 +26,7 @@ from hvd_kernel.launch.launchers.mpi import Mpiexec
 from hvd_kernel.launch.line_output import OutputStream, Write
 from hvd_kernel.launch.outcome import FailedRank, failed, is_consequence, root_cause
 from hvd_kernel.processes.channel import messages as m
-from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.processes.channel.messages import Message, QueryRank, RankState
 from hvd_kernel.processes.event_loop import Timer
 from hvd_kernel.processes.rank_channel import decode
 from hvd_kernel.protocol import elastic
@@ -119,7 +119,7 @@ class JobMonitor:
                 self._on_exit(message.rank, message.status)
             case m.RankKilled() | m.Answered():
                 self._record(message)
-            case m.RankState() | m.RankSaid():
+            case m.RankState() | m.FromRank():
                 self._on_report(message)
             case m.Flushed():
                 self._release()
@@ -129,7 +129,7 @@ class JobMonitor:
                 self._stop(0.0)
                 raise ClusterError(f"rank {message.rank} cannot be started on {agent.host.name}: {message.reason}.")
 
-    def _on_report(self, message: m.RankState | m.RankSaid) -> None:
+    def _on_report(self, message: m.RankState | m.FromRank) -> None:
         """Handle the state or the telemetry of a rank."""
         if isinstance(message, m.RankState):
             self._monitor.receive(message)
@@ -352,7 +352,7 @@ class RankMonitor:
         self._report_requested.set()
 
     def _query(self, rank: int, patience_s: float | None) -> None:
-        self._agents[rank - self._first].send(AskRank(rank - self._first, patience_s))
+        self._agents[rank - self._first].send(QueryRank(rank - self._first, patience_s))
 
     def _report(self, text: str) -> None:
         self._write(f"{_PREFIX}{text}".encode())

@@ -26,12 +26,12 @@ from hvd_kernel.processes.channel import messages as m
 from hvd_kernel.processes.channel.attachment import Controller
 from hvd_kernel.processes.channel.control_channel import ControlChannel
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.host_spares import HostSpares
 from hvd_kernel.processes.lifetime import adopt_orphans, claim
 from hvd_kernel.processes.mps.daemon import HostDaemon
 from hvd_kernel.processes.ports import bound
 from hvd_kernel.processes.private_dir import CALL, answer_file, private_folder, write_private
 from hvd_kernel.processes.rank_channel import RankChannels
+from hvd_kernel.processes.spares import HostSpares
 from hvd_kernel.processes.supervise import ProcessSupervisor
 from hvd_kernel.settings import gpus
 from hvd_kernel.settings.lookup import without_launchers
@@ -58,15 +58,15 @@ class Agent(ProcessSupervisor):
         self._channels = RankChannels(
             self.loop,
             report=lambda rank, state: self.send(m.RankState(rank, state)),
-            relay=lambda rank, data: self.send(m.RankSaid(rank, data)),
+            relay=lambda rank, data: self.send(m.FromRank(rank, data)),
             learn=self._spares.learn,
         )
         self.handlers |= {
             m.StartRanks: self._start,
             m.Input: self._write,
             m.Flush: lambda _: self._flush_output(),
-            m.AskRank: self._query,
-            m.TellRank: lambda message: self._channels.forward(message.rank, message.data),
+            m.QueryRank: self._query,
+            m.ToRank: lambda message: self._channels.forward(message.rank, message.data),
             m.SignalRanks: lambda message: self._signal(message.number),
             m.StopRank: self._stop_rank,
         }
@@ -210,7 +210,7 @@ class Agent(ProcessSupervisor):
         if not self._stays:
             self.stop(0.0)
 
-    def _query(self, message: m.AskRank) -> None:
+    def _query(self, message: m.QueryRank) -> None:
         if message.glance:
             self._channels.report_if_stopped(message.rank)
         else:

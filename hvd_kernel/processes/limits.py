@@ -1,4 +1,6 @@
-"""Limits of a rank: cores and memory, enforced by a cgroup (v2) if possible, else by affinity and polling its memory.
+"""Capacity of this machine, and limits of a rank: cores and memory.
+
+Limits are enforced by a cgroup (v2) if possible, else by affinity and polling the memory of the rank.
 
 Memory is polled every 0.1 s, so a rank may exceed its limit for that time; then it is killed, and the message contains
 its memory. rlimits do not help: they count addresses, and torch reserves many times what it uses. A process's memory
@@ -18,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.formatting.units import binary_size
+from hvd_kernel.formatting.units import binary_size, plural
 
 POLL_S = 0.1
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -134,13 +136,13 @@ _NEEDED = {"cpu", "memory"}
 _PERIOD_US = 100_000
 
 
-def writable_cgroup(mount: Path = MOUNT, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
+def writable_cgroup(mount: Path = MOUNT, cgroup_file: Path = Path("/proc/self/cgroup")) -> Path | None:
     """Return the group below which groups with limits can be created; None without such a kernel or the permission.
 
     A group with processes cannot enable controllers for its children, so they must be enabled already.
     """
     try:
-        line = next(line for line in membership.read_text().splitlines() if line.startswith("0::"))
+        line = next(line for line in cgroup_file.read_text().splitlines() if line.startswith("0::"))
         group = mount / line.removeprefix("0::").lstrip("/")
         enabled = set((group / "cgroup.subtree_control").read_text().split())
     except (OSError, StopIteration):
@@ -221,3 +223,57 @@ def _held(pid: int, proc: Path) -> tuple[int, int]:
     except OSError:  # it has exited
         return 0, 0
     return int(fields.get("RssAnon", 0)) * 1024, int(fields.get("RssShmem", 0)) * 1024
+
+
+# The ranks that fit on this machine: one rule for ``%hvd doctor``, magics and ``hvdrun``
+
+
+RANK_BYTES = 500_000_000
+"""Memory of one rank with torch imported, rounded up."""
+
+ALWAYS = 8
+"""Number of ranks that may start in any case: it is no typing error, and without a framework they need a tenth."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Free memory of this machine, or of this container, and the ranks that it holds."""
+
+    free: int  # bytes
+
+    @classmethod
+    def now(cls) -> Capacity:
+        """Return the current capacity."""
+        return cls(free_memory())
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that fit."""
+        return max(0, self.free) // RANK_BYTES
+
+    @property
+    def sentence(self) -> str:
+        """The free memory and the number of ranks for users."""
+        return f"{self.free / 1e9:.1f} GB free, room for about {plural(self.ranks, 'rank')}"
+
+    def shortage(self, n: int, running: int = 0) -> str:
+        """Return why this machine cannot hold ``n`` ranks, of which ``running`` run already; "" if it can."""
+        if n - running <= self.ranks or n <= ALWAYS:
+            return ""
+        beside = f" beside the {running} that run" if running else ""
+        return f"this machine cannot hold {n} ranks: {self.sentence}{beside}"
+
+    def largest(self, running: int = 0) -> int:
+        """Return the largest number of ranks that ``shortage`` accepts."""
+        return max(ALWAYS, running + self.ranks)
+
+
+def free_memory() -> int:
+    """Return the bytes available without swapping, on the machine or in this container, whichever is less."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    machine = int(lines["MemAvailable"].split()[0]) << 10
+    try:
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+    except OSError:
+        return machine
+    return machine if limit == "max" else min(machine, int(limit) - int(used))

@@ -15,9 +15,8 @@ from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.execution import in_processes
 from hvd_kernel.ray import ray_logger
 from hvd_kernel.ray.adapter import NOT_STARTED, Adapter, BaseParams
-from hvd_kernel.ray.callbacks import Forwarding
-from hvd_kernel.ray.discovery import slots
-from hvd_kernel.ray.nodes import Nodes
+from hvd_kernel.ray.nodes import Nodes, slots
+from hvd_kernel.ray.ray_logger import Forwarding
 
 _EPHEMERAL = "ObjectRefs cannot be returned from Elastic runs as the workers are ephemeral"
 _SINGLE = "Elastic mode does not support execute_single. Please use the execute method instead"

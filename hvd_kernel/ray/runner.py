@@ -20,10 +20,9 @@ from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.run.execution import panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 from hvd_kernel.ray.adapter import NOT_STARTED, STARTED, Adapter
-from hvd_kernel.ray.answers import interrupt
-from hvd_kernel.ray.callbacks import Callbacks, lasting_node
 from hvd_kernel.ray.elastic_v2 import ElasticParams
-from hvd_kernel.ray.static import StaticAdapter, StaticParams
+from hvd_kernel.ray.ray_logger import Callbacks, lasting_node
+from hvd_kernel.ray.static import StaticAdapter, StaticParams, interrupt
 from hvd_kernel.ray.utils import ray_api
 
 __all__ = ["MiniSettings", "RayExecutor", "StaticAdapter", "StaticParams"]

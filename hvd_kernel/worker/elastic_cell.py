@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvd_kernel.core import metrics, session
-from hvd_kernel.elastic.membership import ENDED, RankMembership, SameRanks
+from hvd_kernel.elastic.membership import ENDED, PeerProcesses, RankMembership, SameRanks
 from hvd_kernel.elastic.state import State
 from hvd_kernel.elastic.updates import notification_manager
 from hvd_kernel.errors import HvdTimeout, RankDied
@@ -188,10 +188,6 @@ class ElasticCell:
             self._changing, self._announced = 0, None
             self._forget_changes()
             self._tasks.put(act)
-
-
-if TYPE_CHECKING:
-    from hvd_kernel.elastic.peer_processes import PeerProcesses
 
 
 class CellRanks(RankMembership):

@@ -18,7 +18,7 @@ from hvdtest.elastic_job import ElasticJob, Ended
 from hvdtest.hvdrun import NIGHTLY, hvdrun, processes_with
 
 import hvd_kernel
-from hvd_kernel.processes.host_spares import ENTRY
+from hvd_kernel.processes.spares import ENTRY
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.mps.watchdog import members
+from hvd_kernel.processes.mps.daemon import members
 
 REFUSAL = "Startup: the device is in exclusive mode"
 _PROGRAM = r"""#!{python} -S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from hvd_kernel.processes.host_spares import SpareQuota
+from hvd_kernel.processes.spares import SpareQuota
 
 WARM_S = (0.2, 4.0)
 

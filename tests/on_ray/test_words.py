@@ -18,8 +18,9 @@ import pytest
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.launch.launchers.cluster_engine import Invitation
-from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, callbacks, discovery, nodes, ray_logger, runner
+from hvd_kernel.ray import ElasticRayExecutor, RayExecutor, nodes, ray_logger, runner
 from hvd_kernel.ray.adapter import BaseParams
+from hvd_kernel.ray.nodes import node_ids
 
 SETTINGS = RayExecutor.create_settings()
 
@@ -101,10 +102,10 @@ def test_discovery_finds_slots_of_living_nodes_by_id(monkeypatch: pytest.MonkeyP
         ("c", "10.0.0.3", False, {"CPU": 8.0}),
         ("d", "10.0.0.4", True, {"memory": 8.0}),
     )
-    monkeypatch.setattr(discovery, "ray_api", lambda: found)
-    assert discovery.slots(False, 2, 1) == {"a": 2}
-    assert discovery.slots(False, 1, 1) == {"a": 5, "b": 1}
-    assert discovery.slots(True, 1, 1) == {"a": 2}
+    monkeypatch.setattr(nodes, "ray_api", lambda: found)
+    assert nodes.slots(False, 2, 1) == {"a": 2}
+    assert nodes.slots(False, 1, 1) == {"a": 5, "b": 1}
+    assert nodes.slots(True, 1, 1) == {"a": 2}
 
 
 def test_nodes_may_be_named_by_id_address_or_host() -> None:
@@ -112,8 +113,8 @@ def test_nodes_may_be_named_by_id_address_or_host() -> None:
         {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},
         {"NodeID": "b", "NodeManagerAddress": "10.0.0.2", "NodeManagerHostname": "two"},
     ]
-    assert discovery.node_ids({"b": 1, "10.0.0.1": 2, "gone": 3}, nodes) == {"b": 1, "a": 2}
-    assert discovery.node_ids({"two": 1}, nodes) == {"b": 1}
+    assert node_ids({"b": 1, "10.0.0.1": 2, "gone": 3}, nodes) == {"b": 1, "a": 2}
+    assert node_ids({"two": 1}, nodes) == {"b": 1}
 
 
 TERMINATED = """
@@ -160,7 +161,7 @@ def test_a_job_does_not_wait_for_ray_to_take_what_its_ranks_log() -> None:
         assert taken.wait(60), "the job waits"
         batches.append(values)
 
-    with callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as logged:
+    with ray_logger.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as logged:
         for number in range(100):
             logged.put(pickle.dumps(number))
         taken.set()
@@ -175,7 +176,7 @@ def test_losing_the_callbacks_queue_is_reported_at_the_end() -> None:
         is_lost.set()
         raise OSError("the queue's node is gone")
 
-    forwarding = callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch))
+    forwarding = ray_logger.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch))
 
     def job() -> None:
         with forwarding:
@@ -184,7 +185,7 @@ def test_losing_the_callbacks_queue_is_reported_at_the_end() -> None:
             for number in range(100):
                 forwarding.put(pickle.dumps(number))
 
-    message = callbacks.LOST_QUEUE.format(error="the queue's node is gone")
+    message = ray_logger.LOST_QUEUE.format(error="the queue's node is gone")
     with pytest.raises(ClusterError, match=f"^{re.escape(message)}$"):
         job()
     assert forwarding._values.empty()
@@ -195,7 +196,7 @@ def test_an_error_of_the_job_hides_that_of_the_queue() -> None:
         raise OSError("the queue's node is gone")
 
     def job() -> None:
-        with callbacks.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as forwarding:
+        with ray_logger.Forwarding(SimpleNamespace(put_nowait_batch=put_nowait_batch)) as forwarding:
             forwarding.put(pickle.dumps(1))
             raise ValueError("bad shard")
 
@@ -277,7 +278,6 @@ def test_only_failures_in_a_row_end_an_elastic_job(
 ) -> None:
     ray = FakeRay([*events])
     monkeypatch.setattr(nodes, "ray_api", lambda: ray)
-    monkeypatch.setattr(discovery, "ray_api", lambda: ray)
     monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: ray.now))
     hosts = SimpleNamespace(find_available_hosts_and_slots=lambda: {"a": 1})
     ray.engine = nodes.Nodes(hosts, most=None, cpus=1, gpus=0, cooldown_s=0.0)

@@ -28,7 +28,7 @@ from hvd_kernel.launch.launchers.cluster_engine import Invitation
 from hvd_kernel.launch.run.call import pack_call
 from hvd_kernel.launch.run.execution import in_processes
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
-from hvd_kernel.processes.mps import watchdog
+from hvd_kernel.processes.mps.daemon import members
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
 pytestmark = pytest.mark.mp
@@ -93,7 +93,7 @@ def test_ranks_sharing_a_device_get_one_mps_daemon(tmp_path: Path, given: dict[s
     assert answers is is_there
     assert (pipes is not None) is is_there
     if pipes is not None:
-        assert watchdog.members(Path(pipes)) == []
+        assert members(Path(pipes)) == []
         assert not Path(pipes).parent.exists()
 
 

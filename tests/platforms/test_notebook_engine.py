@@ -16,7 +16,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.launch.launchers.cluster_engine import Invitation, NotebookEngine
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.processes.lifetime import environment_of, kill, stat_of
-from hvd_kernel.processes.mps import watchdog
+from hvd_kernel.processes.mps.daemon import members
 
 pytestmark = pytest.mark.mp
 
@@ -69,13 +69,13 @@ def test_one_mps_daemon_survives_a_respawn(tmp_path: Path) -> None:
         found = execute(session, seen).run.values()
         pipes = Path(found[0])
         assert found == dict.fromkeys((0, 1), str(pipes))
-        [daemon] = watchdog.members(pipes)
+        [daemon] = members(pipes)
         assert execute(session, "os._exit(3) if rank == 0 else hvd.barrier()").failures
         assert session.respawn().ranks == (0,)
         assert execute(session, seen).run.values() == found
-        assert watchdog.members(pipes) == [daemon], "it is the agent's, which outlives its rank"
+        assert members(pipes) == [daemon], "it is the agent's, which outlives its rank"
     until(lambda: not pipes.parent.exists(), "daemon and folder are gone")
-    assert watchdog.members(pipes) == []
+    assert members(pipes) == []
 
 
 @pytest.mark.nightly

@@ -27,7 +27,7 @@ REQUIRED = {
     "hvd_kernel/widgets/static/uPlot.min.css",
     "hvd_kernel/kernel/__main__.py",
     "hvd_kernel/processes/agent.py",
-    "hvd_kernel/processes/mpi_agent.py",
+    "hvd_kernel/processes/rank_agent.py",
 }
 BARE = """
 import importlib.util, json, subprocess, sys

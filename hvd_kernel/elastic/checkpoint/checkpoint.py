@@ -17,8 +17,7 @@ from typing import Any
 from hvd_kernel.core import session
 from hvd_kernel.elastic.checkpoint import folder as folders
 from hvd_kernel.elastic.checkpoint import shard as shards
-from hvd_kernel.elastic.checkpoint.files import remove_folder
-from hvd_kernel.elastic.checkpoint.shard import Damaged, Shard
+from hvd_kernel.elastic.checkpoint.shard import Damaged, Shard, remove_folder
 from hvd_kernel.elastic.checkpoint.values import Encoder, Tensor, decode
 from hvd_kernel.elastic.state import Snapshot, State
 from hvd_kernel.errors import StateLost
@@ -27,6 +26,7 @@ SMALLEST_SHARD = 1 << 20  # bytes; fewer are not worth another file
 _REMEMBERED = 3  # while rank 0 writes the last, another rank may write the second last, but has finished the first
 PREVIOUS = "Trying the previous one."
 UNUSABLE = "None of {count} checkpoints in {folder} can be used. Remove them to start from the beginning. "
+_OF_RANK_0 = "own"  # name of these values in the files
 _LOG = logging.getLogger("hvd_kernel")
 
 
@@ -115,9 +115,9 @@ class Checkpoint:
         tree = {"alike": encoder.encode(snapshot.alike, "alike")}
         count, part = share_of(encoder.tensors, rank, size)
         if rank == 0:
-            own_encoder = Encoder()
-            tree["own"] = own_encoder.encode(snapshot.own, "own")
-            part |= own_encoder.tensors
+            encoder_of_rank_0 = Encoder()
+            tree[_OF_RANK_0] = encoder_of_rank_0.encode(snapshot.of_rank_0, _OF_RANK_0)
+            part |= encoder_of_rank_0.tensors
         metadata: dict[str, Any] = {"number": state.commit_number, "ranks": size, "tree": tree if rank == 0 else None}
         self._join()
         if rank < count:
@@ -246,7 +246,7 @@ def _read(stored: folders.Stored) -> tuple[Snapshot, int, int]:
         raise Damaged(f"{stored.path} is damaged: its shards are of commits {sorted(map(str, numbers))}")
     try:
         tree = first["tree"]
-        snapshot = Snapshot(decode(tree["alike"], tensors), decode(tree["own"], tensors))
+        snapshot = Snapshot(decode(tree["alike"], tensors), decode(tree[_OF_RANK_0], tensors))
         return snapshot, stored.number, int(first["ranks"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{stored.shards[0]} is damaged: {error}") from None

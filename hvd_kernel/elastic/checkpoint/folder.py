@@ -12,8 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_kernel.elastic.checkpoint.files import make_folder, remove_folder, sync_folder
-from hvd_kernel.elastic.checkpoint.shard import NAME
+from hvd_kernel.elastic.checkpoint.shard import NAME, make_folder, remove_folder, sync_folder
 
 _FOLDER = re.compile(r"commit-(?P<number>\d{10,})-(?P<attempt>[0-9a-f]+)")
 

@@ -6,20 +6,22 @@
 
 Any safetensors library reads them. A truncated or modified file is rejected with an error. A file cannot run code,
 name another file, or take more memory than its length.
+
+Files are written completely under another name, synced, then renamed. A crash leaves the old or the new file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.elastic.checkpoint.files import write_file
 from hvd_kernel.elastic.checkpoint.values import Tensor
 
 NAME = re.compile(r"shard-(?P<number>\d{5})-of-(?P<count>\d{5})-(?P<digest>[0-9a-f]{16})\.safetensors")
@@ -150,3 +152,63 @@ def _whole(path: Path) -> memoryview:
 
 def _short(start: memoryview | bytes) -> str:
     return hashlib.sha256(start).hexdigest()[:16]
+
+
+# Atomic files. A rename is durable only when the folder is synced too: first the file, then the folder.
+
+
+_UNFINISHED = ".unfinished-"
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, which may exist, and make its name durable."""
+    with contextlib.suppress(FileExistsError):  # another rank was first
+        os.mkdir(path)  # noqa: PTH102 - one system call
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a file atomically; an error leaves no file.
+
+    Raises
+    ------
+    OSError
+        For example, the disk is full; the error names the file.
+    """
+    unfinished = path.with_name(f"{_UNFINISHED}{path.name}")
+    try:
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            for chunk in chunks:
+                _write_all(file, memoryview(chunk))
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(unfinished, path)  # noqa: PTH104 - one system call
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)  # noqa: PTH108 - one system call
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    sync_folder(path.parent)
+
+
+def _write_all(file: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of files, ignoring errors: another rank may do the same."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):  # noqa: PTH208 - one system call
+            os.unlink(path / name)  # noqa: PTH108 - one system call
+        os.rmdir(path)  # noqa: PTH106 - one system call

@@ -110,7 +110,7 @@ class JaxState(ObjectState):
 
     def load_snapshot(self, snapshot: Any, number: int) -> None:
         """Load stored values of the names that are tracked here; other names keep their values."""
-        stored = snapshot.own["values"]
+        stored = snapshot.of_rank_0["values"]
         self._saved_state |= {name: stored[name] for name in self._saved_state if name in stored}
         self.restore()
         self._number = self._saved_number = number

@@ -22,7 +22,7 @@ from hvd_kernel.launch.elastic.job import launch_elastic
 from hvd_kernel.launch.forwarding import ignore_until_forwarded, own_stdin
 from hvd_kernel.launch.job_run import Job, launch
 from hvd_kernel.launch.placement import JobSize, without_flags
-from hvd_kernel.processes.capacity import Capacity
+from hvd_kernel.processes.limits import Capacity
 from hvd_kernel.settings.network import addresses
 
 _COMMANDS = {"job": "hvd_kernel.launch.cli.job", "doctor": "hvd_kernel.launch.doctor.command"}

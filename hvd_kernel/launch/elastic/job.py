@@ -226,7 +226,7 @@ class ElasticJob:
                 worker.write(message.stream, message.data)
             case m.InputTaken():
                 self._resume()
-            case m.RankSaid():
+            case m.FromRank():
                 self._on_worker_message(worker, elastic.from_worker(message.data))
             case m.RankState():
                 self.stalls.receive(worker, message.state)
@@ -289,7 +289,7 @@ class ElasticJob:
         if isinstance(message, elastic.Place):
             message = self._rendezvous_places.complete(message)
             self._place(worker, message)
-        worker.host.send(lambda: m.TellRank(worker.number, elastic.encode(message)))
+        worker.host.send(lambda: m.ToRank(worker.number, elastic.encode(message)))
 
     def _place(self, worker: WorkerProcess, place: elastic.Place) -> None:
         worker.place = place
@@ -322,7 +322,7 @@ class ElasticJob:
             if not host.card:  # its agent is not up: none of its workers runs
                 self._abandon(host)
         for worker in self._workers.running:  # on SIGTERM alone a worker would leave only at its next commit
-            worker.host.send(partial(m.TellRank, worker.number, elastic.encode(elastic.Removed(action.reason))))
+            worker.host.send(partial(m.ToRank, worker.number, elastic.encode(elastic.Removed(action.reason))))
         self._agents.stop(self._job.grace_s)
 
     def _abandon(self, host: HostAgent) -> None:

@@ -20,7 +20,7 @@ from hvd_kernel.launch.elastic.events import Event, WorkerHung
 from hvd_kernel.launch.elastic.workers import WorkerProcess, Workers
 from hvd_kernel.launch.line_output import Write
 from hvd_kernel.launch.monitor import RankMonitor, whereabouts
-from hvd_kernel.processes.channel.messages import AskRank, Message, RankState
+from hvd_kernel.processes.channel.messages import Message, QueryRank, RankState
 from hvd_kernel.processes.rank_channel import decode, encode
 from hvd_kernel.protocol.elastic import FromWorker, Ready
 from hvd_kernel.settings import lookup
@@ -40,9 +40,9 @@ class _WorkerAgent:
     worker: WorkerProcess
 
     def send(self, message: Message) -> None:
-        if isinstance(message, AskRank):
+        if isinstance(message, QueryRank):
             number, patience = self.worker.number, message.patience
-            self.worker.host.send(lambda: AskRank(number, patience))
+            self.worker.host.send(lambda: QueryRank(number, patience))
 
 
 class WorkerStalls:
@@ -124,7 +124,7 @@ class WorkerStalls:
         reset.queried = now
         for worker in self._workers.ranks():
             if worker.status is None and worker.number not in reset.left | self._given_up:
-                worker.host.send(lambda number=worker.number: AskRank(number, _PATIENCE_S))  # type: ignore[misc]
+                worker.host.send(lambda number=worker.number: QueryRank(number, _PATIENCE_S))  # type: ignore[misc]
                 self._judge(reset, worker, now)
 
     def _check_first(self, now: float) -> None:
@@ -136,7 +136,7 @@ class WorkerStalls:
         first = next(running, None)
         if first is None or first.number in self._given_up:
             return
-        first.host.send(lambda: AskRank(first.number, glance=True))
+        first.host.send(lambda: QueryRank(first.number, glance=True))
         if self._stopped_for(first) >= self._stop_abort_s:
             self._give_up(first, self._stopped_text(first))
 

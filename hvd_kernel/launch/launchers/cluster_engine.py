@@ -1,6 +1,6 @@
 """Cluster engines (Spark, Ray) as launchers: the engine starts a process per rank, whose agent connects back.
 
-    launcher --engine's channel--> task, actor: ``Invitation.accept`` --> agent (processes/engine_agent.py) --> rank
+    launcher --engine's channel--> task, actor: ``Invitation.accept`` --> agent (processes/rank_agent.py) --> rank
        ^----------------------------- socket --------------------------'
 
 The engine only starts processes: output, exits and elastic messages use the agents' channels, and the rendezvous of the
@@ -31,7 +31,7 @@ from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.launch.agents import AgentHandle
-from hvd_kernel.processes import engine_agent
+from hvd_kernel.processes import rank_agent
 from hvd_kernel.processes.channel.messages import Message
 from hvd_kernel.processes.event_loop import EventLoop
 from hvd_kernel.settings.lookup import without_launchers
@@ -71,7 +71,7 @@ class Invitation:
         env = {name: value for name, value in without_launchers(os.environ).items() if name not in self.hidden}
         path = [*filter(None, [self.env.get("PYTHONPATH")]), *_added_paths()]
         env |= self.env | {"PYTHONPATH": os.pathsep.join(path)} | dict(variables or {})
-        engine_agent.hold(self.address, self.secret, {"rank": index}, env | rank_environment(env))
+        rank_agent.hold(self.address, self.secret, {"rank": index}, env | rank_environment(env))
 
 
 class Engine(Protocol):

@@ -102,7 +102,7 @@ class StartFailed(Message, frozen=True):
     """The ranks cannot be started."""
 
     rank: int
-    reason: str = field(name="why")
+    reason: str
 
 
 class Output(Message, frozen=True):
@@ -137,10 +137,10 @@ class RankKilled(Message, frozen=True):
     """A rank was killed for exceeding a limit, by the agent or by Linux; its exit follows."""
 
     rank: int
-    reason: str = field(name="why")
+    reason: str
 
 
-class AskRank(Message, frozen=True):
+class QueryRank(Message, frozen=True):
     """Query the position of a rank; inspect it from outside after ``patience`` seconds without an answer (None: never).
 
     ``glance``: do not query it, and report only whether it is stopped.
@@ -158,14 +158,14 @@ class RankState(Message, frozen=True):
     state: bytes
 
 
-class RankSaid(Message, frozen=True):
+class FromRank(Message, frozen=True):
     """A message from a rank to the controller (protocol/elastic.py), which the agent forwards unchanged."""
 
     rank: int
     data: bytes
 
 
-class TellRank(Message, frozen=True):
+class ToRank(Message, frozen=True):
     """A message from the controller to a rank; dropped if the rank is gone."""
 
     rank: int
@@ -181,7 +181,7 @@ class SparesReady(Message, frozen=True):
 class SparesFailed(Message, frozen=True):
     """There are fewer spares than requested."""
 
-    reason: str = field(name="why")
+    reason: str
 
 
 class Notice(Message, frozen=True):
@@ -268,7 +268,7 @@ class Detached(Message, frozen=True):
 class DetachFailed(Message, frozen=True):
     """The cluster cannot be detached."""
 
-    reason: str = field(name="why")
+    reason: str
 
 
 class Attached(Message, frozen=True):
@@ -306,7 +306,7 @@ class Inviting(Message, frozen=True):
 class EngineEnded(Message, frozen=True):
     """The engine starts no more processes; connected agents continue."""
 
-    reason: str = field(name="why")
+    reason: str
 
 
 class CallBack(Message, frozen=True):
@@ -355,7 +355,7 @@ class RunProgram(Message, frozen=True):
 ALL = (
     *(RankExited, Stop, SignalRanks, StopRank, ChannelClosed),
     *(Hello, StartRanks, StartFailed, Output, Input, InputTaken, Answered, RankKilled, Terminated, Flush, Flushed),
-    *(AskRank, RankState, RankSaid, TellRank, SparesReady, SparesFailed, Notice),
+    *(QueryRank, RankState, FromRank, ToRank, SparesReady, SparesFailed, Notice),
     *(Connected, SetSpares, ReplaceRanks, RanksJoining, Resized, LimitRank),
     *(Remember, Detach, Detached, DetachFailed, Attached, Refused, MoveIn),
     *(Inviting, EngineEnded, CallBack, Introduce),

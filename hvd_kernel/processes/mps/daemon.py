@@ -1,10 +1,15 @@
 """Private MPS daemon: NVIDIA's control daemon, for the ranks of one process, or of all agents of a host; it ends last.
 
     agent or supervisor --starts--> nvidia-cuda-mps-control -d --> server, at the first client
-            '-------- stdin --> watchdog (watchdog.py), which stops both when this process exits for any reason
+            '-------- stdin --> watchdog, which stops both when this process exits for any reason
 
 Its pipes and logs are in a private folder (0700), separate from other daemons and users. It changes no setting of a
 device. A failure to start it is reported once; the ranks then take turns on the device.
+
+The watchdog is this module as a program: ``python -P -m hvd_kernel.processes.mps.daemon FOLDER``. Its stdin closes when
+the process that holds the ranks exits, even by SIGKILL. Then it makes the daemon quit, kills the remaining processes of
+it and its server, and removes the folder. PDEATHSIG cannot do that, because a daemon has forked away from the process
+that started it.
 
 MPI or a cluster engine starts one agent per rank. The first agent of a run starts the daemon of the host, under a lock
 for which the others wait, and writes a note with the variables that its clients need. The daemon ends with that agent:
@@ -20,19 +25,20 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from hvd_kernel.errors import ClusterError
-from hvd_kernel.processes.lifetime import HOLDER, claim, mark
+from hvd_kernel.processes.channel.control_channel import is_ready
+from hvd_kernel.processes.lifetime import HOLDER, claim, environment_of, kill, mark
 from hvd_kernel.processes.mps import decision
-from hvd_kernel.processes.mps.watchdog import lives
 from hvd_kernel.processes.private_dir import is_own, private_folder
 
 _START_S = 20.0
@@ -114,7 +120,7 @@ class PrivateDaemon:
 
     def _watch(self, env: Mapping[str, str]) -> str:
         if self._watchdog is None:
-            command = [sys.executable, "-P", "-m", "hvd_kernel.processes.mps.watchdog", str(self._folder)]
+            command = [sys.executable, "-P", "-m", "hvd_kernel.processes.mps.daemon", str(self._folder)]
             try:
                 self._watchdog = subprocess.Popen(  # noqa: S603 - our own module
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=dict(env), start_new_session=True
@@ -286,3 +292,76 @@ def _write(note: BinaryIO, variables: Mapping[str, str]) -> None:
 
 def _has_died(variables: Mapping[str, str]) -> bool:
     return decision.PIPES in variables and not lives(Path(variables[decision.PIPES]))
+
+
+# The watchdog
+
+
+_QUIT_S = 2.0
+
+
+def members(pipes: Path) -> list[int]:
+    """Return the processes of this user that are the daemon of these pipes, or its server."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just exited
+            is_own = entry.stat().st_uid == os.geteuid()
+            if is_own and (entry / "comm").read_text().strip() == decision.COMMAND:
+                pid = int(entry.name)
+                pids += [pid] if environment_of(pid).get(decision.PIPES) == str(pipes) else []
+    return pids
+
+
+def lives(pipes: Path) -> bool:
+    """Return whether the daemon of these pipes runs; its server alone does not count."""
+    commands = [Path(f"/proc/{pid}/cmdline") for pid in members(pipes)]
+    return decision.answers(pipes) or any(decision.CONTROL.encode() in _content(command) for command in commands)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # it has just exited
+        return b""
+
+
+def _stop_daemon(folder: Path) -> None:
+    """Stop the daemon with this folder and its server, and remove the folder."""
+    pipes = folder / "pipes"
+    if (living := members(pipes)) and (control := shutil.which(decision.CONTROL)):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(  # noqa: S603 - NVIDIA's program
+                [control],
+                input=b"quit\n",
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_QUIT_S,
+                check=False,
+            )
+            _wait(living, _QUIT_S)
+    for pid in members(pipes):
+        kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(pids: list[int], seconds: float) -> None:
+    """Wait until processes have exited, for at most ``seconds`` each."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                is_ready(descriptor, seconds)
+            finally:
+                os.close(descriptor)
+
+
+def main() -> None:
+    """Wait for the end of stdin, and stop the daemon."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the daemon must outlive the ranks, which the holder stops first
+    sys.stdin.buffer.read()
+    _stop_daemon(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_kernel.spark.common.columns import Column
-from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule, datamodule_from_name
-from hvd_kernel.spark.common.reader import Source
+from hvd_kernel.spark.common.datamodule import DataModule, ParquetDataModule, Source, datamodule_from_name
 from hvd_kernel.spark.common.store import Store
 from hvd_kernel.spark.shares import steps
 from hvd_kernel.tracking.tensorboard import Scalar, scalar_event, version_event

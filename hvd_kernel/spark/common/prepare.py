@@ -16,7 +16,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as sql
 
 from hvd_kernel.spark.common.columns import VECTORS, Column, from_json, of_arrow, to_json
-from hvd_kernel.spark.common.reader import Source, files, row_groups, source_of
+from hvd_kernel.spark.common.datamodule import Source, files, row_groups, source_of
 from hvd_kernel.spark.common.store import Store
 
 COLUMNS_FILE = "_hvd_columns.json"

@@ -13,7 +13,7 @@ from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
 from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
 from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.keras import remote
-from hvd_kernel.spark.keras.packed import (
+from hvd_kernel.spark.keras.remote import (
     PackedModel,
     PackedOptimizer,
     assign,

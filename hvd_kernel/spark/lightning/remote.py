@@ -23,8 +23,7 @@ import hvd_kernel.torch as hvd
 from hvd_kernel.integrations.lightning import HorovodStrategy
 from hvd_kernel.spark.common.datamodule import ParquetDataModule
 from hvd_kernel.spark.common.job import RunFiles, TrainingJob
-from hvd_kernel.spark.torch import losses
-from hvd_kernel.spark.torch.losses import outputs_of, shapes
+from hvd_kernel.spark.torch.remote import as_list, fitted, outputs_of, shapes, weighted
 
 
 class Module(lightning.LightningModule):
@@ -43,7 +42,7 @@ class Module(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.model, self._torch_optimizer = model, optimizer
-        self._losses = losses.as_list(loss)
+        self._losses = as_list(loss)
         self._names = (list(features), list(labels), sample_weight)
         self._weights = list(weights)
 
@@ -68,9 +67,9 @@ class Module(lightning.LightningModule):
     def _loss(self, batch: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         features, labels, weight = self._names
         outputs = outputs_of(self(*(batch[feature] for feature in features)))
-        expected = losses.fitted(outputs, [batch[label].float() for label in labels])
+        expected = fitted(outputs, [batch[label].float() for label in labels])
         rows = None if weight is None else batch[weight]
-        loss = losses.weighted(outputs, expected, self._losses, self._weights, rows)
+        loss = weighted(outputs, expected, self._losses, self._weights, rows)
         self.log(name, loss, on_step=False, on_epoch=True, batch_size=len(outputs[0]))
         return loss
 

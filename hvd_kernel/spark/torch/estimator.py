@@ -18,7 +18,7 @@ from hvd_kernel.spark.common.estimator import HorovodEstimator, HorovodModel
 from hvd_kernel.spark.common.job import TrainingJob, checkpoint_of
 from hvd_kernel.spark.common.params import ParamRow, declare
 from hvd_kernel.spark.torch import remote
-from hvd_kernel.spark.torch.losses import outputs_of, shapes, tensor
+from hvd_kernel.spark.torch.remote import outputs_of, shapes, tensor
 
 
 class ModuleEstimator(HorovodEstimator):

@@ -30,8 +30,8 @@ from hvd_kernel.elastic import (
     notification_manager,
     run_fn,
 )
+from hvd_kernel.elastic.object_state import VariablesState
 from hvd_kernel.elastic.run import translating
-from hvd_kernel.elastic.variables_state import VariablesState
 from hvd_kernel.tensorflow import library
 
 __all__ = [

@@ -339,7 +339,7 @@ class TorchState(ObjectState):
         stored = {name: handler.stored() for name, handler in self._handlers.items()}
         alike = {name: shared for name, (shared, _) in stored.items()}
         rank_0 = {name: single for name, (_, single) in stored.items()}
-        return Snapshot(alike, {"handlers": rank_0, **super().snapshot().own})
+        return Snapshot(alike, {"handlers": rank_0, **super().snapshot().of_rank_0})
 
     def load_snapshot(self, snapshot: Snapshot, number: int) -> None:
         """Load a stored state.
@@ -349,7 +349,7 @@ class TorchState(ObjectState):
         ValueError
             The stored state has other models, optimizers ... than this state.
         """
-        stored = snapshot.own.get("handlers", {})
+        stored = snapshot.of_rank_0.get("handlers", {})
         if stored.keys() != self._handlers.keys():
             raise ValueError(
                 f"The checkpoint has {sorted(stored)}, and this state {sorted(self._handlers)}: give it the same ones."

@@ -80,7 +80,7 @@ def check_checkpoint(folder: str) -> list[Any]:
         s.weights(other) == s.weights(mine),
         again.epoch,
         again.commit_number,
-        len(again.snapshot().own["variables"]),
+        len(again.snapshot().of_rank_0["variables"]),
     ]
 
 

@@ -12,7 +12,8 @@ from hvdtest.cluster import until
 from hvdtest.kernel import Kernel
 
 from hvd_kernel.processes.lifetime import children
-from hvd_kernel.processes.mps import decision, watchdog
+from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.mps.daemon import members
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.nightly]
 
@@ -40,7 +41,7 @@ def test_from_the_start_over_a_respawn_to_the_end(tmp_path: Path) -> None:
         assert ["ok", "MPS", "a private daemon: 2 ranks share 1 device"] in rows
         kernel.run("%hvd start -np 2", timeout=120)
         pipes = pipes_of(kernel)
-        [daemon] = watchdog.members(pipes)
+        [daemon] = members(pipes)
         # A killed rank takes it along.
         kernel.run("%%hvdrun\nimport os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)", allow_error=True)
         os.kill(daemon, signal.SIGKILL)
@@ -64,10 +65,10 @@ def test_it_ends_with_what_is_killed(tmp_path: Path, who: str) -> None:
     with Kernel(tmp_path, env=device(tmp_path)) as kernel:
         kernel.run("%hvd start -np 2", timeout=120)
         pipes = pipes_of(kernel)
-        assert len(watchdog.members(pipes)) == 1
+        assert len(members(pipes)) == 1
         os.kill(kernel.pid if who == "kernel" else supervisor_of(kernel.pid), signal.SIGKILL)
         until(lambda: not pipes.parent.exists(), "the daemon and its folder are gone")
-        assert watchdog.members(pipes) == []
+        assert members(pipes) == []
         if who == "kernel":
             kernel.assert_nothing_left()
 

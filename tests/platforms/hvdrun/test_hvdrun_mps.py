@@ -19,7 +19,8 @@ from hvdtest.launch import clean_environment
 from hvd_kernel.launch.agents import AgentHandle, Agents
 from hvd_kernel.launch.placement import Host
 from hvd_kernel.processes.channel import messages as m
-from hvd_kernel.processes.mps import decision, watchdog
+from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.mps.daemon import members
 
 pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
 
@@ -47,7 +48,7 @@ def test_ranks_sharing_a_device_get_a_private_mps_daemon(how: str, device: dict[
     seen = [lines_of(text, rank) for rank in range(2)]
     pipes = Path(seen[0][0].split()[0])
     assert seen == [[f"{pipes} True 5"]] * 2
-    assert watchdog.members(pipes) == []
+    assert members(pipes) == []
     assert not pipes.parent.exists()
 
 
@@ -92,7 +93,7 @@ def test_it_ends_however_what_holds_the_ranks_ends(mark: str, who: str, number: 
     assert job.stdout is not None
     first, _ = job.stdout.readline(), job.stdout.readline()  # both ranks are up
     pipes, agent = first.partition(":")[2].split()
-    assert len(watchdog.members(Path(pipes))) == 1
+    assert len(members(Path(pipes))) == 1
     os.kill(job.pid if who == "launcher" or number == signal.SIGINT else int(agent), number)
     assert job.wait(60) != 0
     assert gone(mark), processes_with(mark)
@@ -122,12 +123,12 @@ def test_mps_daemon_outlives_a_rank_and_is_restarted(mark: str, tmp_path: Path, 
         agents.start([Host("localhost", 1)], None, None, 60)
         agents.on_message = hear
         pipes = started(0)
-        [daemon] = watchdog.members(pipes)
-        assert (started(1), watchdog.members(pipes)) == (pipes, [daemon])
+        [daemon] = members(pipes)
+        assert (started(1), members(pipes)) == (pipes, [daemon])
         os.kill(daemon, signal.SIGKILL)
         until(lambda: not decision.answers(pipes), "it has died")
         assert started(2) == pipes
-        assert watchdog.members(pipes) != [daemon]
+        assert members(pipes) != [daemon]
     finally:
         agents.end()
     assert not pipes.parent.exists()
@@ -144,7 +145,7 @@ def test_ranks_of_mpi_share_the_first_agents_mps_daemon(tmp_path: Path) -> None:
     seen = [lines_of(text, rank) for rank in range(3)]
     pipes = Path(seen[0][0].split()[0])
     assert seen == [[f"{pipes} True 5"], [f"{pipes} True 5"], ["None False 5"]], "who is alone on its host needs none"
-    assert watchdog.members(pipes) == []
+    assert members(pipes) == []
     assert not pipes.parent.exists()
 
 

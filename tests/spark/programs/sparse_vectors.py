@@ -9,7 +9,7 @@ import pyarrow.parquet
 import torch
 from pyspark.ml.linalg import Vectors
 
-from hvd_kernel.spark.common import columns, reader
+from hvd_kernel.spark.common import columns, datamodule
 from hvd_kernel.spark.common.backend import Backend
 from hvd_kernel.spark.common.columns import of_arrow
 from hvd_kernel.spark.common.store import LocalStore
@@ -71,8 +71,8 @@ def batches_of(rows, **more):
     folder.mkdir(exist_ok=True)
     table = pa.table({"x": held(*(sparse(1000, **{f"_{row}": row + 1.0}) for row in range(rows)))})
     pyarrow.parquet.write_table(table, folder / "part-0.parquet", row_group_size=4)
-    source = reader.source_of(store, f"{Path.cwd()}/rows", of_arrow(table, {}))
-    return reader.BatchReader(source, 0, 1, 4, **more)
+    source = datamodule.source_of(store, f"{Path.cwd()}/rows", of_arrow(table, {}))
+    return datamodule.BatchReader(source, 0, 1, 4, **more)
 
 
 def row_numbers(batch):
@@ -91,7 +91,7 @@ def batches():
 
 def memory():
     # 256 MiB hold 33,554 rows of 1,000 numbers: what is kept in memory has no zeros, but for a function of the user's.
-    reader._WINDOW_BYTES = 2 * 8000
+    datamodule._WINDOW_BYTES = 2 * 8000
     seen = []
 
     def look(rows):

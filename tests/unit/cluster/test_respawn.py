@@ -17,9 +17,9 @@ from hvd_kernel.cluster.supervisor import Supervisor
 from hvd_kernel.core.session import Rendezvous
 from hvd_kernel.magics.commands.lifecycle import respawn_ranks
 from hvd_kernel.magics.messages import respawn_outcome
-from hvd_kernel.processes.capacity import free_memory
 from hvd_kernel.processes.channel import messages
 from hvd_kernel.processes.event_loop import EventLoop
+from hvd_kernel.processes.limits import free_memory
 from hvd_kernel.protocol import notebook
 from hvd_kernel.settings import lookup
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import hvd_kernel.torch as hvd
 from hvd_kernel import elastic
 from hvd_kernel.elastic.checkpoint import checkpoint as checkpoints
-from hvd_kernel.elastic.checkpoint import files
+from hvd_kernel.elastic.checkpoint import shard
 from hvd_kernel.elastic.checkpoint.folder import stored
 from hvd_kernel.elastic.checkpoint.shard import CODES
 from hvd_kernel.elastic.checkpoint.values import ITEM_BYTES, Encoder, NotStorable, decode
@@ -207,7 +207,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
             writes.set()
             assert may_write.wait(60)
 
-    monkeypatch.setattr(files, "os", Disk(before))
+    monkeypatch.setattr(shard, "os", Disk(before))
     state = hvd.elastic.TorchState(torch.nn.Linear(2, 2), history=[])
     checkpoint = elastic.Checkpoint(tmp_path, every=2)
     checkpoint.attach(state)
@@ -249,7 +249,7 @@ def test_e5_a_disk_that_is_full_ends_no_training(
     checkpoint.attach(state)
     state.sync_from()
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "hvd_kernel"):
-        patch.setattr(files, "os", Disk(fail))
+        patch.setattr(shard, "os", Disk(fail))
         state.x = 2
         state.commit()
         with pytest.raises(OSError, match=os.strerror(number)) as caught:

@@ -19,7 +19,7 @@ from hvdtest.disk import Crashed, Disk, ends_at
 from hvdtest.examples import ALL
 
 from hvd_kernel import elastic
-from hvd_kernel.elastic.checkpoint import files, folder, shard
+from hvd_kernel.elastic.checkpoint import folder, shard
 from hvd_kernel.elastic.checkpoint.checkpoint import PREVIOUS, UNUSABLE
 from hvd_kernel.elastic.checkpoint.shard import Damaged, Shard
 from hvd_kernel.elastic.checkpoint.values import Encoder, decode
@@ -58,7 +58,7 @@ def test_g1_a_kill_at_any_system_call_leaves_the_old_or_the_new(begins: str, tmp
             shard.write(folder.prepared(where, 2, "b"), 1, 2, Shard({}, {}))
 
         def work(disk: Disk, where: Path = where) -> None:
-            files.os = disk  # of the child
+            shard.os = disk  # of the child
             write(where, 2, "c")
 
         came_so_far = ends_at(number, work)
@@ -88,7 +88,7 @@ def test_g2_a_power_failure_leaves_the_old_or_the_new(tmp_path: Path, monkeypatc
         copy.mkdir() if path.is_dir() else copy.write_bytes(path.read_bytes())
     disk = Disk()
     with monkeypatch.context() as patch:
-        patch.setattr(files, "os", disk)
+        patch.setattr(shard, "os", disk)
         write(root, 2, "b")
     for path in sorted(root.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

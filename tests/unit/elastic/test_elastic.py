@@ -13,7 +13,7 @@ import torch
 import hvd_kernel.torch as hvd
 from hvd_kernel import elastic
 from hvd_kernel.core import session
-from hvd_kernel.elastic import peer_processes
+from hvd_kernel.elastic import membership
 from hvd_kernel.elastic import state as states
 from hvd_kernel.errors import (
     ConfigError,
@@ -356,14 +356,14 @@ def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     """Ranks 1 and 2 are processes of this machine, rank 3 is of another one, where rank 1's number is somebody's too."""
     code = "import sys; sys.stdin.read()"
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
-    here = peer_processes._place()
+    here = membership._place()
     pids = [os.getpid(), *(rank.pid for rank in ranks)]
     found = [*((here, pid, False) for pid in pids), ("another", pids[1], False), ("", 1, True)]
-    monkeypatch.setattr(peer_processes.ops, "allgather_object", lambda *_, **__: found)
-    monkeypatch.setattr(peer_processes.session, "size", lambda: len(found))
+    monkeypatch.setattr(membership.ops, "allgather_object", lambda *_, **__: found)
+    monkeypatch.setattr(membership.session, "size", lambda: len(found))
     met: list[Any] = []
-    monkeypatch.setattr(peer_processes, "reset_communicator", met.append)
-    mine = peer_processes.PeerProcesses()
+    monkeypatch.setattr(membership, "reset_communicator", met.append)
+    mine = membership.PeerProcesses()
     try:
         assert mine.refresh(), "a rank wants to take another one's values"
         found.pop()

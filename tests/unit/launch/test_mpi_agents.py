@@ -34,7 +34,7 @@ def started(address: str, secret: str = SECRET, rank: int = 0) -> subprocess.Pop
     """The agent of a rank that shares its host with another one."""
     env = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/usr/bin:/bin"}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hvd_kernel.processes.mpi_agent"],
+        [sys.executable, "-P", "-m", "hvd_kernel.processes.rank_agent", "mpi"],
         env=env | {ADDRESS_VARIABLE: address, "HVD_SECRET_KEY": secret},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

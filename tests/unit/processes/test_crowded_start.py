@@ -14,7 +14,7 @@ from hvd_kernel.magics import cluster_size
 from hvd_kernel.magics.cell_rejoin import CellRejoin
 from hvd_kernel.magics.cluster_manager import ClusterManager, crowd_warning
 from hvd_kernel.magics.messages import crowded
-from hvd_kernel.processes import capacity
+from hvd_kernel.processes import limits
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
@@ -42,7 +42,7 @@ def test_the_warning_has_the_counts_and_the_remedy() -> None:
 
 @pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "free_memory", lambda: 22_700_000_000)
+    monkeypatch.setattr(limits, "free_memory", lambda: 22_700_000_000)
 
 
 def test_it_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_ranks_that_fit_or_run_elsewhere_are_accepted(spec: ClusterSpec, running
 
 
 def test_few_ranks_are_accepted_whatever_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "free_memory", lambda: 0)
-    cluster_size.check_room(ClusterSpec(capacity.ALWAYS), 0, force=False)
+    monkeypatch.setattr(limits, "free_memory", lambda: 0)
+    cluster_size.check_room(ClusterSpec(limits.ALWAYS), 0, force=False)
     with pytest.raises(UsageError, match="room for about 0 ranks; ask for at most 8"):
-        cluster_size.check_room(ClusterSpec(capacity.ALWAYS + 1), 0, force=False)
+        cluster_size.check_room(ClusterSpec(limits.ALWAYS + 1), 0, force=False)
 
 
 @pytest.mark.parametrize(("np", "warned"), [(45, ""), (46, "this machine cannot hold 46 ranks: ")])

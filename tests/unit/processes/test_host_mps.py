@@ -14,8 +14,8 @@ import pytest
 from hvdtest import fake_mps
 from hvdtest.cluster import until
 
-from hvd_kernel.processes.mps import daemon, decision, watchdog
-from hvd_kernel.processes.mps.daemon import HostDaemon, PrivateDaemon
+from hvd_kernel.processes.mps import daemon, decision
+from hvd_kernel.processes.mps.daemon import HostDaemon, PrivateDaemon, members
 
 RUN = "5f" * 16
 A, B = {"machine": "a", "devices": ["0"]}, {"machine": "b", "devices": ["0"]}
@@ -77,9 +77,9 @@ def test_whoever_comes_first_starts_it_for_all(agents: Agents) -> None:
         found = list(pool.map(agents.variables, range(3)))
     pipes = Path(found[0][decision.PIPES])
     assert found == [found[0]] * 3
-    assert len(watchdog.members(pipes)) == 1
+    assert len(members(pipes)) == 1
     agents.close_all()
-    assert (watchdog.members(pipes), pipes.exists(), agents.said) == ([], False, [])
+    assert (members(pipes), pipes.exists(), agents.said) == ([], False, [])
 
 
 def test_rank_with_its_own_device_has_no_daemon(agents: Agents) -> None:
@@ -94,16 +94,16 @@ def test_it_outlives_those_that_have_only_found_it(agents: Agents) -> None:
     pipes = Path(agents.variables(0)[decision.PIPES])
     assert agents.variables(1)[decision.PIPES] == str(pipes)
     agents.close(1)
-    assert len(watchdog.members(pipes)) == 1
+    assert len(members(pipes)) == 1
     assert agents.variables(2)[decision.PIPES] == str(pipes)
     agents.close(0)
-    assert watchdog.members(pipes) == [], "it ends with whoever has started it"
+    assert members(pipes) == [], "it ends with whoever has started it"
     assert agents.variables(2)[decision.PIPES] != str(pipes), "who comes then starts another"
 
 
 def test_one_that_has_died_is_started_anew_for_who_comes_next(agents: Agents) -> None:
     pipes = Path(agents.variables(0)[decision.PIPES])
-    [daemon] = watchdog.members(pipes)
+    [daemon] = members(pipes)
     os.kill(daemon, signal.SIGKILL)
     until(lambda: not decision.answers(pipes), "it has died")
     after = Path(agents.variables(1)[decision.PIPES])

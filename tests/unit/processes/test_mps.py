@@ -22,9 +22,10 @@ from hvd_kernel.jobs.plan import as_text, plan
 from hvd_kernel.jobs.spec import JobSpec, Replica, Resources, Variable
 from hvd_kernel.magics import messages
 from hvd_kernel.magics.cluster_request import requested_cluster
+from hvd_kernel.processes.channel.control_channel import is_ready
 from hvd_kernel.processes.cluster_spec import ClusterSpec
-from hvd_kernel.processes.mps import decision, watchdog
-from hvd_kernel.processes.mps.daemon import PrivateDaemon
+from hvd_kernel.processes.mps import decision
+from hvd_kernel.processes.mps.daemon import PrivateDaemon, members
 from hvd_kernel.processes.mps.decision import Mps, decide
 
 CONTROL = "/usr/bin/nvidia-cuda-mps-control"
@@ -126,13 +127,13 @@ def test_a_private_one_from_its_start_to_its_end(env: dict[str, str], said: list
     pipes, logs = (Path(variables[name]) for name in (decision.PIPES, decision.LOGS))
     try:
         assert [stat.S_IMODE(folder.stat().st_mode) for folder in (pipes, logs, pipes.parent)] == [0o700] * 3
-        assert len(watchdog.members(pipes)) == 1
+        assert len(members(pipes)) == 1
         assert (logs / "control.log").read_text() == "[fake] Startup CUDA_VISIBLE_DEVICES=(not set)\n"
         assert daemon.variables(3, env) == variables
-        assert len(watchdog.members(pipes)) == 1, "one for all"
+        assert len(members(pipes)) == 1, "one for all"
     finally:
         daemon.close()
-    assert watchdog.members(pipes) == []
+    assert members(pipes) == []
     assert not pipes.parent.exists()
     assert said == []
     daemon.close()
@@ -143,17 +144,17 @@ def test_one_that_has_died_is_started_anew(env: dict[str, str], said: list[str])
     variables = daemon.variables(2, env)
     pipes = Path(variables[decision.PIPES])
     try:
-        [before] = watchdog.members(pipes)
+        [before] = members(pipes)
         ended = os.pidfd_open(before)
         os.kill(before, signal.SIGKILL)
-        assert watchdog.is_ready(ended, 10)
+        assert is_ready(ended, 10)
         os.close(ended)
         assert daemon.variables(2, env) == variables
-        [after] = watchdog.members(pipes)
+        [after] = members(pipes)
         assert after != before
     finally:
         daemon.close()
-    assert (watchdog.members(pipes), said) == ([], [])
+    assert (members(pipes), said) == ([], [])
 
 
 def test_one_that_does_not_quit_is_killed(
@@ -161,9 +162,9 @@ def test_one_that_does_not_quit_is_killed(
 ) -> None:
     daemon = PrivateDaemon(said.append)
     pipes = Path(daemon.variables(2, env | {"FAKE_MPS": "stays"})[decision.PIPES])
-    assert len(watchdog.members(pipes)) == 1
+    assert len(members(pipes)) == 1
     daemon.close()
-    assert (watchdog.members(pipes), pipes.exists()) == ([], False)
+    assert (members(pipes), pipes.exists()) == ([], False)
 
 
 def test_that_it_does_not_start_is_said_once(env: dict[str, str], said: list[str]) -> None:
@@ -226,10 +227,10 @@ def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None
     ) as holder:
         assert holder.stdout is not None
         pipes = Path(holder.stdout.readline().strip())
-        [pid] = watchdog.members(pipes)
+        [pid] = members(pipes)
         ended = os.pidfd_open(pid)
         holder.kill()
-        assert watchdog.is_ready(ended, 30)
+        assert is_ready(ended, 30)
         os.close(ended)
     until(lambda: not pipes.parent.exists(), "its folder is removed")
 

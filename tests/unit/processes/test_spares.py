@@ -20,9 +20,8 @@ from hvd_kernel.core import elastic_worker
 from hvd_kernel.processes import rank_channel
 from hvd_kernel.processes.channel.messages import Preload, RunProgram
 from hvd_kernel.processes.child_process import ChildProcess
-from hvd_kernel.processes.host_spares import ENTRY, SpareQuota
 from hvd_kernel.processes.program import Program, program_of
-from hvd_kernel.processes.spare import Spare
+from hvd_kernel.processes.spares import ENTRY, Spare, SpareQuota
 
 PATIENCE_S = 60.0
 

@@ -1,20 +1,32 @@
-"""Spares of a host, held by its agent: processes with their imports done that replace failed ranks.
+"""Spare processes with their imports done: one spare, and the spares of a host, which its agent holds.
 
-A rank of the host sends the list of its imports when it reaches ``elastic.run``, because it has imported its modules by
-then. So there is no spare before, and a used spare is replaced when it has reached ``elastic.run`` too.
+A spare receives its messages, which are those of the control channel, over a socket pair, not by arguments or files:
+
+    parent                                  spare (worker/standby.py)
+    Preload: modules to import        ->    unless it determines them itself
+                                      <-    Preloaded
+    Introduce or RunProgram           ->    the rank to become, or the program to run
+
+A spare that has received neither exits when the channel closes.
+
+A rank of a host sends the list of its imports when it reaches ``elastic.run``, because it has imported its modules by
+then. So the host has no spare before, and a used spare is replaced when it has reached ``elastic.run`` too.
 """
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from hvd_kernel.processes.channel import messages as m
+from hvd_kernel.processes.channel.control_channel import ControlChannel
+from hvd_kernel.processes.channel.messages import Message, Preloaded
 from hvd_kernel.processes.child_process import ChildProcess
+from hvd_kernel.processes.limits import free_memory
 from hvd_kernel.processes.program import Program, program_of
-from hvd_kernel.processes.spare import Spare, has_room
 from hvd_kernel.processes.supervise import ProcessSupervisor
 
 ENTRY = "hvd_kernel.worker.standby"
@@ -206,3 +218,35 @@ class SpareQuota:
         """Count a spare that has exited while it waited."""
         self._waiting -= 1
         self._deaths += 1
+
+
+# One spare
+
+
+_ROOM_BYTES = 1 << 30
+"""Memory that must be free to start a spare, which needs about a quarter of that with torch."""
+
+
+class Spare:
+    """One spare process. ``start`` starts it, with a descriptor as its stdin."""
+
+    def __init__(self, start: Callable[[int], ChildProcess]) -> None:
+        self.is_ready = False
+        connection, stdin = socket.socketpair()
+        self.channel = ControlChannel(connection, connection)
+        with stdin:
+            self.process = start(stdin.fileno())
+
+    def send(self, message: Message) -> None:
+        """Send a message; errors are ignored, because the pidfd shows if the spare has exited."""
+        self.channel.send(message)
+
+    def poll(self) -> bool:
+        """Read the messages that have arrived; return whether none will follow: it is ready, or has closed."""
+        self.is_ready = any(isinstance(message, Preloaded) for message in self.channel.receive())
+        return self.is_ready or self.channel.closed
+
+
+def has_room() -> bool:
+    """Return whether there is memory for another spare."""
+    return free_memory() > _ROOM_BYTES
