@@ -1,6 +1,6 @@
 """Standby of a spare process: it imports at low priority, reports that it is ready, and waits for its task.
 
-The parent's side is processes/spare.py. A spare of an elastic job is ``python -P -m hvd_kernel.worker.standby train.py
+The parent's side is processes/spares.py. A spare of an elastic job is ``python -P -m hvd_kernel.worker.standby train.py
 ...``, started by the agent: it imports the modules that ranks of the job have imported, and on request runs the job's
 program as if it had been started with it: ``__main__``, arguments, environment.
 """
