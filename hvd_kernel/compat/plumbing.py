@@ -30,7 +30,7 @@ class HorovodPart:
 _START = "start ranks with hvdrun, horovod.run or hvd_kernel.launch.job_run.launch"
 _SERVICE = HorovodPart(
     "asks Horovod's hosts for their networks and starts commands there",
-    f"{_START}, which find their way to the hosts by themselves",
+    f"{_START}, which connect to the hosts automatically",
 )
 _STORE = HorovodPart(
     "is where ranks of Horovod's launchers find each other",
@@ -48,18 +48,18 @@ _TENSORFLOW = HorovodPart(
     "serves tf.data", "read a part on each rank: dataset.shard(hvd.size(), hvd.rank()).prefetch(2)"
 )
 LSF = HorovodPart(
-    "speaks with IBM's jsrun and CSM", "in an LSF job write `hvdrun python train.py`, which calls jsrun where it is"
+    "queries IBM's jsrun and CSM", "in an LSF job write `hvdrun python train.py`, which calls jsrun if it is installed"
 )
 _PARSER = HorovodPart(
     "makes the flags of Horovod's own parser", "horovod.runner.launch.parse_args() reads the same command line"
 )
 _CORE = HorovodPart("belongs to Horovod's compiled extension", "use the functions of horovod.torch")
-_MPI = HorovodPart("words a command of mpirun", "horovod.runner.mpi_run.mpi_run(...) starts it, or `hvdrun --mpi`")
+_MPI = HorovodPart("builds a command of mpirun", "horovod.runner.mpi_run.mpi_run(...) starts it, or `hvdrun --mpi`")
 _GLOO = HorovodPart(
     "is a step of Horovod's Gloo launcher", "horovod.runner.gloo_run.gloo_run(...) does all of them, or hvdrun"
 )
 _KERAS = HorovodPart(
-    "tells apart Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed"
+    "distinguishes Keras's optimizers", "hvd.DistributedOptimizer takes those of each Keras that is installed"
 )
 
 PLUMBING: dict[str, dict[HorovodPart, str]] = {  # a name with a capital is a class, with ! an exception
@@ -195,7 +195,7 @@ def find(module: str, name: str) -> Any:
 def error(module: str, name: str, part: HorovodPart) -> HorovodOnly:
     """Return the error that a call of a stand-in raises."""
     return HorovodOnly(
-        f"{module}.{name} {part.purpose}; hvd_kernel, which stands in for Horovod in this process, has no such thing. "
+        f"{module}.{name} {part.purpose}; hvd_kernel, which stands in for Horovod in this process, does not have it. "
         f"Instead: {part.instead}."
     )
 

@@ -61,7 +61,7 @@ def _rows(index: Path) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # the disk was full, or the rank died, in the middle of it
+            continue  # the disk was full, or the rank died, while the row was written
 
 
 def _window(rows: list[dict[str, Any]], stream: str, cell: int | None, size: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOADING = "CUDA_MODULE_LOADING"
 LAZY = "LAZY"
 """Value of CUDA_MODULE_LOADING: a kernel is loaded at its first launch, instead of all kernels of its library."""
-_NOTHING = "-1"  # as CUDA reads it; an empty value is lost on the way through some launchers
+_NOTHING = "-1"  # as CUDA reads it; some launchers drop an empty value
 _DEVICES = Path("/dev")
 
 

@@ -10,7 +10,7 @@ A cell does not wait for modules that it does not use, and sees no half-imported
   start while another one is importing one of them. So the modules are imported in one order, as on a single thread;
   otherwise Python would break a deadlock of import locks with an error. A waiting thread holds no import lock of these
   packages: packages that import each other (TensorFlow and Keras) would deadlock, and the thread may need that module.
-- A fork waits for the thread, too: the child would inherit locks without owner.
+- A fork waits for the thread, too: the child would inherit locks without an owner.
 
 It imports nothing from the notebook's folder, which is on the path for cells: code that any user with write access
 places there would run in the rank without a cell that imports it.
@@ -158,7 +158,7 @@ class ImportPrefetch(MetaPathFinder):
         if not self._importing.locked() or not (is_thread or package in self._packages):
             return None
         if package not in sys.modules:
-            self._packages.add(package)  # one that the thread starts
+            self._packages.add(package)  # a package that the thread starts
         is_top_level = is_thread and path is None  # it might be in the notebook's folder
         spec = PathFinder.find_spec(fullname, _installed() if is_top_level else path, target)
         if is_top_level and spec is None and _only_here(fullname):

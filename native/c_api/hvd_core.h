@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 typedef struct hvd_engine hvd_engine; /* a counted reference */
-typedef struct hvd_buffer hvd_buffer; /* memory of the core that holds a result, counted */
+typedef struct hvd_buffer hvd_buffer; /* memory of the core with a result, a counted reference */
 typedef struct hvd_event hvd_event;   /* on a device: reached when earlier work is done */
 
 /* Error codes: the numbers of base/status.h. */
@@ -148,14 +148,14 @@ typedef struct hvd_core {
 
   void (*keep)(hvd_buffer* buffer); /* only within `done` */
   void (*drop)(hvd_buffer* buffer);
-  /* Of an event, within `done` alone: let a stream wait for it; 1, reached, 0, not yet, below 0, it
-   * will never be. */
+  /* Only within `done`. stream_wait() makes a stream wait for the event. event_query() returns 1 if
+   * it is reached, 0 if not yet, and a negative number if it never will be. */
   int32_t (*stream_wait)(hvd_event* event, void* stream, char* text, size_t text_size);
   int32_t (*event_query)(hvd_event* event);
 
   /* Programs without Python. Collective; the names and values of `options` are those of the
-   * environment, without HOROVOD_ or HVD_ (native/engine/options.cc). make_current: what current()
-   * gives from now on; NULL: nothing. */
+   * environment, without HOROVOD_ or HVD_ (native/engine/options.cc). make_current(): sets the
+   * engine that current() returns from now on; NULL: none. */
   hvd_engine* (*start)(int32_t rank, int32_t size, hvd_exchange exchange, void* context,
                        const char* const* names, const char* const* values, size_t options_count,
                        char* text, size_t text_size);

@@ -1,6 +1,6 @@
 // Selection of the backend of an operation (by device) and, on the host, of the algorithm (by
-// group, hosts and bytes): one measured table (docs/performance.md), overridable. All ranks choose
-// alike: the choice uses nothing that may differ between them.
+// group, hosts and bytes): one measured table (docs/performance.md), overridable. All ranks make
+// the same choice, because it depends on nothing that may differ between them.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ struct AlgorithmOptions {
   std::size_t segment_bytes = 0;
 };
 
-// bytes: of the whole operation. Direct needs a slot with room for all of them; otherwise the
-// choice is that for more bytes.
+// bytes: of the whole operation. Direct needs a slot with room for all of them; otherwise
+// the algorithm for more bytes is chosen.
 Algorithm choose_allreduce(const Topology& topology, const Group& group, std::int64_t bytes,
                            const AlgorithmOptions& options);
 
@@ -52,7 +52,7 @@ class Backends {
            OpenAccelerator open = nullptr);
   ~Backends();
   Backend& cpu() const;
-  CpuBackend& host() const { return *cpu_; }  // the same
+  CpuBackend& host() const { return *cpu_; }  // cpu(), with its type
   Accelerators& accelerators() { return accelerators_; }
   // Progress-lock owner, between operations, the same on all ranks (autotune).
   void set_options(const AlgorithmOptions& options);

@@ -61,8 +61,8 @@ struct SharedPart {
 // What the caller does after enqueue().
 enum class Next : std::uint8_t {
   kContinues,  // other work: the background thread is woken to execute the operation
-  kWaits,      // help() or wait() at once: no thread need be woken
-  kBegins      // begin() at once, then other work
+  kWaits,      // help() or wait() immediately: no thread needs to be woken
+  kBegins      // begin() immediately, then other work
 };
 
 // Rundown protection of an object that shutdown() destroys while other threads may use it: the
@@ -126,7 +126,7 @@ class HVD_VISIBLE Engine {
   // enqueued on the device; see Outcome::event.
   Result<std::int64_t> enqueue(Request request, std::vector<Operand> operands,
                                Next next = Next::kContinues, void* stream = nullptr);
-  // The same for callers that keep the task, which saves the lookup of the handle.
+  // Like enqueue(), for callers that keep the task, which saves the lookup of the handle.
   Result<TaskPtr> enqueue_task(Request request, std::vector<Operand> operands, Next next,
                                void* stream = nullptr);
   // A request for repeated calls, valid for this engine only; nullptr if run() cannot handle it.

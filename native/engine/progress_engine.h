@@ -62,7 +62,7 @@ class RequestQueue {
 };
 
 // Data of eager rounds (eager/eager_rounds.h): sends this rank's data and polls for those of the
-// peers while the round is open. Progress-lock owner only, wake() excepted.
+// peers while the round is open. Progress-lock owner only, except for wake().
 class EagerExchange {
  public:
   explicit EagerExchange(const Parts& parts) : parts_(parts), links_(parts.mesh.eager()) {}
@@ -71,8 +71,8 @@ class EagerExchange {
   bool may_send(const Task& task) const;
   void send(const Task& task, const EagerTag& tag) const;
 
-  // Pass arrived data to the controller. True: data arrived. An error: data that must arrive will
-  // not.
+  // Pass arrived data to the controller. True: data arrived. An error: data that must arrive never
+  // will.
   Result<bool> poll(Controller& controller, std::int64_t now_ns);
   // As of the last poll: this rank has sent its data and waits for peers.
   bool waits() const { return !awaited_.empty(); }
@@ -116,7 +116,7 @@ class ProgressEngine {
   void timeline(bool on, bool mark_cycles);
 
  private:
-  // Progress-lock owner only, from here on. None of them waits for a peer, work() excepted.
+  // Progress-lock owner only, from here on. None of them waits for a peer, except work().
   template <typename Body>
   void guarded(const Body& body) noexcept;
   void help(const TaskPtr& task, const Deadline& deadline, Spin spin, Try fast);
@@ -169,7 +169,7 @@ class ProgressEngine {
   std::atomic<bool> timeline_{false};
   std::atomic<bool> mark_cycles_{false};
   std::atomic<bool> holds_{false};    // an operation on a device is agreed on and held
-  std::atomic<bool> hurries_{false};  // a user thread waits for one that may be held
+  std::atomic<bool> hurries_{false};  // a user thread waits for an operation that may be held
   ProgressLock progress_lock_;
   RequestQueue queue_;
 
@@ -181,7 +181,7 @@ class ProgressEngine {
   std::vector<Request> submitted_;  // swapped with the queue's vector
   bool ended_ = false;
   bool attending_ = false;
-  bool stirred_ = false;         // poll the controller though nothing arrived
+  bool stirred_ = false;         // poll the controller although nothing arrived
   std::int64_t due_ns_ = -1;     // when the controller must be polled even if nothing happens
   std::int64_t alarm_ns_ = -1;   // when the background thread wakes up without a ring
   std::vector<int> neighbours_;  // in the tree, until they leave

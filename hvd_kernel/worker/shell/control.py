@@ -72,7 +72,7 @@ class Control:
         self.origins = Origins()
         self._cell: RunCell | None = None  # the latest
         self._run_number = 0
-        self._kernel = ""  # the one that numbers the cells
+        self._kernel = ""  # the kernel that numbers the cells
         self._interrupted_run = 0  # the latest run that was interrupted
         self._tasks = 0  # of ipyparallel's clients; their run numbers are negative
         self._operations = 0  # of this rank before the current task
@@ -110,7 +110,7 @@ class Control:
         if not ran:
             self._begin(options, request)
         self.on_raise(error)
-        problem = "has run the cell, but cannot say how it ended" if ran else "could not run the cell"
+        problem = "has run the cell, but cannot report how it ended" if ran else "could not run the cell"
         lines = [*"".join(format_exception(error)).splitlines(), f"rank {self.rank} {problem}"]
         return self._finish(self._failure_with(error, lines))
 

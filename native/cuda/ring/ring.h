@@ -1,33 +1,33 @@
 // Ring on devices, for the operations of one group: kernels on this rank's stream, and
 // signals between the streams of the members. The host enqueues all of it on the stream and waits
 // only if too much is in flight (device.h).
-//   member   a rank of the group; its group rank is its number in it. A peer is another one
+//   member   a rank of the group; its group rank is its number in it. A peer is another member
 //   reader   a member that reads a half packed by another: every peer, or for some operations one
 //   use      one round's use of a half by the member whose half it is
 //
-// One use of a half, of the owner p's and of the reader q's (arena.h: the phases):
+// One use of a half, by its owner p and a reader q (arena.h: the phases):
 //   p   wait freed from q  ->  pack the half  ->  signal packed to q
 //   q   wait packed from p  ->  read the half  ->  signal freed to p
-// and where chunks are folded, both do between: fold the own chunk into the own half  ->  signal
-// folded to all  ->  wait folded from all; only then others' results are read.
+// If chunks are folded, both do this in between: fold the own chunk into the own half  ->  signal
+// folded to all  ->  wait folded from all; only then do they read the results of others.
 // A signal writes 1 into the word of the waiting member that stands for (phase, half, sender); a
 // wait waits for 1 and writes 0. So a captured CUDA graph can be replayed, which a counter would
 // not allow: every use leaves the words as it found them, freed 1 and the others 0.
 //
-// No signal is lost or taken for another: on each word, signals and waits take turns. packed(p to
-// q) is signalled after p's wait for freed(q to p), which q signalled after its last wait for
+// No signal is lost or mistaken for another: on each word, signals and waits take turns. packed(p
+// to q) is signalled after p's wait for freed(q to p), which q signalled after its last wait for
 // packed(p to q): so that word is 0 again. folded: likewise, since freed also comes after the wait
 // for folded. freed(q to p) is signalled after q's wait for packed(p to q), which p signalled
 // after its last wait for freed(q to p). What is written is visible before the signal (a word is
 // written after a fence for the whole system), and the kernels after a wait start when it is
 // over.
 //
-// Nothing is overtaken by what other operations do: a member that packs a half waits for every peer
-// that has read it last, and for those that are no readers this time without writing 0 (see()), so
-// that their words stay 1. Rounds may differ in number from pair to pair (alltoall); all that
-// members must agree on is which half a round uses: the operation's number plus the round's. They
-// count operations alike, because all execute the same ones in the same order. Groups share no
-// words: each has arenas of its own.
+// No operation overtakes an earlier one: a member that packs a half waits for every peer
+// that has read it last. It also waits for peers that do not read this time, without writing 0
+// (see()), so that their words stay 1. Rounds may differ in number from pair to pair (alltoall);
+// all that members must agree on is which half a round uses: the operation's number plus the
+// round's. They count operations alike, because all execute the same ones in the same order. Groups
+// share no words: each has arenas of its own.
 //
 // No deadlock: every member enqueues the same steps on its stream in the same order (or leaves out
 // both ends of one), and what a step waits for is signalled in a step before it. Steps of several

@@ -42,8 +42,8 @@ inline std::int64_t shutdown_after(const ControllerOptions& options) {
   return options.stall_warning_ns > 0 && sensible ? options.stall_shutdown_ns : 0;
 }
 
-// Horovod's warning, and which ranks wait for which operations since when. shutdown_ns: operations
-// that wait longer are marked; 0: none.
+// Horovod's warning, with the operations, the ranks that wait for them and since when. shutdown_ns:
+// operations that wait longer are marked; 0: none.
 std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning_ns,
                        std::int64_t shutdown_ns, std::int64_t now_ns);
 

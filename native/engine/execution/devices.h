@@ -5,8 +5,8 @@
 // ("hvd-devices", started with the first device tensor) checks the oldest operation periodically,
 // warns, and finally raises the abort.
 //
-// When an engine fails, its devices continue with whatever data there is. Events that were not
-// reached by then return the cause for ever, so that these data are never used as a result. The
+// When an engine fails, its devices continue with the data that they have. Events that were not
+// reached by then permanently return the cause, so that these data are never used as a result. The
 // caller may free the buffers when notified, which happens only after the device has released them.
 #pragma once
 
@@ -55,7 +55,7 @@ class DoneEvent final : public DeviceEvent {
   bool span_pending() override { return event_->span_pending(); }
 
   bool over();  // on the device: reached, or never will be
-  // Called once; an event that is not known to be reached is lost.
+  // Called once: events that are not known to be reached count as lost.
   void lose_unless_reached(const Ending& cause) noexcept;
 
  private:
@@ -102,7 +102,7 @@ struct DeviceCourse {
   void write(Trace& trace) const;
 };
 
-// The operations that are not known to be done, in order. The time is always an argument.
+// The operations that are not known to be complete, in order. Every function gets the time.
 class Outstanding {
  public:
   explicit Outstanding(DeviceRules rules) : rules_(std::move(rules)) {}

@@ -1,6 +1,6 @@
 // Outputs: convert a response and a task to the backend's arguments (shapes, memory, shares) for
 // operations whose result size depends on all ranks. The memory that they need is computed from the
-// agreement alone, so every rank knows it for every other rank (vote.h).
+// agreement alone, so every rank can compute it for every other rank (vote.h).
 #pragma once
 
 #include <cstdint>

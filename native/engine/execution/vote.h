@@ -2,7 +2,7 @@
 //
 // Reason. The result size of an allgather or alltoall depends on all ranks, so a rank detects that
 // it has no memory only when all have agreed to execute the operation and its peers are about to
-// send. It cannot skip the operation, because the data would stay in its links for ever. So the
+// send. It cannot skip the operation, because the data would stay in its links. So the
 // ranks vote first: if one has no memory, the operation fails on all of them with one error that
 // names that rank, no data have moved, and the engine continues.
 //

@@ -24,7 +24,7 @@ class SendLink {
  public:
   virtual ~SendLink() = default;
   virtual std::size_t slot_bytes() const = 0;  // 64-byte aligned slots
-  virtual std::size_t slots() const = 0;       // number that may be published and not released
+  virtual std::size_t slots() const = 0;       // maximum number published and not yet released
   virtual Result<Slot> acquire(const Abort& abort) = 0;  // waits for a free slot
   virtual void publish(
       std::size_t bytes) = 0;  // release order: the bytes are visible before the slot

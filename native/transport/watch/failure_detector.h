@@ -1,7 +1,7 @@
 // Failure detector: one thread ("hvd-watch") that waits on a socket to every peer and detects
 // failures while all other threads compute or are blocked.
 //   abort frame           the abort is raised with the status it carries, and passed on
-//   goodbye               the peer's coming hang-up is intended
+//   goodbye               the hang-up of the peer that follows is intended
 //   hang-up, no goodbye   the peer has died: the abort is raised and sent to the other ranks
 //   silence               the same for a peer on another host that does not answer (keepalive)
 //   suspicion             another connection to the peer broke: a death, unless a goodbye arrives

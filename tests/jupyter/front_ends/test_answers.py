@@ -41,7 +41,7 @@ def failures(session: Session, code: str) -> dict[int, Failure]:
         (
             "hvd_kernel.worker.shell.control",
             "to_content",
-            "rank 1 has run the cell, but cannot say how it ended",
+            "rank 1 has run the cell, but cannot report how it ended",
             "ZeroDivisionError: division by zero",
         ),
     ],
