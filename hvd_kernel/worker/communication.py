@@ -34,8 +34,8 @@ def start() -> None:
 def reset_communicator(*, fresh: bool = False, before: Sequence[int] | None = None) -> None:
     """Replace communication that was aborted, and restore process sets. All ranks call this together.
 
-    fresh: this rank is new and has had no communicator. before: number of each rank before the reset, -1 if it is new; None:
-    no number has changed.
+    fresh: this rank is new and has had no communicator. before: number of each rank before the reset, -1 if it is new;
+    None: no number has changed.
     """
     process_sets.reset_to_all_ranks(fresh=fresh, before=before)
     _verify()
