@@ -17,7 +17,7 @@ from typing import Any
 from hvdtest.environments import environment
 from hvdtest.launch import clean_environment
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import WITHIN_S, told_by
+from hvdtest.spark_driver import WITHIN_S, results_of
 
 from hvd_kernel.processes.lifetime import environment_of, kill
 
@@ -69,4 +69,4 @@ def driver(script: str, *args: str, cwd: Path) -> Iterator[subprocess.Popen[str]
 def outcomes(script: str, folder: Path, *args: str, seconds: float = WITHIN_S) -> Mapping[str, Any]:
     """Run a program; return the results of its cases."""
     with driver(script, *args, cwd=folder) as process:
-        return told_by(process, seconds)
+        return results_of(process, seconds)

@@ -23,7 +23,7 @@ HEAD = text_of("driver_cases", "spark_session")
 
 
 def started(script: str, *args: str, version: str = "spark", **more: Any) -> subprocess.Popen[str]:
-    """Start a driver in an environment: ``session``, ``tell`` and the program."""
+    """Start a driver in an environment: ``session``, ``report_cases`` and the program."""
     python = environment(version)
     env = clean_environment(
         PYSPARK_PYTHON=str(python), PYTHONPATH="", SPARK_LOCAL_IP="127.0.0.1", JAVA_TOOL_OPTIONS="-Xss2m"
@@ -44,17 +44,17 @@ def outcomes(
     script: str, folder: Path, *, seconds: float = WITHIN_S, version: str = "spark", **env: str
 ) -> Mapping[str, Any]:
     """Run a program; return the results of its cases."""
-    return told_by(started(script, version=version, cwd=folder, env=env), seconds)
+    return results_of(started(script, version=version, cwd=folder, env=env), seconds)
 
 
-def told_by(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping[str, Any]:
+def results_of(driver: subprocess.Popen[str], seconds: float = WITHIN_S) -> Mapping[str, Any]:
     """Wait for a running driver; return the results of its cases."""
     try:
         out, err = driver.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(driver.pid, signal.SIGKILL)
         out, err = driver.communicate()
-    lines = [line.removeprefix("TOLD ") for line in out.splitlines() if line.startswith("TOLD ")]
-    told = dict(json.loads(line) for line in lines)
-    assert driver.returncode == 0, f"{told}\n{out[-3000:]}\n{err[-6000:]}"
-    return told
+    lines = [line.removeprefix("RESULT ") for line in out.splitlines() if line.startswith("RESULT ")]
+    results = dict(json.loads(line) for line in lines)
+    assert driver.returncode == 0, f"{results}\n{out[-3000:]}\n{err[-6000:]}"
+    return results

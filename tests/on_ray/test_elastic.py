@@ -18,16 +18,16 @@ SCRIPT = text_of(PROGRAMS / "elastic.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"), seconds=LONG_S)
 
 
-def test_training_survives_a_lost_node_and_a_new_one_joins(told: Mapping[str, Any]) -> None:
-    check_lost_and_added(*told["lost_and_added"])
+def test_training_survives_a_lost_node_and_a_new_one_joins(results: Mapping[str, Any]) -> None:
+    check_lost_and_added(*results["lost_and_added"])
 
 
-def test_so_it_is_when_the_raylet_of_a_node_is_killed(told: Mapping[str, Any]) -> None:
-    check_lost_and_added(*told["lost_hard"])
+def test_so_it_is_when_the_raylet_of_a_node_is_killed(results: Mapping[str, Any]) -> None:
+    check_lost_and_added(*results["lost_hard"])
 
 
 def check_lost_and_added(sizes: list[int], places: list[list[int]], is_exact: bool) -> None:
@@ -36,39 +36,39 @@ def check_lost_and_added(sizes: list[int], places: list[list[int]], is_exact: bo
     assert is_exact, "each step is counted once"
 
 
-def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(told: Mapping[str, Any]) -> None:
-    (sizes, places, is_exact), has_died = told["taken_in_time"]
+def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(results: Mapping[str, Any]) -> None:
+    (sizes, places, is_exact), has_died = results["taken_in_time"]
     assert sizes[-3:] == [3, 1, 2], "it may begin with fewer"
     assert places == [[0, 2, 0, 2], [1, 2, 1, 2]]
     assert is_exact
     assert not has_died
 
 
-def test_another_actor_takes_the_place_of_one_that_was_killed(told: Mapping[str, Any]) -> None:
-    sizes, places, is_exact = told["killed"]
+def test_another_actor_takes_the_place_of_one_that_was_killed(results: Mapping[str, Any]) -> None:
+    sizes, places, is_exact = results["killed"]
     assert sizes[0] == sizes[-1] == 2
     assert [place[:2] for place in places] == [[0, 2], [1, 2]]
     assert is_exact
 
 
-def test_what_a_rank_raises_is_the_cause(told: Mapping[str, Any]) -> None:
-    failed = told["cause"]
+def test_what_a_rank_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+    failed = results["cause"]
     assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "ValueError", ["shard", "1"])
 
 
-def test_each_rank_makes_its_object(told: Mapping[str, Any]) -> None:
-    assert told["objects"] in ([[4, "1"]], [[4, "1"], [4, "1"]])
+def test_each_rank_makes_its_object(results: Mapping[str, Any]) -> None:
+    assert results["objects"] in ([[4, "1"]], [[4, "1"], [4, "1"]])
 
 
-def test_too_few_places_are_told(told: Mapping[str, Any]) -> None:
-    assert told["too_few"]["raised"] == "ClusterError"
+def test_too_few_places_are_told(results: Mapping[str, Any]) -> None:
+    assert results["too_few"]["raised"] == "ClusterError"
 
 
-def test_unsupported_calls_are_refused_with_horovods_message(told: Mapping[str, Any]) -> None:
-    assert told["references"]["raised"] == told["single"]["raised"] == "NotImplementedError"
-    assert told["references"]["text"] == (
+def test_unsupported_calls_are_refused_with_horovods_message(results: Mapping[str, Any]) -> None:
+    assert results["references"]["raised"] == results["single"]["raised"] == "NotImplementedError"
+    assert results["references"]["text"] == (
         "ObjectRefs cannot be returned from Elastic runs as the workers are ephemeral"
     )
-    assert told["single"]["text"] == (
+    assert results["single"]["text"] == (
         "Elastic mode does not support execute_single. Please use the execute method instead"
     )

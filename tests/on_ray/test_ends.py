@@ -112,7 +112,7 @@ executor.start()
 executor.run(stays, [sys.argv[1]])
 """
 
-tell(calls, calls_elastic, interrupted, interrupted_elastic, rank_killed, driver_killed, node_lost)
+report_cases(calls, calls_elastic, interrupted, interrupted_elastic, rank_killed, driver_killed, node_lost)
 ray.shutdown()
 made.shutdown()
 '''
@@ -120,41 +120,41 @@ made.shutdown()
 
 
 @pytest.fixture(scope="module", params=["node", "client"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     found = outcomes(SCRIPT, tmp_path_factory.mktemp("ends"), request.param, seconds=LONG_S)
     return {**found, "driver": request.param}
 
 
-def test_results_logged_values_and_causes_reach_the_caller(told: Mapping[str, Any]) -> None:
-    *fixed, references = told["calls"]
-    assert fixed == told["calls_elastic"] == [[0, 3], [0, 1], ["RankFailed", "ValueError", 1]]
+def test_results_logged_values_and_causes_reach_the_caller(results: Mapping[str, Any]) -> None:
+    *fixed, references = results["calls"]
+    assert fixed == results["calls_elastic"] == [[0, 3], [0, 1], ["RankFailed", "ValueError", 1]]
     assert references == [[0, 2], [1, 2]]
 
 
-def test_interrupted_ranks_stay_for_the_next_call(told: Mapping[str, Any]) -> None:
-    interrupt, after, left = told["interrupted"]
+def test_interrupted_ranks_stay_for_the_next_call(results: Mapping[str, Any]) -> None:
+    interrupt, after, left = results["interrupted"]
     assert interrupt == ["KeyboardInterrupt", "NoneType", None]
     assert after == [[[0, 2], [1, 2]]]
     assert left == []
 
 
-def test_an_elastic_job_that_is_interrupted_leaves_nothing(told: Mapping[str, Any]) -> None:
-    assert told["interrupted_elastic"] == [["KeyboardInterrupt", "NoneType", None], []]
+def test_an_elastic_job_that_is_interrupted_leaves_nothing(results: Mapping[str, Any]) -> None:
+    assert results["interrupted_elastic"] == [["KeyboardInterrupt", "NoneType", None], []]
 
 
-def test_a_rank_that_is_killed_is_named(told: Mapping[str, Any]) -> None:
-    assert told["rank_killed"] == [["RankDied", "ActorDiedError", 1], []]
+def test_a_rank_that_is_killed_is_named(results: Mapping[str, Any]) -> None:
+    assert results["rank_killed"] == [["RankDied", "ActorDiedError", 1], []]
 
 
-def test_nothing_outlives_a_driver_that_is_killed(told: Mapping[str, Any]) -> None:
-    ranks, below = told["driver_killed"]
+def test_nothing_outlives_a_driver_that_is_killed(results: Mapping[str, Any]) -> None:
+    ranks, below = results["driver_killed"]
     assert ranks == []
-    if told["driver"] == "node":  # a client's ranks are killed by their raylet 0.2 s after its SIGTERM
+    if results["driver"] == "node":  # a client's ranks are killed by their raylet 0.2 s after its SIGTERM
         assert below == []
 
 
-def test_node_with_a_killed_raylet_is_named_and_cleaned(told: Mapping[str, Any]) -> None:
-    [kind, cause], is_its_rank, left = told["node_lost"]
+def test_node_with_a_killed_raylet_is_named_and_cleaned(results: Mapping[str, Any]) -> None:
+    [kind, cause], is_its_rank, left = results["node_lost"]
     assert kind == "RankDied"
     assert cause in {"ActorDiedError", "ActorUnavailableError"}, "Ray says first that it cannot be reached"
     assert is_its_rank

@@ -19,81 +19,81 @@ SCRIPT = text_of(PROGRAMS / "executor.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("ray"))
 
 
-def test_ranks_are_numbered_node_by_node(told: Mapping[str, Any]) -> None:
-    assert told["start"] is None
-    assert told["ranks"] == [[0, 3, 0, 2, 0, 12], [1, 3, 1, 2, 0, 12], [2, 3, 0, 1, 1, 12]]
-    assert told["references"] == [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]
+def test_ranks_are_numbered_node_by_node(results: Mapping[str, Any]) -> None:
+    assert results["start"] is None
+    assert results["ranks"] == [[0, 3, 0, 2, 0, 12], [1, 3, 1, 2, 0, 12], [2, 3, 0, 1, 1, 12]]
+    assert results["references"] == [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]
 
 
-def test_so_many_hosts_have_so_many_ranks_each(told: Mapping[str, Any]) -> None:
-    assert told["spread"] == [[0, 4, 0, 2, 0, 10], [1, 4, 1, 2, 0, 10], [2, 4, 0, 2, 1, 10], [3, 4, 1, 2, 1, 10]]
+def test_so_many_hosts_have_so_many_ranks_each(results: Mapping[str, Any]) -> None:
+    assert results["spread"] == [[0, 4, 0, 2, 0, 10], [1, 4, 1, 2, 0, 10], [2, 4, 0, 2, 1, 10], [3, 4, 1, 2, 1, 10]]
 
 
-def test_an_object_of_each_rank_lives_over_calls(told: Mapping[str, Any]) -> None:
-    assert told["state"] == [[16] * 3, [22] * 3]
-    assert told["one"] == 22
+def test_an_object_of_each_rank_lives_over_calls(results: Mapping[str, Any]) -> None:
+    assert results["state"] == [[16] * 3, [22] * 3]
+    assert results["one"] == 22
 
 
-def test_ranks_have_the_variables_and_the_ids_of_their_nodes(told: Mapping[str, Any]) -> None:
-    assert told["variables"] == [["3", True, "2"], ["3", True, "2"], ["3", True, "1"]]
+def test_ranks_have_the_variables_and_the_ids_of_their_nodes(results: Mapping[str, Any]) -> None:
+    assert results["variables"] == [["3", True, "2"], ["3", True, "2"], ["3", True, "1"]]
 
 
-def test_each_rank_sees_the_gpus_of_all_of_its_node(told: Mapping[str, Any]) -> None:
-    assert told["devices"] == [["0", "1"]] * 4
+def test_each_rank_sees_the_gpus_of_all_of_its_node(results: Mapping[str, Any]) -> None:
+    assert results["devices"] == [["0", "1"]] * 4
 
 
-def test_what_a_rank_raises_is_the_cause_and_the_next_call_works(told: Mapping[str, Any]) -> None:
-    failed = told["cause"]
+def test_what_a_rank_raises_is_the_cause_and_the_next_call_works(results: Mapping[str, Any]) -> None:
+    failed = results["cause"]
     assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "Bad", ["shard", "1"])
     assert failed["text"].startswith("rank 1 of 3 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
     assert "hvd_kernel" not in failed["text"], "the frames are the user's"
-    assert told["after_that"] == [[28] * 3, [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]]
+    assert results["after_that"] == [[28] * 3, [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]]
 
 
-def test_idle_ranks_are_interrupted_when_one_fails(told: Mapping[str, Any]) -> None:
-    assert (told["busy"]["raised"], told["busy"]["args"]) == ("RankFailed", ["alone"])
+def test_idle_ranks_are_interrupted_when_one_fails(results: Mapping[str, Any]) -> None:
+    assert (results["busy"]["raised"], results["busy"]["args"]) == ("RankFailed", ["alone"])
 
 
-def test_a_reference_raises_the_exception_itself(told: Mapping[str, Any]) -> None:
-    assert told["raised_by_reference"] == ["shard", 1]
-    assert told["after_a_reference"] == [34] * 3
+def test_a_reference_raises_the_exception_itself(results: Mapping[str, Any]) -> None:
+    assert results["raised_by_reference"] == ["shard", 1]
+    assert results["after_a_reference"] == [34] * 3
 
 
-def test_callbacks_get_what_ranks_log_in_order(told: Mapping[str, Any]) -> None:
-    assert told["values"] == [[{"row": 0}, {"row": 1}], [0, 0, 1, 1, 2, 2]]
+def test_callbacks_get_what_ranks_log_in_order(results: Mapping[str, Any]) -> None:
+    assert results["values"] == [[{"row": 0}, {"row": 1}], [0, 0, 1, 1, 2, 2]]
 
 
-def test_what_a_callback_raises_is_raised(told: Mapping[str, Any]) -> None:
-    assert told["refusing"]["text"] == "('value', 5)"
+def test_what_a_callback_raises_is_raised(results: Mapping[str, Any]) -> None:
+    assert results["refusing"]["text"] == "('value', 5)"
 
 
-def test_a_rank_that_dies_is_named_with_rays_error(told: Mapping[str, Any]) -> None:
-    assert (told["death"]["raised"], told["death"]["cause"]) == ("RankDied", "ActorDiedError")
-    assert told["death"]["text"].startswith("rank 1 of 3 ended before its function returned: The actor died")
+def test_a_rank_that_dies_is_named_with_rays_error(results: Mapping[str, Any]) -> None:
+    assert (results["death"]["raised"], results["death"]["cause"]) == ("RankDied", "ActorDiedError")
+    assert results["death"]["text"].startswith("rank 1 of 3 ended before its function returned: The actor died")
 
 
-def test_shutdown_gives_everything_back(told: Mapping[str, Any]) -> None:
-    assert told["given_back"] is True
-    assert told["ended"]["text"] == NOT_STARTED
+def test_shutdown_gives_everything_back(results: Mapping[str, Any]) -> None:
+    assert results["given_back"] is True
+    assert results["ended"]["text"] == NOT_STARTED
 
 
-def test_what_the_class_raises_is_the_cause(told: Mapping[str, Any]) -> None:
-    assert (told["raising_class"]["raised"], told["raising_class"]["args"]) == ("RankFailed", ["made"])
+def test_what_the_class_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+    assert (results["raising_class"]["raised"], results["raising_class"]["args"]) == ("RankFailed", ["made"])
 
 
-def test_resources_that_are_not_there_are_told(told: Mapping[str, Any]) -> None:
-    assert told["no_room"]["raised"] == "TimeoutError"
+def test_resources_that_are_not_there_are_told(results: Mapping[str, Any]) -> None:
+    assert results["no_room"]["raised"] == "TimeoutError"
     begin = (
         "Placement group creation timed out. Make sure your cluster either has enough resources or use an autoscaling "
         "cluster. Current resources available: {"
     )
-    assert told["no_room"]["text"].startswith(begin)
-    assert told["no_room"]["text"].count("{'CPU': 1}") == 9
+    assert results["no_room"]["text"].startswith(begin)
+    assert results["no_room"]["text"].count("{'CPU': 1}") == 9
 
 
-def test_a_placement_group_of_the_callers_is_used_and_stays(told: Mapping[str, Any]) -> None:
-    assert told["within_a_group"] == [[True, "CREATED"], [False, "CREATED"]]
+def test_a_placement_group_of_the_callers_is_used_and_stays(results: Mapping[str, Any]) -> None:
+    assert results["within_a_group"] == [[True, "CREATED"], [False, "CREATED"]]

@@ -19,21 +19,21 @@ SCRIPT = text_of("notebook_cells", PROGRAMS / "notebook.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("notebook"))
 
 
-def test_what_is_missing_is_said_before_anything_starts(told: Mapping[str, Any]) -> None:
-    assert told["unconnected"][1] == (
+def test_what_is_missing_is_said_before_anything_starts(results: Mapping[str, Any]) -> None:
+    assert results["unconnected"][1] == (
         "UsageError: this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell "
         "first"
     )
-    assert told["how_many"][1] == ("UsageError: --on ray: say how many ranks there are to be, as in --on ray -np 8")
-    assert told["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
+    assert results["how_many"][1] == ("UsageError: --on ray: say how many ranks there are to be, as in --on ray -np 8")
+    assert results["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
 
 
-def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
-    said, error = told["doctor"]
+def test_doctor_looks_at_each_node(results: Mapping[str, Any]) -> None:
+    said, error = results["doctor"]
     assert error == ""
     lines = said.splitlines()
     nodes = [re.sub(r"\s+", " ", line).split(", hvd_kernel")[0] for line in lines[1:3]]
@@ -44,35 +44,35 @@ def test_doctor_looks_at_each_node(told: Mapping[str, Any]) -> None:
     assert re.search(r"2 nodes, 2 CPUs free$", lines[0])
 
 
-def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(told: Mapping[str, Any]) -> None:
-    said, error = told["too_many"]
+def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(results: Mapping[str, Any]) -> None:
+    said, error = results["too_many"]
     assert said.startswith("starting 9 ranks\n")
     assert error.endswith("Ray has {'CPU': 2.0} free, and each of 9 ranks asks for {'CPU': 1.0}.")
 
 
-def test_variables_stay_between_cells(told: Mapping[str, Any]) -> None:
-    assert told["first"][1] == ""
-    assert told["places"] == [[0, 2, 0, True], [1, 2, 0, True], 2], "a rank on each node"
-    assert told["second"][0].endswith("[0-1] [0, 10]\n")
-    assert told["second"][1] == ""
+def test_variables_stay_between_cells(results: Mapping[str, Any]) -> None:
+    assert results["first"][1] == ""
+    assert results["places"] == [[0, 2, 0, True], [1, 2, 0, True], 2], "a rank on each node"
+    assert results["second"][0].endswith("[0-1] [0, 10]\n")
+    assert results["second"][1] == ""
 
 
-def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -> None:
-    here, resized, kept = (error for _, error in told["elsewhere"])
+def test_what_cannot_be_as_on_this_machine_is_refused(results: Mapping[str, Any]) -> None:
+    here, resized, kept = (error for _, error in results["elsewhere"])
     assert here.startswith("UsageError: the ranks run on Ray: `%hvd stop` ends them, with their variables, and then")
     assert resized.startswith("ClusterError: Ray was asked for all ranks at once, and none can be added or taken away")
     assert kept.startswith("UsageError: --keep: Ray ends its ranks with this kernel")
 
 
-def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[str, Any]) -> None:
-    (_, error), after = told["interrupted"]
+def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(results: Mapping[str, Any]) -> None:
+    (_, error), after = results["interrupted"]
     assert error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
     assert after[0].endswith("[0-1] [0, 10]\n"), "a slow machine may have said who waits for whom"
     assert after[1] == ""
 
 
-def test_respawn_replaces_a_dead_rank_in_its_actor(told: Mapping[str, Any]) -> None:
-    (_, error), (said, _), after = told["died"]
+def test_respawn_replaces_a_dead_rank_in_its_actor(results: Mapping[str, Any]) -> None:
+    (_, error), (said, _), after = results["died"]
     assert re.match(
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
     )
@@ -81,13 +81,13 @@ def test_respawn_replaces_a_dead_rank_in_its_actor(told: Mapping[str, Any]) -> N
     assert after[1] == ""
 
 
-def test_killed_actor_is_replaced_with_its_rank(told: Mapping[str, Any]) -> None:
-    (_, error), (said, _), after = told["actor_died"]
+def test_killed_actor_is_replaced_with_its_rank(results: Mapping[str, Any]) -> None:
+    (_, error), (said, _), after = results["actor_died"]
     assert "died: it was lost with the process of Ray that held it; the variables of the other" in error
     assert "rank 0 is fresh" in said
     assert after[0].endswith("[0-1] [0, 1]\n"), "a slow machine may have said who waits for whom"
     assert after[1] == ""
 
 
-def test_nothing_is_left_after_a_stop(told: Mapping[str, Any]) -> None:
-    assert told["stopped"] == [["the ranks are stopped\n", ""], ["REMOVED"]]
+def test_nothing_is_left_after_a_stop(results: Mapping[str, Any]) -> None:
+    assert results["stopped"] == [["the ranks are stopped\n", ""], ["REMOVED"]]

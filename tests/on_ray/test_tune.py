@@ -17,22 +17,22 @@ SCRIPT = text_of(PROGRAMS / "tune.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("tune"))
 
 
-def test_each_trial_has_ranks_of_its_own_and_reports_once_a_step(told: Mapping[str, Any]) -> None:
-    assert told["trials"] == [[2, 3.0, 2, 2], [2, 30.0, 2, 2]]
+def test_each_trial_has_ranks_of_its_own_and_reports_once_a_step(results: Mapping[str, Any]) -> None:
+    assert results["trials"] == [[2, 3.0, 2, 2], [2, 30.0, 2, 2]]
 
 
-def test_so_many_hosts_have_so_many_ranks_each(told: Mapping[str, Any]) -> None:
-    assert told["hosts"] == [2, 1, 2]
+def test_so_many_hosts_have_so_many_ranks_each(results: Mapping[str, Any]) -> None:
+    assert results["hosts"] == [2, 1, 2]
 
 
-def test_a_trial_that_has_failed_goes_on_from_its_checkpoint(told: Mapping[str, Any]) -> None:
-    assert told["goes_on"] == [[4, 3.0, 2], "4", True]
+def test_a_trial_that_has_failed_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+    assert results["goes_on"] == [[4, 3.0, 2], "4", True]
 
 
-def test_what_a_rank_raises_ends_the_trial_with_its_words(told: Mapping[str, Any]) -> None:
-    kind, has_words = told["failing"]
+def test_what_a_rank_raises_ends_the_trial_with_its_words(results: Mapping[str, Any]) -> None:
+    kind, has_words = results["failing"]
     assert has_words, kind

@@ -4,13 +4,13 @@ import json
 import traceback
 
 
-def tell(*cases):
+def report_cases(*cases):
     for case in cases:
         try:
-            told = case()
+            result = case()
         except Exception as error:
             cause = error.__cause__
-            told = {"raised": type(error).__name__, "text": str(error), "cause": type(cause).__name__, "args": []}
-            told["args"] = list(map(str, getattr(cause, "args", ())))
+            result = {"raised": type(error).__name__, "text": str(error), "cause": type(cause).__name__, "args": []}
+            result["args"] = list(map(str, getattr(cause, "args", ())))
             traceback.print_exc()
-        print("TOLD " + json.dumps([case.__name__, told]), flush=True)
+        print("RESULT " + json.dumps([case.__name__, result]), flush=True)

@@ -20,7 +20,7 @@ CLIENT = text_of(PROGRAMS / "connect_client.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
     folder, port = tmp_path_factory.mktemp("connect"), str(free_port())
     token = {"SPARK_CONNECT_AUTHENTICATE_TOKEN": secrets.token_hex(8)}
     server = started(SERVER, port, cwd=folder, env=token)
@@ -33,22 +33,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]
         server.communicate(timeout=60)
 
 
-def test_results_are_in_rank_order_and_ranks_lack_the_token(told: Mapping[str, Any]) -> None:
-    assert told["results"] == [[0, 2, 2, 3, False], [1, 2, 2, 3, False]]
+def test_results_are_in_rank_order_and_ranks_lack_the_token(results: Mapping[str, Any]) -> None:
+    assert results["results"] == [[0, 2, 2, 3, False], [1, 2, 2, 3, False]]
 
 
-def test_what_a_rank_raises_is_the_cause(told: Mapping[str, Any]) -> None:
-    assert (told["cause"]["raised"], told["cause"]["cause"], told["cause"]["args"]) == (
+def test_what_a_rank_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+    assert (results["cause"]["raised"], results["cause"]["cause"], results["cause"]["args"]) == (
         "RankFailed",
         "Bad",
         ["shard", "1"],
     )
 
 
-def test_what_a_client_cannot_know_is_said(told: Mapping[str, Any]) -> None:
-    assert told["no_slots"]["text"].startswith(
+def test_what_a_client_cannot_know_is_said(results: Mapping[str, Any]) -> None:
+    assert results["no_slots"]["text"].startswith(
         "Timed out waiting for Spark to start the ranks: 0 of 3 are up after 3 s. Give"
     )
-    assert told["no_size"]["text"] == (
+    assert results["no_size"]["text"] == (
         "num_proc is missing: Spark Connect does not tell how many tasks may run, e.g. num_proc=4."
     )

@@ -17,19 +17,19 @@ SCRIPT = text_of(PROGRAMS / "elastic.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"))
 
 
-def test_a_rank_that_fails_is_started_again_and_the_others_go_on(told: Mapping[str, Any]) -> None:
-    assert [each[4] for each in told["rank_fails"]] == [6] * len(told["rank_fails"])
-    assert told["rank_fails"][0][:2] in ([0, 1], [0, 2])
+def test_a_rank_that_fails_is_started_again_and_the_others_go_on(results: Mapping[str, Any]) -> None:
+    assert [each[4] for each in results["rank_fails"]] == [6] * len(results["rank_fails"])
+    assert results["rank_fails"][0][:2] in ([0, 1], [0, 2])
 
 
-def test_the_task_of_a_lost_executor_comes_back_on_another_one(told: Mapping[str, Any]) -> None:
-    assert told["executor_lost"] == [[0, 2, 0, 2, 6], [1, 2, 1, 2, 6]]
+def test_the_task_of_a_lost_executor_comes_back_on_another_one(results: Mapping[str, Any]) -> None:
+    assert results["executor_lost"] == [[0, 2, 0, 2, 6], [1, 2, 1, 2, 6]]
 
 
-def test_sizes_that_contradict_each_other_are_refused(told: Mapping[str, Any]) -> None:
-    assert told["contradiction"]["text"] == "min_np=3 is above np=2, but is the least of ranks."
-    assert told["two_names"]["text"] == "min_num_proc=2 and min_np=1 are the same thing: keep min_num_proc."
+def test_sizes_that_contradict_each_other_are_refused(results: Mapping[str, Any]) -> None:
+    assert results["contradiction"]["text"] == "min_np=3 is above np=2, but is the least of ranks."
+    assert results["two_names"]["text"] == "min_num_proc=2 and min_np=1 are the same thing: keep min_num_proc."

@@ -18,48 +18,50 @@ SCRIPT = text_of("notebook_cells", PROGRAMS / "notebook.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("notebook"))
 
 
-def test_what_is_missing_is_said(told: Mapping[str, Any]) -> None:
-    assert told["without_session"][1] == (
+def test_what_is_missing_is_said(results: Mapping[str, Any]) -> None:
+    assert results["without_session"][1] == (
         "UsageError: Could not find an active SparkContext, are you running in a PySpark session?"
     )
-    assert told["too_many"][1].startswith("ClusterError: Spark has ended: num_proc=3 tasks must run at the same time.")
+    assert results["too_many"][1].startswith(
+        "ClusterError: Spark has ended: num_proc=3 tasks must run at the same time."
+    )
 
 
-def test_doctor_looks_at_the_executors(told: Mapping[str, Any]) -> None:
-    said, error = told["doctor"]
+def test_doctor_looks_at_the_executors(results: Mapping[str, Any]) -> None:
+    said, error = results["doctor"]
     assert error == ""
     assert "Spark can run 2 task(s) at the same time now" in said
     assert re.search(r"^ok  executors on .*it reaches this notebook$", said, re.MULTILINE)
     assert said.endswith("everything is in place\n")
 
 
-def test_variables_persist_and_ranks_lack_sparks_secret(told: Mapping[str, Any]) -> None:
-    assert told["first"] == ["", [[0, 2, 0, None], [1, 2, 1, None]]]
-    assert told["second"][0].endswith("[0-1] [0, 10]\n")
-    assert told["second"][1] == ""
+def test_variables_persist_and_ranks_lack_sparks_secret(results: Mapping[str, Any]) -> None:
+    assert results["first"] == ["", [[0, 2, 0, None], [1, 2, 1, None]]]
+    assert results["second"][0].endswith("[0-1] [0, 10]\n")
+    assert results["second"][1] == ""
 
 
-def test_what_cannot_be_as_on_this_machine_is_refused(told: Mapping[str, Any]) -> None:
-    ray, resized = (error for _, error in told["elsewhere"])
+def test_what_cannot_be_as_on_this_machine_is_refused(results: Mapping[str, Any]) -> None:
+    ray, resized = (error for _, error in results["elsewhere"])
     assert ray.startswith("UsageError: the ranks run on Spark: `%hvd stop` ends them, with their variables, and then")
     assert resized.startswith(
         "ClusterError: Spark was asked for all ranks at once, and none can be added or taken away"
     )
 
 
-def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(told: Mapping[str, Any]) -> None:
-    (_, error), after = told["interrupted"]
+def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(results: Mapping[str, Any]) -> None:
+    (_, error), after = results["interrupted"]
     assert error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
     assert after[0].endswith("[0-1] [0, 10]\n"), "a slow machine may have said who waits for whom"
     assert after[1] == ""
 
 
-def test_respawn_replaces_a_dead_rank_in_its_task(told: Mapping[str, Any]) -> None:
-    (_, error), (said, _), after = told["died"]
+def test_respawn_replaces_a_dead_rank_in_its_task(results: Mapping[str, Any]) -> None:
+    (_, error), (said, _), after = results["died"]
     assert re.match(
         r"RankDied: rank 1 \(process \d+ on \S+\) died: it exited with os\._exit\(3\) in a cell, line 2;", error
     )
@@ -68,8 +70,8 @@ def test_respawn_replaces_a_dead_rank_in_its_task(told: Mapping[str, Any]) -> No
     assert after[1] == ""
 
 
-def test_lost_executor_ends_all_ranks_and_restart_starts_others(told: Mapping[str, Any]) -> None:
-    (_, lost), (_, nobody), (ready, _), after = told["executor_lost"]
+def test_lost_executor_ends_all_ranks_and_restart_starts_others(results: Mapping[str, Any]) -> None:
+    (_, lost), (_, nobody), (ready, _), after = results["executor_lost"]
     assert "died: it was lost with the process of Spark that held it" in lost
     assert nobody.startswith(
         ("ClusterError: all 2 ranks are dead", "ClusterError: rank 0 is not to be replaced: Spark has")
@@ -80,5 +82,5 @@ def test_lost_executor_ends_all_ranks_and_restart_starts_others(told: Mapping[st
     assert after[1] == ""
 
 
-def test_stop_leaves_nothing_and_frees_sparks_slots(told: Mapping[str, Any]) -> None:
-    assert told["stopped"] == [["the ranks are stopped\n", ""], [2, 4]]
+def test_stop_leaves_nothing_and_frees_sparks_slots(results: Mapping[str, Any]) -> None:
+    assert results["stopped"] == [["the ranks are stopped\n", ""], [2, 4]]

@@ -16,26 +16,30 @@ SCRIPT = text_of(PROGRAMS / "older.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("older")
     return outcomes(SCRIPT, folder, version="spark35")
 
 
-def test_it_is_that_version(told: Any) -> None:
-    assert told["version"] == "3.5"
+def test_it_is_that_version(results: Any) -> None:
+    assert results["version"] == "3.5"
 
 
-def test_ranks_run(told: Any) -> None:
-    assert told["run"] == [[0, 2, 6], [1, 2, 6]]
+def test_ranks_run(results: Any) -> None:
+    assert results["run"] == [[0, 2, 6], [1, 2, 6]]
 
 
-def test_ranks_of_an_elastic_job_run(told: Any) -> None:
-    assert told["elastic"] == [[0, 2, 2], [1, 2, 2]]
+def test_ranks_of_an_elastic_job_run(results: Any) -> None:
+    assert results["elastic"] == [[0, 2, 2], [1, 2, 2]]
 
 
-def test_what_a_rank_raises_is_the_cause(told: Any) -> None:
-    assert [told["cause"][name] for name in ("raised", "cause", "args")] == ["RankFailed", "ValueError", ["shard", "1"]]
+def test_what_a_rank_raises_is_the_cause(results: Any) -> None:
+    assert [results["cause"][name] for name in ("raised", "cause", "args")] == [
+        "RankFailed",
+        "ValueError",
+        ["shard", "1"],
+    ]
 
 
-def test_an_estimator_fits_and_predicts(told: Any) -> None:
-    assert told["estimator"] == [40, True]
+def test_an_estimator_fits_and_predicts(results: Any) -> None:
+    assert results["estimator"] == [40, True]

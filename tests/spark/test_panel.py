@@ -46,7 +46,7 @@ def fit(folder, backend):
         backend=backend, store=Store.create(f"{folder}/store"), model=model, loss=torch.nn.functional.mse_loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1), feature_cols=["x"], label_cols=["y"], batch_size=8,
         train_minibatch_fn=steps_until(f"{folder}/seen"), verbose=0,
-        callbacks=[lambda told: open(f"{folder}/process", "w").write(str(os.getpid()))],
+        callbacks=[lambda results: open(f"{folder}/process", "w").write(str(os.getpid()))],
     ).fit(frame)
 """
 

@@ -44,15 +44,15 @@ def test_ranks_have_the_executors_environment_and_what_is_given(local: Mapping[s
 
 
 def test_what_a_rank_raises_is_the_cause(local: Mapping[str, Any]) -> None:
-    told = local["cause"]
-    assert (told["raised"], told["cause"], told["args"]) == ("RankFailed", "Bad", ["shard", "1"])
-    assert told["text"].startswith("rank 1 of 2 raised Bad: ('shard', 1)\n")
+    results = local["cause"]
+    assert (results["raised"], results["cause"], results["args"]) == ("RankFailed", "Bad", ["shard", "1"])
+    assert results["text"].startswith("rank 1 of 2 raised Bad: ('shard', 1)\n")
 
 
 def test_too_few_slots_are_named_after_the_time_to_start(local: Mapping[str, Any]) -> None:
-    told = local["no_slots"]
-    assert told["raised"] == "ClusterError"
-    assert told["text"].startswith(
+    results = local["no_slots"]
+    assert results["raised"] == "ClusterError"
+    assert results["text"].startswith(
         "Timed out waiting for Spark to start the ranks: 0 of 3 are up after 3 s. Spark can run 2 "
     )
 
@@ -87,9 +87,9 @@ def test_devices_are_those_that_spark_has_given_the_task(cluster: Mapping[str, A
 
 
 def test_lost_executor_is_sparks_error_and_the_next_run_works(cluster: Mapping[str, Any]) -> None:
-    told = cluster["executor_lost"]
-    assert (told["raised"], told["cause"]) == ("RankDied", "Py4JJavaError")
-    assert told["text"] == "rank 1 of 2 was lost with the process that held it before its function returned."
+    results = cluster["executor_lost"]
+    assert (results["raised"], results["cause"]) == ("RankDied", "Py4JJavaError")
+    assert results["text"] == "rank 1 of 2 was lost with the process that held it before its function returned."
     assert cluster["after_that"] == [[0, 2, 0, 2, 3], [1, 2, 1, 2, 3]]
 
 

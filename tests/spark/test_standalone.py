@@ -17,12 +17,12 @@ SCRIPT = text_of(PROGRAMS / "standalone.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("standalone"))
 
 
-def test_ranks_come_and_go_with_the_workers(told: Mapping[str, Any]) -> None:
-    places, sizes, is_equal = told["workers_come_and_go"]
+def test_ranks_come_and_go_with_the_workers(results: Mapping[str, Any]) -> None:
+    places, sizes, is_equal = results["workers_come_and_go"]
     assert places == [[0, 2], [1, 2]]
     assert sizes == [1, 2, 1, 2]
     assert is_equal

@@ -37,8 +37,8 @@ def test_start_timeout_is_argument_then_variable_then_600_s(monkeypatch: pytest.
 
 def test_devices_are_those_of_the_task_or_of_the_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.variables({}) == {}
-    told = task.variables({"gpu": SimpleNamespace(addresses=["2", "5"])})
-    monkeypatch.setenv(*next(iter(told.items())))
+    results = task.variables({"gpu": SimpleNamespace(addresses=["2", "5"])})
+    monkeypatch.setenv(*next(iter(results.items())))
     assert task.get_available_devices() == ["2", "5"]
     monkeypatch.setenv("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "1")
     assert task.get_available_devices() == []

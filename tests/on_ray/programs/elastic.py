@@ -14,7 +14,7 @@ import ray
 from hvd_kernel import compat
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from ray_cluster import connected, node
 
 compat.install()
@@ -208,6 +208,6 @@ def single():
     executor.execute_single(print)
 
 
-tell(lost_and_added, lost_hard, taken_in_time, killed, cause, objects, too_few, references, single)
+report_cases(lost_and_added, lost_hard, taken_in_time, killed, cause, objects, too_few, references, single)
 ray.shutdown()
 made.shutdown()

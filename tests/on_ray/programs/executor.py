@@ -9,7 +9,7 @@ import ray
 from hvd_kernel.ray import RayExecutor, ray_logger
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from ray_cluster import connected, node
 
 made, others = connected(node(2, 2), node(2, 2))
@@ -202,7 +202,7 @@ def within_a_group():
     return [ray.get(task.remote(False)), ray.get(task.remote(True))]
 
 
-tell(
+report_cases(
     start,
     ranks,
     state,
@@ -216,6 +216,6 @@ tell(
     after_a_reference,
     values,
 )
-tell(refusing, death, given_back, ended, spread, devices, raising_class, no_room, within_a_group)
+report_cases(refusing, death, given_back, ended, spread, devices, raising_class, no_room, within_a_group)
 ray.shutdown()
 made.shutdown()

@@ -8,7 +8,7 @@ import psutil
 import ray
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from notebook_cells import cell, living, shell, until
     from ray_cluster import connected, node
 
@@ -100,8 +100,10 @@ def doctor():
     return cell("%hvd doctor --on ray")
 
 
-tell(unconnected)
+report_cases(unconnected)
 made, others = connected(node(1), node(1))
-tell(doctor, how_many, doubled, too_many, first, places, second, elsewhere, interrupted, died, actor_died, stopped)
+report_cases(
+    doctor, how_many, doubled, too_many, first, places, second, elsewhere, interrupted, died, actor_died, stopped
+)
 ray.shutdown()
 made.shutdown()

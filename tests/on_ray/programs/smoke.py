@@ -7,7 +7,7 @@ import ray
 from hvd_kernel.ray import RayExecutor, ray_logger
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from ray_cluster import connected, node
 
 
@@ -46,4 +46,4 @@ def calls():
     return [values, sorted(heard), cause]
 
 
-tell(calls)
+report_cases(calls)

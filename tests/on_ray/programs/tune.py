@@ -9,7 +9,7 @@ from ray import tune
 from hvd_kernel.ray.tune import DistributedTrainableCreator
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from ray_cluster import connected, node
 
 made, others = connected(node(2), node(2))
@@ -92,6 +92,6 @@ def failing():
     return [type(result.error).__name__, "rank 1 of 2 raised ValueError: ('shard', 1)" in str(result.error)]
 
 
-tell(trials, hosts, goes_on, failing)
+report_cases(trials, hosts, goes_on, failing)
 ray.shutdown()
 made.shutdown()

@@ -21,47 +21,47 @@ SCRIPT = text_of(PROGRAMS / "other_estimators.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("others"), seconds=LONG_S)
 
 
-def test_two_ranks_of_keras_equal_one_process_at_twice_the_rate(told: Mapping[str, Any]) -> None:
-    assert told["keras_two_ranks"]["same"]
-    assert (told["keras_two_ranks"]["rate"], told["keras_two_ranks"]["history"]) == (0.125, {"loss": 2})
-    assert told["keras_two_ranks"]["files"] == ["keras/checkpoint", "keras/logs/events.out.tfevents.hvd"]
+def test_two_ranks_of_keras_equal_one_process_at_twice_the_rate(results: Mapping[str, Any]) -> None:
+    assert results["keras_two_ranks"]["same"]
+    assert (results["keras_two_ranks"]["rate"], results["keras_two_ranks"]["history"]) == (0.125, {"loss": 2})
+    assert results["keras_two_ranks"]["files"] == ["keras/checkpoint", "keras/logs/events.out.tfevents.hvd"]
 
 
-def test_a_keras_model_comes_back_from_a_pipeline(told: Mapping[str, Any]) -> None:
-    assert told["keras_two_ranks"]["back"] == [True, 16, "keras", True]
+def test_a_keras_model_comes_back_from_a_pipeline(results: Mapping[str, Any]) -> None:
+    assert results["keras_two_ranks"]["back"] == [True, 16, "keras", True]
 
 
-def test_a_run_of_keras_goes_on_from_its_checkpoint(told: Mapping[str, Any]) -> None:
-    assert told["keras_goes_on"] is True
+def test_a_run_of_keras_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+    assert results["keras_goes_on"] is True
 
 
-def test_the_best_checkpoint_of_keras_is_taken_on_wish(told: Mapping[str, Any]) -> None:
-    assert told["keras_best"] == [True, True, ["loss", "mae"], True]
+def test_the_best_checkpoint_of_keras_is_taken_on_wish(results: Mapping[str, Any]) -> None:
+    assert results["keras_best"] == [True, True, ["loss", "mae"], True]
 
 
-def test_layers_and_losses_of_ones_own_travel(told: Mapping[str, Any]) -> None:
-    assert told["keras_custom"] == ["DenseVector", ["loss", "val_loss"]]
+def test_layers_and_losses_of_ones_own_travel(results: Mapping[str, Any]) -> None:
+    assert results["keras_custom"] == ["DenseVector", ["loss", "val_loss"]]
 
 
-def test_an_estimator_of_keras_comes_back(told: Mapping[str, Any]) -> None:
-    assert told["keras_saved"] == [2, True, 0.5, True]
+def test_an_estimator_of_keras_comes_back(results: Mapping[str, Any]) -> None:
+    assert results["keras_saved"] == [2, True, 0.5, True]
 
 
-def test_two_ranks_of_lightning_train_what_one_process_does(told: Mapping[str, Any]) -> None:
-    assert told["lightning_two_ranks"] == [True, [["epoch", "loss"]] * 2, True, True, 16]
+def test_two_ranks_of_lightning_train_what_one_process_does(results: Mapping[str, Any]) -> None:
+    assert results["lightning_two_ranks"] == [True, [["epoch", "loss"]] * 2, True, True, 16]
 
 
-def test_a_run_of_lightning_goes_on_from_its_checkpoint(told: Mapping[str, Any]) -> None:
-    assert told["lightning_goes_on"] == [True, [1, 2]]
-    assert told["lightning_validates"] == [["epoch", "loss", "val_loss"]]
+def test_a_run_of_lightning_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+    assert results["lightning_goes_on"] == [True, [1, 2]]
+    assert results["lightning_validates"] == [["epoch", "loss", "val_loss"]]
 
 
-def test_a_plain_model_of_torch_is_trained_by_lightning_too(told: Mapping[str, Any]) -> None:
-    assert told["legacy"] == [True, True], "also where model and optimizer were saved, each for itself"
+def test_a_plain_model_of_torch_is_trained_by_lightning_too(results: Mapping[str, Any]) -> None:
+    assert results["legacy"] == [True, True], "also where model and optimizer were saved, each for itself"
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_a_plain_model_of_torch_is_trained_by_lightning_too(told: Mapping[str, A
         ("nan_ends", "The loss of batch 0 is nan: terminate_on_nan ends the training."),
     ],
 )
-def test_what_cannot_be_is_said(told: Mapping[str, Any], case: str, text: str) -> None:
-    assert (told[case]["raised"], told[case]["text"]) == ("ValueError", text)
+def test_what_cannot_be_is_said(results: Mapping[str, Any], case: str, text: str) -> None:
+    assert (results[case]["raised"], results[case]["text"]) == ("ValueError", text)

@@ -67,17 +67,17 @@ DEFAULTS = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(SCRIPT, tmp_path_factory.mktemp("stores"))
 
 
-def test_the_prefix_chooses_the_kind(told: Mapping[str, Any]) -> None:
-    assert told["kinds"] == [*["DBFSLocalStore"] * 3, "FilesystemStore", "HDFSStore", *["FilesystemStore"] * 2]
-    assert told["own_kind"] == "Mine"
+def test_the_prefix_chooses_the_kind(results: Mapping[str, Any]) -> None:
+    assert results["kinds"] == [*["DBFSLocalStore"] * 3, "FilesystemStore", "HDFSStore", *["FilesystemStore"] * 2]
+    assert results["own_kind"] == "Mine"
 
 
-def test_paths_are_horovods(told: Mapping[str, Any]) -> None:
-    assert told["paths"] == [
+def test_paths_are_horovods(results: Mapping[str, Any]) -> None:
+    assert results["paths"] == [
         "file://HERE/intermediate_train_data.3",
         "file://HERE/intermediate_val_data",
         "file://HERE/intermediate_test_data",
@@ -87,12 +87,12 @@ def test_paths_are_horovods(told: Mapping[str, Any]) -> None:
         "file://HERE/runs/r/logs",
         "file://HERE",
     ]
-    assert told["given_paths"] == ["file:///t.1", "file:///r/x", None, None, "c", False]
+    assert results["given_paths"] == ["file:///t.1", "file:///r/x", None, None, "c", False]
 
 
-def test_spark_is_told_its_own_schemes(told: Mapping[str, Any]) -> None:
+def test_spark_is_told_its_own_schemes(results: Mapping[str, Any]) -> None:
     train = "intermediate_train_data.0"
-    assert told["spark_has_other_schemes"] == [
+    assert results["spark_has_other_schemes"] == [
         "s3a://b/x",
         f"dbfs:/x/{train}",
         f"file:///dbfs/x/{train}",
@@ -100,42 +100,42 @@ def test_spark_is_told_its_own_schemes(told: Mapping[str, Any]) -> None:
     ]
 
 
-def test_files_are_whole_and_a_store_travels(told: Mapping[str, Any]) -> None:
-    assert told["files"] == [[False, "two", True, ["checkpoint"]]] * 2
+def test_files_are_whole_and_a_store_travels(results: Mapping[str, Any]) -> None:
+    assert results["files"] == [[False, "two", True, ["checkpoint"]]] * 2
 
 
-def test_hdfs_is_reached_where_the_prefix_says(told: Mapping[str, Any]) -> None:
+def test_hdfs_is_reached_where_the_prefix_says(results: Mapping[str, Any]) -> None:
     connection = {"host": "name", "port": 8020, "user": "me", "kerb_ticket": None, "extra_conf": None}
-    assert told["hdfs"] == [connection, "kept", True, "hdfs://name:8020/work/intermediate_train_data.0", True]
+    assert results["hdfs"] == [connection, "kept", True, "hdfs://name:8020/work/intermediate_train_data.0", True]
 
 
-def test_a_local_folder_is_copied_into_its_run(told: Mapping[str, Any]) -> None:
-    assert told["synced"] == ["1", True]
+def test_a_local_folder_is_copied_into_its_run(results: Mapping[str, Any]) -> None:
+    assert results["synced"] == ["1", True]
 
 
-def test_a_scheme_that_nobody_knows_is_named_with_the_remedy(told: Mapping[str, Any]) -> None:
-    assert told["nothing_known"]["raised"] == "ConfigError"
-    assert told["nothing_known"]["text"].startswith("Store nothing://x: no filesystem for nothing://: ")
-    assert told["package_missing"]["text"].endswith("Remedy: pip install s3fs.")
+def test_a_scheme_that_nobody_knows_is_named_with_the_remedy(results: Mapping[str, Any]) -> None:
+    assert results["nothing_known"]["raised"] == "ConfigError"
+    assert results["nothing_known"]["text"].startswith("Store nothing://x: no filesystem for nothing://: ")
+    assert results["package_missing"]["text"].endswith("Remedy: pip install s3fs.")
 
 
-def test_every_param_has_horovods_default(told: Mapping[str, Any]) -> None:
-    assert told["params"]["table"] == DEFAULTS
-    assert told["params"]["unlike"] == {}
-    assert told["params"]["keras"]["backend_env"] == {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}
-    assert (told["params"]["keras"]["custom_objects"], told["params"]["lightning"]) == ({}, [50, False, None])
+def test_every_param_has_horovods_default(results: Mapping[str, Any]) -> None:
+    assert results["params"]["table"] == DEFAULTS
+    assert results["params"]["unlike"] == {}
+    assert results["params"]["keras"]["backend_env"] == {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}
+    assert (results["params"]["keras"]["custom_objects"], results["params"]["lightning"]) == ({}, [50, False, None])
 
 
-def test_params_are_set_and_read_by_horovods_methods(told: Mapping[str, Any]) -> None:
-    assert told["params"]["odd"] == [True] * 6
-    assert (told["params"]["outputs"], told["params"]["set"], told["params"]["others"]) == (
+def test_params_are_set_and_read_by_horovods_methods(results: Mapping[str, Any]) -> None:
+    assert results["params"]["odd"] == [True] * 6
+    assert (results["params"]["outputs"], results["params"]["set"], results["params"]["others"]) == (
         ["y__output", "z__output"],
         5,
         32,
     )
-    assert told["of_a_kind"]["raised"] == "TypeError"
-    assert told["of_a_kind"]["text"].startswith('Invalid param value given for param "batch_size".')
+    assert results["of_a_kind"]["raised"] == "TypeError"
+    assert results["of_a_kind"]["text"].startswith('Invalid param value given for param "batch_size".')
 
 
-def test_the_drivers_devices_are_not_those_of_a_backends_ranks(told: Mapping[str, Any]) -> None:
-    assert told["devices"] == {"A": "1", "B": "2"}
+def test_the_drivers_devices_are_not_those_of_a_backends_ranks(results: Mapping[str, Any]) -> None:
+    assert results["devices"] == {"A": "1", "B": "2"}

@@ -29,75 +29,75 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> Mapping[str, Any]:
+def results(folder: Path) -> Mapping[str, Any]:
     return outcomes(SCRIPT, folder, seconds=LONG_S)
 
 
-def test_two_ranks_equal_one_process_at_twice_the_rate(told: Mapping[str, Any]) -> None:
-    assert told["two_ranks"]["same"]
-    assert told["two_ranks"]["rate"] == 0.125
+def test_two_ranks_equal_one_process_at_twice_the_rate(results: Mapping[str, Any]) -> None:
+    assert results["two_ranks"]["same"]
+    assert results["two_ranks"]["rate"] == 0.125
 
 
-def test_history_and_files_of_a_run_have_horovods_form(told: Mapping[str, Any]) -> None:
-    found = told["two_ranks"]
+def test_history_and_files_of_a_run_have_horovods_form(results: Mapping[str, Any]) -> None:
+    found = results["two_ranks"]
     assert found["history"] == [[n, ["epoch", "train"], ["all_metrics", "loss"]] for n in range(2)]
     assert (found["run"], found["files"]) == ("two", ["two/checkpoint", "two/logs/events.out.tfevents.hvd"])
 
 
-def test_a_pipeline_predicts_the_same_in_another_process(told: Mapping[str, Any], folder: Path) -> None:
+def test_a_pipeline_predicts_the_same_in_another_process(results: Mapping[str, Any], folder: Path) -> None:
     again = outcomes(OTHER, folder)
-    assert again["loaded"] == told["two_ranks"]["first"]
+    assert again["loaded"] == results["two_ranks"]["first"]
     assert again["kept"] == ["two", 2, 0.125, "dense"]
 
 
-def test_a_run_that_is_there_goes_on_from_its_checkpoint(told: Mapping[str, Any]) -> None:
-    assert told["goes_on"] is True
+def test_a_run_that_is_there_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+    assert results["goes_on"] is True
 
 
-def test_rows_are_split_by_column_or_share(told: Mapping[str, Any]) -> None:
-    assert told["splits"] == [["epoch", "train", "validation"], ["all_metrics", "loss"], ["group_0_y"], [True]]
+def test_rows_are_split_by_column_or_share(results: Mapping[str, Any]) -> None:
+    assert results["splits"] == [["epoch", "train", "validation"], ["all_metrics", "loss"], ["group_0_y"], [True]]
 
 
-def test_the_best_checkpoint_is_taken_on_wish(told: Mapping[str, Any]) -> None:
-    assert told["best"] == [True, True, True, False]
+def test_the_best_checkpoint_is_taken_on_wish(results: Mapping[str, Any]) -> None:
+    assert results["best"] == [True, True, True, False]
 
 
-def test_weights_of_rows_multiply_their_losses(told: Mapping[str, Any]) -> None:
-    assert told["row_weights"] == [True, True]
+def test_weights_of_rows_multiply_their_losses(results: Mapping[str, Any]) -> None:
+    assert results["row_weights"] == [True, True]
 
 
-def test_the_minibatch_is_the_users(told: Mapping[str, Any]) -> None:
-    assert told["own_minibatch"] == [[[12, 2], [12, 1], None], [[4, 2], [4, 1], None]]
+def test_the_minibatch_is_the_users(results: Mapping[str, Any]) -> None:
+    assert results["own_minibatch"] == [[[12, 2], [12, 1], None], [[4, 2], [4, 1], None]]
 
 
-def test_rows_are_what_the_transformation_makes_of_them(told: Mapping[str, Any]) -> None:
-    assert told["transformed"] is True
+def test_rows_are_what_the_transformation_makes_of_them(results: Mapping[str, Any]) -> None:
+    assert results["transformed"] is True
 
 
-def test_a_data_module_of_ones_own_is_read(told: Mapping[str, Any]) -> None:
+def test_a_data_module_of_ones_own_is_read(results: Mapping[str, Any]) -> None:
     given = {"shard": [0, 1], "fields": ["x", "y"], "steps": 1, "exists": True}
-    assert told["data_module"] == [given, True]
+    assert results["data_module"] == [given, True]
 
 
-def test_data_that_is_in_the_store_is_trained_on(told: Mapping[str, Any]) -> None:
-    assert told["parquet"] == [True, "dense"]
+def test_data_that_is_in_the_store_is_trained_on(results: Mapping[str, Any]) -> None:
+    assert results["parquet"] == [True, "dense"]
 
 
-def test_predictions_have_their_labels_type(told: Mapping[str, Any]) -> None:
-    assert told["outputs"] == ["integer", "DenseVector", 3, "DenseVector", ["a", "b", "y", "x", "guess"]]
+def test_predictions_have_their_labels_type(results: Mapping[str, Any]) -> None:
+    assert results["outputs"] == ["integer", "DenseVector", 3, "DenseVector", ["a", "b", "y", "x", "guess"]]
 
 
-def test_a_column_that_is_there_is_not_overwritten(told: Mapping[str, Any]) -> None:
-    assert told["twice"]["raised"] == "ValueError"
-    assert told["twice"]["text"] == "Column y__output exists already in the DataFrame: name others by setOutputCols."
+def test_a_column_that_is_there_is_not_overwritten(results: Mapping[str, Any]) -> None:
+    assert results["twice"]["raised"] == "ValueError"
+    assert results["twice"]["text"] == "Column y__output exists already in the DataFrame: name others by setOutputCols."
 
 
-def test_a_cross_validator_searches_its_params(told: Mapping[str, Any]) -> None:
-    assert told["searched"] == [2, True, 6]
+def test_a_cross_validator_searches_its_params(results: Mapping[str, Any]) -> None:
+    assert results["searched"] == [2, True, 6]
 
 
-def test_an_estimator_comes_back_with_store_and_backend(told: Mapping[str, Any]) -> None:
-    assert told["saved_estimator"] == [True, 4, True, {"num_proc": 2, "env": {}, "start_timeout": 77}, True, True]
+def test_an_estimator_comes_back_with_store_and_backend(results: Mapping[str, Any]) -> None:
+    assert results["saved_estimator"] == [True, 4, True, {"num_proc": 2, "env": {}, "start_timeout": 77}, True, True]
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_an_estimator_comes_back_with_store_and_backend(told: Mapping[str, Any])
         ("both_losses", "only one of loss_constructors and loss parameters can be specified."),
     ],
 )
-def test_what_cannot_be_is_said_in_horovods_words(told: Mapping[str, Any], case: str, text: str) -> None:
-    assert (told[case]["raised"], told[case]["text"]) == ("ValueError", text)
+def test_what_cannot_be_is_said_in_horovods_words(results: Mapping[str, Any], case: str, text: str) -> None:
+    assert (results[case]["raised"], results[case]["text"]) == ("ValueError", text)
 
 
-def test_what_cannot_be_is_named(told: Mapping[str, Any]) -> None:
-    assert told["empty_split"]["text"].startswith(
+def test_what_cannot_be_is_named(results: Mapping[str, Any]) -> None:
+    assert results["empty_split"]["text"].startswith(
         "Validation DataFrame does not have any samples with validation param held"
     )
-    assert told["no_store"]["text"].startswith("Store parameter is required: store=Store.create(")
-    assert told["unknown"]["text"].startswith("TorchEstimator has no param epoch; it has backend,")
-    assert told["lists_differ"]["text"].startswith("Column x holds no numbers, or lists of several lengths: ")
+    assert results["no_store"]["text"].startswith("Store parameter is required: store=Store.create(")
+    assert results["unknown"]["text"].startswith("TorchEstimator has no param epoch; it has backend,")
+    assert results["lists_differ"]["text"].startswith("Column x holds no numbers, or lists of several lengths: ")
 
 
-def test_what_a_store_holds_is_told_by_json(told: Mapping[str, Any], folder: Path) -> None:
-    assert told["parquet"][0]
+def test_what_a_store_holds_is_told_by_json(results: Mapping[str, Any], folder: Path) -> None:
+    assert results["parquet"][0]
     kept = json.loads((folder / "store" / "intermediate_train_data.0" / "_hvd_columns.json").read_text())
     assert (kept["rows"], [each["name"] for each in kept["columns"]]) == (16, ["x", "y"])
     assert not [each for each in (folder / "store").rglob("*") if each.suffix in {".pkl", ".pickle"}]

@@ -7,7 +7,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
 
 session = SparkSession.builder.remote(f"sc://localhost:{os.environ['PORT']}").getOrCreate()
 assert SparkContext._active_spark_context is None
@@ -48,4 +48,4 @@ def no_size():
     return hvd_kernel.spark.run(place, (1,))
 
 
-tell(results, cause, no_slots, no_size)
+report_cases(results, cause, no_slots, no_size)

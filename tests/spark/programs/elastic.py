@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import hvd_kernel.spark
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 spark = session("local-cluster[2,1,1024]", spark_executor_memory="512m")
@@ -57,4 +57,4 @@ def two_names():
     return hvd_kernel.spark.run_elastic(train, num_proc=2, min_np=1, min_num_proc=2)
 
 
-tell(rank_fails, executor_lost, contradiction, two_names)
+report_cases(rank_fails, executor_lost, contradiction, two_names)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from notebook_cells import cell, living, shell, until
     from spark_session import session
 
@@ -78,8 +78,8 @@ def stopped():
     return [said, spark.sparkContext.parallelize([1, 2], 2).map(lambda x: 2 * x).collect()]
 
 
-tell(without_session)
+report_cases(without_session)
 check = {"spark_scheduler_barrier_maxConcurrentTasksCheck_maxFailures": "1"}
 spark = session("local-cluster[2,1,1024]", **check)
-tell(doctor, too_many, first, second, elsewhere, interrupted, died, executor_lost, stopped)
+report_cases(doctor, too_many, first, second, elsewhere, interrupted, died, executor_lost, stopped)
 spark.stop()

@@ -7,7 +7,7 @@ import pyspark
 import hvd_kernel.spark
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 spark = session("local[2]", spark_default_parallelism="2", spark_sql_shuffle_partitions="2")
@@ -83,4 +83,4 @@ def estimator():
     return [len(fitted.getHistory()), max(abs(row["y"] - row["y__output"]) for row in found) < 0.5]
 
 
-tell(version, run, elastic, cause, estimator)
+report_cases(version, run, elastic, cause, estimator)

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -261,7 +261,7 @@ def two_optimizers():
     of_lightning(backend=Here(), optimizer=torch.optim.SGD(Line().parameters(), lr=1)).fit(frame)
 
 
-tell(
+report_cases(
     keras_two_ranks,
     keras_goes_on,
     keras_best,

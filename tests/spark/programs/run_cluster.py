@@ -8,7 +8,7 @@ import hvd_kernel.spark
 from hvd_kernel.spark.task import get_available_devices
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from run_functions import place
     from spark_session import session
 
@@ -52,4 +52,4 @@ def after_that():
     return hvd_kernel.spark.run(place, (1,), num_proc=2)
 
 
-tell(results, devices, executor_lost, after_that)
+report_cases(results, devices, executor_lost, after_that)

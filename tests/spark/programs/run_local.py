@@ -8,7 +8,7 @@ import hvd_kernel.spark
 from hvd_kernel.spark.task import get_available_devices
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from run_functions import fails, place
     from spark_session import session
 
@@ -75,7 +75,7 @@ def no_context():
     return hvd_kernel.spark.run(place)
 
 
-tell(
+report_cases(
     results,
     default_size,
     output,

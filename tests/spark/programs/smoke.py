@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pyspark.ml.feature import VectorAssembler
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
     from torch_line import by_hand, estimator, values, weights
 
@@ -22,4 +22,4 @@ def fits():
     return [weights(fitted.getModel()) == by_hand(0.25, 2), told]
 
 
-tell(fits)
+report_cases(fits)

@@ -16,7 +16,7 @@ from hvd_kernel.spark.common.store import LocalStore
 from hvd_kernel.spark.torch import TorchEstimator
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 
@@ -205,7 +205,7 @@ def predictions():
     return told
 
 
-tell(made_dense, kinds, another_length, none_there, batches, memory)
+report_cases(made_dense, kinds, another_length, none_there, batches, memory)
 spark = session("local[2]")
-tell(fits, several_ranks, predictions)
+report_cases(fits, several_ranks, predictions)
 spark.stop()

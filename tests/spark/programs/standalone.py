@@ -15,7 +15,7 @@ import pyspark
 import hvd_kernel.spark
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 home = Path(pyspark.__file__).parent
@@ -129,5 +129,5 @@ def workers_come_and_go():
     return [[row[:2] for row in results[0]], sizes, all(other == [step, total, sizes] for other in others)]
 
 
-tell(workers_come_and_go)
+report_cases(workers_come_and_go)
 spark.stop()

@@ -10,7 +10,7 @@ import pyarrow.fs
 from hvd_kernel.spark.common.store import DBFSLocalStore, FilesystemStore, HDFSStore, LocalStore, Store
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
 
 here = str(Path.cwd())
 
@@ -194,7 +194,7 @@ def devices():
     return given
 
 
-tell(
+report_cases(
     kinds,
     paths,
     given_paths,

@@ -10,7 +10,7 @@ from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
     from torch_line import ROWS, Here, Line, by_hand, estimator, values, weights
 
@@ -248,7 +248,7 @@ def lists_differ():
     estimator(backend=Here()).fit(rows)
 
 
-tell(
+report_cases(
     two_ranks,
     goes_on,
     splits,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pyspark.ml import PipelineModel
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
     from torch_line import values
 
@@ -29,4 +29,4 @@ def kept():
     ]
 
 
-tell(loaded, kept)
+report_cases(loaded, kept)

@@ -13,7 +13,7 @@ from hvd_kernel.spark.common.columns import Column
 from hvd_kernel.spark.torch import TorchModel
 
 if TYPE_CHECKING:
-    from driver_cases import tell
+    from driver_cases import report_cases
     from spark_session import session
 
 ROWS, WIDTH = 100_000, 32
@@ -56,4 +56,4 @@ def ratio():
     return [theirs, ours, theirs / ours]
 
 
-tell(ratio)
+report_cases(ratio)

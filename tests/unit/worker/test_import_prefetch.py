@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,32 +72,31 @@ def until(condition: object) -> None:
     raise AssertionError("not in time")
 
 
-def test_prefetch_pauses_while_a_cell_runs(package: Package) -> None:
+@contextmanager
+def paused_in_cell(package: Package) -> Iterator[ImportPrefetch]:
+    """Run a cell while the thread is in the middle of importing a package."""
     prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
     with prefetch.during_cell():
         package.goes_on.set()
         until(lambda: stands_still(prefetch))
+        yield prefetch
+
+
+def test_prefetch_pauses_while_a_cell_runs(package: Package) -> None:
+    with paused_in_cell(package) as prefetch:
         assert not package.second.is_set()
     prefetch._thread.join(PATIENCE_S)
     assert sys.modules[package.name].whole
 
 
 def test_a_cell_that_wants_what_is_half_imported_gets_it_whole(package: Package) -> None:
-    prefetch = begun(package)
-    assert package.begun.wait(PATIENCE_S)
-    with prefetch.during_cell():
-        package.goes_on.set()
-        until(lambda: stands_still(prefetch))
+    with paused_in_cell(package):
         assert importlib.import_module(package.name).whole
 
 
 def test_cell_waits_for_a_package_being_imported(package: Package) -> None:
-    prefetch = begun(package)
-    assert package.begun.wait(PATIENCE_S)
-    with prefetch.during_cell():
-        package.goes_on.set()
-        until(lambda: stands_still(prefetch))
+    with paused_in_cell(package):
         importlib.import_module(f"{package.name}.second")
         assert sys.modules[package.name].whole
 
@@ -111,11 +111,7 @@ def test_a_cell_that_wants_something_else_waits_for_nothing(package: Package, tm
 
 
 def test_a_child_finds_it_whole(package: Package) -> None:
-    prefetch = begun(package)
-    assert package.begun.wait(PATIENCE_S)
-    with prefetch.during_cell():
-        package.goes_on.set()
-        until(lambda: stands_still(prefetch))
+    with paused_in_cell(package):
         child = os.fork()
         if child == 0:
             os._exit(0 if importlib.import_module(package.name).whole else 1)
