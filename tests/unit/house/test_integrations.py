@@ -1,15 +1,17 @@
-"""Adapters for Lightning and Hugging Face's Trainer where those are not installed: what is said, and that nobody else imports them."""
+"""Imports that cannot work say what to do: adapters without their library, Linux alone; no other module imports those libraries."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.offenders import PRODUCT, imports, name, nobody, sources
+from hvdtest.offenders import PRODUCT, ROOT, imports, name, nobody, sources
 
 from hvd_kernel.formatting.install_command import install_command
 
@@ -38,3 +40,21 @@ def test_nobody_else_imports_them() -> None:
 
     others = [path for path in sources(*PRODUCT) if not name(path).startswith(ADAPTERS)]
     nobody("only the adapters import these libraries", others, imported)
+
+
+# What runs on Linux only says so elsewhere, before anything fails for a reason that nobody understands.
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_import_elsewhere_says_what_to_do(platform: str) -> None:
+    code = f"import sys; sys.platform = {platform!r}; import hvd_kernel"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"ImportError: hvd_kernel runs on Linux only, this is {platform}" in done.stderr
+    assert "WSL 2" in done.stderr
+
+
+def test_the_package_and_its_page_say_so() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "Operating System :: POSIX :: Linux" in project["classifiers"]
+    assert "On Linux" in (ROOT / "README.md").read_text()
