@@ -16,15 +16,16 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 
-from hvd_kernel.core import handles, ops, session
+from hvd_kernel.core import collectives, ops, session
 from hvd_kernel.core.basics import *  # noqa: F403 - names of Horovod's module too
 from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.collectives import share_of
+from hvd_kernel.core.handles import Scales
 from hvd_kernel.core.ops import (
     SPLITS_ARE_INT32,
     Adasum,
@@ -239,12 +240,7 @@ def alltoall(
     _check_tensors([tensor])
     group = set_id(process_set, "Alltoall")
     rows = None if splits is None else _row_counts(splits)
-    host = _on_host(tensor)
-
-    def finish(outcome: Any, _held: Any = host) -> tuple[Any, list[int]]:
-        return _from_core(outcome.buffers[0], tensor), list(outcome.sizes)
-
-    handle = handles.alltoall_place(_name("alltoall", name), _place_of(host), rows, finish, group, waits=True)
+    handle = collectives.alltoall(_MEMORY, tensor, _name("alltoall", name), rows, group=group, waits=True)
     output, received = ops.synchronize(handle)
     return output if splits is None else (output, mx.nd.array(received, dtype="int32", ctx=tensor.context))
 
@@ -315,7 +311,7 @@ def _reduced(
     kind: str,
     name: str | None,
     priority: int,
-    scales: handles.Scales,
+    scales: Scales,
     process_set: ProcessSet,
 ) -> list[Any]:
     _check_tensors(tensors, op)
@@ -333,7 +329,7 @@ def _reduce(
     kind: str,
     name: str | None,
     priority: int,
-    scales: handles.Scales,
+    scales: Scales,
     process_set: ProcessSet,
 ) -> None:
     _check_tensors(tensors, op)
@@ -347,18 +343,13 @@ def _reduce(
 def _gathered(tensors: Sequence[Any], name: str, process_set: ProcessSet) -> list[Any]:
     _check_tensors(tensors)
     group = set_id(process_set, "Allgather")
-    hosts = [_on_host(tensor) for tensor in tensors]
-
-    def finish(outcome: Any, _held: Any = hosts) -> list[Any]:
-        return [_from_core(buffer, tensor) for buffer, tensor in zip(outcome.buffers, tensors, strict=True)]
-
-    places = [_place_of(host) for host in hosts]
-    result: list[Any] = ops.synchronize(handles.allgather_places(name, places, finish, group, waits=True))
+    handle = collectives.allgather(_MEMORY, tensors, name, group=group, waits=True)
+    result: list[Any] = ops.synchronize(handle)
     return result
 
 
 def _scattered(
-    tensors: Sequence[Any], op: int, name: str, priority: int, scales: handles.Scales, process_set: ProcessSet
+    tensors: Sequence[Any], op: int, name: str, priority: int, scales: Scales, process_set: ProcessSet
 ) -> list[Any]:
     if op not in SCATTERED:
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
@@ -379,7 +370,7 @@ def _push(
     process_set: ProcessSet,
     root_rank: int = 0,
     op: int = Sum,
-    scales: handles.Scales = (1.0, 1.0),
+    scales: Scales = (1.0, 1.0),
 ) -> None:
     group = set_id(process_set, _TITLES[kind])
     engine = _engine()
@@ -477,17 +468,35 @@ def _to_devices(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     return [result.as_in_context(tensor.context) for result, tensor in zip(results, tensors, strict=True)]
 
 
-def _place_of(tensor: Any) -> Place:
-    """Return address, shape and type of a tensor on the host, after waiting for its elements."""
-    tensor.wait_to_read()
-    pointer = ctypes.c_void_p()
-    # MXNet orders elements row by row for this; oneDNN may have ordered them differently.
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(tensor.handle, ctypes.byref(pointer)))  # noqa: SLF001 - its C API
-    return pointer.value or 0, tuple(tensor.shape), DTYPES[_dtype_name(tensor)]
+class _Operand(NamedTuple):
+    tensor: Any
+    host: Any
+    place: Place
+
+
+class _NDArrayMemory:
+    """Memory of NDArrays, of which the core returns rows of all ranks."""
+
+    def operand(self, value: Any, op: int | None = None) -> _Operand:
+        """Return a tensor's memory on the host, after waiting for its elements."""
+        del op  # MXNet's engine reduces
+        host = _on_host(value)
+        host.wait_to_read()
+        pointer = ctypes.c_void_p()
+        # MXNet orders elements row by row for this; oneDNN may have ordered them differently.
+        mx.base.check_call(mx.base._LIB.MXNDArrayGetData(host.handle, ctypes.byref(pointer)))  # noqa: SLF001 - its C API
+        return _Operand(value, host, (pointer.value or 0, tuple(host.shape), DTYPES[_dtype_name(host)]))
+
+    def received(self, operands: Sequence[_Operand], outcome: Any) -> list[Any]:
+        """Return memory of the core as arrays of the tensors' kinds and devices; without a copy on the host."""
+        pairs = zip(outcome.buffers, operands, strict=True)
+        return [_from_core(buffer, operand.tensor) for buffer, operand in pairs]
+
+
+_MEMORY = _NDArrayMemory()
 
 
 def _from_core(buffer: Any, tensor: Any) -> Any:
-    """Return memory of the core as an array of the tensor's kind and device; without a copy on the host."""
     array = from_buffer(buffer, np.dtype(tensor.dtype))
     with mx.util.np_shape(True):
         if _dtype_name(tensor) in _COPIED:
