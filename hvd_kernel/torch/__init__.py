@@ -46,13 +46,13 @@ _check_torch()
 from hvd_kernel.torch import elastic, mpi_ops
 from hvd_kernel.torch.buckets import shared_empty
 from hvd_kernel.torch.compression import Compression
-from hvd_kernel.torch.devices import has_gpu as _check_has_gpu  # the name that Horovod's scripts use
 from hvd_kernel.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from hvd_kernel.torch.memory import has_gpu as _check_has_gpu  # the name that Horovod's scripts use
 from hvd_kernel.torch.mpi_ops import *  # noqa: F403 - exactly its __all__, which is Horovod's
 from hvd_kernel.torch.optimizer import DistributedOptimizer
 from hvd_kernel.torch.sync_batch_norm import SyncBatchNorm, convert_sync_batchnorm

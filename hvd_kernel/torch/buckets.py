@@ -22,8 +22,8 @@ from torch import Tensor
 from hvd_kernel.core import ops, session, shared_memory
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor, NoneCompressor
+from hvd_kernel.torch.memory import is_supported, parts_of
 from hvd_kernel.torch.slots import COUNTS_USES, Group, Home, Slot
 
 BUCKET_BYTES = 25 << 20
@@ -161,7 +161,7 @@ def _may_have_home(param: Tensor) -> bool:
     grad = param.grad
     return (
         param.requires_grad
-        and (param.is_cpu or (session.size() > 1 and devices.is_supported(param)))
+        and (param.is_cpu or (session.size() > 1 and is_supported(param)))
         and param.is_contiguous()
         and param.dtype.is_floating_point
         and param.numel() > 0
@@ -192,7 +192,7 @@ def _homes_for(params: Sequence[Tensor]) -> list[Tensor]:
     ends = np.cumsum([_room(param) for param in params]).tolist()
     starts = [0, *ends[:-1]]
     if not params[0].is_cpu:
-        return devices.parts_of(shared_memory.allocate_on_devices(ends[-1], params[0].get_device()), starts, params)
+        return parts_of(shared_memory.allocate_on_devices(ends[-1], params[0].get_device()), starts, params)
     memory = shared_memory.allocate(ends[-1])
     return [
         _tensor(memory[start : start + param.nbytes], tuple(param.shape), param.dtype)

@@ -1,8 +1,10 @@
 """Dispatch of collectives from torch tensors to the core, shared by all forms of an operation. Each returns a handle.
 
+Operations into new tensors are those of core/collectives; those in place, of gradients, are direct calls of the core.
+
 Terms.
   in place  a trailing underscore: the result overwrites the tensor
-  buffer    see staging; on a device ``resuming_stream`` orders the operation with torch's work, see devices
+  buffer    see memory; on a device ``resuming_stream`` orders an operation in place with torch's work
   group     several tensors that are one operation, all of them or none; its result is a tuple
   waits     see handles: the caller waits next
   fast      an allreduce of plain CPU tensors in one call of the core
@@ -11,33 +13,35 @@ Terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from hvd_kernel.core import handles, ops
-from hvd_kernel.core.collectives import share_of
+from hvd_kernel.core import collectives, handles, ops
 from hvd_kernel.core.handles import FastCalls, InOut, Scales
 from hvd_kernel.core.ops import wire_name
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
-from hvd_kernel.core.tensor import SCATTERED, check_op
-from hvd_kernel.torch.devices import Finish, resuming_stream, with_device
-from hvd_kernel.torch.staging import (
+from hvd_kernel.torch.memory import (
+    MEMORY,
     NUMBERS,
-    REDUCED,
+    Finish,
     Table,
     check_writable,
-    from_buffer,
     number_of,
-    on_device_of,
-    place_of,
+    reduced_by,
+    resuming_stream,
     stage,
     unstage,
+    with_device,
 )
 
 Tensors = tuple[Tensor, ...]
+
+_FIRST = itemgetter(0)  # the result of an operation on one tensor
 
 _exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 fast = FastCalls(Tensor, Parameter, _exchange, readable=_exchange is not None)  # torch 2.10 and newer
@@ -53,11 +57,6 @@ def are_plain(tensors: Any) -> bool:
     return type(tensors) in {list, tuple} and all(map(is_plain, tensors))
 
 
-def _reduced(op: int) -> Table:
-    check_op(op)
-    return REDUCED[op]
-
-
 def _in_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor]:
     number = number_of(tensor, table)
     buffer = stage(tensor)
@@ -68,20 +67,12 @@ def _in_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor]:
     return (place if buffer.is_cpu else with_device(place, buffer)), buffer
 
 
-def _out_of_place(tensor: Tensor, table: Table) -> tuple[InOut, Tensor, Tensor]:
-    number = number_of(tensor, table)
-    buffer = stage(tensor)
-    output = torch.empty_like(buffer)
-    place = (buffer.data_ptr(), output.data_ptr(), buffer.shape, number)
-    return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
-
-
 def allreduce_(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
     """Start an allreduce in place."""
     group = 0 if process_set is global_process_set else set_id(process_set, "Allreduce")
-    place, buffer = _in_place(tensor, _reduced(op))
+    place, buffer = _in_place(tensor, reduced_by(op))
     wire = f"allreduce.{name}" if name else ""
 
     def finish(_: Any) -> Tensor:
@@ -95,10 +86,8 @@ def allreduce(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
     """Start an allreduce into a new tensor."""
-    group = set_id(process_set, "Allreduce")
-    place, buffer, output = _out_of_place(tensor, _reduced(op))
-    finish = _returning(tensor, buffer, output)
-    return handles.allreduce_places(wire_name("allreduce", name), (place,), op, scales, finish, group, waits)
+    group, wire = set_id(process_set, "Allreduce"), wire_name("allreduce", name)
+    return collectives.allreduce(MEMORY, (tensor,), wire, op, scales, group=group, form=_FIRST, waits=waits)
 
 
 def grouped_allreduce_(
@@ -113,7 +102,7 @@ def grouped_allreduce_(
     """Start a grouped allreduce in place."""
     group = set_id(process_set, "Allreduce")
     kept = _group(tensors, "grouped_allreduce")
-    pairs = [_in_place(tensor, _reduced(op)) for tensor in kept]
+    pairs = [_in_place(tensor, reduced_by(op)) for tensor in kept]
     buffers = [buffer for _, buffer in pairs]
 
     def finish(_: Any) -> Tensors:
@@ -133,48 +122,33 @@ def grouped_allreduce(
     waits: bool = False,
 ) -> int:
     """Start a grouped allreduce into new tensors."""
-    group = set_id(process_set, "Allreduce")
+    group, wire = set_id(process_set, "Allreduce"), wire_name("grouped_allreduce", name)
     kept = _group(tensors, "grouped_allreduce")
-    operands = [_out_of_place(tensor, _reduced(op)) for tensor in kept]
-    places, finish = [place for place, _, _ in operands], _returning_all(kept, operands)
-    return handles.allreduce_places(wire_name("grouped_allreduce", name), places, op, scales, finish, group, waits)
+    return collectives.allreduce(MEMORY, kept, wire, op, scales, group=group, form=tuple, waits=waits)
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Start an allgather: a concatenation of rows."""
-    group = set_id(process_set, "Allgather")
-    place, buffer = _rows(tensor)
-
-    def finish(outcome: Any, _held: Tensor = buffer) -> Tensor:
-        return from_buffer(outcome.buffers[0], tensor.device)
-
-    wire = wire_name("allgather", name)
-    return handles.allgather_places(wire, (place,), ordered(finish, (buffer,)), group, waits=waits)
+    group, wire = set_id(process_set, "Allgather"), wire_name("allgather", name)
+    _check_rows(tensor)
+    return collectives.allgather(MEMORY, (tensor,), wire, group=group, form=_FIRST, waits=waits)
 
 
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
     """Start a grouped allgather: a concatenation of rows of each tensor."""
-    group = set_id(process_set, "Allgather")
+    group, wire = set_id(process_set, "Allgather"), wire_name("grouped_allgather", name)
     kept = _group(tensors, "grouped_allgather")
-    operands = [_rows(tensor) for tensor in kept]
-    buffers = [buffer for _, buffer in operands]
-
-    def finish(outcome: Any, _held: Any = buffers) -> Tensors:
-        results = zip(outcome.buffers, kept, strict=True)
-        return tuple(from_buffer(result, tensor.device) for result, tensor in results)
-
-    wire, places = wire_name("grouped_allgather", name), [place for place, _ in operands]
-    return handles.allgather_places(wire, places, ordered(finish, buffers), group, waits=waits)
+    for tensor in kept:
+        _check_rows(tensor)
+    return collectives.allgather(MEMORY, kept, wire, group=group, form=tuple, waits=waits)
 
 
-def _rows(tensor: Tensor) -> tuple[Any, Tensor]:
-    number = number_of(tensor, NUMBERS)
+def _check_rows(tensor: Tensor) -> None:
+    number_of(tensor, NUMBERS)  # whether it is a tensor
     if not tensor.dim():
         raise IndexError("tuple index out of range: allgather concatenates rows, a 0-dimensional tensor has none.")
-    buffer = stage(tensor)
-    return place_of(buffer, number), buffer
 
 
 def broadcast_(
@@ -193,27 +167,19 @@ def broadcast_(
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Start a broadcast into a new tensor."""
-    group = set_id(process_set, "Broadcast")
-    place, buffer, output = _out_of_place(tensor, NUMBERS)
-    finish = _returning(tensor, buffer, output)
-    return handles.broadcast_places(wire_name("broadcast", name), (place,), root_rank, finish, group, waits)
+    group, wire = set_id(process_set, "Broadcast"), wire_name("broadcast", name)
+    return collectives.broadcast(MEMORY, (tensor,), wire, root_rank, group=group, form=_FIRST, waits=waits)
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, *, waits: bool = False) -> int:
     """Start an alltoall; its result is the received rows, and the number of rows from each rank (device of splits)."""
-    group = set_id(process_set, "Alltoall")
-    number = number_of(tensor, NUMBERS)
+    group, wire = set_id(process_set, "Alltoall"), wire_name("alltoall", name)
+    number_of(tensor, NUMBERS)  # whether it is a tensor
     if not tensor.dim():
         raise ValueError("Alltoall does not support scalar inputs")
-    counts, device = _splits(splits)
-    buffer = stage(tensor)
-
-    def finish(outcome: Any, _held: Tensor = buffer) -> tuple[Tensor, Tensor]:
-        received = torch.tensor(outcome.sizes, dtype=torch.int32, device=device)
-        return from_buffer(outcome.buffers[0], tensor.device), received
-
-    wire, place = wire_name("alltoall", name), place_of(buffer, number)
-    return handles.alltoall_place(wire, place, counts, ordered(finish, (buffer,)), group, waits=waits)
+    rows, device = _splits(splits)
+    counts = partial(torch.tensor, dtype=torch.int32, device=device)
+    return collectives.alltoall(MEMORY, tensor, wire, rows, group=group, counts=counts, waits=waits)
 
 
 def _splits(splits: Any) -> tuple[list[int] | None, torch.device]:
@@ -232,10 +198,8 @@ def reducescatter(
     tensor: Tensor, name: str | None, op: int, scales: Scales, process_set: ProcessSet, *, waits: bool = False
 ) -> int:
     """Start a reducescatter: a reduction of which each rank receives its share of the rows."""
-    group = set_id(process_set, "Reducescatter")
-    place, buffer, output = _share(tensor, op, group)
-    finish = _returning(tensor, buffer, output)
-    return handles.reducescatter_places(wire_name("reducescatter", name), (place,), op, scales, finish, group, waits)
+    group, wire = set_id(process_set, "Reducescatter"), wire_name("reducescatter", name)
+    return collectives.reducescatter(MEMORY, (tensor,), wire, op, scales, group=group, form=_FIRST, waits=waits)
 
 
 def grouped_reducescatter(
@@ -248,43 +212,14 @@ def grouped_reducescatter(
     waits: bool = False,
 ) -> int:
     """Start a grouped reducescatter."""
-    group = set_id(process_set, "Reducescatter")
+    group, wire = set_id(process_set, "Reducescatter"), wire_name("grouped_reducescatter", name)
     kept = _group(tensors, "grouped_reducescatter")
-    operands = [_share(tensor, op, group) for tensor in kept]
-    places, finish = [place for place, _, _ in operands], _returning_all(kept, operands)
-    return handles.reducescatter_places(
-        wire_name("grouped_reducescatter", name), places, op, scales, finish, group, waits
-    )
-
-
-def _share(tensor: Tensor, op: int, group: int) -> tuple[InOut, Tensor, Tensor]:
-    number = number_of(tensor, _reduced(op) if op in SCATTERED else NUMBERS)
-    buffer = stage(tensor)
-    output = torch.empty(share_of(buffer.shape, group), dtype=buffer.dtype, device=buffer.device)
-    place = (buffer.data_ptr(), output.data_ptr(), buffer.shape, number)
-    return (place if buffer.is_cpu else with_device(place, buffer)), buffer, output
-
-
-# Functions that make the result of a completed operation.
+    return collectives.reducescatter(MEMORY, kept, wire, op, scales, group=group, form=tuple, waits=waits)
 
 
 def ordered(finish: Finish, touched: Sequence[Tensor]) -> Finish:
     """Return a finish function that orders the caller's stream after an operation on a device."""
     return finish if touched[0].is_cpu else resuming_stream(finish, touched)
-
-
-def _returning(tensor: Tensor, buffer: Tensor, output: Tensor) -> Finish:
-    def finish(_: Any, _held: Tensor = buffer) -> Tensor:
-        return on_device_of(tensor, output)
-
-    return finish if buffer.is_cpu else resuming_stream(finish, (buffer, output))
-
-
-def _returning_all(tensors: Tensors, operands: Sequence[tuple[InOut, Tensor, Tensor]]) -> Finish:
-    def finish(_: Any) -> Tensors:
-        return tuple(on_device_of(tensor, output) for tensor, (_, _, output) in zip(tensors, operands, strict=True))
-
-    return ordered(finish, [touched for _, *both in operands for touched in both])
 
 
 def _group(tensors: Sequence[Tensor], doing: str) -> Tensors:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from hvd_kernel.core.handles import InOut
 from hvd_kernel.core.process_sets import ProcessSet
-from hvd_kernel.torch import devices
 from hvd_kernel.torch.compression import Compressor
-from hvd_kernel.torch.staging import NUMBERS
+from hvd_kernel.torch.memory import NUMBERS, current_stream, with_device
 
 UNKNOWN = -1
 
@@ -201,7 +200,7 @@ def set_places(bucket: Group) -> None:
     """Set the places of a bucket's homes, on a device with its stream; cached, as this takes milliseconds."""
     first = bucket.slots[0].home
     assert first is not None
-    stream = 0 if first.is_cpu else devices.current_stream(first.tensor)
+    stream = 0 if first.is_cpu else current_stream(first.tensor)
     if not bucket.places or stream != bucket.stream:
         bucket.places, bucket.stream = tuple(map(_place, bucket.slots)), stream
 
@@ -211,7 +210,7 @@ def _place(slot: Slot) -> InOut:
     home = slot.home.tensor
     pointer = home.data_ptr()
     place = (pointer, pointer, home.shape, NUMBERS[home.dtype])
-    return place if home.is_cpu else devices.with_device(place, home)
+    return place if home.is_cpu else with_device(place, home)
 
 
 def wire(slot: Slot) -> Tensor:

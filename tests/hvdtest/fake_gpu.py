@@ -73,7 +73,7 @@ def settled(most: dict[str, int], patience: float = 20.0) -> dict[str, int]:
 
 def install() -> None:
     """Install the fake GPU in this process's torch."""
-    from hvd_kernel.torch import devices, dispatch
+    from hvd_kernel.torch import memory
 
     _installed.append(FakeCudaDriver(os.environ["HVD_CUDA_DRIVER"]))
     stream, empty, as_tensor = _installed[0].stream, torch.empty, torch.as_tensor
@@ -85,15 +85,14 @@ def install() -> None:
         held = hasattr(data, "__cuda_array_interface__") and not isinstance(data, torch.Tensor)
         return _on(device, as_tensor(np.asarray(_Held(data)) if held else data, **how))
 
-    def resuming_stream(finish: Any, touched: Any) -> Any:
-        def kept(outcome: Any) -> Any:
-            _installed[0].keep(touched)
-            return finish(outcome)
+    resume = memory.resume
 
-        return devices.resuming_stream(kept, touched)
+    def resume_and_keep(outcome: Any, starting_stream: int, touched: Any) -> None:
+        resume(outcome, starting_stream, touched)
+        _installed[0].keep(touched)
 
     torch.empty, torch.as_tensor = made, seen  # type: ignore[assignment]
-    vars(dispatch)["resuming_stream"] = resuming_stream
+    vars(memory)["resume"] = resume_and_keep
     torch.cuda.current_stream = lambda _device=None: stream  # type: ignore[assignment,return-value]
     torch.cuda.current_device = lambda: 0
     torch.cuda.device_count = lambda: 1

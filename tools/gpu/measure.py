@@ -74,7 +74,7 @@ def sizes(way: str, copy: float) -> None:
 
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import shared_memory as shared
-    from hvd_kernel.torch import devices
+    from hvd_kernel.torch import memory
 
     n, where = hvd.size(), device()
     for label, size in SIZES.items():
@@ -82,7 +82,7 @@ def sizes(way: str, copy: float) -> None:
         ours: list[float] = []
         gloo: list[float] = []
         lent: list[float] = []
-        home = devices.parts_of(shared.allocate_on_devices(size, x.get_device()), [0], [x])[0] if way == "ring" else x
+        home = memory.parts_of(shared.allocate_on_devices(size, x.get_device()), [0], [x])[0] if way == "ring" else x
         for _ in range(ROUNDS):
             ours.append(seconds(lambda: hvd.allreduce_(x, name="x", op=hvd.Sum)))
             if way == "ring":

@@ -121,9 +121,9 @@ class Rank:
 
     def _shared(self, size: int, like: Any) -> Any:
         from hvd_kernel.core import shared_memory
-        from hvd_kernel.torch import devices
+        from hvd_kernel.torch import memory
 
-        return devices.parts_of(shared_memory.allocate_on_devices(size, like.get_device()), [0], [like])[0]
+        return memory.parts_of(shared_memory.allocate_on_devices(size, like.get_device()), [0], [like])[0]
 
     def steps(self, model: str, make: Callable[[], tuple[Any, Callable[[Any], Any]]]) -> None:
         calls = {way: self._step(way, *self._seeded(make)) for way in STEPS if way not in VARIABLES}

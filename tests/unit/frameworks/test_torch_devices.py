@@ -12,10 +12,9 @@ import pytest
 from hvdtest.fake_device import FakeCuda, FakeDeviceTensor, on_device
 
 import hvd_kernel.torch as hvd
-from hvd_kernel.core import handles, session, tensor
+from hvd_kernel.core import collectives, handles, session, tensor
 from hvd_kernel.core.tensor import DTYPES
 from hvd_kernel.errors import HorovodInternalError, RankDied
-from hvd_kernel.torch import dispatch
 
 torch = pytest.importorskip("torch")
 
@@ -158,7 +157,7 @@ def test_operands_live_until_the_stream_is_past_the_operation(core: FakeEngine, 
 def test_the_others_with_an_output(
     name: str, core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "share_of", lambda shape, _: (shape[0] // 2, *shape[1:]))
+    monkeypatch.setattr(collectives, "share_of", lambda shape, _: (shape[0] // 2, *shape[1:]))
     core.process_set_ranks = lambda _: range(2)  # type: ignore[attr-defined]
     x = device_range(6).view(2, 3)
     how = {"op": hvd.Sum} if name == "reducescatter" else {"root_rank": 0}
