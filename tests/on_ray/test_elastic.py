@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.ray_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(1300)]
 LONG_S = 1200  # beside a load of 25 a cluster takes 60 s to start, and each job 100 s
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "elastic.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"), seconds=LONG_S)
+HOW = {"seconds": LONG_S}
 
 
 def test_training_survives_a_lost_node_and_a_new_one_joins(results: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.ray_driver import outcomes
 
 from hvd_kernel.ray.adapter import NOT_STARTED
 
@@ -16,11 +15,6 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "executor.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("ray"))
 
 
 def test_ranks_are_numbered_node_by_node(results: Mapping[str, Any]) -> None:

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.ray_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "tune.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("tune"))
 
 
 def test_each_trial_has_ranks_of_its_own_and_reports_once_a_step(results: Mapping[str, Any]) -> None:

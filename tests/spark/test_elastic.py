@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "elastic.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("elastic"))
 
 
 def test_a_rank_that_fails_is_started_again_and_the_others_go_on(results: Mapping[str, Any]) -> None:

@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "older.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("older")
-    return outcomes(SCRIPT, folder, version="spark35")
+HOW = {"version": "spark35"}
 
 
 def test_it_is_that_version(results: Any) -> None:

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "standalone.py")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("standalone"))
 
 
 def test_ranks_come_and_go_with_the_workers(results: Mapping[str, Any]) -> None:

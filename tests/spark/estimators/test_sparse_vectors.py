@@ -11,18 +11,13 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SCRIPT = text_of(PROGRAMS / "sparse_vectors.py")
+HOW = {"seconds": 800}
 DENSE = [[1.0, 0.0, 0.0], [2.0, 0.0, 3.0], [0.0, 0.0, 0.0], [0.0, 4.0, 5.0]]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("sparse"), seconds=800)
 
 
 def test_vectors_of_both_forms_are_made_dense(results: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
-from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -64,11 +63,6 @@ DEFAULTS = {
     "verbose": 1,
     "best_checkpoint": False,
 }
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    return outcomes(SCRIPT, tmp_path_factory.mktemp("stores"))
 
 
 def test_the_prefix_chooses_the_kind(results: Mapping[str, Any]) -> None:
