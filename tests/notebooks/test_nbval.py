@@ -18,12 +18,11 @@ NBVAL = ["pytest", "-q", "-p", "no:nbval", "-p", "nbval.plugin", "--nbval", "-p"
 PATIENT = ["--timeout", "300", "--nbval-kernel-startup-timeout", "200"]
 ELSEWHERE = {"06_keras": "tf221", "07_spark_pipeline": "spark", "08_any_framework": "keras_torch_jax"}
 HERE = [path for path in ALL if path.stem not in ELSEWHERE]
-BY_NIGHT = [pytest.param(path, marks=pytest.mark.nightly, id=f"{path.stem}-again") for path in HERE]
 LONG = {"01_quickstart", "05_elastic"}  # the one runs in test_demo.py; of the other tests/jupyter has the parts
 ONCE = [pytest.param(path, marks=pytest.mark.nightly if path.stem in LONG else (), id=path.stem) for path in HERE]
 
 
-@pytest.mark.parametrize("notebook", [*ONCE, *BY_NIGHT])
+@pytest.mark.parametrize("notebook", ONCE)
 def test_nbval_finds_the_stored_outputs(notebook: Path) -> None:
     run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, str(notebook))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from pathlib import Path
 
@@ -202,9 +201,3 @@ def _cpu_s(text: str, kind: str) -> float:
 @pytest.mark.parametrize("title", HURTFUL)
 def test_hostile_texts_take_no_longer_than_others(title: str, kind: str) -> None:
     assert _cpu_s(HURTFUL[title], kind) < 0.5
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("number", range(len(SEEDS)))
-def test_each_file_is_read_and_planned_within_100_ms(number: int) -> None:
-    assert statistics.median(_cpu_s(SEEDS[number], "") for _ in range(5)) < 0.1
