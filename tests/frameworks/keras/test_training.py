@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks.keras.conftest import FLAVOURS, KERAS_3
+from frameworks.conftest import KERAS, KERAS_3
 from hvdtest.environments import environment, said
 from hvdtest.launch import RankPool
 
@@ -98,7 +98,7 @@ print(json.dumps([type(optimizer).__name__, int(optimizer.iterations), "hvd_kern
 
 def test_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
     assert keras_ranks.run(check_saves, str(tmp_path)) == [[True, 4, True]] * 2
-    name, variables = FLAVOURS[flavour]
+    name, variables = KERAS[flavour]
     answer = said(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
     assert json.loads(answer.splitlines()[-1]) == ["Adam", 4, False]
 

@@ -88,92 +88,25 @@ def test_names(ranks: RankPool) -> None:
     assert len(set(found[0])) == 1, "and from the start after shutdown"
 
 
-def two_sided() -> None:
-    """Reducescatter, broadcast and alltoall of numbers that say where they come from and where they belong."""
+def compressed() -> None:
     import torch
 
     import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
-    for rows in (size, 2 * size + 1, 1, 3 * size - 1):
-        for dtype in (torch.float64, torch.int32):
-            x = (torch.arange(rows * 3).reshape(rows, 3) * (rank + 1)).to(dtype)
-            whole = torch.arange(rows * 3).reshape(rows, 3) * (size * (size + 1) // 2)
-            counts = [rows // size + (r < rows % size) for r in range(size)]
-            mine = whole[sum(counts[:rank]) : sum(counts[: rank + 1])]
-            same(hvd.reducescatter(x, f"rs{rows}{dtype}", op=hvd.Sum), mine.to(dtype), rows)
-            mean = (mine / size).to(dtype)
-            same(hvd.reducescatter(x, f"rs{rows}{dtype}"), mean, "the default is the average")
-            two = hvd.grouped_reducescatter([x, 2 * x], f"group{rows}{dtype}", op=hvd.Sum)
-            same(two[0], mine.to(dtype))
-            same(two[1], (2 * mine).to(dtype))
-            scaled = hvd.reducescatter(
-                x.double(), f"sc{rows}{dtype}", op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0
-            )
-            same(scaled, mine.double() * 1.5)
-    for root in range(size):
-        x = torch.arange(5) * 100 + rank
-        same(hvd.broadcast(x, root, name=f"root{root}"), torch.arange(5) * 100 + root)
-        same(x, torch.arange(5) * 100 + rank, "the input stays")
-        same(hvd.broadcast_(x, root, name=f"root{root}"), torch.arange(5) * 100 + root)
-    splits = [(rank + q) % 3 for q in range(size)]
-    x = torch.tensor([[1000 * rank + q, i] for q, rows in enumerate(splits) for i in range(rows)] or [[0, 0]][:0])
-    x = x.reshape(-1, 2)
-    got, received = hvd.alltoall(x, splits, name="to all")
-    want = [[1000 * q + rank, i] for q in range(size) for i in range((rank + q) % 3)]
-    same(got, torch.tensor(want, dtype=x.dtype).reshape(-1, 2))
-    same(received, torch.tensor([(rank + q) % 3 for q in range(size)], dtype=torch.int32))
-    part = hvd.alltoall(torch.arange(size + 2) + 10 * rank, [1] * size, name="the tail stays")[0]
-    same(part, 10 * torch.arange(size) + rank)
-    raises(ValueError, "Reducescatter does not support scalar inputs", hvd.reducescatter, torch.tensor(1.0))
-    for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
-        text = "Reducescatter currently only supports AVERAGE and SUM."
-        raises(hvd.HorovodInternalError, text, hvd.reducescatter, torch.ones(size, dtype=torch.int32), op=op)
-
-
-def test_values_of_every_rank(ranks: RankPool) -> None:
-    ranks.run(two_sided)
-
-
-def small_and_odd() -> None:
-    """Empty, 0-dimensional and non-contiguous tensors, types that Horovod refuses, integers that do not divide."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    same(hvd.allreduce(torch.tensor([]), name="empty"), torch.tensor([]))
-    same(hvd.allreduce(torch.tensor(rank / 2), name="0-d", op=hvd.Sum), torch.tensor(size * (size - 1) / 4))
-    raises(IndexError, "tuple index out of range", hvd.allgather, torch.tensor(1.0))
-    rows = hvd.allgather(torch.full((rank, 2), rank), name="rows")
-    same(rows[:, 0], torch.tensor([r for r in range(size) for _ in range(r)], dtype=rows.dtype))
-    whole = -3 * size * (size + 1) // 2
-    average = hvd.allreduce(torch.tensor([-3 * (rank + 1), 3 * (rank + 1)]), name="toward zero")
-    same(average, torch.tensor([-(-whole // size), -whole // size]))
-    same(
-        hvd.allreduce(torch.ones(2, dtype=torch.uint8), name="uint8", op=hvd.Sum),
-        torch.full((2,), size).to(torch.uint8),
-    )
-    same(hvd.allreduce(torch.tensor([rank == 0, True]), name="bool", op=hvd.Min), torch.tensor([size == 1, True]))
-    matrix = (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t()
-    assert not matrix.is_contiguous()
-    same(hvd.allreduce(matrix, name="t", op=hvd.Sum), torch.arange(6.0).reshape(2, 3).t() * (size * (size + 1) / 2))
+    whole = size * (size + 1) / 2
     x = torch.full((3,), 1.0 + 2.0**-12) * (rank + 1)
     for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
-        got = hvd.allreduce(x, name="narrow", compression=compression, op=hvd.Sum)
-        same(got, torch.full((3,), size * (size + 1) / 2), "the small part is lost on the way")
         got = hvd.grouped_allreduce([x, x.int()], name="narrow group", compression=compression, op=hvd.Sum)
-        assert [one.dtype for one in got] == [torch.float32, torch.int32]
-        same(got[1], torch.full((3,), size * (size + 1) // 2, dtype=torch.int32))
-        same(
-            hvd.reducescatter(x.repeat(size), name="narrow rows", compression=compression, op=hvd.Sum),
-            torch.full((3,), size * (size + 1) / 2),
-        )
+        same(got[0], torch.full((3,), whole), "the small part is lost on the way")
+        same(got[1], torch.full((3,), int(whole), dtype=torch.int32))
+        rows = hvd.reducescatter(x.repeat(size), name="narrow rows", compression=compression, op=hvd.Sum)
+        same(rows, torch.full((3,), whole))
     assert hvd.allreduce(torch.full((1,), 1e30), name="wide", compression=hvd.Compression.bf16).isfinite().all()
 
 
-def test_small_and_odd_tensors(ranks: RankPool) -> None:
-    ranks.run(small_and_odd)
+def test_compressed_groups_and_rows(ranks: RankPool) -> None:
+    ranks.run(compressed)
 
 
 def side_by_side() -> None:

@@ -1,10 +1,11 @@
-"""Every collective, form and data type of hvd_kernel.torch: exact values on every rank, over shared memory and TCP."""
+"""Collectives of hvd_kernel.torch beyond the table of frameworks/conformance: memory, views, order, threads, size."""
 
 from __future__ import annotations
 
 import numpy as np
+import psutil
 import pytest
-from hvdtest.arrays import CARRIED, REDUCIBLE, SHAPES, tensor, total, values
+from hvdtest.arrays import tensor, total, values
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
 from hvdtest.pools import layouts
@@ -13,117 +14,6 @@ pytestmark = pytest.mark.mp
 
 
 layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp")))
-
-
-def sums(dtype: str) -> int:
-    """Sum in all four forms."""
-    import hvd_kernel.torch as hvd
-
-    for shape in SHAPES:
-        mine, want = tensor(values(shape, hvd.rank()), dtype), tensor(total(shape, hvd.size()), dtype)
-        before, name = mine.clone(), f"{dtype}{shape}"
-        same(hvd.allreduce(mine, name=name, op=hvd.Sum), want, name)
-        same(hvd.synchronize(hvd.allreduce_async(mine, name=name, op=hvd.Sum)), want, name)
-        same(mine, before, "the input")
-        handle = hvd.allreduce_async_(mine, name=name, op=hvd.Sum)
-        result = hvd.synchronize(handle)
-        assert result is mine
-        same(mine, want, name)
-        assert hvd.synchronize(handle) is None
-        mine.copy_(before)
-        assert hvd.allreduce_(mine, name=name, op=hvd.Sum) is mine
-        same(mine, want, name)
-    return len(SHAPES)
-
-
-@pytest.mark.parametrize("dtype", REDUCIBLE)
-def test_sum(ranks: RankPool, dtype: str) -> None:
-    assert ranks.run(sums, dtype) == [len(SHAPES)] * ranks.np
-
-
-def averages() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    size = hvd.size()
-    for dtype in REDUCIBLE:
-        for shape in SHAPES:
-            mine, whole = tensor(values(shape, hvd.rank()), dtype), torch.from_numpy(total(shape, size))
-            if mine.dtype.is_floating_point:
-                exact = torch.float64 if dtype == "float64" else torch.float32
-                want = (whole.to(exact) / size).to(mine.dtype)
-            else:
-                want = torch.div(whole, size, rounding_mode="trunc").to(mine.dtype)
-            same(hvd.allreduce(mine, name=f"average.{dtype}{shape}"), want, (dtype, shape))
-    minus = torch.tensor([-3 * (hvd.rank() + 1)], dtype=torch.int32)
-    want = -(3 * size * (size + 1) // 2 // size)
-    assert hvd.allreduce(minus, name="minus").item() == want, "integers are averaged toward zero"
-
-
-def test_average(ranks: RankPool) -> None:
-    ranks.run(averages)
-
-
-WRAPPING = {  # values of even and of odd ranks, whose sums do not fit
-    "uint8": ([200, 250, 1], [100, 250, 0]),
-    "int8": ([-128, 127, -3], [-128, 126, 0]),
-    "int32": ([2_000_000_000, -(2**31)], [2_000_000_000, -(2**31)]),
-    "int64": ([2**63 - 1, -(2**63)], [2**63 - 3, -(2**63)]),
-}
-
-
-def integer_means() -> None:
-    import torch
-
-    import hvd_kernel.numpy as hvd_numpy
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    for dtype, pair in WRAPPING.items():
-        parts = [pair[r % 2] for r in range(size)]
-        totals = [sum(column) for column in zip(*parts, strict=True)]
-        means = [abs(total) // size * (1 if total > 0 else -1) for total in totals]
-        for count in (1, 40_000):  # in one step, and in slices
-            mine = torch.tensor(parts[rank] * count, dtype=getattr(torch, dtype))
-            want, name = torch.tensor(means * count, dtype=mine.dtype), f"mean.{dtype}.{count}"
-            same(hvd.allreduce(mine, name=name), want, name)
-            same(hvd.synchronize(hvd.allreduce_async(mine, name=name)), want, name)
-            same(hvd.grouped_allreduce([mine, mine.float()], name=name)[0], want, name)
-            assert hvd_numpy.allreduce(mine.numpy(), name=name).tolist() == want.tolist()
-            same(hvd.reducescatter(mine.expand(size, -1), name=name)[0], want, name)
-            same(hvd.allreduce_(mine, name=name), want, name)
-    halves = torch.tensor([200 if rank == 0 else 100, 250], dtype=torch.uint8)
-    scaled = [min((200 + 100 * (size - 1)) // 2, 255), min(125 * size, 255)]
-    assert hvd.allreduce(halves, name="halves", op=hvd.Sum, postscale_factor=0.5).tolist() == scaled
-    assert hvd.allreduce(halves, name="halves", op=hvd.Sum).tolist() == [
-        (200 + 100 * (size - 1)) % 256,
-        250 * size % 256,
-    ]
-    rows = torch.sparse_coo_tensor([[rank, size]], halves, (size + 1,))
-    sparse = hvd.sparse_allreduce_async(rows, "rows", hvd.Average)().to_dense()
-    assert (sparse.dtype, sparse[size].item()) == (torch.float32, 250.0)
-
-
-def test_means_of_integers_are_exact_where_sums_wrap(ranks: RankPool) -> None:
-    ranks.run(integer_means)
-
-
-def scaled() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    x = torch.arange(10, dtype=torch.float64) + rank
-    want = (torch.arange(10, dtype=torch.float64) * size + size * (size - 1) / 2) * 0.5 * 4
-    same(hvd.allreduce(x, name="scaled", op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), want)
-    want32 = (want / size).to(torch.float32)
-    same(hvd.allreduce(x.float(), name="scaled", op=hvd.Average, prescale_factor=0.5, postscale_factor=4.0), want32)
-
-
-def test_scale_factors(ranks: RankPool) -> None:
-    ranks.run(scaled)
 
 
 def once_rounded() -> list[float]:
@@ -148,87 +38,37 @@ def test_16_bit_sums_are_rounded_once(ranks: RankPool) -> None:
     assert ranks.np < 3 or found[0] > [1.0, 1.0], "adding one by one would have given 1"
 
 
-def groups() -> None:
+def held() -> None:
+    """The core's memory is not used again while a tensor still lies there."""
     import torch
 
     import hvd_kernel.torch as hvd
 
-    rank, size = hvd.rank(), hvd.size()
-    shapes = [(3,), (0,), (2, 2), (5000,), ()]
-    mine = [tensor(values(s, rank), d) for s in shapes for d in ("float32", "int64", "bfloat16")]
-    want = [tensor(total(s, size), d) for s in shapes for d in ("float32", "int64", "bfloat16")]
-    got = hvd.grouped_allreduce(mine, name="group", op=hvd.Sum)
-    assert isinstance(got, list)
-    handled = hvd.synchronize(hvd.grouped_allreduce_async(mine, name="group", op=hvd.Sum))
-    assert isinstance(handled, tuple)
-    for a, b, w in zip(got, handled, want, strict=True):
-        same(a, w)
-        same(b, w)
-    copies = [m.clone() for m in mine]
-    handled = hvd.synchronize(hvd.grouped_allreduce_async_(copies, name="group", op=hvd.Sum))
-    assert all(a is b for a, b in zip(handled, copies, strict=True))
-    again = hvd.grouped_allreduce_(mine, name="group", op=hvd.Sum)
-    assert all(a is b for a, b in zip(again, mine, strict=True))
-    for a, b, w in zip(copies, mine, want, strict=True):
-        same(a, w)
-        same(b, w)
-    raises(ValueError, "at least one tensor", hvd.grouped_allreduce, [])
-    assert torch.equal(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
-
-
-def test_groups(ranks: RankPool) -> None:
-    ranks.run(groups)
-
-
-def gathered() -> None:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    for dtype in CARRIED:
-        for rows in ([2] * size, list(range(size)), [0] * size, [(r * 3 + 1) % 4 for r in range(size)]):
-            for rest in ((), (3,), (2, 5)):
-                parts = [tensor(values((rows[r], *rest), r), dtype) for r in range(size)]
-                want, name = torch.cat(parts), f"{dtype}{rows}{rest}"
-                same(hvd.allgather(parts[rank], name=name), want, name)
-                same(hvd.synchronize(hvd.allgather_async(parts[rank], name=name)), want, name)
-    held = hvd.allgather(torch.full((1000,), float(rank)), name="held")
-    for _ in range(5):  # the core's memory must not be used again while a tensor still lies there
+    size = hvd.size()
+    result = hvd.allgather(torch.full((1000,), float(hvd.rank())), name="held")
+    for _ in range(5):
         hvd.allgather(torch.full((1000,), -1.0), name="held")
-    same(held, torch.arange(size).float().repeat_interleave(1000))
-    held += 1
-    raises(IndexError, "tuple index out of range", hvd.allgather, torch.tensor(1.0))
+    same(result, torch.arange(size).float().repeat_interleave(1000))
+    result += 1
 
 
-def test_allgather(ranks: RankPool) -> None:
-    ranks.run(gathered)
+def test_results_keep_their_memory(ranks: RankPool) -> None:
+    ranks.run(held)
 
 
-def broadcasts() -> None:
+def sparse_means() -> None:
+    import torch
+
     import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
-    for root in range(size):
-        for dtype in CARRIED:
-            for shape in SHAPES:
-                mine, want = tensor(values(shape, rank), dtype), tensor(values(shape, root), dtype)
-                before, name = mine.clone(), f"{dtype}{shape}"
-                same(hvd.broadcast(mine, root, name=name), want, name)
-                same(hvd.synchronize(hvd.broadcast_async(mine, root, name=name)), want, name)
-                same(mine, before, "the input")
-                assert hvd.synchronize(hvd.broadcast_async_(mine, root, name=name)) is mine
-                same(mine, want, name)
-                mine.copy_(before)
-                assert hvd.broadcast_(mine, root, name=name) is mine
-                same(mine, want, name)
-    text = f"broadcast received invalid root rank {size} for provided process set"
-    raises(ValueError, text, hvd.broadcast, mine, size)
-    raises(ValueError, "invalid root rank -1", hvd.broadcast_, mine, -1)
+    rows = torch.sparse_coo_tensor([[rank, size]], torch.tensor([200, 250], dtype=torch.uint8), (size + 1,))
+    mean = hvd.sparse_allreduce_async(rows, "rows", hvd.Average)().to_dense()
+    assert (mean.dtype, mean[size].item()) == (torch.float32, 250.0)
 
 
-def test_broadcast(ranks: RankPool) -> None:
-    ranks.run(broadcasts)
+def test_a_sparse_mean_of_bytes(ranks: RankPool) -> None:
+    ranks.run(sparse_means)
 
 
 def strided() -> None:
@@ -255,6 +95,7 @@ def strided() -> None:
     negative = torch.complex(torch.zeros(5), base[0, :5].clone()).conj().imag
     assert negative.is_neg()
     same(hvd.allreduce(negative, name="negative", op=hvd.Sum), -want[0, :5])
+    raises(ValueError, "expanded", hvd.allreduce_, torch.ones(1).expand(3))
     same(hvd.allgather(base.t(), name="rows")[:8], tensor(values((6, 8), 0), "float32").t().contiguous())
 
 
@@ -356,3 +197,35 @@ def large() -> None:
 
 def test_large(ranks: RankPool) -> None:
     ranks.run(large)
+
+
+ELEMENTS = 2**31 + 17
+NEEDED = 2 * ELEMENTS + (2 << 30)  # two ranks, in place, and what everything else takes
+
+
+def huge(elements: int) -> list[int]:
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    hvd.init()
+    rank = hvd.rank()
+    x = torch.full((elements,), rank + 1, dtype=torch.int8)
+    x[2**31 - 1] = 7 + rank
+    x[2**31] = 20 + rank
+    x[-1] = 40 + rank
+    hvd.allreduce_(x, name="huge", op=hvd.Sum)
+    found = [int(x[i]) for i in (0, 2**30, 2**31 - 1, 2**31, elements - 1)]
+    wrong = sum(int((part != 3).sum()) for part in x.split(1 << 27))
+    hvd.shutdown()
+    return [*found, wrong]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_over_two_to_the_31() -> None:
+    free = psutil.virtual_memory().available
+    if free < NEEDED:
+        pytest.skip(f"needs {NEEDED >> 20} MiB of memory, {free >> 20} are free")
+    with RankPool(2) as pool:
+        assert pool.run(huge, ELEMENTS, timeout=250) == [[3, 3, 15, 41, 81, 3]] * 2

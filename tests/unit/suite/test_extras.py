@@ -1,4 +1,4 @@
-"""Packages that a shard needs besides go into a copy of .venv: .ci/extras, on a checkout of the test's own."""
+"""Packages that a shard needs besides go into a copy of .venv: .ci/extras, on a checkout of the test's own; environments' links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hvdtest.environments import ours
+from hvdtest.environments import _link_beside, ours
 from hvdtest.launch import TESTS, clean_environment
 from hvdtest.venvs import site_packages
 
@@ -77,3 +77,16 @@ def test_environments_are_those_of_the_venv_in_a_copy_too() -> None:
     here = sysconfig.get_path("purelib", vars={"base": str(ROOT / "build" / "extras")})
     assert ours(here) == Path(sysconfig.get_path("purelib", vars={"base": str(ROOT / ".venv")}))
     assert ours("/usr/lib/python3/site-packages") == Path("/usr/lib/python3/site-packages")
+
+
+def test_programs_and_libraries_are_found_beside_a_checkouts_python(tmp_path: Path) -> None:
+    downloaded, own = tmp_path / "downloaded", tmp_path / "own"
+    for path in ("bin/python", "bin/mpiexec", "lib/libmpi.so", "lib/python3.11/site.py", "share/openmpi/help.txt"):
+        for root in (downloaded, own) if "python" in path else (downloaded,):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(f"{root.name}'s")
+    _link_beside(downloaded, own)
+    found = {str(path.relative_to(own)): path.read_text() for path in own.rglob("*") if path.is_file()}
+    assert found["bin/python"] == found["lib/python3.11/site.py"] == "own's"
+    assert found["bin/mpiexec"] == found["lib/libmpi.so"] == "downloaded's"
+    assert (own / "share" / "openmpi" / "help.txt").read_text() == "downloaded's"

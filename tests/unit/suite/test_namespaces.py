@@ -1,4 +1,7 @@
-"""Runs of the suite beside each other: what one writes, shares and leaves behind is in namespaces of its own."""
+"""Runs of the suite beside each other: what one writes, shares and leaves behind is in namespaces of its own.
+
+And runs in a row beside a load, counted back to the last one in which a test failed.
+"""
 
 from __future__ import annotations
 
@@ -66,3 +69,11 @@ def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PermissionError, match=r"need root.*leave AT_ONCE away"), calm.copies():
         pass
+
+
+@pytest.mark.parametrize(
+    ("failed", "in_a_row"),
+    [([], 0), ([0], 1), ([1], 0), ([1, 0, 0], 2), ([0, 0, 2], 0), ([0, 3, 0, 1, 0, 0, 0], 3)],
+)
+def test_runs_are_counted_since_the_last_failure(failed: list[int], in_a_row: int) -> None:
+    assert calm.in_a_row([{"failed": each} for each in failed]) == in_a_row
