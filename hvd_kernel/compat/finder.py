@@ -53,6 +53,7 @@ TABLE = {  # a module and those below it; the longest match counts
     "horovod.tensorflow.gradient_aggregation": "hvd_kernel.tensorflow.gradient_aggregation",
     "horovod.tensorflow.gradient_aggregation_eager": "hvd_kernel.tensorflow.gradient_aggregation",
     "horovod.mxnet": "hvd_kernel.mxnet",
+    "horovod.mxnet.compression": "hvd_kernel.frameworks.compression",
     "horovod.keras": "hvd_kernel.keras",
     "horovod._keras": "hvd_kernel.keras.impl",
     "horovod.data": "hvd_kernel.data",

@@ -52,7 +52,7 @@ def _import_mxnet() -> None:
 
 _import_mxnet()
 
-from hvd_kernel.mxnet.compression import Compression
+from hvd_kernel.frameworks.compression import Compression
 from hvd_kernel.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from hvd_kernel.mxnet.mpi_ops import (
     allgather,
@@ -70,8 +70,7 @@ from hvd_kernel.mxnet.mpi_ops import (
     reducescatter,
     shutdown,
 )
-from hvd_kernel.mxnet.optimizer import DistributedOptimizer
-from hvd_kernel.mxnet.trainer import DistributedTrainer
+from hvd_kernel.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
 __all__ = [
     "Compression",
