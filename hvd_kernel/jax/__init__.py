@@ -53,15 +53,17 @@ def _check_jax() -> None:
 _check_jax()
 
 from hvd_kernel.jax import elastic
-from hvd_kernel.jax.compression import Compression
-from hvd_kernel.jax.functions import allgather_object, broadcast_object, broadcast_parameters, grad, value_and_grad
 from hvd_kernel.jax.library import translated
 from hvd_kernel.jax.ops import (
+    Compression,
     allgather,
+    allgather_object,
     allreduce,
     alltoall,
     barrier,
     broadcast,
+    broadcast_object,
+    broadcast_parameters,
     grouped_allgather,
     grouped_allreduce,
     grouped_broadcast,
@@ -69,7 +71,7 @@ from hvd_kernel.jax.ops import (
     join,
     reducescatter,
 )
-from hvd_kernel.jax.optimizer import DistributedGradientTransformation
+from hvd_kernel.jax.optimizer import DistributedGradientTransformation, grad, value_and_grad
 
 __all__ = [
     "Compression",

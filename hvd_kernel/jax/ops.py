@@ -22,8 +22,8 @@ from hvd_kernel.core.ops import Adasum, Average, Max, Min, Product, Sum, join
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set, set_id
 from hvd_kernel.core.tensor import DTYPES, SCATTERED, check_op, check_reducible, not_moved
 from hvd_kernel.errors import HorovodInternalError
-from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import eager, library, names
+from hvd_kernel.frameworks.compression import CastCompressor, Compressor, NoneCompressor
+from hvd_kernel.jax import eager, library
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -33,21 +33,28 @@ from hvd_kernel.jax.operation import (
     KINDS,
     REDUCESCATTER,
     OperationParams,
+    is_plain,
+    is_traced,
+    name_of_call,
 )
 from hvd_kernel.jax.primitive import bind, register_rules
 
 __all__ = [
     "Adasum",
     "Average",
+    "Compression",
     "Max",
     "Min",
     "Product",
     "Sum",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_object",
+    "broadcast_parameters",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_broadcast",
@@ -59,6 +66,36 @@ __all__ = [
 register_rules()
 
 _KEYS_ARE_MOVED = "random keys are moved and never reduced, so use broadcast, allgather or alltoall"
+
+
+class FP16Compressor(CastCompressor):
+    """Sends arrays as float16: up to 65504, 11 bits of precision."""
+
+    wire: Any = jnp.float16
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any, /) -> Any:
+        """Return the array in another type."""
+        return tensor.astype(dtype)
+
+    @staticmethod
+    def is_floating(tensor: Any, /) -> bool:
+        """Return whether the array's elements are floating point."""
+        return bool(jnp.issubdtype(tensor.dtype, jnp.floating))
+
+
+class BF16Compressor(FP16Compressor):
+    """Sends arrays as bfloat16: float32's range, 8 bits of precision."""
+
+    wire: Any = jnp.bfloat16
+
+
+class Compression:
+    """Values of ``compression=``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
 
 
 def allreduce(
@@ -202,13 +239,53 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     other; it cannot be differentiated or used under ``checkpoint``.
     """
     number = set_id(process_set, "Barrier")
-    if not names.is_traced():
+    if not is_traced():
         handles.barrier(process_set)
         return
     library.plugin()
     attributes = OperationParams(BARRIER, "", number).attributes | {"name": "barrier.noname"}
     result = jax.ShapeDtypeStruct((), np.int32)
     library.ffi().ffi_call(library.TARGET, result, has_side_effect=True)(**attributes)
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
+    """Return the root's parameters: a tree of arrays, of the same structure, shapes and types on all ranks.
+
+    Raises
+    ------
+    ValueError
+        On every rank: the trees have different forms.
+
+    Example
+    -------
+    ::
+
+        params = hvd.broadcast_parameters(params, root_rank=0)
+        opt_state = hvd.broadcast_parameters(opt_state, root_rank=0)
+    """
+    leaves, form = jax.tree.flatten(params)
+    forms = _host.allgather_object(str(form), "broadcast_parameters.form", process_set)
+    for place, other in enumerate(forms):
+        if other != forms[0]:
+            members = process_set.ranks or range(len(forms))
+            raise ValueError(
+                f"broadcast_parameters: the trees of ranks {members[0]} and {members[place]} have different forms: "
+                f"{forms[0][:200]} and {other[:200]}. Build the same model on every rank."
+            )
+    received = grouped_broadcast(leaves, root_rank, "broadcast_parameters", process_set)
+    return jax.tree.unflatten(form, received)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the root's object on every rank; ``obj`` of other ranks is ignored."""
+    return _host.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Return the objects of all ranks, in rank order; their types may differ."""
+    return _host.allgather_object(obj, name, process_set)
 
 
 def reduce_leaves(
@@ -295,10 +372,10 @@ def _run(operation: OperationParams, arrays: Sequence[Any], name: str | None) ->
     sent = [_without_keys(array) for array in arrays]
     for array in sent:
         _dtype(array)
-    if names.is_plain() and not _in_program(sent):
+    if is_plain() and not _in_program(sent):
         results = eager.run(operation.but(name=name) if name else operation, sent)
     else:
-        results = bind(operation.but(name=names.of_call(name)), sent)
+        results = bind(operation.but(name=name_of_call(name)), sent)
     return [_with_keys(result, array) for result, array in zip(results, arrays, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are averaged over all ranks, in buckets, before optax's update.
+"""Gradients that are averaged over all ranks, in buckets: ``grad``, ``value_and_grad``, and optax's updates.
 
 Term.
   bucket  gradients that are reduced as one operation. Those of the last layers come first, in the order of the backward
@@ -9,12 +9,14 @@ Term.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hvd_kernel.core import metrics
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
@@ -22,7 +24,7 @@ from hvd_kernel.core.tensor import Average
 from hvd_kernel.errors import ConfigError
 from hvd_kernel.formatting.install_command import install_command
 from hvd_kernel.frameworks.compression import Compressor, NoneCompressor
-from hvd_kernel.jax import names
+from hvd_kernel.jax.operation import is_traced
 from hvd_kernel.jax.ops import reduce_leaves
 from hvd_kernel.jax.primitive import together
 
@@ -74,12 +76,78 @@ def reduce_gradients(
         )
         for place, result in zip(bucket, results, strict=True):
             reduced[place] = result
-    if not names.is_traced():
+    if not is_traced():
         metrics.step(samples)
     elif len(buckets) > 1:
         reduced = together(reduced)
     whole = [compression.decompress(result, context) for result, context in zip(reduced, contexts, strict=True)]
     return jax.tree.unflatten(form, whole)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    op: int = Average,
+    compression: type[Compressor] = NoneCompressor,
+    groups: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., Any]:
+    """Return ``jax.value_and_grad(fun)`` whose gradients are reduced over all ranks; the value is this rank's.
+
+    The panel's samples/s count the rows of the first array among the arguments that are not differentiated.
+
+    Parameters
+    ----------
+    argnums, has_aux
+        As of ``jax.value_and_grad``.
+    op, compression, groups
+        As of ``DistributedGradientTransformation``, which is not needed in addition.
+
+    Example
+    -------
+    ::
+
+        loss, grads = jax.jit(hvd.value_and_grad(loss_fn))(params, batch)
+    """
+    function = jax.value_and_grad(fun, argnums, has_aux)
+    differentiated = {argnums} if isinstance(argnums, int) else set(argnums)
+
+    @wraps(fun)
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = function(*args, **kwargs)
+        samples = _rows([arg for place, arg in enumerate(args) if place not in differentiated], kwargs)
+        return value, reduce_gradients(
+            gradients, op=op, compression=compression, groups=groups, process_set=process_set, samples=samples
+        )
+
+    return reduced
+
+
+def _rows(*trees: Any) -> int:
+    """Return the number of rows of the first array in trees; 0 if they contain no array."""
+    shapes = (np.shape(leaf) for leaf in jax.tree.leaves(trees))
+    return next((shape[0] for shape in shapes if shape), 0)
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    op: int = Average,
+    compression: type[Compressor] = NoneCompressor,
+    groups: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., Any]:
+    """Return ``jax.grad(fun)`` whose gradients are reduced over all ranks. Parameters as of ``value_and_grad``."""
+    function = value_and_grad(fun, argnums, has_aux, op, compression, groups, process_set)
+
+    @wraps(fun)
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        value, derivatives = function(*args, **kwargs)
+        return (derivatives, value[1]) if has_aux else derivatives
+
+    return gradients
 
 
 def DistributedGradientTransformation(  # noqa: N802 - a class in Horovod's other frontends

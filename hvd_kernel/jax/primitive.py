@@ -32,7 +32,7 @@ from jax.interpreters import ad, batching, mlir
 from packaging.version import Version
 
 from hvd_kernel.core.tensor import OPS, Adasum, Average, Sum
-from hvd_kernel.jax import eager, library, names
+from hvd_kernel.jax import eager, library
 from hvd_kernel.jax.operation import (
     ALLGATHER,
     ALLREDUCE,
@@ -41,6 +41,8 @@ from hvd_kernel.jax.operation import (
     KINDS,
     REDUCESCATTER,
     OperationParams,
+    derived_name,
+    retraced_name,
 )
 
 _MISREADS_ATTRIBUTES = Version(version("jaxlib")) < Version("0.7.2")
@@ -191,9 +193,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> 
             f"hvd.{KINDS[operation.kind]}(op={OPS[operation.op]}) has no gradient: use Average or Sum in what is "
             "differentiated, or jax.lax.stop_gradient."
         )
-    results = bind(operation.but(name=names.retraced(operation.name)), primals)
+    results = bind(operation.but(name=retraced_name(operation.name)), primals)
     moved = [place for place, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
-    linear = operation.but(name=names.derived(operation.name, "j"), step=False, samples=0)
+    linear = operation.but(name=derived_name(operation.name, "j"), step=False, samples=0)
     of_moved = iter(bind(linear, [tangents[place] for place in moved]) if moved else ())
     out = [
         ad.Zero(jax.core.ShapedArray(result.shape, tangent.aval.dtype)) if type(tangent) is ad.Zero else next(of_moved)
@@ -207,7 +209,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
     places = [place for place, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero]
     out: list[Any] = [ad.Zero(operand.aval) if ad.is_undefined_primal(operand) else None for operand in operands]
     if places:
-        back = _back(operation).but(name=names.derived(operation.name, "t"), step=False, samples=0)
+        back = _back(operation).but(name=derived_name(operation.name, "t"), step=False, samples=0)
         scaled = [_scaled(operation, cotangents[place]) for place in places]
         for place, result in zip(places, bind(back, scaled), strict=True):
             out[place] = result

@@ -13,8 +13,7 @@ import numpy as np
 from hvd_kernel.core import ops
 from hvd_kernel.core.process_sets import check
 from hvd_kernel.core.tensor import Sum
-from hvd_kernel.jax.compression import Compression
-from hvd_kernel.jax.ops import allreduce
+from hvd_kernel.jax.ops import Compression, allreduce
 from hvd_kernel.jax.optimizer import reduce_gradients
 from hvd_kernel.keras.backends.reduction import EagerReduction
 from hvd_kernel.keras.flavour import array_of, keras
