@@ -14,8 +14,6 @@ Terms.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import math
 import os
 import threading
@@ -23,15 +21,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from typing import Any
+from typing import NamedTuple
 
-from hvd_kernel.core import agent_channel, session
+from hvd_kernel.core import session
+from hvd_kernel.core.script_reporter import ScriptReporter
 from hvd_kernel.errors import ConfigError
-from hvd_kernel.formatting.rank_labels import rank_list
-from hvd_kernel.protocol import elastic
 from hvd_kernel.protocol.messages import OptimizerSteps, ParameterDigest
-from hvd_kernel.protocol.training_apart import KEPT, nothing_exchanged, steps_allowed
+from hvd_kernel.protocol.training_apart import KEPT
 from hvd_kernel.settings import lookup
 
 MOST_OPTIMIZERS = 4
@@ -43,20 +39,15 @@ EVERY = 256
 MOST_FOLLOWED = 64
 """Number of optimizers that are read: the ones built last, which a search over parameters has many of."""
 
-POLL_S = 0.5
-"""Seconds between two reads of the optimizers that a script follows."""
-
 _SHARE = 100
 Run = tuple[int, int]
 Read = Callable[[], tuple[float, float] | None]
 """Returns a digest's value and scale; None while a device still computes it."""
 
-_LOG = logging.getLogger("hvd_kernel")
 _tracked: list[TrackedOptimizer] = []
 _followed: list[FollowedOptimizer] = []
 _follows = 0  # optimizers followed so far in this process
 _run = _bytes_at_start = _bytes_before_run = 0
-_announces = True  # a script: nothing else compares its ranks
 
 
 class TrackedOptimizer:
@@ -79,20 +70,32 @@ class TrackedOptimizer:
         """Store a digest of the parameters after the latest step."""
         with self._lock:
             self._pending.append((self.steps, read))
-        if _announces:
-            _report_script()
+        _script.report()
 
     def report(self, number: int) -> OptimizerSteps:
         """Return the steps and digests as a message. Any thread."""
+        return self._message(number, self._model, self.steps, self._began)
+
+    def _message(self, number: int, model: str, steps: int, began: int) -> OptimizerSteps:
+        """Return a message; ``began`` is the number of bytes that the ranks had moved before the first step."""
         with self._lock:
             while self._pending and (digest := self._pending[0][1]()) is not None:
                 value, scale = (number if math.isfinite(number) else None for number in digest)
                 self._digests.append(ParameterDigest(self._pending.popleft()[0], value, scale))
             digests = tuple(self._digests)
         least = max(1, self._nbytes // _SHARE)
-        shared = self._began - _bytes_before_run >= least, self._began - _bytes_at_start >= least
-        exchanged = _bytes() - self._began >= least or self._connected()
-        return OptimizerSteps(number, self._model, self.steps, self._reduced, exchanged, *shared, digests)
+        shared = began - _bytes_before_run >= least, began - _bytes_at_start >= least
+        exchanged = _bytes() - began >= least or self._connected()
+        return OptimizerSteps(number, model, steps, self._reduced, exchanged, *shared, digests)
+
+
+class _Start(NamedTuple):
+    """State of a followed optimizer when its run began."""
+
+    run: Run
+    model: str
+    steps_before: int
+    began: int
 
 
 class FollowedOptimizer(TrackedOptimizer):
@@ -110,27 +113,38 @@ class FollowedOptimizer(TrackedOptimizer):
     ) -> None:
         super().__init__(model, nbytes, reduced=False, connected=connected)
         self.reference = weakref.ref(optimizer)
-        self._number, self._plain_model, self._count = number, model, count
-        self._first = self._latest = 0
-        self.begin()
+        self._number, self._count = number, count
+        self._latest = 0
+        self._start = self._start_now()
 
     def begin(self) -> None:
-        """Count from now on: a run begins, or an elastic one has recovered."""
-        self._in_run, self._began = run_number(), _bytes()
-        self._model = f"{self._plain_model} {session.generation()}"
-        self.steps, self._first = 0, self._read()
+        """Count from now on: a run begins."""
+        self._start = self._start_now()
 
     def begin_exchange(self) -> None:
         """Ignore what has been exchanged before the second step."""
-        if self._read() - self._first <= 1:
-            self._began = _bytes()
+        start = self._start_of_run()
+        if self._read() - start.steps_before <= 1:
+            self._start = start._replace(began=_bytes())
 
     def report(self, _number: int) -> OptimizerSteps:
         """Return all of it. Any thread."""
-        if self._in_run != run_number():
-            self.begin()
-        self.steps = self._read() - self._first
-        return super().report(self._number)
+        start = self._start_of_run()
+        return self._message(self._number, start.model, self._read() - start.steps_before, start.began)
+
+    def _start_of_run(self) -> _Start:
+        """Return the start of this run; the first call after an elastic recovery sets it, in any thread."""
+        start = self._start
+        if start.run != run_number():
+            start = self._start_now()
+            with self._lock:
+                if self._start.run == start.run:
+                    return self._start
+                self._start = start
+        return start
+
+    def _start_now(self) -> _Start:
+        return _Start(run_number(), f"{self._model} {session.generation()}", self._read(), _bytes())
 
     def _read(self) -> int:
         """Return the latest count that could be read: a running program may have taken the variables over."""
@@ -157,8 +171,7 @@ def track(model: str, nbytes: int, *, reduced: bool, connected: Callable[[], boo
         return None
     tracked = TrackedOptimizer(f"{model} {session.generation()}", nbytes, reduced=reduced, connected=connected)
     _tracked.append(tracked)
-    if _announces:
-        _report_at_exit()
+    _script.report_at_exit()
     return tracked
 
 
@@ -181,9 +194,8 @@ def follow(
         del _followed[: len(_followed) - MOST_FOLLOWED + 1]
     followed = FollowedOptimizer(optimizer, model, nbytes, number=_follows, count=count, connected=connected)
     _followed.append(followed)
-    if _announces:
-        _report_at_exit()
-        _poll_script()
+    _script.report_at_exit()
+    _script.poll()
 
 
 def _forget_deleted() -> None:
@@ -221,11 +233,12 @@ def reports() -> tuple[OptimizerSteps, ...]:
 
 
 def begin_cell() -> None:
-    """Forget the optimizers of earlier cells, and announce nothing here: the notebook compares its ranks."""
-    global _run, _bytes_at_start, _bytes_before_run, _announces  # noqa: PLW0603 - of the process
+    """Forget the optimizers of earlier cells, and report nothing here: the notebook compares its ranks."""
+    global _run, _bytes_at_start, _bytes_before_run  # noqa: PLW0603 - of the process
     if not _run:  # the bytes that ranks exchange at start-up are not the user's training
         _bytes_at_start = _bytes()
-    _run, _bytes_before_run, _announces = _run + 1, _bytes(), False
+    _run, _bytes_before_run = _run + 1, _bytes()
+    _script.stop()
     _tracked.clear()
     _forget_deleted()
     for optimizer in _followed:
@@ -241,55 +254,4 @@ def _bytes() -> int:
     return session.counters().get("bytes", 0)
 
 
-def _has_launcher() -> bool:
-    return agent_channel.is_connected() and not session.has_driver()
-
-
-def _report_script(*, over: bool = False) -> None:
-    """Report the optimizers of a script: to its launcher, else to the log."""
-    if _has_launcher():
-        agent_channel.send(elastic.encode(elastic.Stepped(reports(), over)))
-    elif not over:
-        for steps in reports():
-            _announce(steps)
-
-
-@cache
-def _report_at_exit() -> None:
-    atexit.register(_report_end)
-
-
-def _report_end() -> None:
-    if _announces:
-        with suppress(Exception):
-            _report_script(over=True)
-
-
-@cache
-def _poll_script() -> None:
-    threading.Thread(target=_poll, name="hvd-guard", daemon=True).start()
-
-
-def _poll() -> None:
-    never, latest = threading.Event(), 0
-    while _announces and not never.wait(POLL_S):
-        with suppress(Exception):  # the engine is being replaced: the next read finds out
-            steps = sum(optimizer.steps for optimizer in reports())
-            if steps != latest:
-                latest = steps
-                _report_script()
-
-
-def _announce(steps: OptimizerSteps) -> None:
-    """Log once, on rank 0, that the ranks of a script have exchanged nothing, unless other ranks wait for this one."""
-    global _announces  # noqa: PLW0603 - of the process
-    if steps.reduced or steps.exchanged or steps.steps < steps_allowed(steps, over=False) or not is_on():
-        return
-    waited_for = any(session.rank() in operation["missing"] for operation in _pending())
-    if session.rank() == 0 and not waited_for:
-        _LOG.warning("%s", nothing_exchanged(rank_list(range(session.size())), steps.steps))
-    _announces = waited_for
-
-
-def _pending() -> Any:
-    return session.engine().pending()
+_script = ScriptReporter(reports)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hvd_kernel.core import session, step_counts, training_steps
+from hvd_kernel.core.script_reporter import ScriptReporter
 from hvd_kernel.protocol.messages import OptimizerSteps
 
 NBYTES = 1000
@@ -32,7 +33,8 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSession]:
     monkeypatch.setattr(session, "counters", lambda: {"bytes": fake.bytes})
     for name in ("_followed", "_tracked"):
         monkeypatch.setattr(training_steps, name, [])
-    for name in ("_run", "_bytes_at_start", "_bytes_before_run", "_announces", "_follows"):
+    monkeypatch.setattr(training_steps, "_script", ScriptReporter(training_steps.reports))
+    for name in ("_run", "_bytes_at_start", "_bytes_before_run", "_follows"):
         monkeypatch.setattr(training_steps, name, getattr(training_steps, name))
     training_steps.begin_cell()
     yield fake
@@ -108,6 +110,28 @@ def test_steps_begin_anew_after_a_recovery(ranks: FakeSession) -> None:
     counter.steps = 7
     assert report().steps == 2
     assert report().model != before.model
+
+
+def test_report_while_another_thread_begins_a_run_has_its_steps(ranks: FakeSession) -> None:
+    steps, reports = [0], []
+    is_read_meanwhile = False
+
+    def count() -> int:
+        nonlocal is_read_meanwhile
+        if is_read_meanwhile:
+            is_read_meanwhile = False
+            reports.append(training_steps.reports())  # as telemetry does, in its thread
+        return steps[0]
+
+    optimizer = Counter()
+    training_steps.follow(optimizer, "any", NBYTES, count=count, connected=lambda: False)
+    steps[0] = 5
+    assert report().steps == 5
+    ranks.generation += 1
+    is_read_meanwhile = True
+    assert (training_steps.reports(), reports) == ((), [()])
+    steps[0] = 7
+    assert report().steps == 2
 
 
 def test_no_more_than_a_few_are_reported_and_none_that_is_off(
