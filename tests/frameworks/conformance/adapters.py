@@ -207,11 +207,16 @@ class TorchAsync(Torch):
     options = frozenset(("average",))
 
     def call(self, operation: str, operands: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        made = self.hvd.synchronize(self.start(operation, operands, options))
+        return list(made) if isinstance(made, (list, tuple)) else [made]
+
+    def start(self, operation: str, operands: list[Any], options: Mapping[str, Any]) -> int:
+        """Return the handle of an operation."""
         name = operation.rstrip("_")
         start = getattr(self.hvd, f"{name}_async{operation[len(name) :]}")
         given = operands if operation.startswith("grouped") else operands[0]
-        made = self.hvd.synchronize(start(given, **self.given(options)))
-        return list(made) if isinstance(made, (list, tuple)) else [made]
+        handle: int = start(given, **self.given(options))
+        return handle
 
     def begin(self, value: Value) -> Callable[[], Any]:
         handle = self.hvd.allreduce_async(self.array(value), name="begun", op=self.hvd.Sum)

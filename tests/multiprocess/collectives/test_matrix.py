@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from frameworks.conformance.adapters import TorchAsync
+from frameworks.conformance.table import SUBJECTS
 from hvdtest import cases as c
+from hvdtest.exact import same
 from hvdtest.launch import RankPool
 from hvdtest.pools import layouts
 
@@ -18,6 +22,8 @@ layout = layouts(
     nightly=((1, "auto"), *(each for n in (2, 3, 4, 5, 8) for each in ((n, "shm"), (n, "tcp")) if each not in USUAL)),
 )
 SHAPES = ((), (0,), (1,), (3, 5), (259,))
+LARGEST = 2000  # elements of an operand: larger ones are reduced one at a time, by the table's own tests
+IN_SETS = {"float32", "int64", "bfloat16", "bool"}  # types that process sets have, too
 _digests: dict[tuple[str, int], str] = {}  # of (part, ranks): the same over every transport
 
 
@@ -41,200 +47,50 @@ def members() -> list[tuple[str, object, list[int]]]:
     return sets + [(name, one, lists[name]) for name, one in hvd._matrix_sets.items()]
 
 
-def reductions() -> dict[str, object]:
+def in_flight(subject: str) -> dict[str, object]:
+    """The rows of the table of frameworks/conformance, for all ranks and in sets, many at a time."""
     import hvd_kernel.torch as hvd
 
-    rank, cases = hvd.rank(), []
+    adapter, rank, cases = TorchAsync(), hvd.rank(), []
     for set_name, process_set, ranks in members():
         if rank not in ranks:
             continue
-        for dtype in c.REDUCED if set_name == "all" else ("float32", "int64", "bfloat16"):
-            for op in c.OPS:
-                for shape in SHAPES if c.reducible(dtype, op) else ():
-                    parts = [c.numbers(shape, r, dtype, op) for r in ranks]
-                    want = c.torch_of(c.reduced(parts, dtype, op), dtype)
-                    mine = c.torch_of(c.numbers(shape, rank, dtype, op), dtype)
-                    name, code = f"{set_name}.{dtype}.{op}.{shape}", getattr(hvd, op)
-                    cases.append(
-                        c.Case(
-                            name,
-                            lambda m=mine, n=name, o=code, p=process_set: hvd.allreduce_async_(
-                                m, name=n, op=o, process_set=p
-                            ),
-                            want,
-                        )
-                    )
+        place, size = ranks.index(rank), len(ranks)
+        for row in SUBJECTS[subject]():
+            operands = row.operands(place, size)
+            if not adapter.supports(row, size) or any(value.numbers.size > LARGEST for value in operands):
+                continue
+            if set_name != "all" and not {value.dtype for value in operands} <= IN_SETS:
+                continue
+            options = dict(row.options(place, size)) | {"name": f"{set_name}.{row.name}", "process_set": process_set}
+            if "root_rank" in options:
+                options["root_rank"] = ranks[options["root_rank"]]
+            results = [adapter.array(value) for value in row.expected(place, size)]
+            mine = [(adapter.strided if row.strided else adapter.array)(value) for value in operands]
+            want = results if row.operation.startswith("grouped") or len(results) > 1 else results[0]
+            start = partial(adapter.start, row.operation, mine, options)
+            cases.append(c.Case(str(options["name"]), start, want))
     return c.run(cases, 1000 * rank)
 
 
-def test_allreduce(ranks: RankPool) -> None:
-    all_right(ranks.run(reductions, timeout=240), "allreduce")
+@pytest.mark.parametrize("subject", ["reductions", "movements", "shares", "groups"])
+def test_table_in_any_order(ranks: RankPool, subject: str) -> None:
+    all_right(ranks.run(in_flight, subject, timeout=240), subject)
 
 
-def movements() -> dict[str, object]:
+def rounded_first() -> None:
+    """A factor's result is rounded to the type before the sum, as in Horovod."""
     import torch
 
     import hvd_kernel.torch as hvd
 
-    rank, cases = hvd.rank(), []
-    for set_name, process_set, ranks in members():
-        if rank not in ranks:
-            continue
-        size, place = len(ranks), ranks.index(rank)
-        for dtype in (*c.REDUCED, *c.MOVED) if set_name == "all" else ("float32", "bool"):
-            tag = f"{set_name}.{dtype}"
-            more = {"process_set": process_set}
-            for kind, rows in {"rising": list(range(size)), "even": [2] * size, "none": [0] * size}.items():
-                parts = [c.torch_of(c.numbers((rows[p], 3), r, dtype), dtype) for p, r in enumerate(ranks)]
-                name = f"gather.{tag}.{kind}"
-                want = torch.cat([c.bits(part) for part in parts]).view(parts[0].dtype)
-                cases.append(c.Case(name, lambda m=parts[place], n=name, k=more: hvd.allgather_async(m, n, **k), want))
-            for root in {ranks[0], ranks[-1]}:
-                for shape in ((), (0, 2), (259,)):
-                    name = f"broadcast.{tag}.{root}.{shape}"
-                    mine, want = (c.torch_of(c.numbers(shape, r, dtype), dtype) for r in (rank, root))
-                    cases.append(
-                        c.Case(name, lambda m=mine, r=root, n=name, k=more: hvd.broadcast_async(m, r, n, **k), want)
-                    )
-            # place p sends (p + 2 q) % 4 rows to place q
-            counts = [[(p + 2 * q) % 4 for q in range(size)] for p in range(size)]
-            sent = [c.torch_of(c.numbers((sum(counts[p]), 2), r, dtype), dtype) for p, r in enumerate(ranks)]
-            starts = [sum(counts[p][:place]) for p in range(size)]
-            pieces = [c.bits(s)[b : b + counts[p][place]] for p, (s, b) in enumerate(zip(sent, starts, strict=True))]
-            want = (
-                torch.cat(pieces).view(sent[0].dtype),
-                torch.tensor([counts[p][place] for p in range(size)], dtype=torch.int32),
-            )
-            name = f"alltoall.{tag}"
-            cases.append(
-                c.Case(
-                    name,
-                    lambda m=sent[place], s=counts[place], n=name, k=more: hvd.alltoall_async(m, s, n, **k),
-                    want,
-                )
-            )
-    return c.run(cases, 2000 * rank)
+    third = torch.full((3,), 1.0, dtype=torch.float16)
+    want = (torch.full((3,), 1 / 3, dtype=torch.float16).float() * hvd.size()).half()
+    same(hvd.allreduce(third, name="rounded first", op=hvd.Sum, prescale_factor=1 / 3), want)
 
 
-def test_allgather_broadcast_alltoall(ranks: RankPool) -> None:
-    found = ranks.run(movements, timeout=240)
-    for rank, one in enumerate(found):
-        assert not one["wrong"], f"rank {rank}:\n" + "\n".join(one["wrong"])
-
-
-def shares() -> dict[str, object]:
-    import hvd_kernel.torch as hvd
-
-    rank, cases = hvd.rank(), []
-    for set_name, process_set, ranks in members():
-        if rank not in ranks:
-            continue
-        size, place = len(ranks), ranks.index(rank)
-        for dtype in c.REDUCED if set_name == "all" else ("float32",):
-            for op in ("Sum", "Average") if dtype != "bool" else ("Sum",):
-                for shape in ((2 * size + 1, 3), (1,), (0, 2), (size * 40, 2)):
-                    parts = [c.numbers(shape, r, dtype, op) for r in ranks]
-                    whole = c.torch_of(c.reduced(parts, dtype, op), dtype)
-                    ends = np.cumsum([0, *(shape[0] // size + (p < shape[0] % size) for p in range(size))])
-                    name, code = f"{set_name}.{dtype}.{op}.{shape}", getattr(hvd, op)
-                    mine = c.torch_of(c.numbers(shape, rank, dtype, op), dtype)
-                    cases.append(
-                        c.Case(
-                            name,
-                            lambda m=mine, n=name, o=code, k=process_set: hvd.reducescatter_async(m, n, o, k),
-                            whole[ends[place] : ends[place + 1]].clone(),
-                        )
-                    )
-    return c.run(cases, 3000 * rank)
-
-
-def test_reducescatter(ranks: RankPool) -> None:
-    found = ranks.run(shares, timeout=240)
-    for rank, one in enumerate(found):
-        assert not one["wrong"], f"rank {rank}:\n" + "\n".join(one["wrong"])
-
-
-def groups() -> dict[str, object]:
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    kinds = [("float32", (5, 3)), ("int64", (0,)), ("bfloat16", ()), ("float64", (259,)), ("uint8", (7,))]
-    cases = []
-    for number in range(5):
-        for op in c.OPS:
-            mine = [c.torch_of(c.numbers(s, rank + number, d, op), d) for d, s in kinds]
-            want = [
-                c.torch_of(c.reduced([c.numbers(s, r + number, d, op) for r in range(size)], d, op), d)
-                for d, s in kinds
-            ]
-            name, code = f"reduce{number}.{op}", getattr(hvd, op)
-            cases.append(
-                c.Case(name, lambda m=mine, n=name, o=code: hvd.grouped_allreduce_async(m, name=n, op=o), want)
-            )
-        rows = [("float32", 3), ("int8", 2), ("float16", 1)]
-        gathered = [[c.torch_of(c.numbers((r + number, k), r, d), d) for r in range(size)] for d, k in rows]
-        own = [parts[rank] for parts in gathered]
-        name = f"gather{number}"
-        cases.append(
-            c.Case(
-                name,
-                lambda m=own, n=name: hvd.grouped_allgather_async(m, n),
-                [torch.cat(g) for g in gathered],
-            )
-        )
-        name, shape = f"scatter{number}", (2 * size + number, 2)
-        ends = np.cumsum([0, *(shape[0] // size + (p < shape[0] % size) for p in range(size))])
-        wholes = [c.torch_of(c.reduced([c.numbers(shape, r, d) for r in range(size)], d, "Sum"), d) for d, _ in rows]
-        mine = [c.torch_of(c.numbers(shape, rank, d), d) for d, _ in rows]
-        cases.append(
-            c.Case(
-                name,
-                lambda m=mine, n=name: hvd.grouped_reducescatter_async(m, n, hvd.Sum),
-                [w[ends[rank] : ends[rank + 1]].clone() for w in wholes],
-            )
-        )
-    return c.run(cases, 4000 * rank)
-
-
-def test_groups(ranks: RankPool) -> None:
-    found = ranks.run(groups)
-    for rank, one in enumerate(found):
-        assert not one["wrong"], f"rank {rank}:\n" + "\n".join(one["wrong"])
-
-
-def scaled() -> dict[str, object]:
-    """Scales that are powers of two are exact; whole numbers are scaled in float64 and cut off."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size, cases = hvd.rank(), hvd.size(), []
-    for dtype in (*c.FLOATS, "int32", "complex64"):
-        parts = [c.numbers((40,), r, dtype) * 4 for r in range(size)]
-        for before, after in ((0.5, 1.0), (1.0, 0.25), (2.0, 0.125)):
-            total = np.sum([part * before for part in parts], axis=0) * after
-            want = c.torch_of(np.trunc(total).astype(np.int64) if dtype == "int32" else total, dtype)
-            name, mine = f"{dtype}.{before}.{after}", c.torch_of(parts[rank], dtype)
-            cases.append(
-                c.Case(
-                    name,
-                    lambda m=mine, n=name, b=before, a=after: hvd.allreduce_async(
-                        m, name=n, op=hvd.Sum, prescale_factor=b, postscale_factor=a
-                    ),
-                    want,
-                )
-            )
-    third = torch.full((3,), 1.0, dtype=torch.float16)  # rounded to the type before the sum, as in Horovod
-    name = "rounded first"
-    want = (torch.full((3,), 1 / 3, dtype=torch.float16).float() * size).half()
-    cases.append(c.Case(name, lambda: hvd.allreduce_async(third, name=name, op=hvd.Sum, prescale_factor=1 / 3), want))
-    return c.run(cases, 5000 * rank)
-
-
-def test_scales(ranks: RankPool) -> None:
-    all_right(ranks.run(scaled), "scales")
+def test_prescaled_halves_are_rounded_first(ranks: RankPool) -> None:
+    ranks.run(rounded_first)
 
 
 def random_sums() -> dict[str, object]:
