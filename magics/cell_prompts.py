@@ -34,7 +34,7 @@ from hvd_kernel.protocol.messages import Event, Prompt, RankDone, RankJoined, Ra
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
     from hvd_kernel.cluster.requests.gather import Gather
-    from hvd_kernel.magics.display.render import Renderer
+    from hvd_kernel.magics.display.cell_output import CellOutput
     from hvd_kernel.magics.display.writer import Writer
 
 
@@ -144,14 +144,14 @@ class Cast:
     until: float
 
 
-class RunPrompts:
-    """The prompts of one run. The loop that drives it calls ``handle`` and ``tick``; other methods are thread-safe."""
+class CellPrompts:
+    """The prompts of one cell. The loop that drives it calls ``handle`` and ``tick``; other methods are thread-safe."""
 
     def __init__(
-        self, session: Session, renderer: Renderer, ranks: Sequence[int], front_end: PromptFrontEnd | None = None
+        self, session: Session, output: CellOutput, ranks: Sequence[int], front_end: PromptFrontEnd | None = None
     ) -> None:
         self._session = session
-        self._renderer = renderer
+        self._output = output
         self._front_end = front_end
         self._lock = threading.Condition()
         self._running = set(ranks)
@@ -210,7 +210,7 @@ class RunPrompts:
         if prompt is None or (prompt.rank, prompt.number) not in self._open:
             prompt = self._shown = self._next()
             if prompt is not None:
-                self._front_end.write(self._renderer.pop_unseen(prompt.rank))
+                self._front_end.write(self._output.pop_unseen(prompt.rank))
                 self._front_end.show_prompt(f"{label([prompt.rank])} {prompt.text}", password=prompt.password)
         if prompt is not None and (line := self._front_end.poll()) is not None:
             self._shown = None
@@ -317,11 +317,11 @@ class RunPrompts:
         self._lock.notify_all()
 
     def _collect_texts(self) -> None:
-        """Fetch the text for callers of ``collect``; only this thread uses the renderer."""
+        """Fetch the text for callers of ``collect``; only this thread uses the cell's output."""
         if self._requested:
             with self._lock:
                 self._texts.update(
-                    {rank: self._renderer.pop_unseen(rank) for rank in self._requested & set(self.waiting())}
+                    {rank: self._output.pop_unseen(rank) for rank in self._requested & set(self.waiting())}
                 )
                 self._requested.clear()
                 self._lock.notify_all()

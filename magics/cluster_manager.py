@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import ClusterError, ConfigError, UsageError
 from hvd_kernel.magics import cluster_size, messages
+from hvd_kernel.magics.cell_record import History
 from hvd_kernel.magics.cluster_request import refuse_change, source
 from hvd_kernel.magics.interrupts import Interrupted
 from hvd_kernel.magics.jobs import BackgroundJob, Jobs
-from hvd_kernel.magics.run_history import History
 from hvd_kernel.processes import detached
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster import Session
-    from hvd_kernel.magics.cell_prompts import RunPrompts
-    from hvd_kernel.magics.cell_rejoin import CellRejoin
-    from hvd_kernel.magics.export import CellRecord
+    from hvd_kernel.magics.cell_changes import CellChanges
+    from hvd_kernel.magics.cell_prompts import CellPrompts
+    from hvd_kernel.magics.export import ScriptCell
     from hvd_kernel.processes.detached import DetachedCluster
     from hvd_kernel.protocol.messages import MetricsSample
 
@@ -92,10 +92,10 @@ class ClusterManager:
         self.session: Session | None = None
         self.cells = CellCounter()
         self.samples: dict[int, MetricsSample] = {}  # the latest of each rank, over all cells
-        self.prompts: RunPrompts | None = None  # of the latest run
+        self.prompts: CellPrompts | None = None  # of the latest run
         self.history = History()
-        self.cell_records: list[CellRecord] = []  # on these ranks, in order
-        self.in_cell: Future[CellRejoin] | None = None  # resizes the ranks within the running cell
+        self.script_cells: list[ScriptCell] = []  # on these ranks, in order
+        self.in_cell: Future[CellChanges] | None = None  # resizes the ranks within the running cell
         self.respawn = ""  # "auto" or "off" of %hvd start: whether a cell first replaces dead ranks
         self._busy = threading.Lock()
         self.jobs = Jobs(self._busy)
@@ -214,10 +214,10 @@ class ClusterManager:
         names, lost, packed = _packed(self.session, change, force=force)
         report(messages.restart(change, names))
         _warn(spec, report)
-        records = self.cell_records if names else []
+        records = self.script_cells if names else []
         self.stop()
         session = self.start(spec, progress, report, force=True)
-        self.cell_records = records
+        self.script_cells = records
         if names:
             answers = session.ask("unpack", None, {"replicated": names}, buffers=[packed], timeout=MOVE_S)
             lost |= {name: reason for content, _ in answers.values() for name, reason in content["lost"].items()}
@@ -272,7 +272,7 @@ class ClusterManager:
         for notice in self.session.notices():
             report(notice)
         self.samples.clear()
-        self.cell_records = []
+        self.script_cells = []
         if name:
             self.session.keep(name, self.place)
         return self.session
@@ -289,7 +289,7 @@ class ClusterManager:
 
         self.session = session = attach(cluster, progress)
         self.samples.clear()
-        self.cell_records = []
+        self.script_cells = []
         return session
 
     def current(self) -> Session:

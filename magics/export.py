@@ -31,7 +31,7 @@ Given = tuple[Literals, Mapping[int, Literals]]
 
 
 @dataclass(frozen=True)
-class CellRecord:
+class ScriptCell:
     """A cell that ran on the ranks, and the variables that its line sent to them."""
 
     number: int
@@ -180,7 +180,7 @@ class Script:
     notes: list[str]
 
 
-def script(cells: Sequence[CellRecord], size: int, name: str, api: str, package: str) -> Script:
+def script(cells: Sequence[ScriptCell], size: int, name: str, api: str, package: str) -> Script:
     """Return the script of cells, in the order in which they ran.
 
     Parameters
@@ -220,7 +220,7 @@ def script(cells: Sequence[CellRecord], size: int, name: str, api: str, package:
     return Script("\n\n".join([*head, *bodies]) + "\n", notes)
 
 
-def _arguments(cells: Sequence[CellRecord]) -> dict[str, str]:
+def _arguments(cells: Sequence[ScriptCell]) -> dict[str, str]:
     """Return the pushed variables, each with its first value."""
     first: dict[str, str] = {}
     for cell in cells:
@@ -234,14 +234,14 @@ def _arguments(cells: Sequence[CellRecord]) -> dict[str, str]:
     return first
 
 
-def _no_literal(cell: CellRecord, name: str) -> UsageError:
+def _no_literal(cell: ScriptCell, name: str) -> UsageError:
     return UsageError(
         f"%hvd export: cell [{cell.number}] got `{name}` from the notebook, which a script does not have, and it is no "
         f"number, text, list or dict to write down: make `{name}` in a cell on the ranks"
     )
 
 
-def _values_of(cell: CellRecord, arguments: Mapping[str, str]) -> list[str]:
+def _values_of(cell: ScriptCell, arguments: Mapping[str, str]) -> list[str]:
     """Return the lines that define the variables which the notebook sent to a cell."""
     lines = [
         f"{name} = arguments.{name}" if arguments[name] == text else f"{name} = {text}"

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hvd_kernel.errors import HvdTimeout, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
-from hvd_kernel.magics.display.render import figures
+from hvd_kernel.magics.display.cell_output import figures
 from hvd_kernel.magics.display.user_errors import RankError, as_text
 from hvd_kernel.magics.display.writer import Handle, Writer
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted

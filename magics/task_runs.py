@@ -8,9 +8,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hvd_kernel.errors import RankDied, RankFailed
-from hvd_kernel.magics.cell_driver import drive, origin_of, remember
+from hvd_kernel.magics.cell_view import drive, origin_of, remember
 from hvd_kernel.magics.context import Context
-from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display.cell_output import CellOutput
 from hvd_kernel.magics.display.user_errors import RankError
 from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.processes.cluster_spec import ClusterSpec
@@ -53,9 +53,9 @@ class NotebookTasks:
         ranks = tuple(range(session.n))
         session.push({_NAME: task})
         manager, writer = self._context.manager, self._context.writer()
-        watch, _, _ = drive(session, manager, writer, f"{_NAME}.perform()", ranks, source=manager.cells.code)
+        view = drive(session, manager, writer, f"{_NAME}.perform()", ranks, source=manager.cells.code)
         try:
-            watch.check()
+            view.check()
         except RankError as error:
             died = error.rank in session.dead
             return Performed({} if died else _tasks(session, (error.rank,)), error, error.rank, died)
@@ -73,9 +73,9 @@ class _CellOfJob:
         self._manager = manager
         self.origin = cache(partial(origin_of, manager.place, manager.cells.code, manager.cells.number))
 
-    def keep(self, renderer: Renderer, state: str) -> None:
+    def keep(self, output: CellOutput, state: str) -> None:
         """Store the figures of an ended job."""
-        remember(self._manager, renderer, self.origin(), state)
+        remember(self._manager, output, self.origin(), state)
 
 
 def _tasks(session: Session, ranks: Sequence[int]) -> dict[int, Any]:
@@ -89,7 +89,7 @@ class JobHistory(Protocol):
     def origin(self) -> dict[str, Any]:
         """Return the cell that started the job."""
 
-    def keep(self, renderer: Renderer, state: str) -> None:
+    def keep(self, output: CellOutput, state: str) -> None:
         """Store the figures with the final state: done, failed or interrupted."""
 
 
@@ -102,21 +102,21 @@ def job_panel(
     An elastic job starts with this many ranks; a later rank joins with its first sample.
     """
     at_start = tuple(range(ranks))
-    shown: list[tuple[Renderer, Dashboard]] = []  # from the first sample on
+    shown: list[tuple[CellOutput, Dashboard]] = []  # from the first sample on
     present = set(at_start)
 
     def handle(event: MetricsSample | RankLeft) -> None:
         if not shown:
             board = _new_board(at_start, title)
-            shown.append((Renderer(writer, board, at_start), board))
-        renderer, _ = shown[0]
+            shown.append((CellOutput(writer, board, at_start), board))
+        output, _ = shown[0]
         if isinstance(event, RankLeft):
             present.discard(event.rank)
         elif event.rank not in present:
             present.add(event.rank)
-            renderer.handle(RankJoined(event.rank))
-        renderer.handle(event)
-        renderer.tick()
+            output.handle(RankJoined(event.rank))
+        output.handle(event)
+        output.tick()
 
     state = "done"
     try:
@@ -136,14 +136,14 @@ def job_panel(
 
 
 def _new_board(ranks: tuple[int, ...], title: str) -> Dashboard:
-    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - as in cell_driver.py: ipywidgets only if a panel is shown
+    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - as in cell_view.py: ipywidgets only if a panel is shown
 
     return Dashboard(ranks, title)
 
 
-def _finish(renderer: Renderer, board: Dashboard, state: str, history: JobHistory) -> None:
-    if renderer.trained:
+def _finish(output: CellOutput, board: Dashboard, state: str, history: JobHistory) -> None:
+    if output.trained:
         board.origin = history.origin()
-    renderer.finish(state)
-    if renderer.trained:
-        history.keep(renderer, "failed" if state == "ended" else state)
+    output.finish(state)
+    if output.trained:
+        history.keep(output, "failed" if state == "ended" else state)

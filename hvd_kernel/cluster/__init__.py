@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvd_kernel.cluster.ranks.rank_table import RankStatus
-    from hvd_kernel.cluster.requests.cell_run import CellRun
+    from hvd_kernel.cluster.requests.cell_execution import CellExecution
     from hvd_kernel.cluster.session import Session
 
-__all__ = ["CellRun", "RankStatus", "Session"]
+__all__ = ["CellExecution", "RankStatus", "Session"]
 
-_WHERE = {"CellRun": "requests.cell_run", "RankStatus": "ranks.rank_table", "Session": "session"}
+_WHERE = {"CellExecution": "requests.cell_execution", "RankStatus": "ranks.rank_table", "Session": "session"}
 
 
 def __getattr__(name: str) -> Any:

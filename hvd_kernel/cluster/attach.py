@@ -1,7 +1,7 @@
 """Session over a detached cluster: restore the state that an earlier kernel stored with the supervisor.
 
 The stored state identifies the ranks; ranks that can answer are queried for everything else. A cell that still runs
-becomes the session's latest run, so that it can be watched, interrupted and waited for.
+becomes the session's latest cell, so that it can be watched, interrupted and waited for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from hvd_kernel.cluster.launcher import Supervised
 from hvd_kernel.cluster.ranks.events import AttachRequested
 from hvd_kernel.cluster.ranks.rank_table import restored
-from hvd_kernel.cluster.requests.cell_run import CellRun
+from hvd_kernel.cluster.requests.cell_execution import CellExecution
 from hvd_kernel.cluster.session import Session
 from hvd_kernel.diagnosis.post_mortem import UNKNOWN
 from hvd_kernel.errors import ClusterError
@@ -57,7 +57,7 @@ def end(cluster: DetachedCluster) -> None:
 
 
 def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
-    """Return a session over a detached cluster; its ``latest`` run has the ranks that still run a cell.
+    """Return a session over a detached cluster; its ``latest`` cell has the ranks that still run a cell.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def attach(cluster: DetachedCluster, say: Callable[[str], None]) -> Session:
         session.executor.recorder.causes |= causes
         atexit.register(session.end)
         session.executor.connect(supervisor.client)
-        _resume_run(session, set(session.executor.call(AttachRequested, say=say)))
+        _resume_cell(session, set(session.executor.call(AttachRequested, say=say)))
         for message in supervisor.more:
             session.executor.wire.soon(session.executor.handle, message)
         session.executor.remember()
@@ -110,8 +110,8 @@ def _attached(cluster: DetachedCluster, channel: ControlChannel) -> tuple[messag
     raise ClusterError(f"{supervisor} does not answer: is it stopped? {remedy}")
 
 
-def _resume_run(session: Session, silent: set[int]) -> None:
-    """Make the cell that ranks still run the session's latest run."""
+def _resume_cell(session: Session, silent: set[int]) -> None:
+    """Make the cell that ranks still run the session's latest cell."""
     wire, dead = session.executor.wire, set(session.dead)
     for rank in dead:
         session.executor.recorder.causes.setdefault(rank, UNKNOWN)
@@ -120,27 +120,27 @@ def _resume_run(session: Session, silent: set[int]) -> None:
     states = {rank: answer for rank, answer in answers.items() if "error" not in answer}
     busy = {rank: state for rank, state in states.items() if state["busy"]}
     left = tuple(sorted({*busy, *silent, *set(reachable) - set(states)} - dead))
-    run = CellRun(left, max((state["cell"] for state in states.values()), default=0), lambda _force: {})
-    run.aborted = any(state["broken"] for state in states.values()) or bool(dead)
-    session.resume(run, max((state["run"] for state in states.values()), default=0))
-    wire.soon(wire.sinks.update, {state["request"]: (rank, run) for rank, state in busy.items()})
-    wire.request(list(busy), "hvd_request", {"handler": "latest"}, _OpenPrompts(run), urgent=True)
-    wire.request(left, "hvd_request", {"handler": "latest"}, _CellEnd(run))
+    execution = CellExecution(left, max((state["cell"] for state in states.values()), default=0), lambda _force: {})
+    execution.aborted = any(state["broken"] for state in states.values()) or bool(dead)
+    session.resume(execution, max((state["run"] for state in states.values()), default=0))
+    wire.soon(wire.sinks.update, {state["request"]: (rank, execution) for rank, state in busy.items()})
+    wire.request(list(busy), "hvd_request", {"handler": "latest"}, _OpenPrompts(execution), urgent=True)
+    wire.request(left, "hvd_request", {"handler": "latest"}, _CellEnd(execution))
 
 
 class _OpenPrompts:
     """A sink for the prompts that ranks opened while no kernel was connected.
 
-    Queried again after the run's own sinks are registered, which receive all later prompts: none is missed in between.
+    Queried again after the cell's own sinks are registered, which receive all later prompts: none is missed in between.
     """
 
-    def __init__(self, run: CellRun) -> None:
-        self._run = run
+    def __init__(self, execution: CellExecution) -> None:
+        self._execution = execution
 
     def on_reply(self, rank: int, content: Mapping[str, Any], _buffers: list[Any]) -> bool:
-        """Add the prompts to the run."""
+        """Add the prompts to the cell."""
         for prompt in content.get("prompts", ()):
-            self._run.on_output(rank, PROMPT_TYPE, prompt)
+            self._execution.on_output(rank, PROMPT_TYPE, prompt)
         return True
 
     def on_output(self, _rank: int, _kind: str, _content: Mapping[str, Any]) -> bool:
@@ -148,7 +148,7 @@ class _OpenPrompts:
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:
-        """Do nothing: the run's own sink records the death."""
+        """Do nothing: the cell's own sink records the death."""
 
 
 class _CellEnd:
@@ -157,20 +157,20 @@ class _CellEnd:
     A rank's publications arrive in order: after the answer's own "idle" no output of the cell can arrive.
     """
 
-    def __init__(self, run: CellRun) -> None:
-        self._run = run
+    def __init__(self, execution: CellExecution) -> None:
+        self._execution = execution
 
     def on_reply(self, rank: int, content: Mapping[str, Any], buffers: list[Any]) -> bool:
         """Record the outcome of the cell."""
         ended = content.get("ended") or {}
-        return self._run.on_reply(rank, {"hvd": {**ended, "aborted": content.get("broken")}}, buffers)
+        return self._execution.on_reply(rank, {"hvd": {**ended, "aborted": content.get("broken")}}, buffers)
 
     def on_output(self, rank: int, kind: str, content: Mapping[str, Any]) -> bool:
         """Record that all output has arrived."""
         if kind == "status" and content["execution_state"] == "idle":
-            return self._run.on_silence(rank)
+            return self._execution.on_silence(rank)
         return False
 
     def on_dead(self, rank: int, failure: Failure) -> None:
         """End the rank without its answer."""
-        self._run.on_dead(rank, failure)
+        self._execution.on_dead(rank, failure)

@@ -39,7 +39,7 @@ from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import STACK_PIPE
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster.requests.cell_run import CellRun
+    from hvd_kernel.cluster.requests.cell_execution import CellExecution
     from hvd_kernel.cluster.requests.stream import Clients, Stream
 
 _CANCEL_S = 5.0  # for the I/O thread to undo a cancelled request
@@ -58,7 +58,7 @@ class Executor:
         self.clients: Clients | None = None  # ipyparallel's ordinary ones
         self.recorder = Recorder(launched.folder)
         self.notices: list[str] = []  # messages for the user that have not been shown
-        self.latest: CellRun | None = None  # the current or most recent cell
+        self.latest: CellExecution | None = None  # the current or most recent cell
         self.on_ready: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         self._membership = Membership(ranks, patience=spec.start_timeout_s, far=is_far(spec) or bool(spec.on))

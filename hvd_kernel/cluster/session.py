@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvd_kernel.cluster import failure, warm_ranks
-from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
 from hvd_kernel.cluster.executor import Executor
 from hvd_kernel.cluster.launcher import EngineLaunched, Launched, Supervised, possible
 from hvd_kernel.cluster.ranks import events, procedure
 from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
 from hvd_kernel.cluster.ranks.rank_table import RankStatus, RankTable, chosen_ranks
 from hvd_kernel.cluster.requests import transfer
-from hvd_kernel.cluster.requests.cell_run import CellRun
+from hvd_kernel.cluster.requests.cell_execution import CellExecution
+from hvd_kernel.cluster.requests.cell_rejoin import CellRejoin
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.formatting.units import plural
@@ -67,7 +67,7 @@ class Session:
         self._repair = Repair()
         self._max_spares = int(lookup.value("HVD_SPARES", os.environ))
         self._changes: list[Change] = []
-        self._runs = 0  # number of runs; an interrupt names its run, because it may overtake it on its own channel
+        self._runs = 0  # number of cells; an interrupt names its cell, because it may overtake it on its own channel
 
     @staticmethod
     def check(spec: ClusterSpec) -> None:
@@ -151,7 +151,7 @@ class Session:
         return self.executor.launched.pid
 
     @property
-    def latest(self) -> CellRun | None:
+    def latest(self) -> CellExecution | None:
         """The current or most recent cell."""
         return self.executor.latest
 
@@ -162,10 +162,12 @@ class Session:
 
     @property
     def metrics(self) -> dict[int, MetricsSample]:
-        """The latest sample of each rank in the latest run."""
+        """The latest sample of each rank in the latest cell."""
         return dict(self.latest.metrics) if self.latest else {}
 
-    def run(self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False) -> CellRun:
+    def run(
+        self, code: str, ranks: Sequence[int] | None = None, cell: int = 0, *, replaces: bool = False
+    ) -> CellExecution:
         """Start a cell on all ranks, or on some, and return its stream of events.
 
         ``replaces``: the reader of the events replaces ranks that die in ``elastic.run`` (``rejoin``).
@@ -178,11 +180,11 @@ class Session:
         targets = chosen_ranks(ranks, self.n)
         self.make_ready()
         self.executor.recorder.begin_cell()
-        run = CellRun(targets, cell, lambda force: self._values(run, force), replaces=replaces)
-        self.executor.latest = run
+        execution = CellExecution(targets, cell, lambda force: self._values(execution, force), replaces=replaces)
+        self.executor.latest = execution
         self._runs += 1
-        self._wire.request(targets, "execute_request", run.request(code, self._runs), run)
-        return run
+        self._wire.request(targets, "execute_request", execution.request(code, self._runs), execution)
+        return execution
 
     def make_ready(self) -> None:
         """Do the slow steps before a cell starts, and raise the errors of ``run``; ``run`` calls this too."""
@@ -327,7 +329,9 @@ class Session:
                 self.executor.remember()
         return done
 
-    def rejoin(self, run: CellRun, prepare: Callable[[Respawned], None], progress: Progress | None = None) -> Respawned:
+    def rejoin(
+        self, execution: CellExecution, prepare: Callable[[Respawned], None], progress: Progress | None = None
+    ) -> Respawned:
         """Replace the dead while all other ranks wait in ``elastic.run``, and continue the cell on all ranks.
 
         ``prepare`` is called after the rendezvous, before the fresh ranks run the cell.
@@ -337,7 +341,7 @@ class Session:
         ClusterError
             If that fails; the waiting ranks are released, and the cell ends.
         """
-        return CellRendezvous(self.executor, run, self._runs).replace_dead(prepare, progress or _silence)
+        return CellRejoin(self.executor, execution, self._runs).replace_dead(prepare, progress or _silence)
 
     def resize(
         self, n: int, drop: Sequence[int] = (), *, restore: Sequence[str] = (), progress: Progress | None = None
@@ -359,10 +363,10 @@ class Session:
             If no rank would be left, or ranks do not start; the message names the remedy.
         """
         self._check_resizable(n)
-        run = self.latest
+        execution = self.latest
         done: ResizeOutcome | None = None
-        if run is not None and not run.finished and not drop:
-            done = self.resize_in_cell(run, n, restore=restore, progress=progress)
+        if execution is not None and not execution.finished and not drop:
+            done = self.resize_in_cell(execution, n, restore=restore, progress=progress)
         if done is None:
             arguments = (n, frozenset(drop), tuple(restore))
             try:
@@ -390,7 +394,7 @@ class Session:
 
     def resize_in_cell(
         self,
-        run: CellRun,
+        execution: CellExecution,
         n: int,
         *,
         restore: Sequence[str] = (),
@@ -399,8 +403,8 @@ class Session:
     ) -> ResizeOutcome | None:
         """Resize to n ranks at the next commit of a cell in ``elastic.run``, which continues; None if it ended before.
 
-        Any thread, while another one reads the run. ``prepare`` is called after the rendezvous, before the fresh ranks
-        run the cell. The ranks with the highest numbers leave; survivors keep their numbers.
+        Any thread, while another one reads the events. ``prepare`` is called after the rendezvous, before the fresh
+        ranks run the cell. The ranks with the highest numbers leave; survivors keep their numbers.
 
         Raises
         ------
@@ -411,12 +415,12 @@ class Session:
             return ResizeOutcome(n, n, (), {rank: rank for rank in range(n)})
         if n < 1:
             raise ClusterError(f"no rank would be left to continue from: {failure.RESTART}")
-        if run.resizing:
+        if execution.resizing:
             raise ClusterError("the ranks are being resized already: at the cell's next commit, or when it ends")
         self._check_resizable(n)
         try:
-            rendezvous = CellRendezvous(self.executor, run, self._runs)
-            return rendezvous.resize(n, tuple(restore), prepare, progress or _silence)
+            rejoin = CellRejoin(self.executor, execution, self._runs)
+            return rejoin.resize(n, tuple(restore), prepare, progress or _silence)
         finally:
             if self.detached_name:
                 self.executor.remember()
@@ -441,9 +445,9 @@ class Session:
         wish = messages.Detach(name, place, self.n, float(lookup.value("HVD_KEEP_HOURS", os.environ)))
         self.executor.call(events.DetachRequested, wish, self.supervisor)
 
-    def resume(self, run: CellRun, number: int) -> None:
-        """Continue a run that an earlier kernel has begun, the ``number``-th of this cluster."""
-        self.executor.latest, self._runs = run, number
+    def resume(self, execution: CellExecution, number: int) -> None:
+        """Continue a cell that an earlier kernel has begun, the ``number``-th of this cluster."""
+        self.executor.latest, self._runs = execution, number
 
     def end(self) -> None:
         """Leave detached ranks, stop all others. Idempotent."""
@@ -460,7 +464,7 @@ class Session:
     def _close(self, end_ranks: Callable[[], None]) -> None:
         atexit.unregister(self.end)
         self.executor.end(end_ranks)
-        if self.latest is not None:  # lets a thread that reads the run finish
+        if self.latest is not None:  # lets a thread that reads the events finish
             for rank in self.latest.ranks:
                 self.latest.on_dead(rank, failure.stopped(rank))
 
@@ -468,11 +472,11 @@ class Session:
     def _wire(self) -> Stream:
         return self.executor.wire
 
-    def _values(self, run: CellRun, force: bool) -> dict[int, Any]:
-        if run is not self.latest or not run.done:
+    def _values(self, execution: CellExecution, force: bool) -> dict[int, Any]:
+        if execution is not self.latest or not execution.done:
             raise ClusterError("a run's values can be fetched when it is done and until the next one starts")
-        failed = {failure.rank for failure in run.failures}
-        ranks, name = [rank for rank in run.ranks if rank not in failed], "the last expression"
+        failed = {failure.rank for failure in execution.failures}
+        ranks, name = [rank for rank in execution.ranks if rank not in failed], "the last expression"
         values = transfer.fetch(ranks, self.ranks.here, transfer.limit(force=force), self._query("value", name=name))
         return {rank: value[name] for rank, value in values.items()}
 

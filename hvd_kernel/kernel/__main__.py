@@ -15,7 +15,7 @@ from ipykernel import kernelapp
 from IPython.paths import get_ipython_dir
 
 from hvd_kernel.kernel.kernel import HvdKernel, PrivatePipe
-from hvd_kernel.magics.run_history import INSTEAD
+from hvd_kernel.magics.cell_record import INSTEAD
 
 _INSTALLED = {"site-packages", "dist-packages"}
 

@@ -87,7 +87,7 @@ def _show_jobs(context: Context, jobs: list[BackgroundJob]) -> None:
 
 
 def _show_text(context: Context, job: BackgroundJob) -> None:
-    """Show what its ranks have printed, from their logs; only the job's thread uses the renderer."""
+    """Show what its ranks have printed, from their logs; only the job's thread uses its output."""
     if job.cell:
         options = Options(cell=job.cell, ranks=spans(job.ranks))
         show_logs(context.writer(), context.manager.current(), options, text_so_far)

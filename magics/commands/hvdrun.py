@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.cell_driver import drive
+from hvd_kernel.magics.cell_view import CellView, drive
 from hvd_kernel.magics.cluster_request import default_cluster, ignored_parts, requested_cluster
 from hvd_kernel.magics.commands.lifecycle import check_kept_name, keep_ranks, replace_stuck, respawn_dead
 from hvd_kernel.magics.commands.variables import gathered, local_values, pulled
@@ -15,11 +15,10 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import CellResult
 from hvd_kernel.magics.display.user_errors import OF_THE_RANKS, local_hint, show_error, user_errors
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.export import CellRecord, Given, literals
+from hvd_kernel.magics.export import Given, ScriptCell, literals
 from hvd_kernel.magics.jobs import BackgroundJob, JobWriter
 from hvd_kernel.magics.options import Options, resolve
 from hvd_kernel.magics.partition import split
-from hvd_kernel.magics.runner import CellRunner
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -55,13 +54,16 @@ def run(context: Context, options: Options, code: str) -> Any:
             _in_background(context, options, code)
             return None
         with context.manager.use():
-            _on_ranks(_CellRequest.of(context, options, code))
+            _on_ranks(CellRequest.of(context, options, code))
     return run_here(context.shell, code, context.manager.cells.number) if options.local else None
 
 
 @dataclass(frozen=True)
-class _CellRequest:
-    """A cell with its options; ``values`` and each rank's ``parts`` are pushed first."""
+class CellRequest:
+    """Request of the user to run a cell: its code with the options of its line.
+
+    ``values``, and each rank's ``parts``, are pushed first.
+    """
 
     context: Context
     options: Options
@@ -73,7 +75,14 @@ class _CellRequest:
     ranks: tuple[int, ...]
 
     @classmethod
-    def of(cls, context: Context, options: Options, code: str) -> _CellRequest:
+    def of(cls, context: Context, options: Options, code: str) -> CellRequest:
+        """Return the request of a line and a cell.
+
+        Raises
+        ------
+        UsageError
+            A variable to push does not exist, cannot be split, or the line requests an impossible cluster.
+        """
         values = local_values(context.shell, options.push)
         spec = requested_cluster(options, context.manager.spec or default_cluster(options.gpus))
         ranks = resolve(options.ranks, spec.n)
@@ -94,12 +103,14 @@ class _CellRequest:
         return session
 
     def push(self, session: Session) -> None:
+        """Set the pushed variables on the ranks."""
         if self.values:
             session.push(self.values, self.ranks, force=self.options.force)
         if self.parts:
             session.scatter(self.parts, force=self.options.force)
 
     def pull(self, session: Session) -> None:
+        """Set the variables of ``--pull`` and ``--gather`` in the notebook."""
         options, user_ns = self.options, self.context.shell.user_ns
         if options.pull:
             user_ns.update(pulled(session, options.pull, options, self.ranks))
@@ -109,34 +120,33 @@ class _CellRequest:
             if errors:
                 raise errors[0]
 
-    def record(self, number: int, *, failed: bool) -> CellRecord:
-        return CellRecord(
+    def record(self, number: int, *, failed: bool) -> ScriptCell:
+        """Return the cell for an export as a script."""
+        return ScriptCell(
             number, self.code, None if len(self.ranks) == self.spec.n else self.ranks, *self.pushed, failed
         )
 
     def run(self, session: Session, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Run the cell; return False if it failed and ``--no-raise-error`` suppresses the error."""
         options, user_ns = self.options, self.context.shell.user_ns
-        watch, run, renderer = drive(
-            session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job
-        )
-        replace_stuck(replace(self.context, job_writer=job.writer if job else None), watch)
-        self.context.manager.cell_records.append(self.record(run.cell, failed=watch.failed))
-        if self.failed(watch, writer, job):
+        view = drive(session, self.context.manager, writer, self.code, self.ranks, timeout=options.timeout, job=job)
+        replace_stuck(replace(self.context, job_writer=job.writer if job else None), view)
+        self.context.manager.script_cells.append(self.record(view.execution.cell, failed=view.failed))
+        if self.failed(view, writer, job):
             return False
         if options.out:
             user_ns[options.out] = CellResult(
-                run.values(force=options.force), renderer.printed("stdout"), renderer.printed("stderr")
+                view.execution.values(force=options.force), view.output.printed("stdout"), view.output.printed("stderr")
             )
         return True
 
-    def failed(self, watch: CellRunner, writer: Writer, job: BackgroundJob | None = None) -> bool:
+    def failed(self, view: CellView, writer: Writer, job: BackgroundJob | None = None) -> bool:
         """Raise the error of the ranks, or show it with ``--no-raise-error``; return whether there is one."""
         options, user_ns = self.options, self.context.shell.user_ns
         try:
-            watch.check(local_hint(user_ns))
+            view.check(local_hint(user_ns))
         except OF_THE_RANKS as error:
-            if options.raise_error or watch.interrupted:
+            if options.raise_error or view.interrupted:
                 raise
             names = [*filter(None, [options.out]), *options.pull, *options.gather]
             user_ns.update(dict.fromkeys(names, error))  # instead of values of an earlier cell
@@ -153,19 +163,19 @@ def _dealt(context: Context, names: tuple[str, ...], ranks: tuple[int, ...]) -> 
     return {rank: {name: values[i] for name, values in parts.items()} for i, rank in enumerate(ranks)} if parts else {}
 
 
-def _on_ranks(cell: _CellRequest) -> None:
-    if cell.options.smoke and 0 not in cell.ranks:
+def _on_ranks(request: CellRequest) -> None:
+    if request.options.smoke and 0 not in request.ranks:
         raise UsageError("%%hvdrun: --smoke runs the cell on rank 0 first, which is not among --ranks")
-    session, writer = cell.ready(), Writer(cell.context.shell)
-    if not cell.code.strip():
-        cell.pull(session)
+    session, writer = request.ready(), Writer(request.context.shell)
+    if not request.code.strip():
+        request.pull(session)
         return
-    if cell.options.smoke and session.n > 1:
-        watch = _run_on_rank_0(cell.context, session, cell.code, cell.options.timeout)
-        if cell.failed(watch, writer):
+    if request.options.smoke and session.n > 1:
+        view = _run_on_rank_0(request.context, session, request.code, request.options.timeout)
+        if request.failed(view, writer):
             return
-    if cell.run(session, writer):
-        cell.pull(session)
+    if request.run(session, writer):
+        request.pull(session)
 
 
 def _in_background(context: Context, options: Options, code: str) -> None:
@@ -173,25 +183,25 @@ def _in_background(context: Context, options: Options, code: str) -> None:
         raise UsageError("%%hvdrun: --smoke waits for rank 0: leave out --smoke or --bg")
     if options.local:
         raise UsageError("%%hvdrun: --local keeps the notebook's own process busy: leave out --local or --bg")
-    cell, manager = _CellRequest.of(context, options, code), context.manager
-    manager.check_jobs(cell.spec)
+    request, manager = CellRequest.of(context, options, code), context.manager
+    manager.check_jobs(request.spec)
 
     def work(job: BackgroundJob) -> None:
         with user_errors():
             respawn_dead(replace(context, job_writer=job.writer))
             session = manager.current()
-            cell.push(session)
-            cell.run(session, job.writer, job)
-            cell.pull(session)
+            request.push(session)
+            request.run(session, job.writer, job)
+            request.pull(session)
 
     def prepare() -> None:  # within this cell, before the next one changes a value in place
-        cell.ready()
-        cell.values.clear()
-        cell.parts.clear()
+        request.ready()
+        request.values.clear()
+        request.parts.clear()
 
     name, number = manager.jobs.name(options.bg or ""), manager.cells.number
     job = BackgroundJob(
-        name, cell.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number
+        name, request.ranks, JobWriter(context.shell), work, raise_error=options.raise_error, number=number
     )
     manager.start_job(job, prepare)
 
@@ -200,7 +210,7 @@ _COMPARED = 1 << 28  # bytes: changes of larger variables are not reported
 _ANSWER_S = 600.0
 
 
-def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float | None) -> CellRunner:
+def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float | None) -> CellView:
     """Run the code on rank 0 alone, before all ranks run it; show its output only if it fails.
 
     Collectives have the results of one rank. Changes to variables remain: variables that existed before and that the
@@ -218,19 +228,19 @@ def _run_on_rank_0(context: Context, session: Session, code: str, timeout: float
         raise UsageError(f"%%hvdrun: --smoke is for cells without process sets, and {refused}: leave out --smoke")
     kept, writer = JobWriter(context.shell), context.writer()
     try:
-        watch, _, _ = drive(session, context.manager, kept, code, (0,), timeout=timeout, counts=False)
-        replace_stuck(context, watch)
+        view = drive(session, context.manager, kept, code, (0,), timeout=timeout, counts=False)
+        replace_stuck(context, view)
     finally:
         if not session.dead and not session.running:
             session.reset_communicator()
-    if watch.failed:
+    if view.failed:
         kept.replay(writer)
         writer.write("the cell has failed on rank 0 alone, the other ranks have not run it\n", "stderr")
     elif changed := _changed(before, _digests(session)):
         were = "was" if len(changed) == 1 else "were"
         text = f"{', '.join(changed)} {were} changed on rank 0 alone, and will be once more"
         writer.write(f"{text}: rank 0 may differ from the others (%hvd check {' '.join(changed)})\n", "stderr")
-    return watch
+    return view
 
 
 def _digests(session: Session, names: list[str] | None = None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from hvd_kernel.diagnosis.stall import report
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.formatting.units import decimal_size
-from hvd_kernel.magics.cell_driver import drive
+from hvd_kernel.magics.cell_view import drive
 from hvd_kernel.magics.cluster_request import HERE, default_ranks, examine_on
 from hvd_kernel.magics.commands.lifecycle import replace_stuck
 from hvd_kernel.magics.context import Context
@@ -61,9 +61,9 @@ def barrier(context: Context, _options: Options) -> None:
     """
     session, writer = context.manager.current(), context.writer()
     ranks = tuple(range(session.n))
-    watch, _, _ = drive(session, context.manager, writer, BARRIER, ranks)
-    replace_stuck(context, watch)
-    watch.check(local_hint(context.shell.user_ns))
+    view = drive(session, context.manager, writer, BARRIER, ranks)
+    replace_stuck(context, view)
+    view.check(local_hint(context.shell.user_ns))
     writer.write(f"{rank_list(ranks)} met\n")
 
 
@@ -184,8 +184,8 @@ def debug(context: Context, options: Options) -> None:
     with context.manager.use():
         session = context.manager.current()
         ranks = (failed_rank(),) if options.ranks == "all" else resolve(options.ranks, session.n)
-        watch, _, _ = drive(session, context.manager, context.writer(), POST_MORTEM, ranks)
-        watch.check()
+        view = drive(session, context.manager, context.writer(), POST_MORTEM, ranks)
+        view.check()
 
 
 def failed_rank() -> int:

@@ -11,7 +11,7 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.cell_driver import watched
+from hvd_kernel.magics.cell_view import watch
 from hvd_kernel.magics.cluster_request import NAMES, default_cluster, requested_cluster
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.panel_polls import beside
@@ -26,9 +26,9 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.settings import lookup
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import CellRun, Session
+    from hvd_kernel.cluster import CellExecution, Session
+    from hvd_kernel.magics.cell_view import CellView
     from hvd_kernel.magics.context import Context
-    from hvd_kernel.magics.runner import CellRunner
 
 
 def start(context: Context, options: Options) -> None:
@@ -194,21 +194,27 @@ def _attached_text(session: Session) -> str:
     return f"{session.detached_name}: {rank_list(alive)} ready, with all variables\n{lost}" if alive else lost
 
 
-def _watch_as_job(context: Context, session: Session, run: CellRun) -> None:
+def _watch_as_job(context: Context, session: Session, execution: CellExecution) -> None:
     """Follow the cell that the ranks still run, as a job."""
 
     def work(job: BackgroundJob) -> None:
         with user_errors():
-            watch, _, _ = watched(session, context.manager, job.writer, lambda: run, job=job)
-            replace_stuck(replace(context, job_writer=job.writer), watch)
-            watch.check(local_hint(context.shell.user_ns))
+            view = watch(session, context.manager, job.writer, lambda: execution, job=job)
+            replace_stuck(replace(context, job_writer=job.writer), view)
+            view.check(local_hint(context.shell.user_ns))
 
     job = BackgroundJob(
-        context.manager.jobs.name(f"cell{run.cell}"), run.ranks, JobWriter(context.shell), work, cell=run.cell
+        context.manager.jobs.name(f"cell{execution.cell}"),
+        execution.ranks,
+        JobWriter(context.shell),
+        work,
+        cell=execution.cell,
     )
-    verb = "runs" if len(run.ranks) == 1 else "run"
-    earlier = f"what was printed before is in %hvdlogs --cell {run.cell}"
-    context.writer().write(f"{rank_list(run.ranks)} still {verb} cell {run.cell}, now as a job; {earlier}\n")
+    verb = "runs" if len(execution.ranks) == 1 else "run"
+    earlier = f"what was printed before is in %hvdlogs --cell {execution.cell}"
+    context.writer().write(
+        f"{rank_list(execution.ranks)} still {verb} cell {execution.cell}, now as a job; {earlier}\n"
+    )
     context.manager.start_job(job, lambda: None)
 
 
@@ -252,26 +258,26 @@ def respawn_dead(context: Context) -> None:
         respawn_ranks(context)
 
 
-def replace_stuck(context: Context, watch: CellRunner) -> None:
+def replace_stuck(context: Context, view: CellView) -> None:
     """Replace the ranks that the third interrupt abandoned, if any; the cell's error reports their fate."""
-    if not watch.abandoned:
+    if not view.abandoned:
         return
-    ranks, was = rank_list(watch.left), "was" if len(watch.left) == 1 else "were"
+    ranks, was = rank_list(view.left), "was" if len(view.left) == 1 else "were"
     writer = context.writer()
     if writer.has_user:
-        writer.write(f"{ending(watch.left)}\n", "stderr")
+        writer.write(f"{ending(view.left)}\n", "stderr")
     session = context.manager.current()
-    gone = {*watch.left, *session.dead}
+    gone = {*view.left, *session.dead}
     if len(gone) == session.n:  # no rank survives to continue with
         context.manager.start(session.spec, context.writer().status(), lambda text: context.writer().write(f"{text}\n"))
-        watch.fate = all_replaced(watch.left)
+        view.fate = all_replaced(view.left)
         return
     try:
         respawn_ranks(context, sorted(gone), force=True)
     except ClusterError as error:
-        watch.fate = f"{ranks} {was} ended, but not replaced: {error}"
+        view.fate = f"{ranks} {was} ended, but not replaced: {error}"
     else:
-        watch.fate = f"{ranks} {was} ended and replaced, the variables there are lost"
+        view.fate = f"{ranks} {was} ended and replaced, the variables there are lost"
 
 
 def resize(context: Context, options: Options) -> None:

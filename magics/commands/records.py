@@ -10,11 +10,11 @@ from pathlib import Path
 from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting import units
+from hvd_kernel.magics.cell_record import CellRecord
 from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.writer import aligned
 from hvd_kernel.magics.export import script
 from hvd_kernel.magics.options import Options
-from hvd_kernel.magics.run_history import RunRecord
 
 LISTED = 20
 """Runs in the table, the latest ones."""
@@ -53,12 +53,12 @@ def runs(context: Context, options: Options) -> None:
     writer.write(text)
 
 
-def runs_table(records: Sequence[RunRecord]) -> str:
+def runs_table(records: Sequence[CellRecord]) -> str:
     """Return the table. Pure but for the time zone."""
     return aligned([_HEAD, *(_run_row(record) for record in records)])
 
 
-def beside(records: Sequence[RunRecord]) -> str:
+def beside(records: Sequence[CellRecord]) -> str:
     """Return the figures of runs in columns; of two runs also the ratio of the second to the first."""
     names = dict.fromkeys(name for record in records for name in record.logged)
     figures: list[tuple[str, list[float | str | None]]] = [
@@ -79,7 +79,7 @@ def beside(records: Sequence[RunRecord]) -> str:
     return aligned(rows) + (f"{same}\n" if len(records) > 1 else "")
 
 
-def loss_of(record: RunRecord) -> str:
+def loss_of(record: CellRecord) -> str:
     """Return the name of a run's main logged value: a loss if there is one, else the first; "" if none."""
     return next((name for name in record.logged if "loss" in name.lower()), next(iter(record.logged), ""))
 
@@ -98,7 +98,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in means)
 
 
-def _run_row(record: RunRecord) -> tuple[str, ...]:
+def _run_row(record: CellRecord) -> tuple[str, ...]:
     loss = loss_of(record)
     curve: Mapping[str, object] = record.curves
     values = record.curves[f"log:{loss}"][1] if f"log:{loss}" in curve else ()
@@ -117,7 +117,7 @@ def _run_row(record: RunRecord) -> tuple[str, ...]:
     )
 
 
-def _chosen(word: str, records: Sequence[RunRecord]) -> RunRecord:
+def _chosen(word: str, records: Sequence[CellRecord]) -> CellRecord:
     record = next((record for record in records if str(record.number) == word), None)
     if record is None:
         raise UsageError(f"%hvd runs: there is no run {word}; the latest is {records[-1].number}, %hvd runs lists them")
@@ -145,7 +145,7 @@ def export(context: Context, options: Options) -> None:
     """
     path = Path(_script_file(options)).absolute()
     session, manager = context.manager.current(), context.manager
-    if not manager.cell_records:
+    if not manager.script_cells:
         raise UsageError("%hvd export: no cell has run on these ranks yet")
     if path.exists() and not options.force:
         raise UsageError(f"%hvd export: {path} exists: name another file, or add --force")
@@ -153,7 +153,7 @@ def export(context: Context, options: Options) -> None:
     if not living:
         raise ClusterError("%hvd export: all ranks are dead; %hvd restart starts new ones")
     frontend = session.ask("frontend", living)[living[0]][0]
-    result = script(manager.cell_records, session.n, path.name, frontend["api"], frontend["package"])
+    result = script(manager.script_cells, session.n, path.name, frontend["api"], frontend["package"])
     path.write_text(result.text)
     notes = "".join(f"{sentence}\n" for sentence in result.notes)
     context.writer().write(f"{notes}{path.name} is written: hvdrun -np {session.n} python {path.name}\n")

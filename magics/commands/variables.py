@@ -19,7 +19,7 @@ from hvd_kernel.magics.context import Context
 from hvd_kernel.magics.display.results import PerRank
 from hvd_kernel.magics.display.user_errors import user_errors
 from hvd_kernel.magics.display.writer import aligned
-from hvd_kernel.magics.export import CellRecord, literals
+from hvd_kernel.magics.export import ScriptCell, literals
 from hvd_kernel.magics.options import Options, names, resolve, says_one_rank
 from hvd_kernel.magics.partition import joined
 from hvd_kernel.settings.lists import entries
@@ -47,7 +47,7 @@ def push(context: Context, options: Options) -> None:
         ranks = resolve(options.ranks, session.n)
         session.push(values, ranks, force=options.force)
         some = None if len(ranks) == session.n else ranks
-        context.manager.cell_records.append(CellRecord(context.manager.cells.number, "", some, literals(values)))
+        context.manager.script_cells.append(ScriptCell(context.manager.cells.number, "", some, literals(values)))
 
 
 def local_values(shell: InteractiveShell, names: tuple[str, ...]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvd_kernel.cluster import CellRun, Session
+from hvd_kernel.cluster import CellExecution, Session
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
@@ -28,7 +28,7 @@ GONE_S = 40.0
 class Outcome:
     """Output and results of one run."""
 
-    run: CellRun
+    run: CellExecution
     events: list[Event] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -54,7 +54,7 @@ class Outcome:
         return {event.rank: event.data["text/plain"] for event in found}
 
 
-def drain(run: CellRun, patience: float = PATIENCE_S) -> Outcome:
+def drain(run: CellExecution, patience: float = PATIENCE_S) -> Outcome:
     """Read a run to its end; after a timeout fail with the ranks that have not ended."""
     outcome = Outcome(run)
     began = time.monotonic()
@@ -183,7 +183,7 @@ def until(condition: Callable[[], object], what: str = "what was waited for", pa
         time.sleep(0.01)
 
 
-def wait_until_all_speak(run: CellRun, patience: float = PATIENCE_S) -> None:
+def wait_until_all_speak(run: CellExecution, patience: float = PATIENCE_S) -> None:
     """Return when every rank of the run has printed something: it is inside its cell."""
     silent, end = set(run.ranks), time.monotonic() + patience
     while silent:

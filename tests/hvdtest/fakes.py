@@ -82,7 +82,7 @@ class FakeBoard:
         }
 
 
-class ScriptedRun:
+class ScriptedExecution:
     """Returns events from a list. ``None``: no event at this moment; a function is called, then the next event follows."""
 
     def __init__(self, script: Iterable[Any], ranks: Iterable[int]) -> None:

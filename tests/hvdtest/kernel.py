@@ -151,7 +151,7 @@ class Kernel:
 
     @contextmanager
     def figures(self, **values: object) -> Iterator[None]:
-        """Have other figures in the kernel: ``runner_PATIENT_S=3600`` is PATIENT_S of magics/runner.py."""
+        """Have other figures in the kernel: ``cell_view_PATIENT_S=3600`` is PATIENT_S of magics/cell_view.py."""
         self.run(f"__import__('hvdtest.tidy').tidy.figures({values!r})")
         yield
         self.run("__import__('hvdtest.tidy').tidy.figures_back()")

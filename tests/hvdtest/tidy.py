@@ -21,7 +21,7 @@ _environment = dict(os.environ)  # as it was when the first test began
 
 
 def figures(values: dict[str, Any]) -> None:
-    """Set attributes of modules: ``runner_GRACE_S`` is GRACE_S of magics/runner.py, as names of files are unique."""
+    """Set attributes of modules: ``cell_view_GRACE_S`` is GRACE_S of magics/cell_view.py, as names of files are unique."""
     _before.append({})
     for name, value in values.items():
         owner, attribute = _place(name)

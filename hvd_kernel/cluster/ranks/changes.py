@@ -349,7 +349,7 @@ class Resize(Rejoin):
         """Remove the ranks that were being added, or those that were asked to leave."""
         ranks, stayed = self.ranks, self._stayed
         removed = self._leaving if stayed is None else {rank for rank in ranks.all if rank >= stayed}
-        if self._requested.in_cell or not removed:  # within a cell, CellRendezvous decides what follows
+        if self._requested.in_cell or not removed:  # within a cell, CellRejoin decides what follows
             return
         pids = frozenset(process.pid for rank in removed & ranks.living if (process := ranks.process(rank)) is not None)
         yield Forget(frozenset(removed | ranks.dead))

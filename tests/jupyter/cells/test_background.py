@@ -21,7 +21,7 @@ from hvd_kernel.magics import messages
 PATIENCE_S = 60.0
 PATIENT = {  # on a busy machine ranks may take long to obey or to answer
     "background_STUCK_S": PATIENCE_S,
-    "runner_GRACE_S": PATIENCE_S,
+    "cell_view_GRACE_S": PATIENCE_S,
     "inspection_locate.__defaults__": (PATIENCE_S,),
 }
 pytestmark = [

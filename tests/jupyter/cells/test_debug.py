@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.mp,
     pytest.mark.timeout(400),
     # A cell that takes a second, as any may on a busy machine, would show a dashboard.
-    pytest.mark.cluster(3, figures={"render_SHOW_AFTER_S": 3600.0}),
+    pytest.mark.cluster(3, figures={"cell_output_SHOW_AFTER_S": 3600.0}),
 ]
 
 PATIENCE_S = 100.0
@@ -48,7 +48,7 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
 @pytest.fixture
 def unhurried(kernel: Kernel) -> Iterator[None]:
     """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
-    with kernel.figures(prompts_SETTLE_S=10.0, prompts_CAST_S=30.0, inspection_ANSWER_S=60.0):
+    with kernel.figures(cell_prompts_SETTLE_S=10.0, cell_prompts_CAST_S=30.0, inspection_ANSWER_S=60.0):
         yield
 
 
@@ -245,7 +245,7 @@ def test_b_interrupt_at_a_prompt_reaches_all_ranks(kernel: Kernel, ask: str) -> 
 
 CLOCK = """import os, sys, time, types
 clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * os.path.exists({later!r}))
-timed = [sys.modules["hvd_kernel.magics." + name] for name in ("runner", "shell.prompts")]
+timed = [sys.modules["hvd_kernel.magics." + name] for name in ("cell_view", "cell_prompts")]
 for module in timed: module.time = clock"""
 
 

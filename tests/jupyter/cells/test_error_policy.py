@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(400),
     # On a busy machine ranks may take long to obey when their time is over.
     pytest.mark.cluster(
-        2, setup=("%%hvdrun\nimport os, time, torch\nkept = rank + 40",), figures={"runner_GRACE_S": 60.0}
+        2, setup=("%%hvdrun\nimport os, time, torch\nkept = rank + 40",), figures={"cell_view_GRACE_S": 60.0}
     ),
 ]
 

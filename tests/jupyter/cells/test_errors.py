@@ -148,7 +148,7 @@ RAISED = "rank 1 raised ValueError: the real reason; rank 0 still runs: interrup
 
 
 def test_a9_error_is_shown_at_once_and_is_the_cells_error(kernel: Kernel) -> None:
-    with kernel.figures(render_SHOW_AFTER_S=0.0):
+    with kernel.figures(cell_output_SHOW_AFTER_S=0.0):
         started = kernel.start(f"%%hvdrun\n{ALONE}", prompts=True)
         until_seen(kernel, started[0], lambda messages: RAISED in waits(messages))
         kernel.press()
@@ -161,14 +161,14 @@ def test_a9_error_is_shown_at_once_and_is_the_cells_error(kernel: Kernel) -> Non
 
 
 CLOCK = """import os, sys, time, types
-runner = sys.modules["hvd_kernel.magics.runner"]
+runner = sys.modules["hvd_kernel.magics.cell_view"]
 runner.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * os.path.exists({later!r}))"""
 
 
 def test_a9_error_before_the_timeout_is_in_the_cell_and_log(kernel: Kernel, tmp_path: Path) -> None:
     later = tmp_path / "an hour later"
     kernel.run(CLOCK.format(later=str(later)))
-    with kernel.figures(render_SHOW_AFTER_S=0.0, runner_GRACE_S=3600.0):
+    with kernel.figures(cell_output_SHOW_AFTER_S=0.0, cell_view_GRACE_S=3600.0):
         started = kernel.start(f"%%hvdrun --timeout 600\n{ALONE}", prompts=True)
         until_seen(kernel, started[0], lambda messages: RAISED in waits(messages))
         later.touch()
@@ -183,7 +183,7 @@ def test_a9_error_before_the_timeout_is_in_the_cell_and_log(kernel: Kernel, tmp_
 
 
 def test_no_raise_error_does_not_hide_an_interrupt(kernel: Kernel) -> None:
-    with kernel.figures(render_SHOW_AFTER_S=0.0):
+    with kernel.figures(cell_output_SHOW_AFTER_S=0.0):
         started = kernel.start(f"%%hvdrun --no-raise-error\n{ALONE}", prompts=True)
         until_seen(kernel, started[0], lambda messages: len(waits(messages)) > 0)
         kernel.press()
@@ -208,7 +208,7 @@ AutoFormattedTB.structured_traceback = structured_traceback
 def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -> None:
     """Ranks formatted it for up to 18 s, twice each, and the notebook did not show it."""
     cell(kernel, UNSEEN)
-    with kernel.figures(render_SHOW_AFTER_S=0.0):
+    with kernel.figures(cell_output_SHOW_AFTER_S=0.0):
         started = kernel.start(f"%%hvdrun\nhvd.barrier()\nprint('in', flush=True)\n{code}", prompts=True)
         until_seen(kernel, started[0], lambda messages: len(who_said(messages, "in")) == 2)
         kernel.press()

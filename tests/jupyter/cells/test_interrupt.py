@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.cluster(
         4,
         env={"HVD_STOP_ABORT": "0"},
-        figures={"render_SHOW_AFTER_S": 0.0},  # a dashboard tells who is inside the cell: it opens at once
+        figures={"cell_output_SHOW_AFTER_S": 0.0},  # a dashboard tells who is inside the cell: it opens at once
         setup=(
             "%%hvdrun\nimport asyncio, time, torch\nkept = [rank, 'kept']",
             # On a busy machine an interrupt may come to one rank much later than to another.
@@ -377,7 +377,7 @@ def test_b3_second_press_shows_stacks_third_replaces_stuck_rank(kernel: Kernel) 
     kernel.run("%%hvdrun\nmine = 100 + rank")
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     shell = kernel.subshell()
-    with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0, written_stacks__WRITTEN_S=30.0):
+    with kernel.figures(cell_view_PATIENT_S=3600.0, interrupts_SAME_S=0.0, written_stacks__WRITTEN_S=30.0):
         started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
         stuck = r"barrier waits for rank 2, which is in C code, called in (cell \d+):5 deadlock\(\)"
         seen = gather(kernel, started[0], lambda seen: any(re.fullmatch(stuck, text) for text in waits(seen)))
@@ -419,7 +419,7 @@ def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel,
     """It called them ended though they lived, and every later cell was told to interrupt the previous one first."""
     kernel.run("%%hvdrun\nimport time\nmine = rank")
     before = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}
-    with kernel.figures(runner_PATIENT_S=3600.0, interrupts_SAME_S=0.0):
+    with kernel.figures(cell_view_PATIENT_S=3600.0, interrupts_SAME_S=0.0):
         started = kernel.start(f"%%hvdrun\n{DISOBEYS}", prompts=True)
         wait_until_inside(kernel, started, 2)
         kernel.press()  # one by one: signals that the kernel has not come to yet are one signal

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.mp,
     pytest.mark.timeout(400),
     # On a busy machine ranks may take long to obey when their time is over.
-    pytest.mark.cluster(4, figures={"runner_GRACE_S": 60.0}),
+    pytest.mark.cluster(4, figures={"cell_view_GRACE_S": 60.0}),
 ]
 
 
@@ -69,7 +69,7 @@ rank // 2
 @pytest.mark.parametrize("prompts", [False, True])
 def test_traffic_of_a_short_cell_is_at_most_twice_the_payload(kernel: Kernel, *, prompts: bool) -> None:
     cell = "%%hvdrun\nfor i in range(800): print(f'{rank}:{i:021d}')"
-    with kernel.figures(render_SHOW_AFTER_S=600.0):  # short also on a busy machine
+    with kernel.figures(cell_output_SHOW_AFTER_S=600.0):  # short also on a busy machine
         outcome = kernel.run(cell, prompts=prompts)
     payload = 4 * 800 * 24
     assert outcome.text() == "".join(f"[{r}] {r}:{i:021d}\n" for r in range(4) for i in range(800))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hvdtest.kernel import Kernel
 
-from hvd_kernel.magics.run_history import digest
+from hvd_kernel.magics.cell_record import digest
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 

@@ -256,7 +256,7 @@ def test_an_interrupted_way_back_lets_go_of_the_ranks(orphaned: Path, monkeypatc
 
     threads = set(threading.enumerate())
     with monkeypatch.context() as patch:
-        patch.setattr("hvd_kernel.cluster.attach._resume_run", press)
+        patch.setattr("hvd_kernel.cluster.attach._resume_cell", press)
         with pytest.raises(KeyboardInterrupt):
             attach(only_one(), print)
     assert set(threading.enumerate()) <= threads, f"nobody hears of the ranks of {orphaned} any more"

@@ -14,9 +14,9 @@ import pytest
 from hvdtest.cluster import drain, execute, living
 from hvdtest.kernel import Kernel
 
-from hvd_kernel.cluster import CellRun, Session
-from hvd_kernel.cluster.cell_rendezvous import CellRendezvous
+from hvd_kernel.cluster import CellExecution, Session
 from hvd_kernel.cluster.ranks import events
+from hvd_kernel.cluster.requests.cell_rejoin import CellRejoin
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import InElastic, RankJoined, RankLeft
 
@@ -53,7 +53,7 @@ def pids(session: Session) -> list[int]:
     return [status.pid for status in session.status()]
 
 
-def begin(session: Session, folder: Path, last: int) -> CellRun:
+def begin(session: Session, folder: Path, last: int) -> CellExecution:
     """Begin a training and return when all ranks are in it."""
     run = session.run(TRAIN.format(folder=str(folder), until=last), cell=3)
     missing = set(run.ranks)
@@ -114,14 +114,14 @@ def test_rank_dead_before_the_commit_is_replaced_in_the_cell(
 ) -> None:
     """Also without ``--respawn auto``: the rank dies as soon as all have been told of the change."""
     run = begin(own, tmp_path, last=n)
-    before, announce = pids(own), CellRendezvous._announce
+    before, announce = pids(own), CellRejoin._announce
 
-    def announced(self: CellRendezvous, wanted: int) -> bool:
+    def announced(self: CellRejoin, wanted: int) -> bool:
         elastic = announce(self, wanted)
         os.kill(before[victim], signal.SIGKILL)
         return elastic
 
-    monkeypatch.setattr(CellRendezvous, "_announce", announced)
+    monkeypatch.setattr(CellRejoin, "_announce", announced)
     resized = own.resize(n)
     assert not run.replaces
     assert resized.n == n

@@ -12,7 +12,7 @@ import pytest
 from hvdtest.cluster import PATIENCE_S, Outcome, drain, execute, wait_until_all_speak
 from hvdtest.gate import Gate
 
-from hvd_kernel.cluster import CellRun, Session
+from hvd_kernel.cluster import CellExecution, Session
 from hvd_kernel.errors import ClusterError
 from hvd_kernel.protocol.messages import Prompt, RankDone, RichOutput, TextDelta
 
@@ -256,7 +256,7 @@ def test_waiting_in_the_main_thread_can_be_interrupted(session: Session) -> None
     assert execute(session, "rank").run.values() == {0: 0, 1: 1}
 
 
-def _begin_and_drain(timer: threading.Timer, run: CellRun) -> None:
+def _begin_and_drain(timer: threading.Timer, run: CellExecution) -> None:
     timer.start()
     drain(run)
 

@@ -65,5 +65,5 @@ def test_who_waits_where_is_said_and_all_are_ended(
     parts = re.split(r"^process \d+, ", said, flags=re.MULTILINE)
     assert sum("never_comes" in part for part in parts if part.startswith("rank, ")) == 1, said
     assert sum("waits_for_rank_1" in part for part in parts if part.startswith("rank, ")) == 1, said
-    assert any("magics/runner.py" in part for part in parts if part.startswith("kernel, ")), said
+    assert any("magics/cell_view.py" in part for part in parts if part.startswith("kernel, ")), said
     assert tagged(kernel.tag) == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hvdtest.cluster import drain
 
-from hvd_kernel.cluster import CellRun, Session
+from hvd_kernel.cluster import CellExecution, Session
 from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import sentence
 from hvd_kernel.protocol.messages import Event, MetricsSample, Prompt
@@ -22,7 +22,7 @@ RANKS = 3
 PATIENCE_S = 120.0
 
 
-def events_until(run: CellRun, happened: Callable[[Event], bool]) -> None:
+def events_until(run: CellExecution, happened: Callable[[Event], bool]) -> None:
     """Take events up to the one at which it has happened."""
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
-from hvd_kernel.cluster.requests.cell_run import CellRun
+from hvd_kernel.cluster.requests.cell_execution import CellExecution
 from hvd_kernel.errors import ClusterError, UsageError
-from hvd_kernel.magics.cell_rejoin import CellRejoin
+from hvd_kernel.magics.cell_changes import CellChanges
 from hvd_kernel.processes.cluster_spec import ClusterSpec
 from hvd_kernel.protocol.messages import WAITING_TYPE, Failure, MetricsSample, RankDone, RankLost, Waiting, to_content
 
@@ -37,7 +37,7 @@ class Session:
         self.asked.append((handler, list(ranks), urgent))
         return {rank: ({"choice": "off", "run": ""}, []) for rank in ranks}
 
-    def rejoin(self, _run: CellRun, prepare: Callable[[Respawned], None]) -> Respawned:
+    def rejoin(self, _run: CellExecution, prepare: Callable[[Respawned], None]) -> Respawned:
         self.calls += 1
         self.let.wait(10)
         if isinstance(self.outcome, Exception):
@@ -48,7 +48,7 @@ class Session:
 
     def resize_in_cell(
         self,
-        _run: CellRun,
+        _run: CellExecution,
         _n: int,
         *,
         restore: tuple[str, ...],
@@ -67,7 +67,7 @@ class Session:
         return None
 
 
-class Renderer:
+class CellOutput:
     """Remembers what is shown."""
 
     def __init__(self) -> None:
@@ -83,43 +83,45 @@ class Renderer:
         self.shown.append(f"size {n} -> {target}: {note}")
 
 
-def begun(outcome: Respawned | ResizeOutcome | Exception | None) -> tuple[CellRun, Session, Renderer, CellRejoin]:
-    run = CellRun((0, 1, 2), 1, lambda _force: {}, replaces=True)
-    session, renderer = Session(outcome), Renderer()
-    return run, session, renderer, CellRejoin(session, run, renderer)  # type: ignore[arg-type]
+def begun(
+    outcome: Respawned | ResizeOutcome | Exception | None,
+) -> tuple[CellExecution, Session, CellOutput, CellChanges]:
+    run = CellExecution((0, 1, 2), 1, lambda _force: {}, replaces=True)
+    session, output = Session(outcome), CellOutput()
+    return run, session, output, CellChanges(session, run, output)  # type: ignore[arg-type]
 
 
-def die(run: CellRun, session: Session, rank: int) -> None:
+def die(run: CellExecution, session: Session, rank: int) -> None:
     session.dead = (*session.dead, rank)
     run.on_dead(rank, Failure(rank, "RankDied", "killed", (), 1.0))
 
 
-def wait(run: CellRun, rank: int, lost: int = 0) -> None:
+def wait(run: CellExecution, rank: int, lost: int = 0) -> None:
     run.on_output(rank, WAITING_TYPE, to_content(Waiting(rank, "RankDied", 5, lost)))
 
 
-def until_told(rejoin: CellRejoin, session: Session) -> None:
+def until_told(changes: CellChanges, session: Session) -> None:
     session.let.set()
-    work = rejoin._work
+    work = changes._work
     assert work is not None
     work.exception(10)
-    rejoin.tick()
+    changes.tick()
 
 
 def test_it_begins_when_all_that_live_wait_and_only_once() -> None:
-    run, session, renderer, rejoin = begun(Respawned((1,), 0, ("model",)))
-    rejoin.tick()
+    run, session, output, changes = begun(Respawned((1,), 0, ("model",)))
+    changes.tick()
     die(run, session, 1)
     wait(run, 0, lost=3)
-    rejoin.tick()
+    changes.tick()
     assert session.calls == 0, "rank 2 still trains"
     wait(run, 2)
     for _ in range(3):
-        rejoin.tick()
-    until_told(rejoin, session)
+        changes.tick()
+    until_told(changes, session)
     assert session.calls == 1
     assert session.asked == [("track", [0], True), ("track", [1], False)]
-    assert renderer.shown == [
+    assert output.shown == [
         "joined: rank 1 joined, generation 4",
         "rank 1 is fresh: it has model from rank 0; other variables are missing\n",
         "lost: 3 steps lost",
@@ -132,26 +134,26 @@ def test_it_begins_when_all_that_live_wait_and_only_once() -> None:
 
 
 def test_why_it_could_not_be_done_is_told() -> None:
-    run, session, renderer, rejoin = begun(ClusterError("no memory"))
+    run, session, output, changes = begun(ClusterError("no memory"))
     die(run, session, 1)
     wait(run, 0)
     wait(run, 2)
-    rejoin.tick()
-    until_told(rejoin, session)
-    assert renderer.shown == ["no memory\n"]
+    changes.tick()
+    until_told(changes, session)
+    assert output.shown == ["no memory\n"]
     run.give_up()  # as the session does
-    rejoin.tick()
+    changes.tick()
     assert session.calls == 1, "it is not tried again and again"
 
 
 def test_a_death_that_nobody_waits_for_ends_with_the_others() -> None:
-    run, session, _, rejoin = begun(Respawned((), 0))
+    run, session, _, changes = begun(Respawned((), 0))
     die(run, session, 1)
     for rank in (0, 2):
         run.on_reply(rank, {"hvd": {}}, [])
         run.on_silence(rank)
         assert not run.finished
-    rejoin.tick()
+    changes.tick()
     assert run.finished
     assert session.calls == 0
     ended = {event.rank: event.failure for event in iter(lambda: run.next(0), None) if isinstance(event, RankDone)}
@@ -168,7 +170,7 @@ def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
 
 
 def test_several_ranks_have_ended_the_cell() -> None:
-    run = CellRun((0, 1, 2), 1, lambda _force: {}, replaces=True)
+    run = CellExecution((0, 1, 2), 1, lambda _force: {}, replaces=True)
     for rank in (0, 1):
         run.on_reply(rank, {}, [])
         run.on_silence(rank)
@@ -177,22 +179,20 @@ def test_several_ranks_have_ended_the_cell() -> None:
 
 
 def test_joined_and_left_ranks_are_marked_and_reported() -> None:
-    run, session, renderer, rejoin = begun(
-        ResizeOutcome(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",)))
-    )
-    told = rejoin.resize(5, ["model"])
+    run, session, output, changes = begun(ResizeOutcome(3, 5, (), {0: 0, 1: 1, 2: 2}, Respawned((3, 4), 0, ("model",))))
+    told = changes.resize(5, ["model"])
     with pytest.raises(UsageError, match="to 5 already"):
-        rejoin.resize(4)
-    rejoin.tick()
+        changes.resize(4)
+    changes.tick()
     run.replaces = run.resizing = True  # as the session does
     for rank in run.ranks:
         wait(run, rank)
-    rejoin.tick()
+    changes.tick()
     assert session.calls == 1, "who waits, waits for the resize"
-    until_told(rejoin, session)
+    until_told(changes, session)
     said = "ranks 0-2 stay\nranks 3-4 are fresh: they have model from rank 0; other variables are missing"
     assert told.result(0) == said
-    assert renderer.shown == [
+    assert output.shown == [
         "size 3 -> 5: at the next commit",
         "size 3 -> 5: starting, ('model',)",
         "joined: ranks 3-4 joined, generation 4",
@@ -200,11 +200,11 @@ def test_joined_and_left_ranks_are_marked_and_reported() -> None:
         "size 5 -> None: ",
     ]
     session.outcome = ResizeOutcome(5, 2, (2, 3, 4), {0: 0, 1: 1})
-    told = rejoin.resize(2)
-    rejoin.tick()
-    until_told(rejoin, session)
+    told = changes.resize(2)
+    changes.tick()
+    until_told(changes, session)
     assert told.result(0) == "ranks 0-1 stay, ranks 2-4 have left"
-    assert renderer.shown[-3:] == [
+    assert output.shown[-3:] == [
         "left: ranks 2-4 left, generation 4",
         "ranks 0-1 stay, ranks 2-4 have left\n",
         "size 2 -> None: ",
@@ -212,12 +212,12 @@ def test_joined_and_left_ranks_are_marked_and_reported() -> None:
 
 
 def test_why_ranks_do_not_come_is_told_and_shown() -> None:
-    _, session, renderer, rejoin = begun(ClusterError("no memory\nThe cell goes on with 3 ranks."))
-    told = rejoin.resize(5)
-    rejoin.tick()
-    until_told(rejoin, session)
+    _, session, output, changes = begun(ClusterError("no memory\nThe cell goes on with 3 ranks."))
+    told = changes.resize(5)
+    changes.tick()
+    until_told(changes, session)
     assert str(told.exception(0)).startswith("no memory")
-    assert renderer.shown[-2:] == ["no memory\nThe cell goes on with 3 ranks.\n", "size 3 -> None: no memory"]
+    assert output.shown[-2:] == ["no memory\nThe cell goes on with 3 ranks.\n", "size 3 -> None: no memory"]
 
 
 HOW = {"restore": (), "force": False}
@@ -230,36 +230,36 @@ def test_resize_without_a_commit_happens_after_the_cell(monkeypatch: pytest.Monk
         asked.append((n, how))
         say("rank 0 stays")
 
-    monkeypatch.setattr("hvd_kernel.magics.cell_rejoin.cluster_size.resize", resize)
-    run, session, _, rejoin = begun(None)
-    told = rejoin.resize(1)
-    rejoin.tick()
+    monkeypatch.setattr("hvd_kernel.magics.cell_changes.cluster_size.resize", resize)
+    run, session, _, changes = begun(None)
+    told = changes.resize(1)
+    changes.tick()
     for rank in run.ranks:
         run.on_reply(rank, {"hvd": {}}, [])
         run.on_silence(rank)
     session.let.set()
     said: list[str] = []
     samples = {rank: MetricsSample(rank, 1.0, "idle") for rank in range(4)}
-    rejoin.finalize(samples, said.append)
+    changes.finalize(samples, said.append)
     assert (asked, said, told.result(0)) == ([(1, HOW)], ["rank 0 stays"], "rank 0 stays")
     assert sorted(samples) == [0, 1, 2], "there is no rank 3"
     with pytest.raises(UsageError, match="the cell has ended"):
-        rejoin.resize(2)
+        changes.resize(2)
 
 
 def test_resize_of_an_aborted_cell_keeps_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **_more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hvd_kernel.magics.cell_rejoin.cluster_size.resize", interrupted)
-    run, _, _, rejoin = begun(None)
-    told = rejoin.resize(1)
+    monkeypatch.setattr("hvd_kernel.magics.cell_changes.cluster_size.resize", interrupted)
+    run, _, _, changes = begun(None)
+    told = changes.resize(1)
     run.over.set_result(None)
     run.ranks = ()
     with pytest.raises(KeyboardInterrupt):
-        rejoin.finalize({}, lambda _: None)
+        changes.finalize({}, lambda _: None)
     assert "resize` again" in str(told.exception(0))
-    *_, rejoin = begun(None)
-    told = rejoin.resize(1)
-    rejoin.close()
+    *_, changes = begun(None)
+    told = changes.resize(1)
+    changes.close()
     assert "resize` again" in str(told.exception(0))

@@ -8,7 +8,7 @@ import pytest
 from hvdtest.fakes import FakeWriter
 
 from hvd_kernel.errors import RankFailed
-from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display.cell_output import CellOutput
 from hvd_kernel.magics.task_runs import job_panel
 from hvd_kernel.protocol.messages import MetricsSample, RankLeft
 
@@ -28,8 +28,8 @@ class Kept:
     def origin(self) -> dict[str, Any]:
         return {"cell": 7}
 
-    def keep(self, renderer: Renderer, state: str) -> None:
-        self.runs.append((renderer.record().steps, state))
+    def keep(self, output: CellOutput, state: str) -> None:
+        self.runs.append((output.record().steps, state))
 
 
 def stored(writer: FakeWriter) -> tuple[str, list[str]]:

@@ -37,8 +37,8 @@ def test_the_ways_name_functions_that_exist() -> None:
 
 def test_a_name_that_is_gone_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("`magics/runner.py:check` and `magics/runner.py:gone`\n")
-    assert list(missing_names(page)) == [(1, "magics/runner.py defines no gone")]
+    page.write_text("`magics/cell_view.py:check` and `magics/cell_view.py:gone`\n")
+    assert list(missing_names(page)) == [(1, "magics/cell_view.py defines no gone")]
 
 
 def test_every_room_is_in_the_picture_or_left_out_with_a_reason() -> None:

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from hvd_kernel.errors import UsageError
-from hvd_kernel.magics.export import CellRecord, Script, literals, only_on, plain, script
+from hvd_kernel.magics.export import Script, ScriptCell, literals, only_on, plain, script
 
 
-def of(*cells: CellRecord) -> Script:
+def of(*cells: ScriptCell) -> Script:
     return script(cells, 4, "train.py", "hvd_kernel.torch", "torch")
 
 
 def test_cells_with_what_the_notebook_gave_them() -> None:
     cells = [
-        CellRecord(
+        ScriptCell(
             2,
             "import torch\ntorch.manual_seed(seed)\nmodel = torch.nn.Linear(n, 1).to(device)",
             None,
             literals({"seed": 3, "n": 2}),
         ),
-        CellRecord(3, "print(names)", (1, 3), {}, {1: {"names": "['a']"}, 3: {"names": "['b']"}}),
-        CellRecord(4, "1 / 0", failed=True),
-        CellRecord(5, "seed, n", None, literals({"seed": 4, "n": 2, "fast_path": True, "sizes": [1, 2]})),
+        ScriptCell(3, "print(names)", (1, 3), {}, {1: {"names": "['a']"}, 3: {"names": "['b']"}}),
+        ScriptCell(4, "1 / 0", failed=True),
+        ScriptCell(5, "seed, n", None, literals({"seed": 4, "n": 2, "fast_path": True, "sizes": [1, 2]})),
     ]
     assert (
         of(*cells).text
@@ -74,10 +74,10 @@ seed, n
 
 def test_what_ipython_alone_knows() -> None:
     found = of(
-        CellRecord(
+        ScriptCell(
             1, "from __future__ import annotations\n%matplotlib inline\n%time x = hvd.size()\n!ls -l\ndisplay(x)"
         ),
-        CellRecord(2, "%%time\ny = 2\nprint(y)"),
+        ScriptCell(2, "%%time\ny = 2\nprint(y)"),
     )
     assert found.text.splitlines()[2:] == [
         "from __future__ import annotations",
@@ -123,21 +123,21 @@ def test_a_cell_of_comments_alone_for_some_ranks_is_still_python() -> None:
     ("cell", "why"),
     [
         (
-            CellRecord(3, "files = !ls"),
+            ScriptCell(3, "files = !ls"),
             r"cell \[3\] has a magic or a command inside other code, which a script cannot: files =",
         ),
         (
-            CellRecord(4, "await f()"),
+            ScriptCell(4, "await f()"),
             r"cell \[4\] awaits outside of a function, which a script cannot: use asyncio.run",
         ),
-        (CellRecord(5, "x", pushed=literals({"x": object()})), r"cell \[5\] got `x` from the notebook"),
-        (CellRecord(6, "x", None, {}, {0: literals({"x": object()})}), r"cell \[6\] got `x` from the notebook"),
-        (CellRecord(7, "for i in range(2):\n    !ls"), r"cell \[7\] has a magic or a command inside other code"),
-        (CellRecord(8, "1 +"), r"cell \[8\] is not Python: invalid syntax in line 1"),
+        (ScriptCell(5, "x", pushed=literals({"x": object()})), r"cell \[5\] got `x` from the notebook"),
+        (ScriptCell(6, "x", None, {}, {0: literals({"x": object()})}), r"cell \[6\] got `x` from the notebook"),
+        (ScriptCell(7, "for i in range(2):\n    !ls"), r"cell \[7\] has a magic or a command inside other code"),
+        (ScriptCell(8, "1 +"), r"cell \[8\] is not Python: invalid syntax in line 1"),
     ],
     ids=["assigned command", "await", "pushed object", "dealt object", "in a loop", "no Python"],
 )
-def test_what_a_script_cannot_have_is_named(cell: CellRecord, why: str) -> None:
+def test_what_a_script_cannot_have_is_named(cell: ScriptCell, why: str) -> None:
     with pytest.raises(UsageError, match=f"^%hvd export: {why}"):
         of(cell)
 

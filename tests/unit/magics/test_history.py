@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hvd_kernel.formatting.units import NONE
-from hvd_kernel.magics import run_history
+from hvd_kernel.magics import cell_record
+from hvd_kernel.magics.cell_record import FILE, CellRecord, History, commit, digest, from_line, to_line
 from hvd_kernel.magics.commands.records import beside, runs_table, sparkline
-from hvd_kernel.magics.run_history import FILE, History, RunRecord, commit, digest, from_line, to_line
 from hvd_kernel.widgets.picture import overlay
 
-RUN = RunRecord(
+RUN = CellRecord(
     time=0.0,
     place="/home/ann",
     cell=5,
@@ -71,7 +71,7 @@ def test_runs_of_simultaneous_kernels_get_distinct_numbers(tmp_path: Path) -> No
 
 
 def test_the_file_is_bounded_and_numbers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_history, "MOST", 10)
+    monkeypatch.setattr(cell_record, "MOST", 10)
     kept = history(tmp_path)
     lengths = []
     for _ in range(40):

@@ -11,7 +11,7 @@ import pytest
 from hvd_kernel.errors import UsageError
 from hvd_kernel.launch.cli import main as hvdrun
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.cell_rejoin import CellRejoin
+from hvd_kernel.magics.cell_changes import CellChanges
 from hvd_kernel.magics.cluster_manager import ClusterManager, crowd_warning
 from hvd_kernel.magics.messages import crowded
 from hvd_kernel.processes import limits
@@ -75,7 +75,7 @@ def test_more_ranks_than_the_memory_holds_are_refused(change: str) -> None:
         "start": lambda: manager.ensure(many, pytest.fail, pytest.fail),
         "restart": lambda: manager.start(many, pytest.fail),
         "resize": lambda: manager.ensure(many, pytest.fail, pytest.fail),
-        "resize in a cell": lambda: CellRejoin(session, cast("Any", None), cast("Any", None)).resize(1000),
+        "resize in a cell": lambda: CellChanges(session, cast("Any", None), cast("Any", None)).resize(1000),
     }
     with pytest.raises(UsageError) as refused:
         changes[change]()

@@ -18,8 +18,8 @@ from IPython.core.error import StdinNotImplementedError
 from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import UsageError
 from hvd_kernel.magics import cell_prompts as prompts_module
-from hvd_kernel.magics.cell_prompts import RunPrompts
-from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.cell_prompts import CellPrompts
+from hvd_kernel.magics.display.cell_output import CellOutput
 from hvd_kernel.protocol.messages import PROMPT_TYPE, Prompt, RankDone, TextDelta, from_content, to_content
 from hvd_kernel.worker.shell.prompt import ANY, RankPdb
 from hvd_kernel.worker.shell.prompt import RankPrompts as OfRank
@@ -80,12 +80,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance
 
 
-def made(front_end: FakeFrontEnd | None) -> tuple[RunPrompts, FakeSession, Renderer]:
-    session, renderer = FakeSession(), Renderer(FakeWriter(), FakeBoard(), range(4))
-    return RunPrompts(session, renderer, range(4), front_end), session, renderer
+def made(front_end: FakeFrontEnd | None) -> tuple[CellPrompts, FakeSession, CellOutput]:
+    session, output = FakeSession(), CellOutput(FakeWriter(), FakeBoard(), range(4))
+    return CellPrompts(session, output, range(4), front_end), session, output
 
 
-def ask(prompts: RunPrompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
+def ask(prompts: CellPrompts, *ranks: int, number: int = 1, text: str = "? ") -> None:
     for rank in ranks:
         prompts.handle(Prompt(rank, number, text))
 
@@ -136,15 +136,15 @@ def test_lone_high_rank_waits_once(clock: Callable[[float], None]) -> None:
 
 def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
     front_end = FakeFrontEnd("x")
-    prompts, _, renderer = made(front_end)
-    renderer.handle(TextDelta(0, "stdout", "before\nopen"))
+    prompts, _, output = made(front_end)
+    output.handle(TextDelta(0, "stdout", "before\nopen"))
     ask(prompts, 0)
     prompts.tick()
-    renderer.handle(TextDelta(0, "stdout", "after\n"))
+    output.handle(TextDelta(0, "stdout", "after\n"))
     assert front_end.seen == ["stdout: [0] before\n[0] open\n", "[0] ? "]
-    renderer.finish()
-    assert renderer._writer.written == [("stdout", "[0] after\n")]
-    assert renderer.printed("stdout")[0] == "before\nopenafter"
+    output.finish()
+    assert output._writer.written == [("stdout", "[0] after\n")]
+    assert output.printed("stdout")[0] == "before\nopenafter"
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_nobody_in_front_is_a_refusal_at_once() -> None:
 
 def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     front_end = FakeFrontEnd()
-    prompts, session, renderer = made(front_end)
+    prompts, session, output = made(front_end)
     prompts.park(has_user=True)
     ask(prompts, 0, 2, text="(Pdb) ")
     assert prompts.cast([0, 1, 2], "n") == [1]
@@ -305,7 +305,7 @@ def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
     found: list[str] = []
     looker = threading.Thread(target=lambda: found.append(prompts.collect([0, 2], PATIENCE_S)))
     looker.start()
-    renderer.handle(TextDelta(0, "stdout", "at line 4\n"))
+    output.handle(TextDelta(0, "stdout", "at line 4\n"))
     ask(prompts, 0, number=2, text="(Pdb) ")
     prompts.handle(RankDone(2))
     while looker.is_alive():

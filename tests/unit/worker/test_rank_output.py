@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hvd_kernel.magics.display.cell_output import OutputBuffer
 from hvd_kernel.magics.display.rank_text import Lines, TextLimits, clean
-from hvd_kernel.magics.display.render import OutputBuffer
 from hvd_kernel.protocol import rank_log
 from hvd_kernel.protocol.messages import Cleared, RichOutput, TextDelta
 from hvd_kernel.worker import output

@@ -10,8 +10,8 @@ from hvdtest.fakes import FakeBoard, FakeWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_kernel.magics.display import render
-from hvd_kernel.magics.display.render import Renderer
+from hvd_kernel.magics.display import cell_output
+from hvd_kernel.magics.display.cell_output import CellOutput
 from hvd_kernel.protocol.messages import Event, Failure, MetricsSample, RankDone, RichOutput, TextDelta
 
 PNG = {"image/png": "aGk=", "text/plain": "<Figure>"}
@@ -29,11 +29,11 @@ def output(
     word: str = "done",
 ) -> list[tuple[str, object]]:
     writer = writer or FakeWriter()
-    renderer = Renderer(writer, FakeBoard(), range(n), before)
+    cell = CellOutput(writer, FakeBoard(), range(n), before)
     for event in events:
-        renderer.handle(event)
-        renderer.tick()
-    renderer.finish(word)
+        cell.handle(event)
+        cell.tick()
+    cell.finish(word)
     return writer.written
 
 
@@ -140,15 +140,15 @@ def test_training_means_new_steps_or_logged_values() -> None:
 
 def test_interactive_board_appears_after_a_second_and_freezes(monkeypatch: object) -> None:
     clock = iter([0.0, 0.5, 1.01, 1.05, 1.2, 1.3])
-    monkeypatch.setattr(render, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
+    monkeypatch.setattr(cell_output, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
     writer = FakeWriter(interactive=True)
     board = FakeBoard()
-    renderer = Renderer(writer, board, [0])
+    cell = CellOutput(writer, board, [0])
     for text in ("a", "b", "c", "d\n"):
-        renderer.handle(TextDelta(0, "stdout", text))
-        renderer.tick()
-    renderer.handle(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
-    renderer.finish()
+        cell.handle(TextDelta(0, "stdout", text))
+        cell.tick()
+    cell.handle(RankDone(0, Failure(0, "ValueError", "bad", (), 1.0)))
+    cell.finish()
     assert [kind for kind, _ in writer.written] == ["live", "update", "stdout"]
     assert board.flushes == 2
     assert board.states == {0: "failed"}
@@ -178,19 +178,19 @@ def test_terminal_prints_lines_as_they_come_and_figures() -> None:
 
 def test_a13_terminal_figures_name_the_slow_rank() -> None:
     told = {**FakeBoard().summary(), "slow": {"1": [1.43, 0.301]}}
-    assert render.figures(told) == (
+    assert cell_output.figures(told) == (
         "2 ranks, 7 steps, 2.0 s, 1,234 samples/s, loss 0.5, rank 1 slow 1.4x, others wait 30 %\n"
     )
 
 
 def test_death_is_marked_once_with_time_in_a_terminal() -> None:
     board = FakeBoard()
-    renderer = Renderer(FakeWriter(), board, [0, 1])
-    renderer.handle(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))
-    renderer.handle(RankDone(1, Failure(1, "RankDied", "rank 1 died", (), 1.0)))
+    cell = CellOutput(FakeWriter(), board, [0, 1])
+    cell.handle(RankDone(0, Failure(0, "RankDied", "rank 1 died", (), 1.0, secondary=True)))
+    cell.handle(RankDone(1, Failure(1, "RankDied", "rank 1 died", (), 1.0)))
     assert board.marks == [("died", "rank 1 died")]
     told = {**board.summary(), "marks": [[1.26, "died", "rank 1 died"]]}
-    assert render.figures(told).endswith("loss 0.5, rank 1 died at 1.3 s\n")
+    assert cell_output.figures(told).endswith("loss 0.5, rank 1 died at 1.3 s\n")
 
 
 def test_ranks_that_were_not_asked_are_ignored() -> None:
@@ -209,7 +209,7 @@ def test_text_of_a_cell_is_bounded() -> None:
 
 def test_interrupted_is_the_last_state() -> None:
     board = FakeBoard()
-    renderer = Renderer(FakeWriter(), board, [0, 1])
-    renderer.handle(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
-    renderer.finish("interrupted")
+    cell = CellOutput(FakeWriter(), board, [0, 1])
+    cell.handle(RankDone(1, Failure(1, "KeyError", "'k'", (), 1.0)))
+    cell.finish("interrupted")
     assert board.states == {0: "interrupted", 1: "failed"}

@@ -24,7 +24,7 @@ Curve = tuple[Sequence[float], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class CellRecord:
     """The figures of one run."""
 
     number: int = 0  # in the order of their ends; 0: not stored yet
@@ -49,9 +49,9 @@ def digest(code: str) -> str:
     return hashlib.sha256(code.strip().encode()).hexdigest()[:12]
 
 
-def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> RunRecord:
+def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> CellRecord:
     """Return the record of a dashboard's figures (``summary`` of widgets/board.py)."""
-    return RunRecord(
+    return CellRecord(
         ranks=tuple(summary["ranks"]),
         seconds=round(summary["seconds"], 2),
         steps=summary["steps"],
@@ -63,17 +63,17 @@ def of_summary(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> RunRe
     )
 
 
-def to_line(record: RunRecord) -> str:
+def to_line(record: CellRecord) -> str:
     """Return the record as a line of JSON."""
     return json.dumps(asdict(record), separators=(",", ":")) + "\n"
 
 
-def from_line(line: str) -> RunRecord | None:
+def from_line(line: str) -> CellRecord | None:
     """Return the record of a line; None if it is invalid or incomplete. Fields of newer versions are ignored."""
     try:
         content = json.loads(line)
-        values = {field.name: content[field.name] for field in fields(RunRecord) if field.name in content}
-        return replace(RunRecord(**values), number=int(content["number"]), ranks=tuple(content["ranks"]))
+        values = {field.name: content[field.name] for field in fields(CellRecord) if field.name in content}
+        return replace(CellRecord(**values), number=int(content["number"]), ranks=tuple(content["ranks"]))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -91,7 +91,7 @@ class History:
 
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._unsaved: list[RunRecord] = []  # while the file cannot be written
+        self._unsaved: list[CellRecord] = []  # while the file cannot be written
         self.problem = ""  # why the file cannot be written
 
     def keep_in(self, folder: Path) -> None:
@@ -102,7 +102,7 @@ class History:
         if folder.parent == Path(tempfile.gettempdir()) and not chosen:
             self.problem = "IPython's folder cannot be written"
 
-    def add(self, record: RunRecord) -> RunRecord:
+    def add(self, record: CellRecord) -> CellRecord:
         """Store a record, and return it with its number."""
         try:
             with self._locked() as file:
@@ -119,7 +119,7 @@ class History:
             self._unsaved = [*self._unsaved, numbered][-MOST:]
             return numbered
 
-    def records(self) -> list[RunRecord]:
+    def records(self) -> list[CellRecord]:
         """Return the records, oldest first."""
         if self._folder is not None and not self._unsaved:
             with suppress(OSError):
@@ -136,7 +136,7 @@ class History:
             yield self._folder / FILE
 
 
-def _records(file: Path) -> list[RunRecord]:
+def _records(file: Path) -> list[CellRecord]:
     lines = file.read_text().splitlines() if file.exists() else []
     return [record for record in map(from_line, lines) if record is not None]
 

@@ -1,4 +1,4 @@
-"""Rendezvous of a running cell's ranks, which wait in ``elastic.run``: replace dead ranks, add or remove ranks.
+"""Rejoin of a running cell's ranks, which wait in ``elastic.run``: replace dead ranks, add or remove ranks, continue.
 
 For a resize the ranks are notified of the change, and wait at their next commit. Within a cell no rank is renumbered:
 the ranks with the highest numbers leave, and dead ones among the others are replaced.
@@ -22,7 +22,8 @@ from hvd_kernel.protocol.elastic import ADDED, REMOVED
 if TYPE_CHECKING:
     from hvd_kernel.cluster.executor import Executor
     from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
-    from hvd_kernel.cluster.requests.cell_run import CellRun
+    from hvd_kernel.cluster.requests.cell_execution import CellExecution
+
 
 _ANSWER_S = 30.0
 _QUIT_S = 10.0  # for leaving ranks to reach the end of the cell; then their processes are killed
@@ -33,12 +34,12 @@ Prepare = Callable[["Respawned"], None]
 """Called after the rendezvous, before the fresh ranks run the cell."""
 
 
-class CellRendezvous:
-    """One rendezvous of a cell's ranks. Not on the I/O thread."""
+class CellRejoin:
+    """One rejoin of a cell's ranks. Not on the I/O thread."""
 
-    def __init__(self, executor: Executor, run: CellRun, number: int) -> None:
-        """Prepare the rendezvous; ``number`` is that of the run in this cluster."""
-        self._executor, self._run, self._number = executor, run, number
+    def __init__(self, executor: Executor, execution: CellExecution, number: int) -> None:
+        """Prepare the rejoin; ``number`` is that of the cell in this cluster."""
+        self._executor, self._execution, self._number = executor, execution, number
 
     def replace_dead(self, prepare: Prepare, say: Say) -> Respawned:
         """Replace the dead while all other ranks wait, and continue the cell on all ranks.
@@ -49,10 +50,10 @@ class CellRendezvous:
             If that fails; the waiting ranks are released, and the cell ends.
         """
         with self._releasing_on_failure():
-            self._run.check_all_in()
+            self._execution.check_all_in()
             done: Respawned = self._executor.call(events.ReplaceRequested, None, say=say, in_cell=True)
         prepare(done)
-        self._call_on_io_thread(partial(self._continue, set(done.ranks) & self._run.lost.keys(), done.ranks))
+        self._call_on_io_thread(partial(self._continue, set(done.ranks) & self._execution.lost.keys(), done.ranks))
         return done
 
     def resize(self, n: int, restore: tuple[str, ...], prepare: Prepare, say: Say) -> ResizeOutcome | None:
@@ -61,28 +62,28 @@ class CellRendezvous:
         Raises
         ------
         ClusterError
-            If that fails. If the rendezvous failed, the cell ends.
+            If that fails. If the ranks could not meet again, the cell ends.
         """
-        run = self._run
+        execution = self._execution
         with self._resizing():
             if not self._announce(n):
                 say(_NOT_ELASTIC.format(n=n))
-            run.wait_until(lambda: run.all_wait or not run.busy)
-            if not run.all_wait:
+            execution.wait_until(lambda: execution.all_wait or not execution.busy)
+            if not execution.all_wait:
                 return None
-            done, problem = self._rendezvous(n, restore, say)
+            done, problem = self._change(n, restore, say)
             prepare(done.respawned)
         self._call_on_io_thread(partial(self._continue, set(done.respawned.ranks), done.respawned.ranks))
         if problem:
             raise ClusterError(f"{problem}\nThe cell goes on with {done.n} ranks.")
         return done
 
-    def _rendezvous(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[ResizeOutcome, str]:
+    def _change(self, n: int, restore: tuple[str, ...], say: Say) -> tuple[ResizeOutcome, str]:
         """Resize to n ranks; if fresh ranks do not start, back to the previous number, with the error's text."""
-        run, before = self._run, len(self._run.ranks)
+        execution, before = self._execution, len(self._execution.ranks)
         with self._releasing_on_failure():
-            run.check_all_in()
-            self._dismiss({rank for rank in run.ranks if rank >= n})
+            execution.check_all_in()
+            self._dismiss({rank for rank in execution.ranks if rank >= n})
             options: dict[str, Any] = {"restore": restore, "in_cell": True, "say": say}
             try:
                 return self._executor.call(events.ResizeRequested, n, **options), ""
@@ -93,16 +94,16 @@ class CellRendezvous:
 
     @contextmanager
     def _resizing(self) -> Iterator[None]:
-        """Mark the run as being resized: ranks that die in the meantime are replaced here, not by the run's reader."""
-        run, replaced = self._run, self._run.replaces
+        """Mark the cell as being resized: ranks that die in the meantime are replaced here, not by its reader."""
+        execution, replaced = self._execution, self._execution.replaces
 
         def begin() -> None:
-            run.resizing = run.replaces = True
+            execution.resizing = execution.replaces = True
 
         def end() -> None:
-            run.resizing, run.replaces = False, replaced
-            if run.lost and not run.busy:
-                run.give_up()
+            execution.resizing, execution.replaces = False, replaced
+            if execution.lost and not execution.busy:
+                execution.give_up()
 
         self._call_on_io_thread(begin)
         try:
@@ -116,8 +117,8 @@ class CellRendezvous:
         try:
             yield
         except ClusterError as error:
-            self._post(self._run.waiting, "give_up", {"why": f"the ranks could not meet again: {error}"})
-            self._call_on_io_thread(self._run.give_up)
+            self._post(self._execution.waiting, "give_up", {"why": f"the ranks could not meet again: {error}"})
+            self._call_on_io_thread(self._execution.give_up)
             raise
 
     def _announce(self, n: int) -> bool:
@@ -125,15 +126,15 @@ class CellRendezvous:
         try:
             answers = self._query("prepare_resize", {"run": self._number})
         except ClusterError:
-            self._post(self._run.busy, "prepare_resize", {"run": 0})
+            self._post(self._execution.busy, "prepare_resize", {"run": 0})
             raise
-        change = ADDED if n > len(self._run.ranks) else REMOVED
+        change = ADDED if n > len(self._execution.ranks) else REMOVED
         self._query("resize", {"time": time.monotonic(), "change": change})
         return any(answer["elastic"] for answer in answers)
 
     def _query(self, handler: str, content: dict[str, Any]) -> list[Any]:
         """Query all ranks that run the cell; return the answers of those that live."""
-        ranks = self._run.busy
+        ranks = self._execution.busy
         answers = self._post(ranks, handler, content).wait_all(_ANSWER_S)
         if silent := ranks - answers.keys():
             verb, it = ("does", "it is") if len(silent) == 1 else ("do", "they are")
@@ -144,9 +145,9 @@ class CellRendezvous:
     def _dismiss(self, leaving: set[int]) -> None:
         """Make ranks end the cell, running the user's code at its end."""
         if leaving:
-            self._call_on_io_thread(partial(self._run.dismiss, leaving))
-            self._post(leaving & self._run.waiting.keys(), "quit", {})
-            self._run.wait_until(lambda: not leaving & {*self._run.ranks}, _QUIT_S)
+            self._call_on_io_thread(partial(self._execution.dismiss, leaving))
+            self._post(leaving & self._execution.waiting.keys(), "quit", {})
+            self._execution.wait_until(lambda: not leaving & {*self._execution.ranks}, _QUIT_S)
 
     def _call_on_io_thread(self, function: Callable[[], None]) -> None:
         """Call a function on the I/O thread, and wait until it has returned."""
@@ -163,11 +164,11 @@ class CellRendezvous:
 
     def _continue(self, joining: set[int], fresh: tuple[int, ...]) -> None:
         """Continue the cell on all ranks, from the rank with the newest values. I/O thread."""
-        run = self._run
-        newest = max((waiting.commits for waiting in run.waiting.values()), default=0)
-        root = min((rank for rank, waiting in run.waiting.items() if waiting.commits == newest), default=0)
-        run.admit(joining)
+        execution = self._execution
+        newest = max((waiting.commits for waiting in execution.waiting.values()), default=0)
+        root = min((rank for rank, waiting in execution.waiting.items() if waiting.commits == newest), default=0)
+        execution.admit(joining)
         wire = self._executor.wire
-        wire.request(sorted(joining), "execute_request", run.request_again(self._number, root, fresh), run)
-        self._post(run.waiting, "go_on", {"root": root, "fresh": fresh})
-        run.waiting.clear()
+        wire.request(sorted(joining), "execute_request", execution.request_again(self._number, root, fresh), execution)
+        self._post(execution.waiting, "go_on", {"root": root, "fresh": fresh})
+        execution.waiting.clear()

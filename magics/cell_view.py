@@ -1,20 +1,32 @@
-"""One cell on the ranks, from its code to its error: the loop between the session and the renderer."""
+"""View of a cell: what the user sees and does while the ranks run it, from its start to its error.
+
+``drive`` runs code as a cell: it starts a ``CellExecution`` and passes its events to a ``CellView``, whose parts are
+the output with the board (``CellOutput``), the prompts (``CellPrompts``) and changes of the ranks (``CellChanges``).
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from hvd_kernel.diagnosis.inquiry import locate
 from hvd_kernel.diagnosis.stall import StallMonitor, report, whereabouts
 from hvd_kernel.diagnosis.training_apart import TrainingApart
-from hvd_kernel.errors import ClusterError, HvdTimeout
+from hvd_kernel.errors import ClusterError, HvdTimeout, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list, spans
 from hvd_kernel.magics import cluster_size
-from hvd_kernel.magics.cell_prompts import RunPrompts
-from hvd_kernel.magics.cell_rejoin import CellRejoin
+from hvd_kernel.magics.cell_changes import CellChanges
+from hvd_kernel.magics.cell_prompts import CellPrompts, front_end_at
+from hvd_kernel.magics.cell_record import commit, digest
+from hvd_kernel.magics.cluster_manager import ClusterManager
+from hvd_kernel.magics.display.cell_output import CellOutput
+from hvd_kernel.magics.display.panel_polls import OtherRanks, TimelinePoll
 from hvd_kernel.magics.display.user_errors import (
     Hint,
     is_own,
@@ -24,7 +36,9 @@ from hvd_kernel.magics.display.user_errors import (
     still_running,
     summary,
 )
+from hvd_kernel.magics.display.writer import Writer
 from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding
+from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.protocol.messages import (
     Event,
     Failure,
@@ -40,8 +54,8 @@ from hvd_kernel.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hvd_kernel.cluster import CellRun, Session
-    from hvd_kernel.magics.display.render import Renderer
+    from hvd_kernel.cluster import CellExecution, Session
+
 
 POLL_S = 0.05
 GRACE_S = 5.0
@@ -62,23 +76,23 @@ RAISED_S = 1.0
 REMEDY = "%hvd respawn {ranks} --force replaces {them}, %hvd restart all"
 
 
-class CellRunner:
-    """Drives one run until every rank is done or abandoned."""
+class CellView:
+    """Shows one cell until every rank is done or abandoned; passes the interrupt key and the timeout to its ranks."""
 
     def __init__(
         self,
         session: Session,
-        run: CellRun,
-        renderer: Renderer,
+        execution: CellExecution,
+        output: CellOutput,
         ranks: Sequence[int],
         timeout: float | None,
         *,
-        prompts: RunPrompts | None = None,
+        prompts: CellPrompts | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
-        self._run = run
-        self._renderer = renderer
+        self.execution = execution
+        self.output = output
         self._left = set(ranks)
         self._ranks = tuple(ranks)
         self._timeout = timeout
@@ -88,7 +102,7 @@ class CellRunner:
         self._late = False
         self._stalls = StallMonitor(session, ranks)
         self._apart = TrainingApart(ranks)
-        self.rejoin = CellRejoin(session, run, renderer)
+        self.changes = CellChanges(session, execution, output)
         self._explained = ""
         self._stall = ""  # why ranks waited when the cell was interrupted
         self._where: dict[int, Whereabouts] = {}  # of ranks that did not respond
@@ -98,26 +112,26 @@ class CellRunner:
         self._failures: dict[int, Failure] = {}
         self._raised: dict[int, RankRaised] = {}
         self._first: dict[int, float] = {}  # rank that failed before any interrupt -> when its failure arrived
-        self.prompts = prompts or RunPrompts(session, renderer, ranks)
+        self.prompts = prompts or CellPrompts(session, output, ranks)
         self._tick = tick  # further work between events
 
-    def drive(self, key: InterruptCount | None = None) -> None:
-        """Pass events to the renderer until the run is over; raise no error of the ranks."""
+    def show(self, key: InterruptCount | None = None) -> None:
+        """Pass events to the output until the cell is over; raise no error of the ranks."""
         with counted(key) as interrupts:
             while self._left and not self._must_abandon(interrupts):
                 self._handle_interrupts(interrupts)
-                event = self._run.next(POLL_S)
+                event = self.execution.next(POLL_S)
                 if event is not None:
                     self._handle(event)
-                elif self._run.done:
+                elif self.execution.done:
                     self._left.clear()
-                self.rejoin.tick()
+                self.changes.tick()
                 self._explain()
-                self._renderer.tick()
+                self.output.tick()
                 self.prompts.tick()
                 self._tick()
             self._handled = interrupts.count
-        if self._apart.warning and self._run.done:
+        if self._apart.warning and self.execution.done:
             self._log_warning()
 
     def _log_warning(self) -> None:
@@ -126,13 +140,13 @@ class CellRunner:
             self._session.ask("write_log", None, {"text": f"{self._apart.warning}\n"}, timeout=LOG_S, urgent=True)
 
     def _handle(self, event: Event) -> None:
-        self._renderer.handle(event)
+        self.output.handle(event)
         self.prompts.handle(event)
         match event:
             case MetricsSample():
                 self._stalls.observe(event)
                 if warning := self._apart.observe(event):
-                    self._renderer.warn(warning)
+                    self.output.warn(warning)
             case RankRaised(rank):
                 self._raised[rank] = event
                 self._record_failure(rank)
@@ -152,7 +166,7 @@ class CellRunner:
                 self._forget_error(rank)
                 self._follow({*self._ranks} - {rank})
             case InElastic() if cluster_size.is_resizable(self._session):
-                self._renderer.show_size(self._session.n)
+                self.output.show_size(self._session.n)
 
     def _record_failure(self, rank: int) -> None:
         if not self.stopped:
@@ -266,17 +280,17 @@ class CellRunner:
     def _show_stuck(self) -> None:
         """Show the stacks of the ranks that do not respond, and the effect of this and the next interrupt."""
         self._where = locate(self._session, self.left)
-        self._renderer.notify(f"{report(self._where)}{not_responding(self.left, self._handled)}\n")
+        self.output.notify(f"{report(self._where)}{not_responding(self.left, self._handled)}\n")
 
     def _explain(self) -> None:
         self._stalls.tick()
-        if held := (self._run.holding & self._stalls.awaited) - self._released:
+        if held := (self.execution.holding & self._stalls.awaited) - self._released:
             self._released |= held
             self._session.post("release", sorted(held), urgent=True)
         sentence = "" if self.stopped else "; ".join(filter(None, [self._unnoticed(), self._stalls.sentence]))
         if sentence != self._explained:
             self._explained = sentence
-            self._renderer.explain(sentence)
+            self.output.explain(sentence)
 
     def _unnoticed(self) -> str:
         """Return the sentence about the first failure, if other ranks still run and have not noticed it."""
@@ -297,3 +311,117 @@ class CellRunner:
         if too_late and not self._where:
             self._where = locate(self._session, self.left)
         return interrupts.count >= GIVE_UP_AT or too_late
+
+
+Origin = dict[str, Any]
+
+
+def drive(
+    session: Session,
+    manager: ClusterManager,
+    writer: Writer,
+    code: str,
+    ranks: tuple[int, ...],
+    *,
+    timeout: float | None = None,
+    job: BackgroundJob | None = None,
+    counts: bool = True,
+    source: str | None = None,
+) -> CellView:
+    """Run code on the ranks as a cell, to its end, and show its output; ``CellView.check`` raises its errors.
+
+    ``counts``: keep the figures of a cell that trains in the history, there with ``source`` instead of the code.
+    """
+    number = manager.cells.number if job is None else job.number
+    if job is not None:
+        job.cell = number
+    session.make_ready()  # interruptible here; once the ranks run, an interrupt goes to them
+    begin = partial(session.run, code, ranks, number, replaces=manager.replaces_dead())
+    origin = cache(partial(origin_of, manager.place, code if source is None else source, number))
+    view = watch(session, manager, writer, begin, origin, timeout=timeout, job=job)
+    if view.output.trained and counts:
+        state = "failed" if view.failed and view.end_state() == "done" else view.end_state()
+        remember(manager, view.output, origin(), state)
+    return view
+
+
+def watch(
+    session: Session,
+    manager: ClusterManager,
+    writer: Writer,
+    begin: Callable[[], CellExecution],
+    origin: Callable[[], Origin] = dict,
+    *,
+    timeout: float | None = None,
+    job: BackgroundJob | None = None,
+) -> CellView:
+    """Start a cell, or join a running one, and show its output until its end.
+
+    ``origin`` returns what is stored with the figures of a cell that trained.
+    """
+    from hvd_kernel.widgets import Dashboard  # noqa: PLC0415 - ipywidgets is loaded with the first cell, not with the kernel
+
+    before, interrupts = manager.samples, job.interrupts if job else InterruptCount()
+    manager.in_cell = running = Future[CellChanges]()  # set before they start: ranks may be fast
+    try:
+        with counted(interrupts):  # from the start: a cell that ends before its ranks blocks the next one
+            execution = begin()
+            ranks, cell = execution.ranks, execution.cell
+            one_host = {*range(session.n)} <= session.ranks.here
+            cores = len(os.sched_getaffinity(0)) if one_host else 0
+            board = Dashboard(ranks, f"cell {cell}" if job is None else f"job {job.name}", before, cores)
+            output = CellOutput(writer, board, ranks, before, cell)
+            manager.prompts = prompts = CellPrompts(session, output, ranks, front_end_at(writer))
+            poll, others = TimelinePoll(session, board, lambda: view.ranks), OtherRanks(session, board)
+
+            def tick() -> None:
+                poll.tick()
+                others.tick()
+
+            view = CellView(session, execution, output, ranks, timeout, prompts=prompts, tick=tick)
+            board.on_resize = partial(_resize, view.changes)
+            view.changes.mark_earlier()
+            running.set_result(view.changes)
+            if job is not None:
+                job.follow(lambda: view.left, partial(steps_taken, output.latest, dict(before)))
+                prompts.park(has_user=job.writer.has_user)
+            view.show(interrupts)
+            poll.finish()
+    except BaseException:
+        if running.done():
+            running.result().close()
+        raise
+    finally:
+        manager.in_cell = None
+        if not running.done():
+            running.set_exception(UsageError("the cell has not begun"))
+    manager.samples.update(output.latest)
+    if output.trained:
+        board.origin = origin()
+    output.finish(view.end_state())
+    view.changes.finalize(manager.samples, lambda text: writer.write(f"{text}\n"))
+    return view
+
+
+def origin_of(place: str, code: str, cell: int) -> Origin:
+    """Return the origin of figures: the cell's number, its code's digest, and the commit of the notebook's folder."""
+    return {"cell": cell, "source": digest(code), "commit": commit(place)}
+
+
+def remember(manager: ClusterManager, output: CellOutput, origin: Origin, state: str) -> None:
+    """Store the figures of a cell that has ended."""
+    record = replace(output.record(), time=time.time(), place=manager.place, **origin)
+    manager.history.add(replace(record, state=state))
+
+
+def _resize(changes: CellChanges, n: int) -> None:
+    """Resize to n ranks, as a user of the panel requests; a late or second request has no effect."""
+    with suppress(UsageError):
+        changes.resize(n)
+
+
+def steps_taken(latest: Mapping[int, MetricsSample], before: Mapping[int, MetricsSample]) -> int:
+    """Return the largest number of optimizer steps of a rank since ``before``; a new rank counts from zero."""
+    earlier = {rank: sample.step for rank, sample in before.items()}
+    now = {rank: sample.step for rank, sample in dict(latest).items()}
+    return max((step - min(step, earlier.get(rank, 0)) for rank, step in now.items()), default=0)

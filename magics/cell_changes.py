@@ -1,4 +1,4 @@
-"""Rejoin within a cell: while its ranks are in ``elastic.run``, dead ranks are replaced and the cell is resized."""
+"""Changes of the ranks within a cell in ``elastic.run``: dead ranks are replaced, and the user resizes the cell."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hvd_kernel import tracking
 from hvd_kernel.errors import ClusterError, UsageError
 from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.magics import cluster_size, messages
-from hvd_kernel.magics.display.render import steps_lost
+from hvd_kernel.magics.display.cell_output import steps_lost
 
 if TYPE_CHECKING:
-    from hvd_kernel.cluster import CellRun, Session
+    from hvd_kernel.cluster import CellExecution, Session
     from hvd_kernel.cluster.ranks.changes import ResizeOutcome, Respawned
-    from hvd_kernel.magics.display.render import Renderer
+    from hvd_kernel.magics.display.cell_output import CellOutput
     from hvd_kernel.protocol.messages import MetricsSample
 
 
@@ -31,11 +31,11 @@ class ResizeRequest:
     outcome: Future[str] = field(default_factory=Future)
 
 
-class CellRejoin:
-    """Rejoin of one run. The thread that reads the run's events calls ``tick`` often."""
+class CellChanges:
+    """Changes of the ranks within one cell. The thread that reads the events of its execution calls ``tick`` often."""
 
-    def __init__(self, session: Session, run: CellRun, renderer: Renderer) -> None:
-        self._session, self._run, self._renderer = session, run, renderer
+    def __init__(self, session: Session, execution: CellExecution, output: CellOutput) -> None:
+        self._session, self._execution, self._output = session, execution, output
         self._work: Future[Any] | None = None
         self._lost = 0  # steps
         self._lock = threading.Lock()  # of the request and of _over
@@ -62,7 +62,7 @@ class CellRejoin:
                 raise UsageError(f"the ranks are being resized to {self._request.n} already: wait for the next commit")
             self._request, self._started = ResizeRequest(n, tuple(restore), force), False
             request = self._request
-        self._renderer.show_size(self._session.n, n, "at the next commit")
+        self._output.show_size(self._session.n, n, "at the next commit")
         return request.outcome
 
     def tick(self) -> None:
@@ -71,18 +71,19 @@ class CellRejoin:
             if self._work.done():
                 self._finish(self._work)
             return
-        run, dead = self._run, set(self._session.dead)
+        execution = self._execution
+        living = execution.busy - set(self._session.dead)
         if self._request is not None and not self._started:
             self._started = True
             self._start(self._resize)
-        elif run.replaces and not self._started and run.busy - dead and run.busy - dead <= run.waiting.keys():
+        elif execution.replaces and not self._started and living and living <= execution.waiting.keys():
             self._start(self._replace)
-        elif run.lost and not run.busy:
-            self._session.executor.wire.soon(run.give_up)
+        elif execution.lost and not execution.busy:
+            self._session.executor.wire.soon(execution.give_up)
 
     def finalize(self, samples: dict[int, MetricsSample], report: Callable[[str], None]) -> None:
         """Carry out, now that the cell has ended, a resize for which no commit came."""
-        if self._work is not None and self._run.finished:
+        if self._work is not None and self._execution.finished:
             self._work.exception()
             self._finish(self._work)
         with self._lock:
@@ -120,7 +121,7 @@ class CellRejoin:
             )
 
     def _check_ended(self) -> None:
-        if not self._run.finished:
+        if not self._execution.finished:
             raise ClusterError("the ranks were not resized: not all have ended the cell")
 
     def mark_earlier(self) -> None:
@@ -130,9 +131,9 @@ class CellRejoin:
 
     def _mark(self, left: Sequence[int], joined: Sequence[int], generation: int) -> None:
         if left:
-            self._renderer.mark("left", f"{rank_list(left)} left, generation {generation}")
+            self._output.mark("left", f"{rank_list(left)} left, generation {generation}")
         if joined:
-            self._renderer.mark("joined", f"{rank_list(joined)} joined, generation {generation}")
+            self._output.mark("joined", f"{rank_list(joined)} joined, generation {generation}")
 
     def _start(self, act: Callable[[], Any]) -> None:
         self._work = work = Future[Any]()
@@ -146,22 +147,22 @@ class CellRejoin:
         threading.Thread(target=do, name="hvd-rejoin", daemon=True).start()
 
     def _replace(self) -> Respawned:
-        self._lost = max(waits.lost for waits in self._run.waiting.values())
-        return self._session.rejoin(self._run, self._track)
+        self._lost = max(waits.lost for waits in self._execution.waiting.values())
+        return self._session.rejoin(self._execution, self._track)
 
     def _resize(self) -> ResizeOutcome | None:
         request = self._request
         assert request is not None
 
         def show(text: str) -> None:
-            self._renderer.show_size(self._session.n, request.n, text)
+            self._output.show_size(self._session.n, request.n, text)
 
         return self._session.resize_in_cell(
-            self._run, request.n, restore=request.restore, prepare=self._prepare, progress=show
+            self._execution, request.n, restore=request.restore, prepare=self._prepare, progress=show
         )
 
     def _prepare(self, new: Respawned) -> None:
-        self._lost = max((waits.lost for waits in self._run.waiting.values()), default=0)
+        self._lost = max((waits.lost for waits in self._execution.waiting.values()), default=0)
         self._track(new)
 
     def _track(self, new: Respawned) -> None:
@@ -170,7 +171,7 @@ class CellRejoin:
 
     def _query(self, handler: str, ranks: Sequence[int] | None, content: dict[str, Any]) -> Any:
         """Query ranks; those that wait in the cell answer from their control thread."""
-        return self._session.ask(handler, ranks, content, urgent=bool(self._run.busy & set(ranks or ())))
+        return self._session.ask(handler, ranks, content, urgent=bool(self._execution.busy & set(ranks or ())))
 
     def _finish(self, work: Future[Any]) -> None:
         self._work = None
@@ -179,7 +180,7 @@ class CellRejoin:
         if error is not None:
             if not isinstance(error, ClusterError):
                 raise error
-            self._renderer.notify(f"{error}\n")
+            self._output.notify(f"{error}\n")
             if request is not None:
                 self._clear_request(str(error).splitlines()[0])
                 request.outcome.set_exception(error)
@@ -194,12 +195,12 @@ class CellRejoin:
     def _clear_request(self, note: str = "") -> None:
         with self._lock:
             self._request, self._started = None, False
-        self._renderer.show_size(self._session.n, None, note)
+        self._output.show_size(self._session.n, None, note)
 
     def _show_change(self, new: Respawned, left: Sequence[int], text: str) -> None:
         self._mark(left, new.ranks, self._session.ranks.generation)
         if new.ranks or left:
-            self._renderer.notify(text)
+            self._output.notify(text)
         if self._lost:
-            self._renderer.mark("lost", steps_lost(self._lost))
+            self._output.mark("lost", steps_lost(self._lost))
         self._lost = 0

@@ -77,13 +77,13 @@ _OUTPUTS: dict[str, Callable[[int, Mapping[str, Any]], Event]] = {
 }
 
 
-class CellRun:
-    """The events of one cell. Made by ``Session.run``."""
+class CellExecution:
+    """The requests of one cell to its ranks, and their answers as events. Made by ``Session.run``."""
 
     def __init__(
         self, ranks: tuple[int, ...], cell: int, fetch: Callable[[bool], dict[int, Any]], *, replaces: bool = False
     ) -> None:
-        """Create the run.
+        """Create the execution.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class CellRun:
         self.lost: dict[int, Failure] = {}  # ranks that have died and may be replaced
         self.waiting: dict[int, Waiting] = {}  # ranks that wait in elastic.run
         self.leaving: set[int] = set()  # ranks that were asked to leave the cell
-        self.resizing = False  # CellRendezvous.resize is in progress, and starts the next rendezvous
+        self.resizing = False  # CellRejoin.resize is in progress, and replaces ranks that die
         self.holding = set[int]()  # ranks that ended the cell with an error without releasing the waiting ranks
         self._fetch = fetch
         self._code = ""

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from hvd_kernel.diagnosis.stragglers import Slow
 from hvd_kernel.formatting.rank_labels import label
 from hvd_kernel.formatting.units import plural
+from hvd_kernel.magics.cell_record import CellRecord, of_summary
 from hvd_kernel.magics.display.rank_text import Lines, TextLimits, labelled, merge, merge_lines
-from hvd_kernel.magics.run_history import RunRecord, of_summary
 from hvd_kernel.protocol.messages import (
     Cleared,
     Event,
@@ -121,8 +121,8 @@ Bundle = dict[str, Any]
 """MIME type to data, or to metadata."""
 
 
-class Renderer:
-    """Handles the events of one run; ``finish`` writes the output that is stored."""
+class CellOutput:
+    """Output and figures of one cell; ``finish`` writes the output that is stored."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Renderer:
         """True if the ranks have taken optimizer steps, or logged values."""
         return self._trained
 
-    def record(self) -> RunRecord:
+    def record(self) -> CellRecord:
         """Return the run's figures; after ``finish``."""
         return of_summary(self._board.summary(), self._board.curves())
 
