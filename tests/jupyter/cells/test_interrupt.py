@@ -377,7 +377,7 @@ def test_b3_second_press_shows_stacks_third_replaces_stuck_rank(kernel: Kernel) 
     kernel.run("%%hvdrun\nmine = 100 + rank")
     code = f"{DEADLOCK}print('in'); deadlock(ctypes.PyDLL(None)) if rank == 2 else hvd.barrier()"
     shell = kernel.subshell()
-    with kernel.figures(cell_view_PATIENT_S=3600.0, interrupts_SAME_S=0.0, written_stacks__WRITTEN_S=30.0):
+    with kernel.figures(cell_view_PATIENT_S=3600.0, interrupts_SAME_S=0.0, inquiry__WRITTEN_S=30.0):
         started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
         stuck = r"barrier waits for rank 2, which is in C code, called in (cell \d+):5 deadlock\(\)"
         seen = gather(kernel, started[0], lambda seen: any(re.fullmatch(stuck, text) for text in waits(seen)))
