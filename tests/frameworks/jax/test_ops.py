@@ -160,3 +160,25 @@ def keys() -> list[Any]:
 def test_random_keys_are_moved_and_means_of_integers_exact(jax_ranks: RankPool) -> None:
     for found in jax_ranks.run(keys):
         assert all(got == want for got, want in found)
+
+
+def lowered() -> dict[str, list[bool]]:
+    """Of programs for GPUs, which this machine lowers and cannot run: whether each operation's program calls the core, and whether it calls Python, for a GPU and for the CPU."""
+    import jax
+    import jax.numpy as jnp
+
+    import hvd_kernel.jax as hvd
+
+    hvd.init()
+    told = {}
+    for name in ("allreduce", "broadcast", "reducescatter"):
+        traced = jax.jit(getattr(hvd, name)).trace(jnp.ones(4))
+        texts = [traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cuda", "cpu")]
+        told[name] = [word in text for text in texts for word in ("@hvd_jax", "callback")]
+    return told
+
+
+def test_programs_for_a_stream_call_the_core(version: str) -> None:
+    with Ranks(environment(version), 2, HVD_JAX="stream") as ranks:
+        want = {key: [True, False, True, False] for key in ("allreduce", "broadcast", "reducescatter")}
+        assert ranks.run(lowered) == [want, want]

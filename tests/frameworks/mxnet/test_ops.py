@@ -1,10 +1,13 @@
-"""Operations on NDArrays beyond the table of frameworks/conformance: arrays of one memory, and errors of MXNet's classes."""
+"""Operations on NDArrays beyond the table of frameworks/conformance: arrays of one memory, errors of MXNet's classes, a death."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
+from hvdtest.environments import Ranks, environment
 from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
@@ -68,3 +71,29 @@ def test_errors_are_mxnets_too(mx_ranks: RankPool) -> None:
             (name, kind, mxnets) for name, (kind, mxnets, _) in want.items()
         ]
         assert all(want[name][2] in text for name, _, _, text in rank)
+
+
+def death() -> list[Any]:
+    import mxnet as mx
+
+    import hvd_kernel.mxnet as hvd
+    from hvd_kernel import errors
+
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    results = [hvd.allreduce(mx.nd.ones((4,)) * number, name=str(number)) for number in range(3)]
+    told = []
+    for result in results:
+        try:
+            (result + 1).wait_to_read()
+        except errors.RankDied as error:
+            told.append([isinstance(error, mx.MXNetError), error.rank])
+    return [told, mx.nd.ones((1,)).asnumpy().tolist()]
+
+
+def test_survivors_of_a_death_raise(as_launched: dict[str, str]) -> None:
+    with Ranks(environment("mxnet"), 3, **as_launched) as ranks:
+        dead = [[[True, 1]] * 3, [1.0]]
+        assert ranks.run(death, gone={1: -signal.SIGKILL}) == [dead, None, dead]

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import psutil
 import pytest
-from hvdtest.arrays import tensor, total, values
 from hvdtest.exact import raises, same
 from hvdtest.launch import RankPool
 from hvdtest.pools import layouts
+
+if TYPE_CHECKING:
+    import torch
 
 pytestmark = pytest.mark.mp
 
 
 layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp")))
+
+
+def values(shape: tuple[int, ...], rank: int) -> np.ndarray:
+    """Whole numbers 0..15, different on every rank and at every place: sums are exact in every type, in any order."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return ((np.arange(count, dtype=np.int64) * 7 + rank * 5 + 1) % 16).reshape(shape)
+
+
+def total(shape: tuple[int, ...], size: int) -> np.ndarray:
+    return np.asarray(np.sum([values(shape, rank) for rank in range(size)], axis=0))
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).float()
 
 
 def once_rounded() -> list[float]:
@@ -78,8 +98,8 @@ def strided() -> None:
     import hvd_kernel.torch as hvd
 
     size = hvd.size()
-    base = tensor(values((6, 8), hvd.rank()), "float32")
-    want = tensor(total((6, 8), size), "float32")
+    base = tensor(values((6, 8), hvd.rank()))
+    want = tensor(total((6, 8), size))
     for name, view in {"t": lambda x: x.t(), "column": lambda x: x[:, 3], "second": lambda x: x[::2, ::3]}.items():
         same(hvd.allreduce(view(base), name=name, op=hvd.Sum), view(want).contiguous(), name)
         whole = base.clone()
@@ -88,15 +108,15 @@ def strided() -> None:
         same(view(whole).contiguous(), view(want).contiguous(), name)
         changed = (whole != base).sum()
         assert changed <= part.numel(), "nothing beside the view was written"
-    image = tensor(values((2, 3, 4, 5), hvd.rank()), "float32").to(memory_format=torch.channels_last)
+    image = tensor(values((2, 3, 4, 5), hvd.rank())).to(memory_format=torch.channels_last)
     hvd.allreduce_(image, name="image", op=hvd.Sum)
-    same(image.contiguous(), tensor(total((2, 3, 4, 5), size), "float32"))
+    same(image.contiguous(), tensor(total((2, 3, 4, 5), size)))
     assert image.is_contiguous(memory_format=torch.channels_last)
     negative = torch.complex(torch.zeros(5), base[0, :5].clone()).conj().imag
     assert negative.is_neg()
     same(hvd.allreduce(negative, name="negative", op=hvd.Sum), -want[0, :5])
     raises(ValueError, "expanded", hvd.allreduce_, torch.ones(1).expand(3))
-    same(hvd.allgather(base.t(), name="rows")[:8], tensor(values((6, 8), 0), "float32").t().contiguous())
+    same(hvd.allgather(base.t(), name="rows")[:8], tensor(values((6, 8), 0)).t().contiguous())
 
 
 def test_non_contiguous(ranks: RankPool) -> None:
