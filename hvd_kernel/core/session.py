@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from hvd_kernel.core import agent_channel, deadlocks, handshake, topology
+from hvd_kernel.core import agent_channel, deadlocks, topology
 from hvd_kernel.core.timeline import Timeline
 from hvd_kernel.errors import NotInitialized
 from hvd_kernel.settings import lookup, network
@@ -153,8 +153,8 @@ def _start(comm: Any, known_peers: KnownPeers | None, *, again: bool) -> None:
     expected = known_peers or _rendezvous
     peers = topology.find(comm, env, _rounds, expected.pidfds if expected is not None else None)
     try:
-        handshake.check_versions(peers)
-        cards = handshake.cards(peers, tracking.card())
+        topology.check_versions(peers)
+        cards = topology.exchange_cards(peers, tracking.card())
         tracking.agree(cards)
         if address := network.reached(cards[peers.rank], cards):
             options.setdefault("tcp_interface", address)

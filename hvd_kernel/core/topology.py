@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import re
 import socket
@@ -39,11 +40,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import hvd_kernel
 from hvd_kernel.errors import ConfigError, HvdTimeout
+from hvd_kernel.formatting.rank_labels import rank_list
 from hvd_kernel.formatting.units import plural
 from hvd_kernel.frameworks import registry
 from hvd_kernel.processes import ports
-from hvd_kernel.settings import lookup
+from hvd_kernel.settings import lookup, network
 
 Exchange = Callable[[bytes], list[bytes]]
 Env = Mapping[str, str]
@@ -58,6 +61,9 @@ _SIZES = ("HOROVOD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _STORE_POLL_S = 0.02  # the store has no blocking get
 _LONGEST_ADDRESS = 100
+
+_CARD = b"hvd_kernel "
+_MOST_CHARS = 80
 _SLURM_TASK = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 _SLURM_PORTS = range(61440, 65536)  # above Linux's range of ephemeral ports
 _FAILED = 1
@@ -525,3 +531,37 @@ def _whole(env: Env, name: str, low: int, high: int = 2**31 - 1) -> int:
         setting = f"{name}={env[name]!r}" if name in env else f"{name}, which is not set,"
         raise ConfigError(f"{setting} must be a whole number from {low} to {high}.")
     return int(text)
+
+
+# The first messages of ranks; the core compares settings right afterwards.
+
+
+def check_versions(peers: Peers) -> None:
+    """Exchange versions with the other ranks, and check that all are the same.
+
+    The form of this message may never change, or ranks of different versions could not detect the difference.
+
+    Raises
+    ------
+    ConfigError
+        The versions differ. Every rank raises the same message, with each version and its ranks.
+    """
+    version_cards = peers.exchange(_CARD + hvd_kernel.__version__.encode())
+    ranks_of: dict[str, list[int]] = {}
+    for rank, card in enumerate(version_cards):
+        ranks_of.setdefault(_version(card), []).append(rank)
+    if len(ranks_of) > 1:
+        versions = ", ".join(f"{version} on {rank_list(ranks)}" for version, ranks in ranks_of.items())
+        raise ConfigError(f"the ranks run different versions of hvd_kernel: {versions}; install the same one for all.")
+
+
+def _version(card: bytes) -> str:
+    if not card.startswith(_CARD):
+        return "an unknown one"
+    return card.removeprefix(_CARD).decode(errors="replace")[:_MOST_CHARS]
+
+
+def exchange_cards(peers: Peers, also: network.Card | None = None) -> list[network.Card]:
+    """Exchange cards that describe each rank's host, with the entries of ``also``; return the cards of all ranks."""
+    card = {"machine": network.machine(), "networks": network.networks(), **(also or {})}
+    return [json.loads(data) for data in peers.exchange(json.dumps(card).encode())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hvd_kernel
-from hvd_kernel.core import handshake
+from hvd_kernel.core import topology
 from hvd_kernel.core.topology import Peers
 from hvd_kernel.errors import ConfigError
 
@@ -17,7 +17,7 @@ def among(*others: bytes) -> Peers:
 
 def refusal(*others: bytes) -> str:
     with pytest.raises(ConfigError) as caught:
-        handshake.check_versions(among(*others))
+        topology.check_versions(among(*others))
     return str(caught.value)
 
 
@@ -27,8 +27,8 @@ def of_version_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_version_everywhere() -> None:
-    handshake.check_versions(among())
-    handshake.check_versions(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
+    topology.check_versions(among())
+    topology.check_versions(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
 
 
 def test_a_difference_names_every_version_and_its_ranks() -> None:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from hvd_kernel.core import handshake
+from hvd_kernel.core import topology
 from hvd_kernel.core.topology import Peers
 from hvd_kernel.settings import network as routes
 
@@ -52,4 +52,4 @@ def test_ranks_hear_each_others_addresses(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(routes, "machine", lambda: "m")
     monkeypatch.setattr(routes, "networks", lambda: ONE["networks"])
     peers = Peers(0, 2, "test", lambda mine: [mine, json.dumps(TWO).encode()])
-    assert handshake.cards(peers) == [ONE, TWO]
+    assert topology.exchange_cards(peers) == [ONE, TWO]
