@@ -24,7 +24,7 @@ from hvd_kernel.core.handles import Scales
 from hvd_kernel.core.ops import Average, Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import dispatch
+from hvd_kernel.torch import async_ops
 
 
 def apply(function: Any, *args: Any) -> Any:
@@ -55,7 +55,7 @@ class HorovodAllreduce(torch.autograd.Function):
         op = reduction_of(op, average)
         ctx.arguments = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
         scales = (prescale_factor, postscale_factor)
-        result: Tensor = synchronize(dispatch.allreduce(tensor, name, op, scales, process_set, waits=True))
+        result: Tensor = synchronize(async_ops.allreduce(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
@@ -82,7 +82,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
         op = reduction_of(op, average)
         ctx.arguments = (None, _back(name), op, prescale_factor, postscale_factor, process_set)
         scales = (prescale_factor, postscale_factor)
-        handle = dispatch.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
+        handle = async_ops.grouped_allreduce(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         return result
 
@@ -98,7 +98,7 @@ class HorovodAllgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         """Gather the rows of all ranks."""
-        result: Tensor = synchronize(dispatch.allgather(tensor, name, process_set, waits=True))
+        result: Tensor = synchronize(async_ops.allgather(tensor, name, process_set, waits=True))
         ctx.name, ctx.set, ctx.rows = name, process_set, tensor.shape[0]
         return result
 
@@ -114,7 +114,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gather the rows of all tensors."""
-        handle = dispatch.grouped_allgather(tensors, name, process_set, waits=True)
+        handle = async_ops.grouped_allgather(tensors, name, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         ctx.name, ctx.set, ctx.rows = name, process_set, [tensor.shape[0] for tensor in tensors]
         return result
@@ -130,7 +130,7 @@ def _local_rows(name: str | None, process_set: ProcessSet, rows: list[int], grad
     back, place = _back(name), process_set.rank() or 0
     means = apply(HorovodGroupedAllreduce, None, back, Average, 1.0, 1.0, process_set, *grads)
     counts = torch.tensor([rows])
-    all_counts = synchronize(dispatch.allgather(counts, back and f"{back}.rows", process_set, waits=True))
+    all_counts = synchronize(async_ops.allgather(counts, back and f"{back}.rows", process_set, waits=True))
     begins = all_counts[:place].sum(0).tolist()
     return [mean[begin : begin + count] for mean, begin, count in zip(means, begins, rows, strict=True)]
 
@@ -142,7 +142,7 @@ class HorovodBroadcast(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
         """Return the root's tensor."""
         ctx.name, ctx.root, ctx.set = name, root_rank, process_set
-        result: Tensor = synchronize(dispatch.broadcast(tensor, root_rank, name, process_set, waits=True))
+        result: Tensor = synchronize(async_ops.broadcast(tensor, root_rank, name, process_set, waits=True))
         return result
 
     @staticmethod
@@ -162,7 +162,7 @@ class HorovodAlltoall(torch.autograd.Function):
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         """Exchange rows."""
-        handle = dispatch.alltoall(tensor, splits, name, process_set, waits=True)
+        handle = async_ops.alltoall(tensor, splits, name, process_set, waits=True)
         output, received = synchronize(handle)
         ctx.name, ctx.set, ctx.received, ctx.shape = name, process_set, received, tensor.shape
         ctx.mark_non_differentiable(received)
@@ -193,7 +193,7 @@ class HorovodReducescatter(torch.autograd.Function):
         """Reduce the tensor, and keep this rank's rows."""
         scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
-        result: Tensor = synchronize(dispatch.reducescatter(tensor, name, op, scales, process_set, waits=True))
+        result: Tensor = synchronize(async_ops.reducescatter(tensor, name, op, scales, process_set, waits=True))
         return result
 
     @staticmethod
@@ -219,7 +219,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
         """Reduce the tensors, and keep this rank's rows."""
         scales = (prescale_factor, postscale_factor)
         ctx.name, ctx.set, ctx.factor = name, process_set, _factor(op, scales, process_set)
-        handle = dispatch.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
+        handle = async_ops.grouped_reducescatter(tensors, name, op, scales, process_set, waits=True)
         result: tuple[Tensor, ...] = synchronize(handle)
         return result
 

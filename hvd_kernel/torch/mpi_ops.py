@@ -20,7 +20,7 @@ from hvd_kernel.core.build_info import *  # noqa: F403
 from hvd_kernel.core.ops import Average, barrier, join, poll, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401 - names of Horovod's module too
 from hvd_kernel.core.tensor import reduction_of
-from hvd_kernel.torch import dispatch, gradients
+from hvd_kernel.torch import async_ops, gradients
 from hvd_kernel.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -77,7 +77,7 @@ __all__ = [
     "synchronize",
 ]
 
-call_stack.register_core_caller(__name__)  # by dispatch.fast
+call_stack.register_core_caller(__name__)  # by async_ops.fast
 __all__ += basics.__all__
 __all__ += build_info.__all__
 
@@ -139,9 +139,9 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1, 2]) * (hvd.rank() + 1), op=hvd.Sum)
     tensor([3, 6])
     """
-    if compression is Compression.none and process_set is global_process_set and dispatch.is_plain(tensor):
+    if compression is Compression.none and process_set is global_process_set and async_ops.is_plain(tensor):
         options = (average, name, op, prescale_factor, postscale_factor, process_set)
-        output: Tensor | None = dispatch.fast.allreduce(tensor, torch.empty_like, *options)
+        output: Tensor | None = async_ops.fast.allreduce(tensor, torch.empty_like, *options)
         if output is not None:
             return output
     small, ctx = compression.compress(tensor)
@@ -168,13 +168,13 @@ def allreduce_(
     >>> hvd.allreduce_(tensor, op=hvd.Max) is tensor
     True
     """
-    done: Tensor | None = dispatch.fast.allreduce(
+    done: Tensor | None = async_ops.fast.allreduce(
         tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if done is not None:
         return done
     op = reduction_of(op, average)
-    handle = dispatch.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
+    handle = async_ops.allreduce_(tensor, name, op, (prescale_factor, postscale_factor), process_set, waits=True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -203,9 +203,9 @@ def grouped_allreduce(
     >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2, dtype=torch.int64)])
     [tensor([1.]), tensor([0, 0])]
     """
-    if compression is Compression.none and process_set is global_process_set and dispatch.are_plain(tensors):
+    if compression is Compression.none and process_set is global_process_set and async_ops.are_plain(tensors):
         options = (average, name, op, prescale_factor, postscale_factor, process_set)
-        outputs: tuple[Tensor, ...] | None = dispatch.fast.grouped(tensors, torch.empty_like, *options)
+        outputs: tuple[Tensor, ...] | None = async_ops.fast.grouped(tensors, torch.empty_like, *options)
         if outputs is not None:
             return list(outputs)
     pairs = [compression.compress(tensor) for tensor in tensors]
@@ -234,14 +234,14 @@ def grouped_allreduce_(
     >>> [out is tensor for out, tensor in zip(hvd.grouped_allreduce_(pair), pair)]
     [True, True]
     """
-    done: tuple[Tensor, ...] | None = dispatch.fast.grouped(
+    done: tuple[Tensor, ...] | None = async_ops.fast.grouped(
         tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if done is not None:
         return list(done)
     op = reduction_of(op, average)
     scales = (prescale_factor, postscale_factor)
-    return list(synchronize(dispatch.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
+    return list(synchronize(async_ops.grouped_allreduce_(tensors, name, op, scales, process_set, waits=True)))
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
@@ -346,7 +346,7 @@ def broadcast_(
     >>> hvd.broadcast_(weights, root_rank=0)
     tensor([0., 0.])
     """
-    result: Tensor = synchronize(dispatch.broadcast_(tensor, root_rank, name, process_set, waits=True))
+    result: Tensor = synchronize(async_ops.broadcast_(tensor, root_rank, name, process_set, waits=True))
     return result
 
 

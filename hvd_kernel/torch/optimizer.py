@@ -16,7 +16,7 @@ from torch import Tensor
 from hvd_kernel.core import session
 from hvd_kernel.core.ops import Adasum, Average, Sum, broadcast_object, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch import dispatch
+from hvd_kernel.torch import async_ops
 from hvd_kernel.torch.buckets import GradientHomes
 from hvd_kernel.torch.compression import Compression, Compressor
 from hvd_kernel.torch.mpi_ops import allreduce
@@ -160,7 +160,7 @@ class AdasumMixin(OptimizerMixin):
         compression, process_set = self._reducer.plan.compression, self.process_set
         moves = [compression.compress(param - start) for param, start in starts]
         handles = [
-            dispatch.allreduce_(move, self._parameter_names[param], Adasum, (1.0, 1.0), process_set)
+            async_ops.allreduce_(move, self._parameter_names[param], Adasum, (1.0, 1.0), process_set)
             for (param, _), (move, _) in zip(starts, moves, strict=True)
         ]
         for handle in handles:

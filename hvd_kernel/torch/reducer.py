@@ -29,7 +29,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hvd_kernel.core import handles, session
 from hvd_kernel.core.ops import Average, synchronize
-from hvd_kernel.torch import dispatch, end_of_backward
+from hvd_kernel.torch import async_ops, end_of_backward
 from hvd_kernel.torch.async_ops import sparse_allreduce_async
 from hvd_kernel.torch.buckets import GradientHomes
 from hvd_kernel.torch.end_of_backward import Agreement, current_pass
@@ -317,7 +317,7 @@ class Reducer:
         slot.watch()
         group, plan = slot.group, self.plan
         if group is None:
-            handle = dispatch.allreduce_(wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
+            handle = async_ops.allreduce_(wire(slot), slot.name, plan.op, plan.scales, plan.process_set)
             self._in_flight.append((partial(synchronize, handle), [slot]))
             return
         group.started += 1
@@ -340,11 +340,11 @@ class Reducer:
         tensors, plan = [wire(slot) for slot in members], self.plan
         if group.bucket and whole and not any(slot.away for slot in members):
             set_places(group)
-            finish = dispatch.ordered(lambda _: tensors, tensors)
+            finish = async_ops.ordered(lambda _: tensors, tensors)
             name = f"grouped_allreduce.{name}"
             handle = handles.allreduce_places(name, group.places, plan.op, plan.scales, finish)
         else:
-            handle = dispatch.grouped_allreduce_(tensors, name, plan.op, plan.scales, plan.process_set)
+            handle = async_ops.grouped_allreduce_(tensors, name, plan.op, plan.scales, plan.process_set)
         self._in_flight.append((partial(synchronize, handle), members))
 
     def _sparse_dims(self, slot: Slot) -> int:

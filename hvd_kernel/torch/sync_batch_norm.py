@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hvd_kernel.core import session
 from hvd_kernel.core.ops import Sum, synchronize
 from hvd_kernel.core.process_sets import ProcessSet, check, global_process_set
-from hvd_kernel.torch import dispatch
+from hvd_kernel.torch import async_ops
 
 _PLAIN = (1.0, 1.0)
 
@@ -180,7 +180,7 @@ class _Normalise(torch.autograd.Function):
         x, weight, mean, scale = ctx.saved_tensors
         dy, normal = grads[0].to(mean.dtype), _normal(x.to(mean.dtype), mean, scale)
         sums = torch.stack([dy.sum(_others(x)), (dy * normal).sum(_others(x))])
-        handle = dispatch.allreduce(sums, "sync_batch_norm.sums", Sum, _PLAIN, ctx.set, waits=True)
+        handle = async_ops.allreduce(sums, "sync_batch_norm.sums", Sum, _PLAIN, ctx.set, waits=True)
         means = synchronize(handle) / ctx.count
         dx = (dy - _spread(means[0], x) - normal * _spread(means[1], x)) * _spread(scale, x)
         if weight is not None:
@@ -207,7 +207,7 @@ def _all_moments(x: Tensor, process_set: ProcessSet) -> tuple[Tensor, Tensor, fl
     if local_count:
         variance, mean = torch.var_mean(x, _others(x), correction=0)
         row = torch.cat([mean.double(), variance.double() * local_count, row.new_tensor([local_count])])
-    rows: Tensor = synchronize(dispatch.allgather(row[None], "sync_batch_norm.moments", process_set, waits=True))
+    rows: Tensor = synchronize(async_ops.allgather(row[None], "sync_batch_norm.moments", process_set, waits=True))
     means, squares, counts = rows[:, :channels], rows[:, channels:-1], rows[:, -1:]
     count = float(counts.sum())
     if count <= 1:

@@ -255,7 +255,7 @@ def two_threads(frontend: str) -> None:
 
 def it_is_seen_to_wait(frontend: str) -> None:
     """Who waits in it is told apart from one in code of its own, in the first call as well."""
-    importlib.import_module("hvd_kernel.torch.dispatch").fast.reset()
+    importlib.import_module("hvd_kernel.torch.async_ops").fast.reset()
     importlib.import_module("hvd_kernel.numpy.ops")._fast.reset()
     pending: Any = importlib.import_module("hvd_kernel.core.call_stack")
     engine = importlib.import_module("hvd_kernel.core.session").engine
