@@ -55,7 +55,7 @@ TABLE = {  # a module and those below it; the longest match counts
     "horovod.mxnet": "hvd_kernel.mxnet",
     "horovod.mxnet.compression": "hvd_kernel.frameworks.compression",
     "horovod.keras": "hvd_kernel.keras",
-    "horovod._keras": "hvd_kernel.keras.impl",
+    **{f"horovod._keras{name}": "hvd_kernel.keras.impl" for name in ("", ".callbacks", ".elastic")},
     "horovod.data": "hvd_kernel.data",
     "horovod.ray": "hvd_kernel.ray",
     "horovod.spark": "hvd_kernel.spark",

@@ -1,8 +1,9 @@
 """``horovod._keras``: the functions behind Horovod's frontends of Keras, for programs and libraries that import it.
 
 As in Horovod, the first parameter is the module or backend of Keras; it is ignored, as there is one Keras per process.
+``horovod._keras.callbacks`` and ``horovod._keras.elastic`` are this module too.
 """
-# ruff: noqa: ARG001, PLR0917 - Horovod's signatures
+# ruff: noqa: ARG001, ARG002, PLR0917 - Horovod's signatures
 
 from __future__ import annotations
 
@@ -11,10 +12,19 @@ from typing import Any
 
 from hvd_kernel.core.ops import Average
 from hvd_kernel.core.process_sets import ProcessSet, global_process_set
+from hvd_kernel.keras import callbacks as _callbacks  # the plain names are Horovod's submodules
+from hvd_kernel.keras import elastic as _elastic
 from hvd_kernel.keras import functions, saving
 from hvd_kernel.keras.optimizer import Compression, DistributedOptimizer
 
 __all__ = [
+    "BroadcastGlobalVariablesCallbackImpl",
+    "CommitStateCallbackImpl",
+    "LearningRateScheduleCallbackImpl",
+    "LearningRateWarmupCallbackImpl",
+    "MetricAverageCallbackImpl",
+    "UpdateBatchStateCallbackImpl",
+    "UpdateEpochStateCallbackImpl",
     "allgather",
     "allreduce",
     "broadcast",
@@ -130,3 +140,55 @@ def load_model(
 ) -> Any:
     """Load a model; its optimizer is a ``DistributedOptimizer`` with the saved state."""
     return saving.load_model(filepath, custom_optimizers, custom_objects, Compression.none)
+
+
+# Callbacks.
+
+
+class BroadcastGlobalVariablesCallbackImpl(_callbacks.BroadcastGlobalVariablesCallback):
+    """``BroadcastGlobalVariablesCallback(root_rank, device, local_variables)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class MetricAverageCallbackImpl(_callbacks.MetricAverageCallback):
+    """``MetricAverageCallback(device)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class LearningRateScheduleCallbackImpl(_callbacks.LearningRateScheduleCallback):
+    """``LearningRateScheduleCallback(initial_lr, multiplier, ...)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class LearningRateWarmupCallbackImpl(_callbacks.LearningRateWarmupCallback):
+    """``LearningRateWarmupCallback(initial_lr, ...)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class CommitStateCallbackImpl(_elastic.CommitStateCallback):
+    """``CommitStateCallback(state, batches_per_commit)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class UpdateBatchStateCallbackImpl(_elastic.UpdateBatchStateCallback):
+    """``UpdateBatchStateCallback(state)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class UpdateEpochStateCallbackImpl(_elastic.UpdateEpochStateCallback):
+    """``UpdateEpochStateCallback(state)``."""
+
+    def __init__(self, backend: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
