@@ -173,6 +173,7 @@ def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list
 
 
 def _formed(finish: Finish, form: Form | None) -> Finish:
+    """Return a function that makes the result; it keeps operands and outputs alive until then."""
     return finish if form is None else lambda outcome: form(finish(outcome))
 
 

@@ -250,19 +250,20 @@ class TensorMemory:
 
     def written(self, outputs: Sequence[TensorOperand], operands: Sequence[TensorOperand], outcome: Any) -> list[Any]:
         """Return the outputs' tensors, on a device ready for the caller's stream."""
-        _continue_after(outcome, operands, [*operands, *outputs])
+        if not operands[0].buffer.is_cpu:
+            _continue_after(outcome, operands, [*operands, *outputs])
         return [on_device_of(output.tensor, output.buffer) for output in outputs]
 
     def received(self, operands: Sequence[TensorOperand], outcome: Any) -> list[Any]:
         """Return tensors of the core's memory, on a device ready for the caller's stream."""
-        _continue_after(outcome, operands, operands)
+        if not operands[0].buffer.is_cpu:
+            _continue_after(outcome, operands, operands)
         pairs = zip(outcome.buffers, operands, strict=True)
         return [from_buffer(buffer, operand.tensor.device) for buffer, operand in pairs]
 
 
 def _continue_after(outcome: Any, operands: Sequence[TensorOperand], touched: Sequence[TensorOperand]) -> None:
-    if not operands[0].buffer.is_cpu:
-        resume(outcome, operands[0].place[-1], [operand.buffer for operand in touched])
+    resume(outcome, operands[0].place[-1], [operand.buffer for operand in touched])
 
 
 MEMORY = TensorMemory()
