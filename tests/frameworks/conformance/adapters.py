@@ -321,6 +321,7 @@ class Jax(Adapter):
     refusals: ClassVar[Refusals] = {
         "alltoall, splits of int64": None,
         "alltoall, uneven": ("ValueError", "in a program, and without splits, rows must divide"),
+        "allgather, a scalar": ("ValueError", "allgather needs an array of at least one dimension; use x[None]"),
         "reducescatter, a scalar": (
             "ValueError",
             "reducescatter needs an array of at least one dimension; use x[None]",
