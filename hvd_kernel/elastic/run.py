@@ -18,6 +18,7 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, overload
 
 from hvd_kernel.core import ops, session
@@ -30,7 +31,7 @@ Train = Callable[..., Any]
 
 ENDED_NOTE = f"({ENDED}: this rank does not come back to it)"  # an abort for the error includes its notes
 _REASON_CHARS = 300
-_NO_PUNCTUATION = str.maketrans(",;:.", "    ")
+_CLAUSES = str.maketrans({".": ";", "(": ";", ",": " ", ":": " "})
 _REMEDIES: dict[type[HorovodInternalError], str] = {  # notes that elastic.run adds to the errors that it raises
     RankDied: "elastic.run cannot replace the rank that died: start scripts with `hvdrun --min-np N`, and a "
     "notebook's ranks with `%hvd start --respawn auto`.",
@@ -209,20 +210,21 @@ def _until_done(training: _Training, reset: Callable[[], Any], reset_limit: int 
 
 def _is_repeated(error: Exception, cause: Exception | None, state: State, begun_from: int) -> bool:
     """Return whether the ranks have disagreed in the same way twice, without a commit in between."""
-    words, previous = _mismatch_words(error), _mismatch_words(cause)
-    return bool(words and previous) and (words <= previous or previous <= words) and state.commit_number == begun_from
+    pairs, previous = _mismatch_pairs(error), _mismatch_pairs(cause)
+    return bool(pairs and previous) and (pairs <= previous or previous <= pairs) and state.commit_number == begun_from
 
 
-def _mismatch_words(error: Exception | None) -> frozenset[str]:
-    """Return the words of a Mismatch that this rank, or the rank that a RankFailed reports, has raised; else none.
+def _mismatch_pairs(error: Exception | None) -> frozenset[tuple[str, str]]:
+    """Return the adjacent words, by clause, of a Mismatch that this rank has raised, or that a RankFailed reports.
 
     A set, because the message lists operations in the order in which the ranks requested them, which may change. The
-    last word is left out: an abort's reason is cut to ``_REASON_CHARS``.
+    last pair is left out: an abort's reason is cut to ``_REASON_CHARS``.
     """
     if not isinstance(error, HorovodInternalError):
         return frozenset()
     _, _, message = _description(error).partition(f"{Mismatch.__name__}: ")
-    return frozenset(message.translate(_NO_PUNCTUATION).split()[:-1])
+    clauses = message.translate(_CLAUSES).split(";")
+    return frozenset([pair for clause in clauses for pair in pairwise(clause.split())][:-1])
 
 
 def _end_together() -> None:

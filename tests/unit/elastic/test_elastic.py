@@ -247,6 +247,7 @@ def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch
 
 
 SHAPES = "Mismatched ALLREDUCE tensor shapes: one rank sent [2], another one [3] (rank 0: [2]; rank 1: [3])"
+OTHER_SHAPES = "Mismatched ALLREDUCE tensor shapes: one rank sent [2], another one [3] (rank 0: [3]; rank 1: [2])"
 WAITING = "Ranks wait for each other: rank 0 for ALLREDUCE a; rank 1 for ALLREDUCE b. Call each on all ranks."
 OTHER_ORDER = "Ranks wait for each other: rank 1 for ALLREDUCE b; rank 0 for ALLREDUCE a. Call each on all ranks."
 MORE_RANKS = "Ranks wait for each other: ranks 0, 2 for ALLREDUCE a; rank 1 for ALLREDUCE b. Call each on all ranks."
@@ -259,7 +260,8 @@ OTHER_NAMES = "Ranks wait for each other: rank 0 for ALLREDUCE a; rank 1 for ALL
         (Mismatch(SHAPES), Mismatch(SHAPES), 2),
         (Mismatch(SHAPES), RankFailed(f"Rank 1 failed: Mismatch: {SHAPES}"), 2),
         (RankFailed(f"Rank 1 failed: Mismatch: {WAITING}"[:90]), Mismatch(OTHER_ORDER), 2),
-        (Mismatch(WAITING), Mismatch(MORE_RANKS), 2),
+        (Mismatch(WAITING), Mismatch(MORE_RANKS), 3),
+        (Mismatch(SHAPES), Mismatch(OTHER_SHAPES), 3),
         (Mismatch(WAITING), Mismatch(OTHER_NAMES), 3),
         (Mismatch(SHAPES), Mismatch(WAITING), 3),
         (RankFailed(f"Rank 1 failed: {SHAPES}"), RankFailed(f"Rank 1 failed: {SHAPES}"), 3),
