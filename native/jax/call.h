@@ -1,8 +1,8 @@
 // One call of a collective in an XLA program: the state shared by XLA and the core until the
 // operation has ended.
 //
-// Names. Ranks match operations by name, which hvd_kernel/jax/operation.py assigns to each call in a
-// program. If a compiled function is called twice in another one, or a loop is unrolled, one name
+// Names. Ranks match operations by name, which hvd_kernel/jax/operation.py assigns to each call in
+// a program. If a compiled function is called twice in another one, or a loop is unrolled, one name
 // runs twice. If both are in flight at a time, XLA may have begun them in different orders on the
 // ranks, so the second is refused.
 //
