@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from hvd_kernel.core import handles
 from hvd_kernel.core.handles import Finish, InOut, Scales
@@ -168,6 +169,9 @@ def share_of(shape: Sequence[int], group: int) -> tuple[int, ...]:
 def _in_and_out(operands: Sequence[Operand], outputs: Sequence[Operand]) -> list[InOut]:
     if outputs is operands:
         return [(operand.place[0], *operand.place) for operand in operands]
+    if len(operands) == 1:  # most calls: half the time of the loop
+        operand = operands[0]
+        return [(operand.place[0], outputs[0].place[0], *operand.place[1:])]
     pairs = zip(operands, outputs, strict=True)
     return [(operand.place[0], output.place[0], *operand.place[1:]) for operand, output in pairs]
 
@@ -177,7 +181,7 @@ def _formed(finish: Finish, form: Form | None) -> Finish:
     return finish if form is None else lambda outcome: form(finish(outcome))
 
 
-class HostOperand(NamedTuple):
+class HostOperand(Struct, frozen=True, gc=False):
     """A contiguous NumPy array."""
 
     array: Array

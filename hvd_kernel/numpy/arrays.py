@@ -51,6 +51,8 @@ def writable(value: Any, doing: str) -> Array:
     ValueError
         The value cannot be overwritten: a list, an array of JAX or PyArrow, or an array on a device.
     """
+    if type(value) is np.ndarray and value.flags.writeable:  # the most frequent case
+        return value
     refuse_losses(value)
     array = view(value) if _is_array(value) and _is_on_host(value) else None
     if array is not None and not array.flags.writeable and hasattr(value, "__array__"):

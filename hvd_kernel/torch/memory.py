@@ -16,9 +16,10 @@ Terms.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from hvd_kernel.core.tensor import DTYPES, NAMES, OPS, REDUCIBLE, Place, cast_for, check_op, device_trouble
@@ -138,7 +139,8 @@ def from_buffer(buffer: Any, device: torch.device) -> Tensor:
         return torch.empty(buffer.shape, dtype=kind, device=device)
     if device.type != "cpu" and buffer.device >= 0:
         return tensor_of(buffer, kind)
-    return torch.frombuffer(buffer, dtype=kind).view(buffer.shape).to(device)
+    tensor = torch.frombuffer(buffer, dtype=kind).view(buffer.shape)
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 # On a GPU.
@@ -216,7 +218,7 @@ def _stream_of(tensor: Tensor) -> Any:
 # Operands and results of core/collectives.
 
 
-class TensorOperand(NamedTuple):
+class TensorOperand(Struct, frozen=True, gc=False):
     """A tensor, or for an output the tensor whose device it goes to, and its buffer."""
 
     tensor: Tensor
