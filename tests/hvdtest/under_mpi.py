@@ -1,6 +1,7 @@
 """Checks of a test file on ranks that mpirun starts: ``python -m hvdtest.under_mpi FILE FOLDER TRANSPORT:CHECK ...`` on each.
 
-Every rank writes to FOLDER/rankN what each of its checks gave, by TRANSPORT:CHECK, or the error that ended them.
+CHECK is the name of a function, and after a colon its argument, if it has one. Every rank writes to FOLDER/rankN what each
+of its checks has returned, by TRANSPORT:CHECK, or the error that ended them.
 One that takes too long ends, after it has said on stderr where every thread is.
 """
 
@@ -26,9 +27,9 @@ def main(file: str, folder: str, *wanted: str) -> None:
     said: dict[str, Any] = {}
     try:
         for one in wanted:
-            transport, _, check = one.partition(":")
+            transport, check, *arguments = one.split(":")
             linked_by(transport)
-            said[one] = getattr(load(file), check)()
+            said[one] = getattr(load(file), check)(*arguments)
     except BaseException as error:
         said["error"] = traceback.format_exc()
         release(f"{type(error).__name__}: {error}")

@@ -34,7 +34,8 @@ whole_matrix = pytest.mark.timeout(LONGEST_S + 20)  # the first test of each num
 
 RANKS = (2, *(pytest.param(np, marks=pytest.mark.nightly) for np in (1, 3, 4, 5, 8)))
 MATRIX = Path(__file__).parent / "collectives" / "test_matrix.py"
-CHECKS = ("reductions", "movements", "shares", "groups", "scaled", "adasums", "every_size", "random_sums")
+TABLE = (f"in_flight:{subject}" for subject in ("reductions", "movements", "shares", "groups"))
+CHECKS = (*TABLE, "adasums", "every_size", "random_sums")
 WANTED = [*(f"mpi:{check}" for check in CHECKS), "shm:random_sums"]
 
 VALUES = """
