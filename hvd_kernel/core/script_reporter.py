@@ -1,6 +1,6 @@
 """Reports of a script's optimizer steps: to the launcher that has started it, else to the log.
 
-The launcher (launch/monitor.py) compares the ranks. If there is none (Slurm, mpirun), or the job is elastic, rank 0
+The launcher (launch/monitor.py) compares the ranks. Without a launcher (Slurm, mpirun), or in an elastic job, rank 0
 logs what it knows on its own. In a notebook telemetry reports, and the reporter is stopped.
 """
 

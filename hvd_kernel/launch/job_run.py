@@ -229,8 +229,10 @@ def _start(job: Job, starter: RankStarter) -> list[AgentHandle]:
     """Start the ranks; return the agent of each."""
     rank_agents = starter.connect()
     variables = starter.variables(rank_agents)
-    for agent in dict.fromkeys(rank_agents):
-        ranks = [rank for rank, other in enumerate(rank_agents) if other is agent]
+    ranks_of: dict[AgentHandle, list[int]] = {}
+    for rank, agent in enumerate(rank_agents):
+        ranks_of.setdefault(agent, []).append(rank)
+    for agent, ranks in ranks_of.items():
         plans = [_rank_plan(job, rank, variables[rank]) for rank in ranks]
         agent.send(_order(job, plans, **starter.order(agent, ranks)))
     return rank_agents

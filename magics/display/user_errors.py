@@ -51,7 +51,7 @@ _NEVER_SENT = (GeneratorType, CoroutineType, IOBase, type(Lock()), Thread)
 """Values that cannot leave their process."""
 
 Hint = Callable[[str], str]
-"""Name that a rank does not define -> remedy; "" if there is none."""
+"""Maps a name that a rank does not define to a remedy, or to an empty string."""
 
 
 def no_hint(_name: str) -> str:
