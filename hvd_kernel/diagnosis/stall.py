@@ -66,13 +66,14 @@ class _Latest:
     at: float
     since: float  # start of this operation, or of the time without one
     doing: tuple[str, int]
+    observed: float  # time of the sample; unlike ``at``, a delay of the reader does not change it
 
 
 class Activity:
     """Tracks, from the samples of one run, which ranks wait and which are silent. Times are the reader's own."""
 
     def __init__(self, ranks: Iterable[int], now: float) -> None:
-        self._latest = {rank: _Latest(now, now, ("", 0)) for rank in ranks}
+        self._latest = {rank: _Latest(now, now, ("", 0), now) for rank in ranks}
 
     def observe(self, sample: MetricsSample, now: float) -> None:
         """Record a sample; the state "idle" marks a rank's last one."""
@@ -84,7 +85,7 @@ class Activity:
         doing = (sample.waiting_for, sample.ops) if sample.state == "collective" else ("", 0)
         before = self._latest[sample.rank]
         since = before.since if before.doing == doing else now
-        self._latest[sample.rank] = _Latest(now, since, doing)
+        self._latest[sample.rank] = _Latest(now, since, doing, now)
 
     def begin_again(self, now: float) -> None:
         """Measure silence from now on: samples were not read in the meantime."""
@@ -102,6 +103,10 @@ class Activity:
     def silent(self, now: float) -> set[int]:
         """Return the ranks that have sent no sample for ``SILENT_S`` although their cell runs."""
         return {rank for rank, latest in self._latest.items() if now - latest.at >= SILENT_S}
+
+    def without_sample_since(self, moment: float) -> set[int]:
+        """Return the ranks of which no sample was read after a moment although their cell runs."""
+        return {rank for rank, latest in self._latest.items() if latest.observed <= moment}
 
 
 def whereabouts(places: Places) -> str:
@@ -288,10 +293,16 @@ class StallMonitor:
             self._inquiry = None
 
     def _collect(self, inquiry: Inquiry, now: float) -> None:
-        """Collect the answers once no more are expected, and inspect ranks that send nothing at all from outside."""
+        """Collect the answers once no more are expected, and inspect ranks that send nothing at all from outside.
+
+        On a busy machine every tick may come late, so that no rank counts as silent. At the inquiry's deadline a rank
+        without an answer, which another thread receives, and without a sample since the query is inspected too.
+        """
         late = inquiry.silent()
         mute = late & (self._activity.silent(now) | self._stopped | set(self._cluster.dead))
-        if mute == late or now - self._queried >= QUERY_S:
+        if over := now - self._queried >= QUERY_S:
+            mute |= late & self._activity.without_sample_since(self._queried)
+        if over or mute == late:
             answers = {rank: place for rank, place in inquiry.answers().items() if not self._is_between(place)}
             self._places, self._inquiry = answers | inquiry.from_outside(mute), None
 

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,7 @@ def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     while not enough(messages):
         try:
-            message = kernel._next(kernel.client.get_iopub_msg, deadline)
+            message = kernel._next(kernel.client.get_iopub_msg, deadline, messages)
         except AssertionError as silence:
             kernel.press()  # the other tests need the ranks
             raise AssertionError(f"the dashboard said {waits(messages)}") from silence
@@ -250,11 +251,15 @@ def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def explained(kernel: Kernel, code: str, sentence: str) -> Outcome:
-    """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end."""
+def explained(kernel: Kernel, code: str, sentence: str, release: Callable[[], object] = lambda: None) -> Outcome:
+    """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end.
+
+    ``release`` ends what no interrupt can end.
+    """
     started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
     gather(kernel, started[0], lambda seen: any(re.fullmatch(sentence, text) for text in waits(seen)))
     kernel.press()
+    release()
     outcome = kernel.finish_rest(started, allow_error=True, timeout=3 * PATIENCE_S)
     assert outcome.error.splitlines()[0] == "KeyboardInterrupt: ranks 0-3 interrupted, variables are kept"
     assert re.fullmatch(f"at that moment: {sentence}", outcome.error.splitlines()[-1])
@@ -286,13 +291,17 @@ def test_c4_two_deadlocked_collectives_are_both_named(kernel: Kernel) -> None:
     explained(kernel, code, f"({expected}|{other})")
 
 
-def test_a12_rank_holding_the_gil_in_c_is_named_with_its_line(kernel: Kernel) -> None:
-    """Its control thread cannot answer: the stack comes from its signal handler."""
-    code = """def native():
-    return sum(range(3 * 10**8))
+def test_a12_rank_holding_the_gil_in_c_is_named_with_its_line(kernel: Kernel, tmp_path: Path) -> None:
+    """Its control thread cannot answer: the stack comes from its signal handler. It opens a FIFO that has no writer yet."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = f"""import ctypes
+def native():
+    ctypes.PyDLL(None).open({os.fsencode(fifo)!r}, 0)
 if rank == 2: native()
 hvd.allreduce(torch.ones(4), name='late')"""
-    explained(kernel, code, r"allreduce 'late' waits for rank 2, which is in C code, called in cell \d+:2 native\(\)")
+    sentence = r"allreduce 'late' waits for rank 2, which is in C code, called in cell \d+:3 native\(\)"
+    explained(kernel, code, sentence, release=lambda: os.close(os.open(fifo, os.O_WRONLY)))
 
 
 def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:

@@ -65,26 +65,28 @@ def test_a12_unresponsive_rank_is_silent_but_not_a_finished_one() -> None:
     assert activity.silent(1.3) == {0, 2}
 
 
+class RankOneIsMute:
+    """An inquiry that rank 0 has answered, and rank 1 has not; records which ranks are inspected from outside."""
+
+    def __init__(self) -> None:
+        self.inspected: list[set[int]] = []
+
+    def silent(self) -> set[int]:
+        return {1}
+
+    def answers(self) -> dict[int, Whereabouts]:
+        return {0: waiting(0, missing=(1,))}
+
+    def from_outside(self, ranks: set[int]) -> dict[int, Whereabouts]:
+        if ranks:
+            self.inspected.append(ranks)
+        return {rank: Whereabouts(rank, "silent") for rank in ranks}
+
+
 def test_a12_rank_with_unread_messages_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook that was stopped reads everybody's samples late; who is looked at from outside may be woken from a sleep."""
-    now, looked_at = [100.0], list[set[int]]()
-
-    class Inquiry:
-        """Rank 0 has answered, rank 1 has not."""
-
-        def __init__(self, *_: object) -> None: ...
-
-        def silent(self) -> set[int]:
-            return {1}
-
-        def answers(self) -> dict[int, Whereabouts]:
-            return {0: waiting(0, missing=(1,))}
-
-        def from_outside(self, ranks: set[int]) -> dict[int, Whereabouts]:
-            looked_at.append(ranks)
-            return {rank: Whereabouts(rank, "silent") for rank in ranks}
-
-    monkeypatch.setattr(stall, "Inquiry", Inquiry)
+    """A notebook that was stopped reads all samples late, and an inspection from outside may end a rank's sleep."""
+    now, inquiry = [100.0], RankOneIsMute()
+    monkeypatch.setattr(stall, "Inquiry", lambda *_: inquiry)
     monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monitor = stall.StallMonitor(FakeSession(), [0, 1])
     for sample in (in_collective(0), computing(1)):
@@ -94,12 +96,29 @@ def test_a12_rank_with_unread_messages_is_not_silent(monkeypatch: pytest.MonkeyP
     monitor.observe(in_collective(0))
     for _ in range(3):
         monitor.tick()
-    assert looked_at == []
+    assert inquiry.inspected == []
     for _ in range(8):
         now[0] += 0.1
         monitor.observe(in_collective(0))
         monitor.tick()
-    assert looked_at == [{1}], "it has not spoken since either"
+    assert inquiry.inspected == [{1}], "it has sent nothing since either"
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_a12_mute_rank_is_inspected_although_every_tick_is_late(samples: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the silence was measured anew at every tick, and the stall was never explained."""
+    now, inquiry = [100.0], RankOneIsMute()
+    monkeypatch.setattr(stall, "Inquiry", lambda *_: inquiry)
+    monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monitor = stall.StallMonitor(FakeSession(), [0, 1])
+    for _ in range(8):
+        now[0] += stall.LATE_S
+        monitor.observe(in_collective(0))
+        if samples:
+            monitor.observe(computing(1))
+        monitor.tick()
+    assert inquiry.inspected == ([] if samples else [{1}])
+    assert bool(monitor.sentence) == (not samples)
 
 
 @pytest.mark.parametrize(
