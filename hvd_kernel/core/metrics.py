@@ -209,7 +209,7 @@ def _checked(name: str, value: Any) -> float:
 
 
 def _number(value: Any) -> float:
-    item = getattr(value, "item", None)  # tensors and arrays, without autograd's opinion on float()
+    item = getattr(value, "item", None)  # of tensors and arrays: float() of a tensor that requires a gradient warns
     return float(value if item is None else item())
 
 

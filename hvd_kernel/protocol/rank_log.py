@@ -1,4 +1,4 @@
-"""A rank's log as files: their names, the format of the index, and how to read an excerpt. A shared leaf.
+"""A rank's log as files: their names, the format of the index, and how to read an excerpt. Used by ranks and notebook.
 
 Each rank writes its output to two files of raw bytes, and an index of JSON lines next to them. Any process of this
 user may read them while they grow, and after the rank has died.

@@ -111,7 +111,7 @@ def read(path: Path) -> Shard:
 def _read(path: Path) -> Shard:
     matched = NAME.fullmatch(path.name)
     if matched is None:
-        raise ValueError("its name is none of a shard")
+        raise ValueError("its name is not that of a shard")
     whole = _whole(path)
     length = int.from_bytes(whole[:_LENGTH_BYTES].tobytes(), "little")
     if len(whole) < _LENGTH_BYTES or length > len(whole) - _LENGTH_BYTES:
