@@ -24,9 +24,6 @@ namespace {
 using namespace py::literals;
 using Table = std::map<std::string, std::string>;
 
-// Interval between two checks of Python's signals (Ctrl-C) during a wait.
-constexpr std::chrono::milliseconds kSlice(20);
-
 // An engine shuts down before it is destroyed, which may take a while. Python's reference is
 // dropped with the GIL held; the last one, which plugins share, on any thread.
 struct LeaveUnlocked {
@@ -196,7 +193,8 @@ py::object wait(Engine& self, std::int64_t handle, double timeout_s) {
   for (;;) {
     Result<std::unique_ptr<Outcome>> result = [&] {
       const py::gil_scoped_release unlocked;
-      return self.wait(handle, std::min<std::chrono::nanoseconds>(deadline.remaining(), kSlice));
+      return self.wait(handle,
+                       std::min<std::chrono::nanoseconds>(deadline.remaining(), kSignalCheck));
     }();
     std::unique_ptr<Outcome> outcome = value_or_raise(std::move(result));
     if (outcome != nullptr) return told(std::move(outcome));

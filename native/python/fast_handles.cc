@@ -11,8 +11,6 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
-constexpr std::chrono::milliseconds kSlice(20);  // interval between two checks of Python's signals
-
 // Arguments: live, handle, entry (the entry of the table `live`). Returns the output and removes
 // the entry.
 PyObject* synchronize(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
@@ -93,7 +91,7 @@ void begin_now(Engine& engine, const TaskPtr& task) {
 bool help(Engine& engine, const TaskPtr& task) {
   if (task->done() || (engine.is_quick(*task) && engine.help(task, {}))) return true;
   const py::gil_scoped_release unlocked;
-  return engine.help(task, kSlice);
+  return engine.help(task, kSignalCheck);
 }
 
 void wait_until_done(Engine& engine, const TaskPtr& task) {

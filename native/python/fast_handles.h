@@ -5,12 +5,16 @@
 
 #include <pybind11/pybind11.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 
 #include "engine/engine.h"
 
 namespace hvd::python {
+
+// Interval between two checks of Python's signals (Ctrl-C) during a wait.
+inline constexpr std::chrono::milliseconds kSignalCheck(20);
 
 class FastHandles {
  public:
