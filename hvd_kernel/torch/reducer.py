@@ -96,6 +96,7 @@ class Reducer:
         self._hooked = False
         self._frozen: list[Slot] = []  # parameters that have not been trained
         self._in_flight: list[tuple[Callable[[], Any], list[Slot]]] = []
+        self._left: list[Callable[[], Any]] = []  # waits for operations of a round that an error or interrupt ended
         self._unfinished = False  # operations were started since the last agreement
         self._closed = False  # all slots are started, on all ranks
         self._finished_some = False  # in this round
@@ -255,6 +256,7 @@ class Reducer:
         if self._begun and any(slot.started and not slot.finished for slot in self.slots):
             raise AssertionError(ZERO_GRAD_RACE)
         self.reset()
+        self._finish_left()  # before the gradients are set to zero
 
     def end_step(self) -> None:
         """End the round after a step that did not synchronize, unless gradients of this rank are not reduced yet."""
@@ -264,10 +266,8 @@ class Reducer:
     def abandon(self) -> None:
         """End a round without using its results: wait for operations in flight, so that names and memory are free."""
         self.check_generation()
-        for wait, _ in self._in_flight:
-            with contextlib.suppress(RuntimeError, ValueError):
-                wait()
         self.reset()
+        self._finish_left()
 
     def set_passes(self, passes: int) -> None:
         """Set the number of backward passes whose gradients are summed, between two rounds."""
@@ -285,6 +285,7 @@ class Reducer:
             group.reset()
         self.homes.arrived.clear()
         self._begun = False
+        self._left += [wait for wait, _ in self._in_flight]
         self._in_flight = []
         self._unfinished = self._closed = self._finished_some = False
 
@@ -297,11 +298,21 @@ class Reducer:
             for slot in self.slots:
                 slot.sparse_dims = self._initial_dims()
             self.reset()
+            self._left = []
+
+    def _finish_left(self) -> None:
+        """Wait for the operations that an ended round has left, so that their names and memory are free."""
+        while self._left:
+            with contextlib.suppress(RuntimeError, ValueError):
+                self._left[-1]()
+            self._left.pop()
 
     # One round.
 
     def start(self, slot: Slot) -> None:
         """Start the reduction of a gradient."""
+        if self._left:
+            self._finish_left()
         slot.started = self._unfinished = self._begun = True
         if self.homes.pending:
             self.homes.arrived.append(slot.name)
@@ -380,14 +391,15 @@ class Reducer:
     def _wait(self) -> BaseException | None:
         """Wait for all operations, so that none still writes into a gradient; return the first failure."""
         failure: BaseException | None = None
-        operations, self._in_flight = self._in_flight, []
-        for wait, slots in operations:
+        while self._in_flight:
+            wait, slots = self._in_flight[0]
             try:
                 result = wait()
                 for slot in slots:
                     self._finish(slot, result)
             except (RuntimeError, ValueError) as error:
                 failure = failure or error
+            self._in_flight.pop(0)
         return failure
 
     def _finish(self, slot: Slot, result: Any) -> None:

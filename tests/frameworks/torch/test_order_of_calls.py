@@ -576,3 +576,37 @@ def failed() -> None:
 
 def test_backward_that_failed(ranks: RankPool) -> None:
     ranks.run(failed)
+
+
+def interrupted() -> None:
+    """An interrupt ends the wait, not the operations: the next round waits for them, and its values are right."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+    from hvd_kernel.torch import reducer
+
+    rank, size, numbers = hvd.rank(), hvd.size(), 1 << 24  # 64 MiB: in flight long after the interrupt
+    p = torch.nn.Parameter(torch.zeros(numbers))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), [("p", p)])
+    wait = reducer.synchronize
+    for set_to_none in (True, False):
+        presses = iter([KeyboardInterrupt("pressed")])
+
+        def pressed(handle: int, presses: Any = presses) -> Any:
+            for press in presses:
+                raise press
+            return wait(handle)
+
+        reducer.synchronize = pressed
+        try:
+            raises(KeyboardInterrupt, "pressed", (p * 100.0).sum().backward)
+            optimizer.zero_grad(set_to_none=set_to_none)
+            (p * (rank + 1.0)).sum().backward()
+        finally:
+            reducer.synchronize = wait
+        same(p.grad, torch.full((numbers,), (size + 1) / 2))
+        optimizer.zero_grad()
+
+
+def test_interrupt_of_a_backward_pass(ranks: RankPool) -> None:
+    ranks.run(interrupted)
