@@ -58,7 +58,7 @@ enum {
   HVD_JOIN = 7
 };
 
-/* The numbers of tensor/op.h, which are Horovod's. */
+/* The numbers of tensor/dtype.h, which are Horovod's. */
 enum { HVD_AVERAGE = 0, HVD_SUM = 1, HVD_ADASUM = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
 
 /* A result whose size depends on all ranks. The memory is 64-byte aligned and freed, with the

@@ -3,15 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "collective/algorithm/adasum.h"
-#include "collective/algorithm/broadcast.h"
-#include "collective/algorithm/direct.h"
-#include "collective/algorithm/exchange.h"
-#include "collective/algorithm/gather.h"
-#include "collective/algorithm/hierarchical.h"
-#include "collective/algorithm/ring.h"
-#include "collective/algorithm/shared.h"
-#include "collective/algorithm/slices.h"
+#include "collective/algorithm/algorithms.h"
 
 namespace hvd {
 namespace {

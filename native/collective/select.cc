@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "collective/backend/host_grid.h"
+#include "collective/backend/order.h"
 #include "collective/cpu_backend.h"
 
 namespace hvd {

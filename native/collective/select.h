@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "collective/accelerators.h"
+#include "collective/accelerator.h"
 #include "collective/backend/backend.h"
 #include "transport/mesh/mesh.h"
 
@@ -32,7 +32,7 @@ struct AlgorithmOptions {
   // hierarchical). Off: fold in the order of the members, as on one host, and never hierarchically.
   bool hierarchical_allreduce = true;
   bool hierarchical_allgather = true;
-  // With at least this many hosts they form a torus (torus.h).
+  // With at least this many hosts they form a torus (algorithms.h).
   int torus_hosts = 33;
   // Number of bytes of a slot that are filled at a time; 0: as measured. At most a slot.
   std::size_t segment_bytes = 0;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "cuda/device/device.h"
 #include "cuda/group_init.h"
 #include "cuda/serialising_proxy.h"

@@ -31,7 +31,7 @@
 #include "engine/persistent_request.h"
 #include "engine/progress_lock.h"
 #include "tensor/slot_store.h"
-#include "transport/link/eager_links.h"
+#include "transport/link/link.h"
 
 namespace hvd {
 

@@ -1,15 +1,27 @@
-// The element types of the core. The numbers are the wire's and Python's
-// (hvd_kernel/core/tensor.py): append, never renumber.
+// The vocabulary of tensors: reductions, element types, and a view of a tensor. The numbers are
+// Horovod's, the wire's and Python's (hvd_kernel/core/tensor.py): append, never renumber.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "tensor/op.h"
-
 namespace hvd {
 
+// The reductions.
+enum class ReduceOp : std::uint8_t {
+  kAverage = 0,  // a sum, divided by the number of ranks
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
+constexpr int kReduceOpCount = 6;
+
+const char* name_of(ReduceOp op);  // "Average", as in hvd.Average
+
+// The element types of the core.
 enum class Dtype : std::uint8_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -50,5 +62,19 @@ bool can_reduce(Dtype dtype, ReduceOp op);
 std::string remedy_of(Dtype dtype, ReduceOp op);
 // The integers that are reduced: neither bool nor those that are only moved.
 bool is_integer(Dtype dtype);
+
+// A tensor is five words: pointer, count, dtype, device, stream. The core knows no
+// framework.
+
+constexpr int kCpu = -1;  // device: kCpu, or the ordinal of an accelerator
+
+struct View {
+  void* data = nullptr;
+  std::int64_t count = 0;  // elements
+  Dtype dtype = Dtype::kFloat32;
+  int device = kCpu;
+  void* stream = nullptr;
+  std::int64_t bytes() const { return count * static_cast<std::int64_t>(size_of(dtype)); }
+};
 
 }  // namespace hvd

@@ -11,7 +11,6 @@
 #include <cstddef>
 
 #include "tensor/dtype.h"
-#include "tensor/op.h"
 
 namespace hvd {
 

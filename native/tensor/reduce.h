@@ -18,7 +18,6 @@
 #include <cstddef>
 
 #include "tensor/dtype.h"
-#include "tensor/op.h"
 
 namespace hvd {
 
@@ -28,7 +27,7 @@ struct Scaling {
   double divisor = 1.0;
 };
 
-// The operation on every element. op is not kAdasum here (collective/algorithm/adasum.h).
+// The operation on every element. op is not kAdasum here (collective/algorithm/algorithms.h).
 struct Reduction {
   Dtype dtype = Dtype::kFloat32;
   ReduceOp op = ReduceOp::kSum;

@@ -10,11 +10,11 @@
 #include "base/mutex.h"
 #include "transport/control/control.h"
 #include "transport/control/control_line.h"
-#include "transport/link/ring_link.h"
+#include "transport/link/slot_ring.h"
 #include "transport/mesh/mesh.h"
 #include "transport/mesh/options.h"
 #include "transport/shm/heap_ring.h"
-#include "transport/shm/shared_heap_memfd.h"
+#include "transport/shm/shared_heap.h"
 
 namespace hvd {
 namespace {

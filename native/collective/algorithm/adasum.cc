@@ -7,8 +7,6 @@
 //           vectors. The half that is sent makes room for the received one
 // Hence memory is that of one copy, and every byte that is sent is needed. At the end each member
 // of the core has one finished chunk, and a gather distributes them.
-#include "collective/algorithm/adasum.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,6 +14,7 @@
 #include <memory>
 #include <new>
 
+#include "collective/algorithm/algorithms.h"
 #include "collective/backend/communicator_context.h"
 
 namespace hvd {

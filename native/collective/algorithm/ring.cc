@@ -1,6 +1,6 @@
-#include "collective/algorithm/ring.h"
-
 #include <algorithm>
+
+#include "collective/algorithm/algorithms.h"
 
 namespace hvd {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/failpoint.h"
 #include "base/status.h"
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "tensor/slot_store.h"
 #include "transport/mesh/mesh.h"
 

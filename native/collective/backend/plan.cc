@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace hvd {
+
 namespace {
 
 std::size_t segments_for(std::size_t elements, std::size_t longest) {
@@ -96,6 +97,17 @@ void Plan::end_segment() {
 void Plan::end_chunk(std::size_t chunk) {
   if (filled_ > 0) end_segment();
   while (begins_.size() <= (chunk + 1) * segments_) end_segment();
+}
+
+Status run_pipeline(std::size_t batches, std::initializer_list<Stage> stages) {
+  const std::size_t turns = batches == 0 ? 0 : batches + (stages.end() - 1)->lag;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    for (const Stage& stage : stages) {
+      if (turn < stage.lag || turn - stage.lag >= batches) continue;
+      if (Status status = stage.work(turn - stage.lag); !status) return status;
+    }
+  }
+  return Status::ok();
 }
 
 }  // namespace hvd

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "cuda/device/peer_info.h"
 #include "transport/mesh/mesh.h"
 

@@ -1,5 +1,5 @@
 // An allreduce as one kernel that stays on the device until it is done: this rank's part, for
-// devices and for the host (element.cuh). Words as in collective/algorithm/ring.h; besides:
+// devices and for the host (element.cuh). Words as in collective/algorithm/algorithms.h; besides:
 //   block    of threads: it does its own part of every chunk, over links of its own, and looks at
 //            no other block. All blocks of all ranks must run at the same time
 //   memory   of one rank: the abort word, the words of every block, the slots of every block

@@ -6,7 +6,6 @@
 
 #include "cuda/nccl/nccl.h"
 #include "tensor/dtype.h"
-#include "tensor/op.h"
 
 namespace hvd::cuda {
 

@@ -40,7 +40,7 @@
 #include <memory>
 #include <vector>
 
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "cuda/device/device.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/ring/arena.h"

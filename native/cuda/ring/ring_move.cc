@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collective/backend/pipeline.h"
+#include "collective/backend/plan.h"
 #include "cuda/ring/packing_plan.h"
 
 namespace hvd::cuda {

@@ -1,6 +1,6 @@
 #include "cuda/ring/ring_reduce.h"
 
-#include "collective/backend/pipeline.h"
+#include "collective/backend/plan.h"
 #include "cuda/ring/packing_plan.h"
 
 namespace hvd::cuda {

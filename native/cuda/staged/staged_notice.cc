@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "tensor/dtype.h"
-#include "tensor/op.h"
 
 namespace hvd::cuda {
 namespace {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "collective/backend/backend.h"
-#include "collective/backend/group.h"
 
 namespace hvd::cuda {
 

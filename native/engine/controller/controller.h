@@ -5,7 +5,7 @@
 //
 // Terms.
 //   tree     rank 0 decides; the other ranks send the requests of their subtree up to their parent
-//            (transport/mesh/tree.h), and the decisions of rank 0 down to their children
+//            (transport/mesh/mesh.h), and the decisions of rank 0 down to their children
 //   cache    an earlier agreement has a number: a rank repeats its request with one bit, and the
 //            response is the number (response_cache.h)
 //   stall    a request that some ranks of its set have made and others have not, for too long
@@ -27,7 +27,7 @@
 #include "engine/eager/eager_rounds.h"
 #include "engine/message/request.h"
 #include "engine/message/wire.h"
-#include "transport/link/eager_links.h"
+#include "transport/link/link.h"
 
 namespace hvd {
 

@@ -9,7 +9,7 @@
 
 #include "engine/message/request.h"
 #include "engine/tune/autotune.h"
-#include "transport/mesh/tree.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

@@ -13,7 +13,6 @@
 #include "base/status.h"
 #include "collective/accelerator.h"
 #include "tensor/dtype.h"
-#include "tensor/view.h"
 
 namespace hvd {
 

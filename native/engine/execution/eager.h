@@ -9,7 +9,7 @@
 #include "collective/backend/backend.h"
 #include "engine/execution/executor.h"
 #include "tensor/slot_store.h"
-#include "transport/link/eager_links.h"
+#include "transport/link/link.h"
 
 namespace hvd {
 

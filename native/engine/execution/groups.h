@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 
 namespace hvd {
 

@@ -9,7 +9,6 @@
 
 #include "base/status.h"
 #include "collective/backend/backend.h"
-#include "collective/backend/group.h"
 #include "engine/execution/handles.h"
 #include "engine/execution/passes.h"
 #include "engine/message/request.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "collective/backend/plan.h"
 #include "engine/execution/buffer.h"
 #include "engine/execution/handles.h"

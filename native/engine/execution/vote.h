@@ -19,7 +19,6 @@
 
 #include "base/status.h"
 #include "collective/backend/backend.h"
-#include "collective/backend/group.h"
 #include "engine/execution/handles.h"
 #include "engine/execution/passes.h"
 

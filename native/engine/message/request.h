@@ -17,8 +17,6 @@
 #include "base/status.h"
 #include "base/visible.h"
 #include "tensor/dtype.h"
-#include "tensor/op.h"
-#include "tensor/view.h"
 
 namespace hvd {
 

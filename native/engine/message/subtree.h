@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/message/rank_set.h"
-#include "transport/mesh/tree.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd {
 

@@ -1,4 +1,29 @@
-// Authentication of the other end of a new connection, before anything else is read from it.
+// Authentication of the other end of a new connection, and the hash that it needs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace hvd {
+
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104) over it, so that the core links no library for them.
+constexpr std::size_t kHashBytes = 32;
+
+std::string sha256(std::string_view bytes);  // 32 bytes, not hexadecimal
+std::string hmac_sha256(std::string_view key, std::string_view message);
+
+// Constant time.
+bool same_bytes(std::string_view a, std::string_view b);
+
+// The handshake, before anything else is read from a connection.
 //   caller     connects and makes a claim: its rank, the rank it wants to reach, the purpose
 //   listener   accepts; reads at most 64 bytes of an unauthenticated caller, proves nothing to it
 //   key        known to both: derived from the ranks' shared secret and the listener's token
@@ -8,18 +33,6 @@
 // A proof is an HMAC over both nonces, the claim and the direction: it cannot be replayed,
 // reflected or carried to another connection.
 // Both sides are state machines that are fed with bytes, so that one thread can serve many.
-#pragma once
-
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-
-#include "base/deadline.h"
-#include "base/fd.h"
-#include "base/status.h"
-
-namespace hvd {
 
 constexpr std::size_t kMostOfStranger = 64;
 

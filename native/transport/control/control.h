@@ -1,9 +1,9 @@
 // The control channel of one rank: whole messages, in order, to and from its neighbours in the tree
-// (tree.h). Used by the progress-lock owner. What cannot be sent at once is kept and sent by later
+// (mesh.h). Used by the progress-lock owner. What cannot be sent at once is kept and sent by later
 // calls, or by the thread that serves the line.
 //   line    the connection to one neighbour: a pair of rings in shared memory (control_line.h) or a
-//           socket (control_socket.h)
-//   frame   a message on a line, numbered per line and direction (transport/socket/frame.h)
+//           socket (control_line.h)
+//   frame   a message on a line, numbered per line and direction (transport/socket/socket.h)
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "transport/link/doorbell.h"
 #include "transport/mesh/mesh.h"
-#include "transport/socket/frame.h"
+#include "transport/socket/socket.h"
 
 namespace hvd {
 

@@ -5,12 +5,13 @@
 //                and doorbell at present (doorbell.h); other threads ring the doorbell
 //   data link    link.h; used by collectives only, from the progress-lock owner only
 //   control      whole messages, reliable, in order per pair; along the edges of the negotiation's
-//                tree (tree.h)
+//                tree
 //   watch        one thread ("hvd-watch"): hang-up of a peer -> abort kRankDied within
 //                milliseconds; abort messages of peers; a peer that has sent a goodbye (leave()) is
 //                not dead
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +25,26 @@
 #include "base/visible.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/link/doorbell.h"
-#include "transport/link/eager_links.h"
 #include "transport/link/link.h"
-#include "transport/mesh/tree.h"
 #include "transport/shm/fast_path.h"
 #include "transport/shm/shared_heap.h"
 
 namespace hvd {
+
+// The tree of the negotiation: rank 0 is the root, every rank has at most `fanout` children. With
+// at most fanout + 1 ranks it is a star.
+constexpr int kDefaultFanout = 64;
+
+inline int parent_of(int rank, int fanout) { return rank == 0 ? -1 : (rank - 1) / fanout; }
+
+inline std::vector<int> children_of(int rank, int size, int fanout) {
+  std::vector<int> children;
+  const long long first = static_cast<long long>(rank) * fanout + 1;
+  for (long long child = first; child < std::min<long long>(first + fanout, size); ++child) {
+    children.push_back(static_cast<int>(child));
+  }
+  return children;
+}
 
 // A rank's number on its host as assigned by the launcher, in the order of its process slots, and
 // its host's number among the hosts that have this local_rank.

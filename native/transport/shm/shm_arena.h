@@ -10,14 +10,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "base/deadline.h"
 #include "base/fd.h"
 #include "base/status.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/link/doorbell.h"
-#include "transport/link/ring_link.h"
 #include "transport/link/slot_ring.h"
 #include "transport/shm/control_ring.h"
 #include "transport/shm/fast_path.h"
+#include "transport/shm/shared_heap.h"
 
 namespace hvd {
 
@@ -89,5 +93,30 @@ class ShmSendLink : public RingSendLink {
   RingMemory ring_;
   bool claimed_ = false;
 };
+
+// Sharing of memory by the ranks of one host. Its first rank creates the memory and sends
+// descriptors over the sockets that the failure detector owns afterwards.
+
+// The reason why this rank has no shared memory, sent to all ranks; "": it has.
+struct ArenaPlan {
+  std::shared_ptr<ShmArena> made;  // on the host's first rank
+  std::string missing;
+};
+// The first rank creates the arena; the other ranks check whether they have the address space.
+ArenaPlan plan_arena(const ArenaShape& shape, bool first);
+
+// One host: its ranks in order, and this rank's sockets to them.
+struct HostSockets {
+  int rank = 0;
+  std::vector<int> ranks;
+  std::vector<const Fd*> sockets;  // parallel to `ranks`; nullptr for this rank
+  Deadline deadline;
+};
+
+Result<std::shared_ptr<ShmArena>> share_arena(const HostSockets& host, const ArenaShape& shape,
+                                              std::shared_ptr<ShmArena> made);
+
+// nullptr on every rank of the host if one of them cannot have it, which is not an error.
+Result<std::shared_ptr<SharedHeap>> share_heap(const HostSockets& host, std::size_t bytes);
 
 }  // namespace hvd

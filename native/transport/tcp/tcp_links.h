@@ -15,7 +15,7 @@
 #include "base/fd.h"
 #include "base/mutex.h"
 #include "base/thread.h"
-#include "transport/link/eager_links.h"
+#include "transport/link/link.h"
 #include "transport/tcp/tcp_stream.h"
 
 namespace hvd {

@@ -2,7 +2,7 @@
 //   stream     one socket; a link has one or several, used round-robin: slot n is sent over stream
 //              n modulo their number, so the order needs no numbers on the wire
 //   on a wire  a slot is its length (8 bytes, little-endian) and its bytes; for an eager slot
-//              (eager_links.h) the length has its highest bit set and includes a tag of 16 bytes
+//              (link.h) the length has its highest bit set and includes a tag of 16 bytes
 //              before the bytes
 #pragma once
 
@@ -16,7 +16,6 @@
 
 #include "base/fd.h"
 #include "base/mutex.h"
-#include "transport/link/eager_links.h"
 #include "transport/link/link.h"
 
 namespace hvd {

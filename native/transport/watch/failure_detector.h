@@ -24,7 +24,7 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/mutex.h"
-#include "transport/socket/frame.h"
+#include "transport/socket/socket.h"
 #include "transport/watch/stop_detector.h"
 
 namespace hvd {

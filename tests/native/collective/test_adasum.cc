@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "collective/algorithm/adasum.h"
+#include "collective/algorithm/algorithms.h"
 #include "ranks.h"
 #include "tensor/half.h"
 #include "transport/mesh/mesh.h"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "collective/backend/host_grid.h"
+#include "collective/backend/order.h"
 #include "movement.h"
 #include "reductions.h"
 

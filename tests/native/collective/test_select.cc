@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "clusters.h"
-#include "collective/backend/group.h"
+#include "collective/backend/backend.h"
 #include "collective/select.h"
-#include "tensor/view.h"
+#include "tensor/dtype.h"
 
 namespace hvd::test {
 namespace {

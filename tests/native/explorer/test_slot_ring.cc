@@ -61,7 +61,7 @@ struct World {
   }
 };
 
-// As RingSendLink::acquire and publish do it (transport/link/ring_link.h).
+// As RingSendLink::acquire and publish do it (transport/link/slot_ring.h).
 void send(World& world, Value items, const Waiting& wait) {
   struct Local {
     Producer ring;

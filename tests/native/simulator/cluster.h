@@ -18,7 +18,7 @@
 #include "engine/controller/controller.h"
 #include "simulator/model.h"
 #include "simulator/networks.h"
-#include "transport/link/eager_links.h"
+#include "transport/link/link.h"
 
 namespace hvd::sim {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collective/backend/host_grid.h"
+#include "collective/backend/order.h"
 
 namespace hvd::sim {
 namespace {
@@ -37,7 +37,7 @@ void ring_of(std::vector<double>& hosts, const std::vector<int>& members, std::s
   for (std::size_t i = 0; i < at.size(); ++i) hosts[static_cast<std::size_t>(members[i])] = at[i];
 }
 
-// As collective/algorithm/torus.h.
+// As the torus of collective/algorithm/algorithms.h.
 void torus(const Costs& costs, std::vector<double>& hosts, std::int64_t bytes) {
   const HostGrid grid = host_grid(static_cast<int>(hosts.size()), 0);
   const auto rows = static_cast<std::size_t>(grid.rows);

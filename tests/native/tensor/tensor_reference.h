@@ -12,9 +12,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "tensor/dtype.h"
 #include "tensor/half.h"
 #include "tensor/kernels.h"
-#include "tensor/op.h"
 #include "tensor/reduce.h"
 
 namespace hvd::test {

@@ -7,7 +7,6 @@
 
 #include "tensor/dtype.h"
 #include "tensor/reduce.h"
-#include "tensor/view.h"
 
 using namespace hvd;
 

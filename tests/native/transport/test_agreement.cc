@@ -3,7 +3,7 @@
 
 #include "ranks.h"
 #include "transport/mesh/mesh.h"
-#include "transport/mesh/options_agreement.h"
+#include "transport/mesh/options.h"
 
 using namespace hvd;
 

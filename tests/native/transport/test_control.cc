@@ -15,7 +15,6 @@
 #include "control_wait.h"
 #include "ranks.h"
 #include "transport/control/control_line.h"
-#include "transport/control/control_socket.h"
 #include "transport/mesh/mesh.h"
 #include "transport/shm/heap_ring.h"
 #include "transport/socket/socket.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/socket/frame.h"
+#include "transport/socket/socket.h"
 
 using namespace hvd;
 

@@ -20,8 +20,8 @@
 
 #include "base/deadline.h"
 #include "collective/accelerator.h"
+#include "tensor/dtype.h"
 #include "tensor/reduce.h"
-#include "tensor/view.h"
 
 namespace hvd::test {
 

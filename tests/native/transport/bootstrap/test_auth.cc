@@ -10,7 +10,6 @@
 #include "ranks.h"
 #include "transport/auth/auth.h"
 #include "transport/auth/handshake_acceptor.h"
-#include "transport/auth/sha256.h"
 #include "transport/socket/socket.h"
 
 using namespace hvd;

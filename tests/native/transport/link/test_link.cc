@@ -7,7 +7,7 @@
 #include "base/deadline.h"
 #include "ranks.h"
 #include "transport/control_wait.h"
-#include "transport/link/ring_link.h"
+#include "transport/link/slot_ring.h"
 #include "transport/mesh/mesh.h"
 #include "transport/shm/heap_ring.h"
 

@@ -10,7 +10,7 @@
 #include "ranks.h"
 #include "transport/control_wait.h"
 #include "transport/processes.h"
-#include "transport/shm/shared_heap_memfd.h"
+#include "transport/shm/shared_heap.h"
 
 using namespace hvd;
 

@@ -1,4 +1,4 @@
-#include "transport/shm/shared_heap_memfd.h"
+#include "transport/shm/shared_heap.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,6 +13,7 @@
 #include "transport/shm/shm_arena.h"
 
 namespace hvd {
+
 namespace {
 
 const char* const kRoom = "transport/shared_heap";

@@ -1,12 +1,124 @@
-#include "collective/algorithm/gather.h"
-
 #include <algorithm>
+#include <functional>
 
-#include "collective/algorithm/broadcast.h"
-#include "collective/algorithm/exchange.h"
-#include "collective/algorithm/ring.h"
+#include "collective/algorithm/algorithms.h"
+#include "collective/backend/plan.h"
+#include "tensor/reduce.h"
 
 namespace hvd {
+
+// Broadcast.
+
+namespace {
+
+constexpr int kLargestStar = 3;  // members, when there is more than one segment
+constexpr int kLargestStarOfOne = 32;
+
+Status send_to_all(CommunicatorContext& context, const Segment& segment) {
+  for (int step = 1; step < context.size(); ++step) {
+    const int peer = context.group_rank_at(step);
+    Result<std::byte*> slot = context.acquire(peer);
+    if (!slot) return slot.status();
+    const std::byte* const end = pack(segment, plain_bytes(), slot.value(), context.store(peer));
+    if (failpoint("collective.star_filled")) return tripped("collective.star_filled");
+    context.publish(peer, static_cast<std::size_t>(end - slot.value()));
+  }
+  return Status::ok();
+}
+
+Status receive_from_root(CommunicatorContext& context, const Segment& segment, int root) {
+  Result<const std::byte*> slot = context.expect(root, elements_of(segment));
+  if (!slot) return slot.status();
+  unpack(segment, 1, slot.value());
+  context.release(root);
+  return Status::ok();
+}
+
+}  // namespace
+
+Shape broadcast_shape(const CommunicatorContext& context, std::size_t bytes,
+                      std::size_t segment_bytes) {
+  const int largest = bytes <= segment_bytes ? kLargestStarOfOne : kLargestStar;
+  return context.size() <= largest ? Shape::kStar : Shape::kChain;
+}
+
+Status broadcast(CommunicatorContext& context, const std::vector<Operand>& operands, int root,
+                 Shape shape, std::size_t segment_bytes) {
+  const Plan plan = Plan::sliced(operands, 1, 1, segment_bytes);
+  if (shape == Shape::kChain) {
+    return execute(context, broadcast_schedule(context.group_rank(), context.size(), root), plan,
+                   plain_bytes());
+  }
+  for (std::size_t k = 0; k < plan.segments(); ++k) {
+    const Segment segment = plan.segment(0, k);
+    Status status = context.group_rank() == root ? send_to_all(context, segment)
+                                                 : receive_from_root(context, segment, root);
+    if (!status) return status;
+  }
+  return Status::ok();
+}
+
+// Exchange.
+
+namespace {
+
+Status send(CommunicatorContext& context, int peer, const Segment& segment) {
+  const std::size_t bytes = elements_of(segment);
+  if (bytes == 0) return Status::ok();
+  Result<std::byte*> slot = context.acquire(peer);
+  if (!slot) return slot.status();
+  pack(segment, plain_bytes(), slot.value(), context.store(peer));
+  if (failpoint("collective.exchange_filled")) return tripped("collective.exchange_filled");
+  context.publish(peer, bytes);
+  return Status::ok();
+}
+
+Status receive(CommunicatorContext& context, int peer, const Segment& segment) {
+  const std::size_t bytes = elements_of(segment);
+  if (bytes == 0) return Status::ok();
+  Result<const std::byte*> slot = context.expect(peer, bytes);
+  if (!slot) return slot.status();
+  unpack(segment, 1, slot.value());
+  context.release(peer);
+  return Status::ok();
+}
+
+// own: the chunk that is sent to all; negative: each peer receives its own chunk.
+Status run(CommunicatorContext& context, const Plan& out, const Plan& in, int own) {
+  const auto chunk = [&](int peer) { return static_cast<std::size_t>(own < 0 ? peer : own); };
+  const auto send_all = [&](std::size_t batch) {
+    Status status = Status::ok();
+    for (int step = 1; step < context.size() && batch < out.segments() && status; ++step) {
+      const int peer = context.group_rank_at(step);
+      status = send(context, peer, out.segment(chunk(peer), batch));
+    }
+    return status;
+  };
+  const auto receive_all = [&](std::size_t batch) {
+    Status status = Status::ok();
+    for (int step = 1; step < context.size() && batch < in.segments() && status; ++step) {
+      const int peer = context.group_rank_at(-step);
+      status = receive(context, peer, in.segment(static_cast<std::size_t>(peer), batch));
+    }
+    return status;
+  };
+  const std::size_t lag = context.slots() > 1 ? 1 : 0;
+  return run_pipeline(std::max(out.segments(), in.segments()),
+                      {{0, std::cref(send_all)}, {lag, std::cref(receive_all)}});
+}
+
+}  // namespace
+
+Status exchange(CommunicatorContext& context, const Plan& out, const Plan& in) {
+  return run(context, out, in, -1);
+}
+
+Status exchange_same(CommunicatorContext& context, const Plan& plan) {
+  return run(context, plan, plan, context.group_rank());
+}
+
+// Allgather.
+
 namespace {
 
 using Chunk = std::vector<Operand>;

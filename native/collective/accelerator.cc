@@ -1,10 +1,11 @@
-#include "collective/accelerators.h"
+#include "collective/accelerator.h"
 
 #include <string>
 
 #include "base/library.h"
 
 namespace hvd {
+
 namespace {
 
 const char* const kRoom = "collective/accelerators";
