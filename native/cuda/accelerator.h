@@ -11,7 +11,6 @@
 #include "collective/accelerator.h"
 #include "cuda/cross_device_copy.h"
 #include "cuda/device/event.h"
-#include "cuda/device/stopwatch.h"
 #include "cuda/device_context.h"
 
 namespace hvd::cuda {

@@ -6,7 +6,7 @@
 //            host do not reach each other
 //   staged   over host memory: always possible
 // auto: the possible ones in this order; if the first two are possible, they are timed against each
-// other (agreement.h). prefer-nccl: NCCL first, without timing; Horovod's
+// other (group_init.h). prefer-nccl: NCCL first, without timing; Horovod's
 // HOROVOD_GPU_OPERATIONS=NCCL means this. ring, nccl and staged mean that one, or an error that
 // names the rank and the reason.
 #pragma once

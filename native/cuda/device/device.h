@@ -23,8 +23,8 @@
 #include "base/abort.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "collective/backend/plan.h"
 #include "cuda/driver/driver.h"
-#include "cuda/driver/site.h"
 #include "cuda/kernels/kernels.h"
 
 namespace hvd::cuda {
@@ -175,5 +175,14 @@ class Current {
   CUstreamCaptureMode mode_;  // captures of other threads do not matter
   Status status_;
 };
+
+// Operations of a single rank on its own device.
+
+// On the device's stream: to = from.
+Status copy_on(const Device& device, void* to, const void* from, std::size_t bytes);
+
+// On the device's stream: out = round(after * round(before * in) / divisor).
+Status scale_on(const Device& device, const std::vector<Operand>& operands,
+                const Reduction& reduction);
 
 }  // namespace hvd::cuda

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "collective/backend/backend.h"
 #include "cuda/device/device.h"
+#include "transport/mesh/mesh.h"
 
 namespace hvd::cuda {
 
@@ -26,7 +28,7 @@ struct PeerInfo {
   std::int32_t nccl = 0;              // version; 0: none here
   std::array<char, 12> operations{};  // the setting: "auto", ...
   std::uint64_t arena_bytes = 0;      // the setting
-  std::array<char, 12> ring{};        // the setting of the ring's algorithm (ring_algorithm.h)
+  std::array<char, 12> ring{};        // the setting of the ring's algorithm (ring_backend.h)
   std::uint32_t multiprocessors = 0;
   std::uint32_t time_limit = 0;     // 1: the driver ends kernels that run for seconds
   std::int32_t sharer = -1;         // a rank of another process on this device; -1: none is known
@@ -62,5 +64,26 @@ std::string of_pairs(const std::vector<PeerInfo>& members, const Trouble& troubl
       if (std::string why = trouble(one, other); !why.empty()) return why;
   return "";
 }
+
+// Known devices: the devices of ranks, as exchanged at the initialisation of this rank's groups
+// (group_init.h). A group's members exchange only their own devices; that a rank outside of the
+// group uses one of them, too, is known only from an earlier exchange, or not at all.
+
+// Progress-lock owner.
+class KnownDevices {
+ public:
+  // Record the infos of a group's members.
+  void record(const std::vector<PeerInfo>& members);
+  // Before the exchange of a group: set the rank that is known to use this rank's device, too, as
+  // another process, and a rank of its host that might (mine.sharer, mine.silent).
+  void describe(PeerInfo& mine, const Topology& topology, const Group& group) const;
+  // True if a device of that rank is known to be used by another process, too.
+  bool shares(int rank) const;
+
+ private:
+  bool knows(int rank) const;
+
+  std::vector<PeerInfo> infos_;  // several per rank are possible
+};
 
 }  // namespace hvd::cuda

@@ -5,7 +5,6 @@
 
 #include "base/library.h"
 #include "base/mutex.h"
-#include "cuda/driver/site.h"
 
 namespace hvd::cuda {
 namespace {

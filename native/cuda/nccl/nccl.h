@@ -10,9 +10,11 @@
 
 #include <climits>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "tensor/dtype.h"
 
 namespace hvd::cuda {
 
@@ -121,5 +123,17 @@ Status check(const Nccl& nccl, NcclResult result, const std::string& what);
 // nvidia-nccl wheel beside this package; else the loader's). Never unloaded; the same file returns
 // the same table. kUnavailable: missing or too old; the message names the cause and the remedy.
 Result<const Nccl*> load_nccl(const std::string& file);
+
+// NCCL's types and reductions for ours.
+
+struct NcclKind {
+  NcclType type;
+  NcclOp op;
+  std::size_t parts;  // NCCL's elements in one of ours
+};
+
+// nullopt: not supported. bool is bytes of 0 and 1, for which "or" is the maximum and "and" the
+// minimum; complex numbers are added component by component.
+std::optional<NcclKind> nccl_kind(Dtype dtype, ReduceOp op);
 
 }  // namespace hvd::cuda

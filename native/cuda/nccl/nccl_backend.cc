@@ -7,12 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/device/single_rank.h"
+#include "cuda/device/device.h"
 #include "cuda/nccl/nccl.h"
 #include "cuda/nccl/nccl_comm.h"
-#include "cuda/nccl/nccl_kind.h"
 #include "cuda/staged/staged_backend.h"
-#include "cuda/staged/staged_notice.h"
 #include "tensor/dtype.h"
 
 namespace hvd::cuda {

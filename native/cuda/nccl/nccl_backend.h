@@ -5,7 +5,7 @@
 // same bytes. Integers are exact and wrap as on the host. Min and Max of floats may pass over a
 // NaN. Factors (prescale, postscale, the average's divisor) are applied by our own kernels before
 // and after, as in the other backends, not by NCCL's scaled operators, which round the factor to
-// the tensor's type. Reductions that NCCL lacks (nccl_kind.h) are staged: Adasum, 16-bit integers,
+// the tensor's type. Reductions that NCCL lacks (nccl.h) are staged: Adasum, 16-bit integers,
 // products of complex numbers.
 //
 // Nothing blocks in NCCL: the communicator is nonblocking, and waiting code checks the mesh's abort

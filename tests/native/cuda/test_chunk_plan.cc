@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "collective/backend/plan.h"
-#include "cuda/staged/chunk_plan.h"
+#include "cuda/staged/staged_backend.h"
 
 namespace hvd::cuda {
 namespace {

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include "cuda/driver/driver.h"
-#include "cuda/driver/site.h"
 #include "fake_cuda/fake_cuda.h"
 
 namespace hvd::cuda {

@@ -1,7 +1,7 @@
 // What a rank knows of the devices of others when a group of it meets: from the meetings before.
 #include <doctest/doctest.h>
 
-#include "cuda/device/known_devices.h"
+#include "cuda/device/peer_info.h"
 
 namespace hvd::cuda {
 namespace {

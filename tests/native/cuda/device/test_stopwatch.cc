@@ -7,7 +7,6 @@
 
 #include "base/deadline.h"
 #include "cuda/device/event.h"
-#include "cuda/device/stopwatch.h"
 #include "cuda/rings.h"
 
 namespace hvd::cuda::test {

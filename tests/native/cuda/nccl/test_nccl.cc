@@ -5,7 +5,6 @@
 
 #include "cuda/nccl/nccl.h"
 #include "cuda/nccl/nccl_cases.h"
-#include "cuda/nccl/nccl_kind.h"
 
 namespace hvd::cuda::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <random>
 
-#include "cuda/ring/packing_plan.h"
+#include "cuda/ring/arena.h"
 
 namespace hvd::cuda::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cuda/ring/ring_algorithm.h"
+#include "cuda/ring/ring_backend.h"
 
 namespace hvd::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/deadline.h"
-#include "cuda/agreement.h"
+#include "cuda/group_init.h"
 #include "cuda/ring/ring_cases.h"
 #include "transport/bootstrap/bootstrap.h"
 

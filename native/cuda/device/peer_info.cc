@@ -1,4 +1,4 @@
-#include "cuda/device/known_devices.h"
+#include "cuda/device/peer_info.h"
 
 #include <algorithm>
 
