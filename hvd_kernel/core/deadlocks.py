@@ -2,7 +2,7 @@
 
 A rank is stuck while its main thread waits in one collective, and ended when a notebook's cell has ended on it,
 provided that no other code of the user's runs that could call a collective. Such a rank sends a report, and rank 0
-compares the reports of all ranks (native/engine/controller/deadlock.h): operations that can never complete fail with
+compares the reports of all ranks (native/engine/controller/stall.h): operations that can never complete fail with
 Mismatch on every rank that waits for them. A report that may be wrong is not sent: the stall check covers ranks that
 are only late.
 

@@ -3,7 +3,7 @@
 Programs run one after the other, so a rank that waits in a program requests only the operations that are left in it;
 and once all of XLA's threads are idle, none of these can start before the awaited operation has ended. Outside of
 programs a rank that waits for an operation requests nothing. A thread checks this periodically. The core compares the
-ranks (native/engine/controller/deadlock.h). If other threads run the user's code, or JAX computed before this package
+ranks (native/engine/controller/stall.h). If other threads run the user's code, or JAX computed before this package
 was imported and runs several programs at a time, nothing is reported; the stall check covers these cases.
 """
 

@@ -73,7 +73,7 @@ class OperationParams(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes for the plugin: native/jax/read.cc."""
+        """Attributes for the plugin: native/jax/call.cc."""
         numbers = {"kind": self.kind, "set": self.set, "op": self.op, "root": self.root}
         numbers |= {"size": self.size, "only": self.only, "step": int(self.step), "samples": self.samples}
         scales = {"prescale": np.float64(self.prescale), "postscale": np.float64(self.postscale)}

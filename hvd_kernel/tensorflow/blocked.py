@@ -3,7 +3,7 @@
 Ranks that wait for operations of different names wait forever if none of them can reach the other's operation. A thread
 of this rank checks periodically; when an operation has waited for a while, it determines which operations this rank may
 still request: those left in the running graphs, if every thread that may call Horovod executes a graph. The core
-receives these and compares the ranks (native/engine/controller/deadlock.h). If they are unknown, because another thread
+receives these and compares the ranks (native/engine/controller/stall.h). If they are unknown, because another thread
 runs the user's code or a graph has a loop, nothing is reported; the stall check covers these cases.
 
 Terms.

@@ -1,5 +1,5 @@
 // Status: errors below the bindings are values, with a code, a message for the user, the place of
-// origin and the rank at fault. Exceptions exist only in native/python (errors_py.cc), which maps
+// origin and the rank at fault. Exceptions exist only in native/python (module.cc), which maps
 // each code to one Python class.
 #pragma once
 

@@ -28,4 +28,9 @@ void make_current(hvd_engine* engine) noexcept;
 // because this one may be the engine's.
 HVD_VISIBLE void release(hvd_engine* engine) noexcept;
 
+// An engine for a program without Python.
+hvd_engine* start(std::int32_t rank, std::int32_t size, hvd_exchange exchange, void* context,
+                  const char* const* names, const char* const* values, std::size_t options_count,
+                  char* text, std::size_t text_size) noexcept;
+
 }  // namespace hvd::c_api

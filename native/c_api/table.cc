@@ -2,11 +2,9 @@
 #include <algorithm>
 
 #include "base/thread.h"
+#include "c_api/call.h"
 #include "c_api/current.h"
 #include "c_api/hvd_core.h"
-#include "c_api/outcome.h"
-#include "c_api/request.h"
-#include "c_api/start.h"
 #include "c_api/status.h"
 
 namespace hvd::c_api {

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/controller/stall.h"
+#include "engine/execution/counters.h"
 #include "engine/execution/outputs.h"
-#include "engine/execution/waits.h"
-#include "engine/message/validate.h"
+#include "engine/message/request.h"
 
 namespace hvd {
 namespace {

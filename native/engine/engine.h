@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "base/trace.h"
 #include "base/visible.h"
-#include "engine/controller/deadlock.h"
+#include "engine/controller/stall.h"
 #include "engine/execution/counters.h"
 #include "engine/execution/devices.h"
 #include "engine/execution/groups.h"
@@ -181,7 +181,7 @@ class HVD_VISIBLE Engine {
   // not failed as stalled (stall_shutdown_s).
   void park(bool parked);
   // Report that this rank requests nothing else before the operations that it waits for have
-  // completed, or that its cell has ended, or that it works again (deadlock.h). at_ns is a time of
+  // completed, or that its cell has ended, or that it works again (stall.h). at_ns is a time of
   // now_ns(). Ranks that can never proceed get Mismatch.
   void blocked(const Blocked& blocked);
   Status ended() const;  // ok while it runs

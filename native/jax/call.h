@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "c_api/hvd_core.h"
 #include "c_api/plugin.h"
 #include "jax/foreign.h"
 
@@ -78,5 +79,25 @@ struct Counters {
 };
 extern Counters counters;
 void count(std::int64_t* counter, std::int64_t by = 1);
+
+// Convert an XLA frame to a call: attributes and buffers. Returns "" or the error.
+std::string read(const Frame& frame, Call* call);
+
+// True if the core supports the type.
+bool type_of(const Buffer& buffer, DLDataType* type);
+
+std::size_t bytes(const std::vector<std::int64_t>& shape, const DLDataType& type);
+
+// The GPU of an XLA program, found by the addresses of its arrays, because XLA's FFI version 0.1
+// does not provide it.
+
+// CUDA's cuPointerGetAttribute; 0: success.
+using PointerAttribute = int (*)(void* value, int attribute, std::uintptr_t pointer);
+
+// Set the device of the first array that has elements, or the first GPU. Returns "" or the error.
+std::string device_of(const Frame& frame, DLDevice* device);
+
+// For tests: replace the driver's function; nullptr: the driver.
+void replace_driver(PointerAttribute attribute);
 
 }  // namespace hvd::jax

@@ -5,7 +5,6 @@
 #include <map>
 
 #include "engine/options.h"
-#include "python/errors_py.h"
 #include "python/module.h"
 #include "transport/bootstrap/tcp_bootstrap.h"
 

@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "c_api/current.h"
-#include "python/errors_py.h"
 #include "python/fast_handles.h"
 #include "python/fast_request.h"
-#include "python/fast_tensor.h"
 #include "python/module.h"
 
 namespace py = pybind11;

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "python/errors_py.h"
+#include "python/module.h"
 
 namespace py = pybind11;
 

@@ -1,5 +1,5 @@
-// Cache of allreduce requests for fast_call.cc, by name, types, shapes and reduction, so that
-// repeated calls need not build them.
+// Framework tensors for fast_call.cc: address, type and shape, by DLPack's exchange functions
+// (torch) or Python's buffers (NumPy); compiled against neither.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,11 +9,66 @@
 #include <cstdint>
 #include <memory>
 
+#include "c_api/tensor.h"
 #include "engine/engine.h"
 #include "engine/message/request.h"
-#include "python/fast_tensor.h"
 
 namespace hvd::python {
+
+// A tensor's description, valid while this lives.
+struct View {
+  View() = default;
+  ~View() {
+    if (buffer.obj != nullptr) PyBuffer_Release(&buffer);
+  }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  void* data = nullptr;
+  Dtype dtype = Dtype::kFloat32;
+  const std::int64_t* shape = nullptr;
+  std::size_t dims = 0;
+  Py_buffer buffer{};
+};
+
+// The views of one tensor, or of several.
+class Views {
+ public:
+  explicit Views(std::size_t count)
+      : count_(count), several_(count > 1 ? std::make_unique<View[]>(count) : nullptr) {}
+
+  std::size_t size() const { return count_; }
+  View* begin() { return several_ == nullptr ? &one_ : several_.get(); }
+  View* end() { return begin() + count_; }
+  const View* begin() const { return several_ == nullptr ? &one_ : several_.get(); }
+  const View* end() const { return begin() + count_; }
+
+ private:
+  std::size_t count_;
+  View one_;
+  std::unique_ptr<View[]> several_;
+};
+
+// The tensors of one framework.
+struct TensorKind {
+  TensorKind(pybind11::object type, pybind11::object subtype, const pybind11::object& exchange);
+  // True if its exchange functions, if any, have a supported version.
+  bool known() const { return exchange == nullptr || exchange->header.version.major == 1; }
+
+  std::array<pybind11::object, 2> types;
+  const DLPackExchangeAPI* exchange = nullptr;  // nullptr: tensors have Python's buffers
+  pybind11::object is_negative;
+};
+
+// False: not such a tensor, or its memory needs the ordinary path.
+bool view_tensor(const TensorKind& kind, PyObject* tensor, View& view);
+bool view_tensors(const TensorKind& kind, PyObject* const* tensors, Views& views);
+
+// Clear a Python error that only means that this is not the usual case.
+bool declined();
+
+// Cache of allreduce requests for fast_call.cc, by name, types, shapes and reduction, so that
+// repeated calls need not build them.
 
 struct Signature {
   int op = 0;

@@ -5,7 +5,6 @@
 
 #include "engine/engine.h"
 #include "engine/execution/buffer.h"
-#include "python/errors_py.h"
 #include "python/module.h"
 
 namespace py = pybind11;

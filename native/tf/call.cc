@@ -3,6 +3,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/mutex.h"
@@ -136,6 +137,43 @@ void end(Call* call, const Status& status) {
   // First: TensorFlow may reuse the memory of held tensors.
   delete call;  // NOLINT(cppcoreguidelines-owning-memory): it owns itself until its end
   done();
+}
+
+namespace {
+
+// Never destroyed: TensorFlow deletes kernels while the process exits.
+struct Nodes {
+  Mutex lock;
+  std::set<const Node*> all GUARDED_BY(lock);
+};
+Nodes& nodes() {
+  static auto* const made = new Nodes;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+  return *made;
+}
+
+}  // namespace
+
+Node::Node(const std::string* name) : name_(name) {
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
+  there.all.insert(this);
+}
+
+Node::~Node() {
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
+  there.all.erase(this);
+}
+
+std::string begun() {
+  const std::set<std::int64_t> steps = steps_under_way();
+  Nodes& there = nodes();
+  const MutexLock locked(there.lock);
+  std::string names;
+  for (const Node* node : there.all) {
+    if (steps.count(node->step()) > 0) names += node->name() + "\n";
+  }
+  return names;
 }
 
 }  // namespace hvd::tf

@@ -12,7 +12,6 @@
 #include "c_api/hvd_core.h"
 #include "tf/call.h"
 #include "tf/foreign.h"
-#include "tf/running.h"
 
 namespace hvd::tf {
 

@@ -13,7 +13,6 @@
 
 #include "tf/call.h"
 #include "tf/registration.h"
-#include "tf/running.h"
 
 namespace hvd::tf {
 namespace {
@@ -48,7 +47,7 @@ __attribute__((visibility("default"))) std::int32_t hvd_tf_under_way() {
   return hvd::tf::any_under_way() ? 1 : 0;
 }
 
-// The names of begun() (running.h): writes as many bytes as fit, and returns their number.
+// The names of begun() (call.h): writes as many bytes as fit, and returns their number.
 __attribute__((visibility("default"))) std::int64_t hvd_tf_begun(char* text, std::int64_t room) {
   const std::string names = hvd::tf::begun();
   const auto size = static_cast<std::int64_t>(names.size());

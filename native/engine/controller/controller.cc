@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "engine/controller/coordinator.h"
-#include "engine/controller/deadlock.h"
 #include "engine/controller/response_cache.h"
+#include "engine/controller/stall.h"
 #include "engine/controller/tree_node.h"
-#include "engine/message/validate.h"
+#include "engine/message/request.h"
 
 namespace hvd {
 namespace {

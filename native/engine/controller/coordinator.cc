@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/controller/mismatch.h"
+#include "engine/controller/negotiate.h"
 
 namespace hvd {
 namespace {

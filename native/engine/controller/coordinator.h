@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/controller/children.h"
-#include "engine/controller/deadlock.h"
 #include "engine/controller/fusion.h"
 #include "engine/controller/news.h"
 #include "engine/controller/rank_state.h"

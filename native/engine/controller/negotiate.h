@@ -1,10 +1,11 @@
 // Negotiation: the agreement of the ranks of a set once all of them have requested a name (or have
-// joined). Pure functions, for rank 0 only, where a rank's number is the rank.
+// joined), or how their requests differ. Pure functions, for rank 0 only, where a rank's number is the rank.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,5 +43,14 @@ std::optional<Response> agreed_by_all(const Request& request, int size);
 
 // An error for operations that cannot run while a rank has joined, which contributes no data.
 Status with_joined(Kind kind);
+
+// Consistency checks of the ranks' requests: Horovod's checks in Horovod's order and wording,
+// followed by what each rank requested; the first difference wins.
+
+// Compare the requests of all ranks for one name. Status.rank: the first rank that differs from the
+// lowest one.
+Status compare(Variants variants);
+
+std::string ranks_text(const std::vector<int>& ranks);  // "rank 3", "ranks 0-2, 5"
 
 }  // namespace hvd

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "engine/message/rank_set.h"
-#include "engine/message/subtree.h"
 
 namespace hvd {
 

@@ -12,8 +12,8 @@
 #include "engine/controller/news.h"
 #include "engine/controller/process_sets.h"
 #include "engine/eager/eager_rounds.h"
+#include "engine/message/rank_set.h"
 #include "engine/message/request.h"
-#include "engine/message/subtree.h"
 #include "engine/message/wire.h"
 
 namespace hvd {

@@ -25,7 +25,7 @@ class Role {
   // stalled.
   virtual void park(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
   // The ranks request nothing but what they list before the operations that they wait for have
-  // completed (deadlock.h).
+  // completed (stall.h).
   virtual Status blocked(Request request, const std::vector<int>& ranks, std::int64_t now_ns) = 0;
   // An operation of `bytes` bytes has been executed.
   virtual void carried_out(std::int64_t /*bytes*/) {}

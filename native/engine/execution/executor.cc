@@ -9,7 +9,6 @@
 #include "base/failpoint.h"
 #include "engine/execution/eager.h"
 #include "engine/execution/outputs.h"
-#include "engine/execution/vote.h"
 
 namespace hvd {
 namespace {

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "base/visible.h"
+#include "collective/backend/plan.h"
 #include "tensor/dtype.h"
 
 namespace hvd {
@@ -39,7 +40,7 @@ enum class Kind : std::uint8_t {
   kPark = 13,      // a request without a response: `sizes` = {1}, this rank waits for the user at
                    // a prompt, {0}: no longer
   kBlocked = 14,  // a request without a response: what this rank waits for, and what it may request
-                  // before that has completed (controller/deadlock.h)
+                  // before that has completed (controller/stall.h)
 };
 constexpr int kKindCount = 15;
 
@@ -117,5 +118,21 @@ const char* dtype_text(const Request& request);   // "float32"; "mixed"; "": it 
 
 // Horovod's error, plus the rank, which Horovod does not name.
 Status shut_down_by(int rank);
+
+// Validation of one rank's own call before anything is sent; errors concern this rank only. Uses
+// Horovod's messages where Horovod has them.
+
+// Check a request of any rank. members: size of its set.
+Status sensible(const Request& request, std::size_t members, int size);
+
+// One operand for each tensor. members: the ranks of the request's set, ascending; empty: no such
+// set.
+Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
+                const std::vector<int>& members);
+
+// The rows of the first tensor, the same for each member. An error: they are not divisible. Empty
+// if validate() reports another error.
+HVD_VISIBLE Result<std::vector<std::int64_t>> equal_shares(const Request& request,
+                                                           std::size_t members);
 
 }  // namespace hvd

@@ -16,7 +16,7 @@
 
 #include "base/failpoint.h"
 #include "engine/engine.h"
-#include "engine/timeline/timeline_events.h"
+#include "engine/timeline/timeline.h"
 #include "ranks.h"
 #include "test_collective_values.h"
 

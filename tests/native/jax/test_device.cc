@@ -2,7 +2,7 @@
 // goes on behind the result. XLA, core and driver are the test's.
 #include <thread>
 
-#include "jax/device.h"
+#include "jax/call.h"
 #include "jax/fake_xla.h"
 
 namespace hvd::jax::test {

@@ -1,8 +1,8 @@
 // When and how a call ends, names on the wire, calls of one name, and facts.
 #include <thread>
 
+#include "tf/call.h"
 #include "tf/core_of_tests.h"
-#include "tf/running.h"
 
 namespace hvd::tf::test {
 namespace {

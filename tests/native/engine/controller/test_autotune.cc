@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "engine/tune/autotune.h"
-#include "engine/tune/gaussian_process.h"
 
 using namespace hvd;
 

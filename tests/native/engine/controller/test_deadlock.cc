@@ -2,7 +2,7 @@
 // proven, never if a rank may still request the missing operation.
 #include <doctest/doctest.h>
 
-#include "engine/controller/deadlock.h"
+#include "engine/controller/stall.h"
 #include "engine/controller/world.h"
 
 namespace hvd::test {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "engine/controller/mismatch.h"
+#include "engine/controller/negotiate.h"
 #include "engine/controller/world.h"
 
 namespace hvd::test {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/controller/world.h"
-#include "engine/message/subtree.h"
+#include "engine/message/rank_set.h"
 #include "engine/message/wire.h"
 
 namespace hvd::test {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "engine/controller/world.h"
-#include "engine/message/validate.h"
+#include "engine/message/request.h"
 
 namespace hvd::test {
 namespace {

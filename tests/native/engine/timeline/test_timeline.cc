@@ -20,7 +20,6 @@
 #include "base/fd.h"
 #include "engine/timeline/json_check.h"
 #include "engine/timeline/timeline.h"
-#include "engine/timeline/timeline_events.h"
 #include "ranks.h"
 
 using namespace hvd;
