@@ -59,6 +59,7 @@ class Adapter:
     empty_arrays = True  # also of no dimension
     strides = True
     differentiates = False
+    broadcasts_parameters = False
     refusals: ClassVar[Refusals] = {"alltoall, splits of int64": None}
 
     def __init__(self) -> None:
@@ -138,6 +139,11 @@ class Adapter:
         """Return the gradients of the operands, in each way that a program gets them: of the results times the weights."""
         raise NotImplementedError
 
+    def broadcast_parameters(self, parameters: dict[str, Any], root: int) -> dict[str, Any]:
+        """Return the parameters by name, with the values of the root: the same objects, where they can be written to."""
+        self.hvd.broadcast_parameters(parameters, root)
+        return parameters
+
     def begin(self, value: Value) -> Callable[[], Any] | None:
         """Start a sum, and return what waits for its result; None: the frontend waits in the call."""
         return None
@@ -162,6 +168,7 @@ class Torch(Adapter):
     dtypes = (*REDUCED, *MOVED)
     options = frozenset(("average", "compression"))
     differentiates = True
+    broadcasts_parameters = True
     refusals: ClassVar[Refusals] = {
         **{
             f"allreduce, {dtype} {op}": ("ValueError", f"is not supported: {cast}, or use another reduction than {op}")
@@ -233,6 +240,7 @@ class Tensorflow(Adapter):
     sweeps = False
     strides = False
     differentiates = True
+    broadcasts_parameters = True
     refusals: ClassVar[Refusals] = {
         **{
             f"allreduce, {dtype} {op}": ("ValueError", f"allreduce of {dtype} with op {op} is not available")
@@ -264,6 +272,10 @@ class Tensorflow(Adapter):
         if operation == "broadcast_":
             return self.hvd.broadcast_(operands, **self.given(options))
         return super().call(operation, operands, options)
+
+    def broadcast_parameters(self, parameters: dict[str, Any], root: int) -> dict[str, Any]:
+        self.hvd.broadcast_variables(list(parameters.values()), root_rank=root)
+        return parameters
 
     def gradients(
         self, operation: str, operands: list[Any], options: Mapping[str, Any], weights: list[Any]
@@ -318,6 +330,7 @@ class Jax(Adapter):
     options = frozenset(("compression",))
     sweeps = False
     strides = False
+    broadcasts_parameters = True
     refusals: ClassVar[Refusals] = {
         "alltoall, splits of int64": None,
         "alltoall, uneven": ("ValueError", "in a program, and without splits, rows must divide"),
@@ -347,6 +360,10 @@ class Jax(Adapter):
         import jax
 
         made: list[Any] = jax.block_until_ready(super().call(operation, operands, options))
+        return made
+
+    def broadcast_parameters(self, parameters: dict[str, Any], root: int) -> dict[str, Any]:
+        made: dict[str, Any] = self.hvd.broadcast_parameters(parameters, root)
         return made
 
     def meant(self, error: Exception) -> tuple[str, str]:
@@ -386,6 +403,7 @@ class Mxnet(Adapter):
     sweeps = False
     empty_arrays = False
     strides = False
+    broadcasts_parameters = True
     refusals: ClassVar[Refusals] = {
         "alltoall, splits of float32": ("ValueError", SPLITS_ARE_INT32.format(dtype="float32")),
         "grouped_allreduce, nothing": None,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from frameworks.conformance.adapters import ADAPTERS, Adapter
 from frameworks.conformance.gradients import differentiated, gradients, weights
 from frameworks.conformance.table import SUBJECTS, Refusal, Row, Value, in_a_set
+from frameworks.conformance.trainers import TRAINERS, Trainer
+from frameworks.conformance.training import LAST, REFUSED, Training, trainings
+from hvdtest.cases import numbers
 from hvdtest.exact import raises
 from hvdtest.launch import RankPool
 
+from hvd_kernel.core import metrics
 from hvd_kernel.errors import NotInitialized
 
 
@@ -31,7 +36,7 @@ def conforms(ranks: RankPool, framework: str, subject: str) -> None:
 
 def names_of(framework: str, subject: str, size: int) -> list[str]:
     """Return what a framework is checked for: the rows of a subject that it has, or a scene."""
-    return [subject] if subject in SCENES else [row.name for row in _rows_for(framework, subject, size)]
+    return [subject] if subject in {*SCENES, TRAININGS} else [row.name for row in _rows_for(framework, subject, size)]
 
 
 def _rows_for(framework: str, subject: str, size: int) -> Iterator[Row]:
@@ -47,6 +52,10 @@ def run(framework: str, subject: str) -> dict[str, Any]:
         warnings.simplefilter("ignore", DeprecationWarning)  # Horovod's older words
         if subject in SCENES:
             SCENES[subject](adapter)
+            report["ran"].append(subject)
+            return report
+        if subject == TRAININGS:
+            report["wrong"] = _wrong_trainings(adapter, TRAINERS.get(framework, {}))
             report["ran"].append(subject)
             return report
         for row in _rows_for(framework, subject, adapter.hvd.size()):
@@ -222,10 +231,80 @@ def _gradients(adapter: Adapter) -> None:
                     raise
 
 
+def _broadcast_of_parameters(adapter: Adapter) -> None:
+    """Parameters of every type are those of the root; a broadcast of none is no operation."""
+    hvd = adapter.hvd
+    for root in range(hvd.size()) if adapter.broadcasts_parameters else ():
+        values = [[Value(numbers((3,), rank, dtype), dtype) for dtype in adapter.dtypes] for rank in (hvd.rank(), root)]
+        mine, want = ({value.dtype: value for value in side} for side in values)
+        results = adapter.broadcast_parameters({name: adapter.target(value) for name, value in mine.items()}, root)
+        for name, result in results.items():
+            same(adapter, result, want[name])
+
+
+# Trainings
+
+TRAININGS = "trainings"
+
+
+def _wrong_trainings(adapter: Adapter, trainers: Mapping[str, type[Trainer]]) -> list[str]:
+    """Return each training that differs from NumPy's, and each option that is not refused as it should be."""
+    hvd, wrong = adapter.hvd, []
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    size = hvd.size()
+    evens = hvd.add_process_set(list(range(0, size, 2))) if size > 1 else hvd.global_process_set
+    for way, trainer in trainers.items():
+        checks: dict[str, Callable[[], None]] = {
+            row.name: partial(_train, adapter, trainer, row, evens)
+            for row in trainings()
+            if trainer.supports(row, size) and not (row.joins and not hasattr(hvd, "join"))
+        }
+        assert len(checks) > 5, f"{way} has {len(checks)} trainings"
+        checks |= {name: partial(_refuse, adapter, trainer, name) for name in trainer.refuses()}
+        for name, check in checks.items():
+            try:
+                check()
+            except Exception as error:
+                wrong.append(f"{way}, {name}: {type(error).__name__}: {error}")
+    hvd.shutdown()
+    hvd.init()
+    return wrong
+
+
+def _train(adapter: Adapter, kind: type[Trainer], row: Training, evens: Any) -> None:
+    hvd = adapter.hvd
+    options = {**row.options, **({"process_set": evens} if row.apart else {})}
+    trainer, before = kind(adapter, options, row.local), metrics.snapshot().step
+    steps = row.steps(hvd.rank())
+    for step, want in zip(steps, row.expected(hvd.rank(), hvd.size()), strict=True):
+        if step == LAST:
+            assert int(hvd.join()) == hvd.size() - 1
+        grads = row.gradients(hvd.rank(), step)
+        trainer.step([[None if grad is None else adapter.array(grad) for grad in one] for one in grads])
+        for result, value in zip(trainer.read(), want, strict=True):
+            same(adapter, result, value)
+    if kind.counts_steps and row.is_counted(hvd.rank()):
+        assert metrics.snapshot().step - before == len(steps), "steps on the panel"
+
+
+def _refuse(adapter: Adapter, kind: type[Trainer], name: str) -> None:
+    options, text = REFUSED[name]
+    unknown = {"process_set": adapter.hvd.ProcessSet([0])} if "process_set" in options else {}
+    try:
+        kind(adapter, options | unknown)
+    except Exception as error:
+        meant, message = adapter.meant(error)
+    else:
+        raise AssertionError("no error")
+    assert (meant, text in message) == ("ValueError", True), f"{meant}: {message}"
+
+
 SCENES: dict[str, Callable[[Adapter], None]] = {
     "gradients": _gradients,
     "process sets": _sets,
     "before and after init": _life,
     "uneven batches": _uneven_batches,
     "objects": _objects,
+    "broadcast of parameters": _broadcast_of_parameters,
 }

@@ -6,7 +6,7 @@ A test is one subject of the table and one flavour of a framework; it reports ea
 from __future__ import annotations
 
 import pytest
-from frameworks.conformance.check import SCENES, conforms
+from frameworks.conformance.check import SCENES, TRAININGS, conforms
 from frameworks.conformance.table import SUBJECTS
 from hvdtest.launch import RankPool
 from hvdtest.pools import layouts
@@ -14,7 +14,7 @@ from hvdtest.pools import layouts
 pytestmark = pytest.mark.mp
 
 layout = layouts((2, "shm"), (3, "tcp"), nightly=((1, "auto"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp")))
-each_subject = pytest.mark.parametrize("subject", [*SUBJECTS, *SCENES])
+each_subject = pytest.mark.parametrize("subject", [*SUBJECTS, *SCENES, TRAININGS])
 
 
 @each_subject

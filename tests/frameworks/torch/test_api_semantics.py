@@ -141,22 +141,12 @@ def test_side_by_side(ranks: RankPool) -> None:
 
 def objects() -> None:
     """Default names come from the type of each rank's own object, so ranks with other types must give one."""
-    import torch
-
     import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()
     mine = {"rank": rank} if rank == 0 else [rank]
     assert hvd.broadcast_object(mine, 0, name="named") == {"rank": 0}
     assert hvd.broadcast_object((rank, "x"), size - 1) == (size - 1, "x")
-    assert hvd.allgather_object([rank] * rank) == [[r] * r for r in range(size)]
-    state = {"b": torch.tensor(rank), "a": torch.full((2,), rank, dtype=torch.uint8), "c": torch.tensor([rank > 0])}
-    hvd.broadcast_parameters(state, root_rank=size - 1)
-    same(state["b"], torch.tensor(size - 1))
-    same(state["a"], torch.full((2,), size - 1, dtype=torch.uint8))
-    same(state["c"], torch.tensor([size > 1]))
-    hvd.broadcast_parameters([("x", state["b"].fill_(rank))], root_rank=0)
-    same(state["b"], torch.tensor(0))
 
 
 def test_objects(ranks: RankPool) -> None:

@@ -1,4 +1,4 @@
-"""What a program written for Horovod does that is easily missed: every optimizer class, uneven batches, copies, wrong things."""
+"""What a program written for Horovod does that is easily missed: every optimizer class, copies, wrong arguments."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_every_optimizer_class(ranks: RankPool) -> None:
     assert {"SGD", "Adam", "AdamW", "SparseAdam", "LBFGS", "Rprop", "ASGD"} <= set(ranks.run(every_class)[0])
 
 
-def every_state() -> None:
-    """The root's state and options arrive with their types; where there is none, nothing moves."""
+def every_state(trained: bool) -> None:
+    """The root's state and options arrive with their types, also if only the root has a state; parameters do not move."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -95,17 +95,23 @@ def every_state() -> None:
     for kind in classes():
         if kind is torch.optim.LBFGS:
             continue
-        param = weight(rank)
-        optimizer = kind([param], lr=0.125 * (rank + 1))
-        for step in range(rank + 1):
-            param.grad = counted(step, param)
-            param.grad = param.grad.to_sparse(1) if kind is torch.optim.SparseAdam else param.grad
+        params = [weight(rank), weight(rank + 1)]
+        optimizer = kind([{"params": params[:1], "lr": 0.125 * (rank + 1)}, {"params": params[1:]}], lr=0.5 + rank)
+        for step in range(rank + 1 if trained or rank == root else 0):
+            for param in params:
+                param.grad = counted(step, param)
+                param.grad = param.grad.to_sparse(1) if kind is torch.optim.SparseAdam else param.grad
             optimizer.step()
+        before = [param.detach().clone() for param in params]
         hvd.broadcast_optimizer_state(optimizer, root)
-        found = [[name, told(value)] for name, value in optimizer.state[param].items()]
-        found += [[name, told(value)] for name, value in optimizer.param_groups[0].items() if name != "params"]
+        found = [[name, told(value)] for param in params for name, value in optimizer.state[param].items()]
+        for group in optimizer.param_groups:
+            found += [[name, told(value)] for name, value in group.items() if name != "params"]
         assert found == hvd.broadcast_object(found, root), kind.__name__
-        assert optimizer.param_groups[0]["lr"] == 0.125 * (root + 1)
+        assert [group["lr"] for group in optimizer.param_groups] == [0.125 * (root + 1), 0.5 + root]
+        for param, value in zip(params, before, strict=True):
+            same(param.detach(), value, f"{kind.__name__}: a broadcast of state does not step")
+        optimizer.step()
         fresh = weight(5)
         hvd.broadcast_optimizer_state(
             kind([fresh], lr=0.125, weight_decay=0.5) if kind is torch.optim.SGD else kind([fresh]), 0
@@ -113,8 +119,9 @@ def every_state() -> None:
         same(fresh.detach(), weight(5).detach(), kind.__name__)
 
 
-def test_state_of_every_optimizer_class(ranks: RankPool) -> None:
-    ranks.run(every_state)
+@pytest.mark.parametrize("trained", [True, False])
+def test_state_of_every_optimizer_class(ranks: RankPool, trained: bool) -> None:
+    ranks.run(every_state, trained)
 
 
 def zero_gradients() -> None:
@@ -146,43 +153,6 @@ def zero_gradients() -> None:
 
 def test_zero_gradients_after_the_broadcast_of_no_state(ranks: RankPool) -> None:
     ranks.run(zero_gradients)
-
-
-def uneven(options: dict[str, Any]) -> None:
-    """Rank r has r + 1 batches, then joins; the mean is over all ranks, the last one's parameters are everybody's."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    model = [torch.nn.Parameter(torch.zeros(n)) for n in (5, 3)]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model, lr=0.125), **options)
-    passes = options.get("backward_passes_per_step", 1)
-    for _ in range(2):  # epochs
-        for _ in range(rank + 1):
-            for _ in range(passes):
-                sum((param * (rank + 1.0)).sum() for param in model).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        last = hvd.join()
-        assert last == size - 1
-        hvd.broadcast_parameters({f"weight{i}": param for i, param in enumerate(model)}, last)
-    for param in model:
-        want = torch.zeros(param.numel())
-        for _ in range(2):
-            for batch in range(size):
-                mean = torch.tensor(float(sum(passes * (r + 1) for r in range(batch, size)))) / size
-                want.add_(mean, alpha=-0.125)
-        same(param.detach(), want)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"groups": 1}, {"gradients_in_buckets": False}, {"backward_passes_per_step": 2}],
-    ids=["plain", "groups", "copies", "passes"],
-)
-def test_training_with_uneven_batches(ranks: RankPool, options: dict[str, Any]) -> None:
-    ranks.run(uneven, options)
 
 
 def pending_at_join() -> None:

@@ -86,48 +86,6 @@ def test_a_step_before_the_first_backward(ranks: RankPool) -> None:
     ranks.run(before_any_backward)
 
 
-def in_slices() -> None:
-    """A big batch in slices, the last one shorter, each slice's loss divided by their number; one reduction."""
-    import math
-
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size, slice_size = hvd.rank(), hvd.size(), 2
-    slices = math.ceil(5 / slice_size)
-    model = model_of()
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        named_parameters=model.named_parameters(),
-        backward_passes_per_step=slices,
-    )
-
-    def gradients(net: object, r: int) -> None:
-        data = batch(r)
-        for i in range(0, len(data), slice_size):
-            loss = net(data[i : i + slice_size]).square().mean()
-            loss.div_(slices)
-            loss.backward()
-
-    sums = []
-    for r in range(size):
-        alone = model_of()
-        gradients(alone, r)
-        sums.append([p.grad for p in alone.parameters()])
-    for _ in range(2):
-        optimizer.zero_grad()
-        gradients(model, rank)
-        optimizer.synchronize()
-        with optimizer.skip_synchronize():
-            for p, want in zip(model.parameters(), mean(sums), strict=True):
-                close(p.grad, want, "the mean over ranks of the sum over slices")
-
-
-def test_a_batch_in_slices(ranks: RankPool) -> None:
-    ranks.run(in_slices)
-
-
 def measured() -> None:
     """The running averages of every image example: one name for all batches, on detached scalars; and gathered lists."""
     import torch

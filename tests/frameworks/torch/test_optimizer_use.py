@@ -1,4 +1,4 @@
-"""DistributedOptimizer as it is used: closures, clipping, GradScaler, parameters that come later, all options together."""
+"""DistributedOptimizer as it is used: closures, clipping, GradScaler, parameters that are added later."""
 
 from __future__ import annotations
 
@@ -222,44 +222,6 @@ def test_a_scheduler_of_the_plain_optimizer_survives_loading(ranks: RankPool) ->
 
 def test_gradient_scaler(ranks: RankPool) -> None:
     ranks.run(scaled_by_amp)
-
-
-def every_way(passes: int, grouped: object, factor: float, compression: str) -> None:
-    """Accumulation, groups, predivision and 16 bits together: what they give is the mean of the sums over passes."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    model = model_of()
-    params = list(model.parameters())
-    groups = [[params[0], params[3]], [params[1], params[2]]] if grouped == "lists" else grouped
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(params, lr=0.25),
-        named_parameters=model.named_parameters(),
-        compression=getattr(hvd.Compression, compression),
-        backward_passes_per_step=passes,
-        gradient_predivide_factor=factor,
-        groups=groups,
-    )
-    wanted = mean([local_gradients(r, passes) for r in range(size)])
-    limit = {"none": 1e-13, "fp16": 4e-3, "bf16": 4e-2}[compression]
-    for _ in range(2):
-        optimizer.zero_grad(set_to_none=bool(rank % 2))
-        for number in range(passes):
-            model(batch(rank, number)).square().sum().backward()
-        optimizer.synchronize()
-        for p, want in zip(params, wanted, strict=True):
-            torch.testing.assert_close(p.grad, want, rtol=limit, atol=limit * float(want.abs().max()))
-            same(hvd.broadcast(p.grad, 0, name="same"), p.grad, "the same on every rank")
-
-
-@pytest.mark.parametrize(
-    ("passes", "grouped", "factor", "compression"),
-    [(3, 2, 1.0, "none"), (2, "lists", 4.0, "none"), (1, 3, 0.5, "bf16"), (2, None, 2.0, "fp16"), (2, 4, 1.0, "bf16")],
-)
-def test_together(ranks: RankPool, passes: int, grouped: object, factor: float, compression: str) -> None:
-    ranks.run(every_way, passes, grouped, factor, compression)
 
 
 def two_at_once() -> None:

@@ -175,6 +175,23 @@ def test_optimizers(ranks: RankPool, kind: str) -> None:
     ranks.run(like_dense, kind)
 
 
+def grouped() -> None:
+    """A sparse gradient does not travel in a group."""
+    import torch
+
+    import hvd_kernel.torch as hvd
+
+    if hvd.size() > 1:
+        model = tables(2)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), groups=1)
+        raises(ValueError, "sparse_as_dense=True", model[0](torch.tensor([hvd.rank() % 4])).sum().backward)
+        del optimizer
+
+
+def test_sparse_gradients_in_a_group_are_refused(ranks: RankPool) -> None:
+    ranks.run(grouped)
+
+
 def joined_in_the_first_round() -> None:
     """A rank that joins before any agreement: dense gradients are reduced, and agreed on later."""
     import torch

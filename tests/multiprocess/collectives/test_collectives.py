@@ -1,4 +1,4 @@
-"""Collectives of hvd_kernel.torch beyond the table of frameworks/conformance: memory, views, order, threads, size."""
+"""Collectives of hvd_kernel.torch beyond the table of frameworks/conformance: memory, views, threads, size."""
 
 from __future__ import annotations
 
@@ -121,23 +121,6 @@ def strided() -> None:
 
 def test_non_contiguous(ranks: RankPool) -> None:
     ranks.run(strided)
-
-
-def shuffled() -> None:
-    """Ranks submit in different orders; names match them."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    order = np.random.default_rng(hvd.rank()).permutation(50).tolist()
-    handles = {i: hvd.allreduce_async(torch.full((i + 1,), float(i)), name=f"n{i}", op=hvd.Sum) for i in order}
-    for i in reversed(order):
-        same(hvd.synchronize(handles[i]), torch.full((i + 1,), float(i * hvd.size())))
-    raises(ValueError, f"Handle {handles[0]} was not created or has been cleared.", hvd.poll, handles[0])
-
-
-def test_any_order(ranks: RankPool) -> None:
-    ranks.run(shuffled)
 
 
 def polled() -> None:

@@ -145,26 +145,6 @@ def test_sets_go_on_apart(ranks: RankPool) -> None:
     ranks.run(apart)
 
 
-def trained() -> None:
-    """An optimizer of a set reduces over the set; elsewhere it is an ordinary one."""
-    import torch
-
-    import hvd_kernel.torch as hvd
-
-    rank, size = hvd.rank(), hvd.size()
-    one = hvd.add_process_set(list(range(1, size)))
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), process_set=one, groups=1)
-    (weight * float(rank)).sum().backward()
-    optimizer.step()
-    mean = sum(range(1, size)) / (size - 1)
-    same(weight.detach(), torch.full((3,), -mean if rank else 0.0))
-
-
-def test_optimizer_of_a_set(ranks: RankPool) -> None:
-    ranks.run(trained)
-
-
 def differentiated() -> None:
     import torch
 
