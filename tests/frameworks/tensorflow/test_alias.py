@@ -18,74 +18,17 @@ nightly = pytest.mark.nightly
 LISTS = tomllib.loads((Path(__file__).parents[1] / "horovod_names" / "modules.toml").read_text())
 MODULES = LISTS["needs_tensorflow"] + LISTS["needs_keras"]
 SERVICE = LISTS["not_with_tensorflow"]
-NAMES = [
-    "Adasum",
-    "Average",
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "LocalGradientAggregationHelper",
-    "Max",
-    "Min",
-    "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "_executing_eagerly",
-    "_make_subgraph",
-    "_cache",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "ccl_built",
-    "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "gpu_available",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
-]
+NAMES = """
+    Adasum Average BroadcastGlobalVariablesHook Compression DistributedGradientTape DistributedOptimizer
+    LocalGradientAggregationHelper Max Min PartialDistributedGradientTape ProcessSet Product Sum
+    SyncBatchNormalization _executing_eagerly _make_subgraph _cache add_process_set allgather allgather_object
+    allreduce alltoall broadcast broadcast_ broadcast_global_variables broadcast_object broadcast_object_fn
+    broadcast_variables ccl_built check_num_rank_power_of_2 cross_rank cross_size cuda_built ddl_built elastic
+    global_process_set gloo_built gloo_enabled gpu_available grouped_allgather grouped_allreduce grouped_reducescatter
+    handle_average_backwards_compatibility init is_homogeneous is_initialized join local_rank local_rank_op local_size
+    local_size_op mpi_built mpi_enabled mpi_threads_supported nccl_built process_set_included_op rank rank_op
+    reducescatter remove_process_set rocm_built shutdown size size_op start_timeline stop_timeline
+"""
 
 
 # Those of horovod.tensorflow.mpi_ops, but for what Horovod's compiled library is behind; of horovod._keras all.
@@ -222,7 +165,7 @@ def modules(listed: list[str], service: list[str], names: list[str]) -> dict[str
 @nightly
 @pytest.mark.mp
 def test_every_module_and_name(tf_ranks: RankPool) -> None:
-    for rank, found in enumerate(tf_ranks.run(modules, MODULES, SERVICE, NAMES)):
+    for rank, found in enumerate(tf_ranks.run(modules, MODULES, SERVICE, NAMES.split())):
         assert found == {
             "missing": [],
             "service": ["No module named 'horovod.tensorflow.data'"] * len(SERVICE),

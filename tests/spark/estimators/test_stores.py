@@ -13,40 +13,15 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SCRIPT = text_of(PROGRAMS / "stores.py")
+UNSET = """
+    num_proc model backend store optimizer loss loss_weights sample_weight_col feature_cols label_cols
+    continuous_cols categorical_cols validation val_batch_size train_steps_per_epoch validation_steps_per_epoch
+    shuffle_buffer_size run_id transformation_fn transformation_edit_fields transformation_removed_fields
+    label_shapes gradient_compression random_seed mp_start_method input_shapes loss_constructors train_minibatch_fn
+    data_module
+"""
 DEFAULTS = {
-    **dict.fromkeys(
-        [
-            "num_proc",
-            "model",
-            "backend",
-            "store",
-            "optimizer",
-            "loss",
-            "loss_weights",
-            "sample_weight_col",
-            "feature_cols",
-            "label_cols",
-            "continuous_cols",
-            "categorical_cols",
-            "validation",
-            "val_batch_size",
-            "train_steps_per_epoch",
-            "validation_steps_per_epoch",
-            "shuffle_buffer_size",
-            "run_id",
-            "transformation_fn",
-            "transformation_edit_fields",
-            "transformation_removed_fields",
-            "label_shapes",
-            "gradient_compression",
-            "random_seed",
-            "mp_start_method",
-            "input_shapes",
-            "loss_constructors",
-            "train_minibatch_fn",
-            "data_module",
-        ]
-    ),
+    **dict.fromkeys(UNSET.split()),
     "metrics": [],
     "callbacks": [],
     "batch_size": 32,
