@@ -256,32 +256,6 @@ def test_an_infinite_gradient_makes_all_ranks_skip_the_step(keras_ranks: RankPoo
     assert first[:3] == [True, 2.0**14, True]
 
 
-def check_passes(average: bool) -> list[float]:
-    s = _small()
-    hvd, k = s.hvd(), s.keras()
-    weight = (
-        k.Variable(np.array([0.0], np.float32)) if hasattr(k, "Variable") else __import__("tensorflow").Variable([0.0])
-    )
-    optimizer = hvd.DistributedOptimizer(
-        k.optimizers.SGD(1.0), backward_passes_per_step=3, average_aggregated_gradients=average
-    )
-    seen = []
-    for step in range(7):
-        gradient = np.array([3.0 * (step + 1) * (1 + 2 * hvd.rank())], np.float32)  # 3 and 9: 6 on average
-        tensor = k.ops.convert_to_tensor(gradient) if hasattr(k, "ops") else gradient
-        optimizer.apply_gradients([(tensor, weight)])
-        seen.append(float(_array(weight)[0]))
-    return seen
-
-
-@pytest.mark.parametrize("average", [False, True])
-def test_seven_passes_make_two_updates(keras_ranks: RankPool, average: bool) -> None:
-    first, second = (-36.0, -126.0) if not average else (-12.0, -42.0)
-    expected = [0.0, 0.0, first, first, first, second, second]
-    for seen in keras_ranks.run(check_passes, average):
-        np.testing.assert_allclose(seen, expected, rtol=1e-6)
-
-
 def check_refusals() -> list[str]:
     s = _small()
     hvd, k = s.hvd(), s.keras()
@@ -292,7 +266,6 @@ def check_refusals() -> list[str]:
         lambda: hvd.DistributedOptimizer(wrapped),
         lambda: hvd.DistributedOptimizer("sgd"),
         lambda: hvd.DistributedOptimizer(k.optimizers.SGD(0.01), op=hvd.Max),
-        lambda: hvd.DistributedOptimizer(k.optimizers.SGD(0.01), op=hvd.Sum, gradient_predivide_factor=2.0),
         lambda: hvd.PartialDistributedOptimizer(k.optimizers.SGD(0.01), local_layers=[1]),
         lambda: hvd.callbacks.LearningRateScheduleCallback(None, 1.0),
         lambda: _fit(scaler(hvd.DistributedOptimizer(k.optimizers.SGD(0.01))), x, y, **s.how()),
@@ -318,7 +291,6 @@ REFUSED = (
     "is a DistributedOptimizer already",
     "takes an optimizer of keras 3",
     "only supports Average and Sum",
-    "gradient_predivide_factor not supported",
     "All local layers must be",
     "`initial_lr` is required",
     "put the DistributedOptimizer around the LossScaleOptimizer",
@@ -362,20 +334,3 @@ def test_what_the_default_would_compile_is_told_before_a_step(keras_ranks: RankP
         "DistributedOptimizer: model.compile(..., jit_compile=False)."
     )
     assert keras_ranks.run(check_auto) == [[told, told, 0]] * 2
-
-
-def check_local() -> list[Any]:
-    """One gradient is local, one is None on rank 1, one is None everywhere."""
-    s = _small()
-    hvd, k = s.hvd(), s.keras()
-    a, b, c = (k.Variable(np.zeros(2, np.float32)) for _ in range(3))
-    optimizer = hvd.DistributedOptimizer(k.optimizers.SGD(1.0))
-    optimizer.register_local_var(a)
-    grad = k.ops.convert_to_tensor(np.full(2, 2.0 * (hvd.rank() + 1), np.float32))
-    optimizer.apply([grad, grad if hvd.rank() == 0 else None, None], [a, b, c])
-    return [_array(each).tolist() for each in (a, b, c)]
-
-
-@pytest.mark.parametrize("flavour", ["torch", "jax"])  # outside of a program
-def test_a_gradient_missing_on_a_rank_is_zero_a_local_one_stays(keras_ranks: RankPool) -> None:
-    assert keras_ranks.run(check_local) == [[[-1.0] * 2, [-1.0] * 2, [0.0] * 2], [[-2.0] * 2, [-1.0] * 2, [0.0] * 2]]
