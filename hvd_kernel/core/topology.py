@@ -146,6 +146,11 @@ def find(
     return next((find_peers for is_set, find_peers in sources if is_set), lambda: alone(only))()
 
 
+def is_launched(env: Env) -> bool:
+    """Return whether Horovod's variables or MPI assign this process a rank; torch's variables do not count."""
+    return "HOROVOD_RANK" in env or any(rank_name in env for rank_name, _ in _MPI_LAUNCHERS)
+
+
 def _no_tcp() -> Peers:
     raise ConfigError("HVD_BOOTSTRAP=tcp needs HOROVOD_RANK and HOROVOD_SIZE, or RANK and WORLD_SIZE: none is set.")
 

@@ -304,3 +304,17 @@ def test_the_leaves_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("env", "launched"),
+    [
+        ({}, False),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, False),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, True),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, True),
+        ({"PMI_RANK": "1"}, True),
+    ],
+)
+def test_launched_by_hvdrun_or_mpi(env: dict[str, str], launched: bool) -> None:
+    assert topology.is_launched(env) is launched

@@ -1,0 +1,344 @@
+"""The process group of the backend: torch's methods, which start operations of ``operations`` on the group's engine.
+
+torch calls the methods with lists of tensors and an options object, from Python and, by name, from C++. Python code may
+also call the short forms, as in ``group.broadcast(tensor, 0)``. Methods that torch has renamed have both names.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp
+
+from hvd_kernel.torch.distributed.checks import check_count
+from hvd_kernel.torch.distributed.groups import BACKEND, GroupEngine
+from hvd_kernel.torch.distributed.operations import OPERATIONS, Member
+from hvd_kernel.torch.distributed.work import CombinedWork, HvdWork, WaiterThread, seconds_of
+
+NO_POINT_TO_POINT = (
+    "{operation} is not available in the hvd backend yet. The gloo backend has it: create a group for it with "
+    "torch.distributed.new_group(backend='gloo')."
+)
+
+
+FORMER_NAMES = {
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+}
+"""Names before torch 2.13 -> their names since; torch calls either."""
+
+
+class HvdProcessGroup(ProcessGroup):
+    """Ranks whose collectives run on the core.
+
+    Created by ``init_process_group("hvd")`` and ``new_group(backend="hvd")``. Every operation returns a work. All ranks
+    of the group call its operations in the same order.
+
+    Parameters
+    ----------
+    engine
+        The engine that runs the operations.
+    options
+        torch's description of the group: rank, size, store and timeout.
+
+    Examples
+    --------
+    >>> group = dist.new_group(backend="hvd")
+    >>> tensor = torch.ones(2)
+    >>> group.allreduce([tensor]).wait()
+    True
+    >>> tensor
+    tensor([1., 1.])
+    """
+
+    def __init__(self, engine: GroupEngine, options: Any) -> None:
+        super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+        self._engine, self._store = engine, options.store
+        self._member = Member(options.group_rank, options.group_size)
+        self._timeout = seconds_of(options.timeout)
+        self._group_name, self._group_desc = str(options.group_id), "undefined"
+        self._waiter = WaiterThread(f"hvd-torch-{self._group_name}")
+        self._coalesced: list[HvdWork] | None = None
+        self._release = weakref.finalize(self, _release, self._waiter, engine)  # before torch 2.6, and at exit
+
+    # Operations.
+
+    def _start(self, kind: str, options: Any, *arguments: Any) -> HvdWork:
+        operation = OPERATIONS[kind](self._member, *arguments)
+        timeout = seconds_of(getattr(options, "timeout", None)) or self._timeout
+        waits = not getattr(options, "asyncOp", True)  # torch waits next
+        work = HvdWork(operation.result, operation.finish, timeout, self._waiter)
+        self._engine.start(work, operation.call, operation.arguments, waits=waits)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+        """Reduce a tensor in place on all ranks."""
+        options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
+        inputs = _list(tensors)
+        check_count("all_reduce", len(inputs), 1, "tensor")
+        return self._start("all_reduce", options, inputs, options.reduceOp)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> HvdWork:
+        """Reduce several tensors in place on all ranks, all of them or none."""
+        options = _options(opts, None, reduceOp=ReduceOp.SUM)
+        return self._start("all_reduce", options, list(tensors), options.reduceOp)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = ReduceOp.SUM, timeout: Any = None) -> HvdWork:
+        """Reduce a tensor in place on the root."""
+        options = _options(opts, timeout, "rootRank", reduceOp=op)
+        return self._start("reduce", options, _only("reduce", tensors), options.reduceOp, options.rootRank)
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+        """Copy the root's tensor to all ranks."""
+        options = _options(opts, timeout, "rootRank")
+        return self._start("broadcast", options, _only("broadcast", tensors), options.rootRank)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> HvdWork:
+        """Copy each rank's tensor into a list on all ranks."""
+        tensor = _only("all_gather", inputs)
+        return self._start("all_gather", _options(opts, None), _inner("all_gather", outputs), tensor)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HvdWork:
+        """Write all ranks' tensors to one output on all ranks."""
+        return self._start("all_gather_into", _options(opts, None), [output], [tensor])
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> HvdWork:
+        """Write all ranks' tensors to one output, for several pairs of input and output."""
+        return self._start("all_gather_into", _options(opts, None), list(outputs), list(inputs))
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> HvdWork:
+        """Copy each rank's list of tensors to all ranks."""
+        return self._start("all_gather_coalesced", _options(opts, None), [*outputs], list(inputs))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+        """Copy each rank's tensor into a list on the root."""
+        options = _options(opts, timeout, "rootRank")
+        tensor, lists = _only("gather", inputs), _inner("gather", outputs)
+        return self._start("gather", options, lists, tensor, options.rootRank)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+        """Copy one tensor of the root's list to each rank."""
+        options = _options(opts, timeout, "rootRank")
+        output, lists = _only("scatter", outputs), _inner("scatter", inputs)
+        return self._start("scatter", options, output, lists, options.rootRank)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+        """Reduce a list of tensors, one for each rank, and write this rank's to the output."""
+        options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
+        output, lists = _only("reduce_scatter", outputs), _inner("reduce_scatter", inputs)
+        return self._start("reduce_scatter_list", options, output, lists, options.reduceOp)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HvdWork:
+        """Reduce a tensor of one part for each rank, and write this rank's part to the output."""
+        options = _options(opts, None, reduceOp=ReduceOp.SUM)
+        return self._start("reduce_scatter", options, [output], [tensor], options.reduceOp)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> HvdWork:
+        """Reduce several tensors, and write this rank's part of each to an output."""
+        options = _options(opts, None, reduceOp=ReduceOp.SUM)
+        return self._start("reduce_scatter", options, list(outputs), list(inputs), options.reduceOp)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        opts: Any = None,
+    ) -> HvdWork:
+        """Send rows of one tensor to each rank, and write the received rows to one output."""
+        options = _options(opts, None)
+        return self._start("all_to_all_single", options, output, tensor, output_splits, input_splits)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> HvdWork:
+        """Send one tensor to each rank, and receive one from each."""
+        return self._start("all_to_all", _options(opts, None), list(outputs), list(inputs))
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:  # type: ignore[override]
+        """Wait until all ranks have called this."""
+        return self._start("barrier", _options(opts, timeout))
+
+    def send(self, *_arguments: Any) -> NoReturn:
+        """Raise NotImplementedError, with the remedy."""
+        _refuse("send")
+
+    def recv(self, *_arguments: Any) -> NoReturn:
+        """Raise NotImplementedError, with the remedy."""
+        _refuse("recv")
+
+    def recv_anysource(self, *_arguments: Any) -> NoReturn:
+        """Raise NotImplementedError, with the remedy."""
+        _refuse("recv from any source")
+
+    def monitored_barrier(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        """Raise NotImplementedError, with the remedy."""
+        _refuse("monitored_barrier")
+
+    def _start_coalescing(self, _device: Any = None) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, _device: Any = None) -> CombinedWork:
+        works, self._coalesced = self._coalesced or [], None
+        return CombinedWork(works)
+
+    # The group.
+
+    @property
+    def engine(self) -> GroupEngine:
+        """The engine that runs the group's operations."""
+        return self._engine
+
+    def shutdown(self) -> None:
+        """Release the engine; called by ``destroy_process_group``. Idempotent."""
+        self._release()
+
+    def abort(self) -> None:
+        """Release all ranks of the group from any operation."""
+        self._engine.engine.abort(f"process group {self._group_name} was aborted")
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of later operations."""
+        self._timeout = seconds_of(timeout)
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self._member.size
+
+    def rank(self) -> int:
+        """Return this process's rank in the group."""
+        return self._member.rank
+
+    getSize, getRank = size, rank  # noqa: N815 - C++'s names
+
+    def get_group_store(self) -> Any:
+        """Return the group's store."""
+        return self._store
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return BACKEND
+
+    getBackendName = _get_backend_name = name  # noqa: N815 - C++'s name
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """Name by which functional collectives and DeviceMesh find the group."""
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        """Description that the program or torch has set."""
+        return self._group_desc
+
+    def getGroupName(self) -> str:  # noqa: N802 - C++'s name
+        """Return the group's name."""
+        return self._group_name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - C++'s name
+        """Return the group's description."""
+        return self._group_desc
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - C++'s name
+        """Set the group's name."""
+        self._group_name = name
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802 - C++'s name
+        """Set the group's description."""
+        self._group_desc = desc
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: Any = None) -> HvdProcessGroup:  # type: ignore[override] # noqa: ARG002
+        return self
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, _device: Any = None) -> bool:
+        """Return False: tensors need no special memory."""
+        return False
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._engine.started
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: operations are numbered from 0."""
+
+    def __deepcopy__(self, _memo: Any) -> HvdProcessGroup:
+        return self
+
+
+for _former, _name in FORMER_NAMES.items():
+    setattr(HvdProcessGroup, _former, getattr(HvdProcessGroup, _name))
+
+
+class _Options:
+    """Options of a short form, with the attributes of torch's."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+def _options(options: Any, timeout: timedelta | None, positional: str = "", **defaults: Any) -> Any:
+    """Return torch's options object; for a short form, options of the value that replaces it and the defaults."""
+    if hasattr(options, "timeout"):
+        return options
+    if isinstance(options, timedelta):
+        options, timeout = None, options
+    values = {**defaults, "timeout": timeout}
+    name = positional or next(iter(defaults), "")
+    if options is not None and name:
+        values[name] = options
+    return _Options(**values)
+
+
+def _release(waiter: WaiterThread, engine: GroupEngine) -> None:
+    waiter.stop()
+    engine.close()
+
+
+def _list(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _only(operation: str, tensors: Any) -> Tensor:
+    """Return the tensor of a list of one, or the tensor itself."""
+    listed = _list(tensors)
+    check_count(operation, len(listed), 1, "tensor")
+    return listed[0]
+
+
+def _inner(operation: str, lists: Any) -> list[Tensor]:
+    """Return the list in a list of one, the list of a short form, or an empty list."""
+    if not lists:
+        return []
+    if isinstance(lists[0], Tensor):
+        return list(lists)
+    check_count(operation, len(lists), 1, "list of tensors")
+    return list(lists[0])
+
+
+def _refuse(operation: str) -> NoReturn:
+    raise NotImplementedError(NO_POINT_TO_POINT.format(operation=operation))
