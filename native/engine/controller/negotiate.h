@@ -1,5 +1,6 @@
 // Negotiation: the agreement of the ranks of a set once all of them have requested a name (or have
-// joined), or how their requests differ. Pure functions, for rank 0 only, where a rank's number is the rank.
+// joined), or how their requests differ. Pure functions, for rank 0 only, where a rank's number is
+// the rank.
 #pragma once
 
 #include <cstdint>

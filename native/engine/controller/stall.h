@@ -57,7 +57,8 @@ std::string stall_text(const std::vector<Waiting>& stalled, std::int64_t warning
 Status stalled(const Waiting& waiting, std::int64_t now_ns);
 
 // Deadlocks, which are proven: ranks that wait for each other. Each has reported which operations
-// it waits for, and which it may still request before those complete. Late ranks are stalled (above).
+// it waits for, and which it may still request before those complete. Late ranks are stalled
+// (above).
 //
 // A report is current as long as it lists exactly the operations that its rank has requested. This
 // is checked twice: by the rank itself, which sends the report after its requests, and by rank 0

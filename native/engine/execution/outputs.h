@@ -1,6 +1,7 @@
-// Outputs, and the vote on the memory for them. Convert a response and a task to the backend's arguments (shapes, memory, shares) for
-// operations whose result size depends on all ranks. The memory that they need is computed from the
-// agreement alone, so every rank can compute it for every other rank.
+// Outputs, and the vote on the memory for them. Convert a response and a task to the backend's
+// arguments (shapes, memory, shares) for operations whose result size depends on all ranks. The
+// memory that they need is computed from the agreement alone, so every rank can compute it for
+// every other rank.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Shared heap: memory shared by all ranks of one host, reserved once and backed by pages on demand. It is only
-// address space until a rank claims a part. Claims and releases are decided elsewhere
+// Shared heap: memory shared by all ranks of one host, reserved once and backed by pages on demand.
+// It is only address space until a rank claims a part. Claims and releases are decided elsewhere
 // (engine/execution/regions.h), the same on every rank of the host.
 #pragma once
 

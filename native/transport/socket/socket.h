@@ -1,5 +1,5 @@
-// Stream sockets, unix and TCP, and frames on them. Sockets are nonblocking and close-on-exec, every
-// wait has a deadline, and a broken pipe raises no signal.
+// Stream sockets, unix and TCP, and frames on them. Sockets are nonblocking and close-on-exec,
+// every wait has a deadline, and a broken pipe raises no signal.
 #pragma once
 
 #include <sys/types.h>
