@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -38,6 +38,9 @@ def ending(ranks: Collection[int]) -> str:
     return _ENDING.format(ranks=rank_list(ranks), **_WORDS[len(ranks) == 1])
 
 
+Handler = Callable[[int, FrameType | None], object]
+
+
 class InterruptCount:
     """Counter of the key presses; a signal handler."""
 
@@ -51,6 +54,21 @@ class InterruptCount:
         self.count += now - self._latest >= SAME_S
         self._latest = now
 
+    def passing_on(self, handler: Handler) -> Handler:
+        """Return a signal handler for the time after the ranks have ended the cell.
+
+        A press that counts as one with an earlier press has no effect: raised in our code, it would replace the error
+        that says what became of the ranks. Other presses are passed on to ``handler``.
+        """
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            now = time.monotonic()
+            is_same, self._latest = now - self._latest < SAME_S, now
+            if not is_same:
+                handler(number, frame)
+
+        return handle
+
 
 @contextmanager
 def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount]:
@@ -63,7 +81,7 @@ def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupts.passing_on(before) if interrupts.count and callable(before) else before)
 
 
 class Interrupted(KeyboardInterrupt):

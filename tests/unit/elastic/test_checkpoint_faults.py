@@ -250,7 +250,7 @@ def test_g4_no_link_is_followed_and_no_pipe_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(Damaged, match="is damaged"):
         shard.read(path)
-    with pytest.raises(Damaged, match="its name is none of a shard"):
+    with pytest.raises(Damaged, match="its name is not that of a shard"):
         shard.read(real)
 
 

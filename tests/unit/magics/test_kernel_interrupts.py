@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hvd_kernel.kernel.interrupt_key import Interrupts
+from hvd_kernel.magics import interrupts as presses
 
 
 @pytest.fixture
@@ -57,3 +58,16 @@ def nested(interrupts: Interrupts) -> None:
 def test_code_that_runs_a_cell_is_still_the_users_afterwards(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt):
         nested(interrupts)
+
+
+def test_a_repeated_press_after_the_cell_has_no_effect(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of five quick presses came between the ranks' end and the cell's error, and replaced the error."""
+    monkeypatch.setattr(presses, "SAME_S", 600.0)
+    with interrupts.users_code():
+        with presses.counted() as count:
+            press()
+        press()
+        assert count.count == 1
+        monkeypatch.setattr(presses, "SAME_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            press()
