@@ -37,7 +37,7 @@ from hvd_kernel.magics.display.user_errors import (
     summary,
 )
 from hvd_kernel.magics.display.writer import Writer
-from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding
+from hvd_kernel.magics.interrupts import InterruptCount, Interrupted, counted, not_responding, restoring_handler
 from hvd_kernel.magics.jobs import BackgroundJob
 from hvd_kernel.protocol.messages import (
     Event,
@@ -217,6 +217,7 @@ class CellView:
         """Return the final state of the ranks that did not fail."""
         return "interrupted" if self.stopped else "done"
 
+    @restoring_handler()
     def check(self, hint: Hint = no_hint) -> None:
         """Raise the error of the cell, if any: a rank's own error first, else the reason why it was stopped."""
         failures = self._known_failures()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 from hvd_kernel.formatting.rank_labels import rank_list
@@ -50,38 +51,61 @@ class InterruptCount:
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
         """Count a press."""
+        self.count += not self.is_repeated()
+
+    def is_repeated(self) -> bool:
+        """Record a press; return whether it counts as one with the previous press."""
         now = time.monotonic()
-        self.count += now - self._latest >= SAME_S
-        self._latest = now
+        is_repeated, self._latest = now - self._latest < SAME_S, now
+        return is_repeated
 
-    def passing_on(self, handler: Handler) -> Handler:
-        """Return a signal handler for the time after the ranks have ended the cell.
 
-        A press that counts as one with an earlier press has no effect: raised in our code, it would replace the error
-        that says what became of the ranks. Other presses are passed on to ``handler``.
-        """
+@dataclass(frozen=True)
+class _AfterCell:
+    """Signal handler after an interrupted cell: passes presses on, except those that repeat a counted one.
 
-        def handle(number: int, frame: FrameType | None) -> None:
-            now = time.monotonic()
-            is_same, self._latest = now - self._latest < SAME_S, now
-            if not is_same:
-                handler(number, frame)
+    Raised between the ranks' end and the cell's error, a repeated press would replace that error.
+    """
 
-        return handle
+    interrupts: InterruptCount
+    handler: Handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self.interrupts.is_repeated():
+            self.handler(number, frame)
 
 
 @contextmanager
 def counted(interrupts: InterruptCount | None = None) -> Iterator[InterruptCount]:
-    """Count SIGINTs instead of raising KeyboardInterrupt; in a job's thread only %hvdcancel counts."""
+    """Count SIGINTs instead of raising KeyboardInterrupt; in a job's thread only %hvdcancel counts.
+
+    After an interrupted block, until ``restoring_handler``, the previous handler gets only presses that do not repeat a
+    counted one.
+    """
     interrupts = interrupts or InterruptCount()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
     before = signal.signal(signal.SIGINT, interrupts)
+    if isinstance(before, _AfterCell):
+        before = before.handler
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, interrupts.passing_on(before) if interrupts.count and callable(before) else before)
+        if interrupts.count and callable(before) and not isinstance(before, InterruptCount):
+            before = _AfterCell(interrupts, before)
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def restoring_handler() -> Iterator[None]:
+    """Restore the handler from before ``counted`` at the end: the error of the cell is being raised."""
+    try:
+        yield
+    finally:
+        handler = signal.getsignal(signal.SIGINT)
+        if isinstance(handler, _AfterCell) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler.handler)
 
 
 class Interrupted(KeyboardInterrupt):

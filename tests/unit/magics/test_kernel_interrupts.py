@@ -71,3 +71,6 @@ def test_a_repeated_press_after_the_cell_has_no_effect(interrupts: Interrupts, m
         monkeypatch.setattr(presses, "SAME_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
             press()
+        with presses.restoring_handler():
+            pass
+        assert signal.getsignal(signal.SIGINT) is interrupts
