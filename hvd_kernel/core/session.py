@@ -214,13 +214,18 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """Drop the engine in a forked child (a DataLoader's worker): without its threads, its destructor must not run."""
+    """Drop the engine in a forked child (a DataLoader's worker)."""
     global _engine, _lock
     if _engine is not None:
         engine = _engine.engine if isinstance(_engine, NewcomersEngine) else _engine
         engine.make_current(False)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
+        leak(engine)
     _engine, _lock = None, threading.RLock()
+
+
+def leak(engine: Engine) -> None:
+    """Keep the destructor of an engine from running in a forked child, which has none of the engine's threads."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
 
 
 def by_mpi() -> bool:

@@ -66,14 +66,14 @@ class _Latest:
     at: float
     since: float  # start of this operation, or of the time without one
     doing: tuple[str, int]
-    observed: float  # time of the sample; unlike ``at``, a delay of the reader does not change it
 
 
 class Activity:
     """Tracks, from the samples of one run, which ranks wait and which are silent. Times are the reader's own."""
 
     def __init__(self, ranks: Iterable[int], now: float) -> None:
-        self._latest = {rank: _Latest(now, now, ("", 0), now) for rank in ranks}
+        self._latest = {rank: _Latest(now, now, ("", 0)) for rank in ranks}
+        self._begun = now  # earlier silence does not count
 
     def observe(self, sample: MetricsSample, now: float) -> None:
         """Record a sample; the state "idle" marks a rank's last one."""
@@ -85,12 +85,11 @@ class Activity:
         doing = (sample.waiting_for, sample.ops) if sample.state == "collective" else ("", 0)
         before = self._latest[sample.rank]
         since = before.since if before.doing == doing else now
-        self._latest[sample.rank] = _Latest(now, since, doing, now)
+        self._latest[sample.rank] = _Latest(now, since, doing)
 
     def begin_again(self, now: float) -> None:
         """Measure silence from now on: samples were not read in the meantime."""
-        for latest in self._latest.values():
-            latest.at = now
+        self._begun = now
 
     def some_wait(self, now: float) -> bool:
         """Return whether a rank has been in one operation for ``WAIT_S``."""
@@ -102,11 +101,11 @@ class Activity:
 
     def silent(self, now: float) -> set[int]:
         """Return the ranks that have sent no sample for ``SILENT_S`` although their cell runs."""
-        return {rank for rank, latest in self._latest.items() if now - latest.at >= SILENT_S}
+        return {rank for rank, latest in self._latest.items() if now - max(latest.at, self._begun) >= SILENT_S}
 
     def without_sample_since(self, moment: float) -> set[int]:
         """Return the ranks of which no sample was read after a moment although their cell runs."""
-        return {rank for rank, latest in self._latest.items() if latest.observed <= moment}
+        return {rank for rank, latest in self._latest.items() if latest.at <= moment}
 
 
 def whereabouts(places: Places) -> str:

@@ -12,7 +12,6 @@ Terms.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import weakref
@@ -187,9 +186,9 @@ class OwnEngine(GroupEngine):
             self._live.clear()
 
     def leak(self) -> None:
-        """Drop the engine in a forked child: without its threads, its destructor must not run."""
+        """Drop the engine in a forked child."""
         if self._engine is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engine))
+            session.leak(self._engine)
             self._engine = None
 
 

@@ -1,6 +1,6 @@
 """Operations of ``torch.distributed`` as calls of the core: operands, and how the outcome reaches the outputs.
 
-Each function of ``OPERATIONS`` checks its tensors and returns an ``CoreCall``, which a process group starts.
+Each function of ``OPERATIONS`` checks its tensors and returns a ``CoreCall``, which a process group starts.
 
 Terms.
   buffer   contiguous memory on the CPU: the tensor itself, or a copy of it
@@ -18,7 +18,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from hvd_kernel.core.tensor import SCATTERED
+from hvd_kernel.core.tensor import SCATTERED, Place
 from hvd_kernel.torch.distributed.checks import (
     check_count,
     check_dense,
@@ -28,7 +28,7 @@ from hvd_kernel.torch.distributed.checks import (
     check_splits,
 )
 from hvd_kernel.torch.distributed.reductions import ReduceRule, reduction_of
-from hvd_kernel.torch.memory import NUMBERS, check_writable, from_buffer, stage
+from hvd_kernel.torch.memory import NUMBERS, check_writable, from_buffer, place_of, stage
 
 Tensors = Sequence[Tensor]
 _CPU = torch.device("cpu")
@@ -102,8 +102,8 @@ def _check_senders(outcome: Any, dtype: torch.dtype, expected: list[int]) -> Non
     check_received([size // width for size in outcome.sizes], expected)
 
 
-def _in(operand: Tensor) -> tuple[int, tuple[int, ...], int]:
-    return operand.data_ptr(), tuple(operand.shape), NUMBERS[operand.dtype]
+def _in(operand: Tensor) -> Place:
+    return place_of(operand, NUMBERS[operand.dtype])
 
 
 def _in_out(operand: Tensor, output: Tensor) -> tuple[int, int, tuple[int, ...], int]:
@@ -152,7 +152,6 @@ def all_reduce(_member: Member, tensors: Tensors, op: Any) -> CoreCall:
     """Reduce tensors in place on all ranks, all of them or none."""
     check_same_dtype("all_reduce", tensors)
     for tensor in tensors:
-        check_dense(tensor)
         check_writable(tensor)
     reduction = reduction_of(op, tensors[0])
     operands = _alone([reduction.loaded(stage(tensor).detach()).reshape(-1) for tensor in tensors])
