@@ -154,6 +154,12 @@ class Engine:
         waits: bool = False,
     ) -> int:
         """root_rank: a rank of the engine, also in a process set."""
+    def send(self, tensors: Sequence[InOut], destination: int, tag: int = 0, waits: bool = False) -> int:
+        """The n-th send to a rank with a tag meets that rank's n-th recv of it, of the same shapes."""
+    def recv(self, tensors: Sequence[InOut], source: int, tag: int = 0, waits: bool = False) -> int:
+        """Write to the output pointers."""
+    def probe(self, tag: int = 0, waits: bool = False) -> int:
+        """Outcome.number: a rank that has called send with the tag, whose recv was not called."""
     def alltoall(
         self,
         name: str,

@@ -21,7 +21,7 @@ struct Row {
   bool outputs;  // has outputs; otherwise the core allocates the results
   bool reduces;
 };
-constexpr std::array<Row, 7> kRows{{
+constexpr std::array<Row, 9> kRows{{
     {Kind::kAllreduce, true, true, true},
     {Kind::kAllgather, true, false, false},
     {Kind::kBroadcast, true, true, false},
@@ -29,6 +29,8 @@ constexpr std::array<Row, 7> kRows{{
     {Kind::kAlltoall, true, false, false},
     {Kind::kReducescatter, true, true, true},
     {Kind::kJoin, false, false, false},
+    {Kind::kSend, true, true, false},
+    {Kind::kProbe, false, false, false},
 }};
 static_assert(HVD_ALLREDUCE == static_cast<int>(Kind::kAllreduce));
 static_assert(HVD_ALLGATHER == static_cast<int>(Kind::kAllgather));
@@ -37,6 +39,8 @@ static_assert(HVD_BARRIER == static_cast<int>(Kind::kBarrier));
 static_assert(HVD_ALLTOALL == static_cast<int>(Kind::kAlltoall));
 static_assert(HVD_REDUCESCATTER == static_cast<int>(Kind::kReducescatter));
 static_assert(HVD_JOIN == static_cast<int>(Kind::kJoin));
+static_assert(HVD_SEND == static_cast<int>(Kind::kSend));
+static_assert(HVD_PROBE == static_cast<int>(Kind::kProbe));
 static_assert(HVD_AVERAGE == static_cast<int>(ReduceOp::kAverage));
 static_assert(HVD_SUM == static_cast<int>(ReduceOp::kSum));
 static_assert(HVD_ADASUM == static_cast<int>(ReduceOp::kAdasum));
@@ -159,8 +163,14 @@ Result<Call> call_of(const Engine& engine, const hvd_request* their) {
   if (row == kRows.end()) return refuse("there is no kind " + std::to_string(given.kind));
   if (given.done == nullptr) return refuse("a request needs a function `done`");
   Call call;
-  call.request.kind = row->kind;
-  call.request.set = given.set;
+  if (row->kind == Kind::kSend) {
+    call.request = send_request(given.root, given.destination, given.tag, engine.topology().size);
+  } else if (row->kind == Kind::kProbe) {
+    call.request = probe_request(given.tag);
+  } else {
+    call.request.kind = row->kind;
+    call.request.set = given.set;
+  }
   if (given.name != nullptr) call.request.name = given.name;
   if (row->reduces) {
     if (given.op < 0 || given.op >= kReduceOpCount) {
@@ -242,7 +252,8 @@ void DoneCall::ended(Task& task) noexcept {
   hvd_event event{task.event};
   if (task.ending == nullptr || task.ending->is_ok()) {
     show_outputs(task, outcome);
-    if (task.request.kind == Kind::kJoin) outcome.number = task.number;
+    const Kind kind = task.request.kind;
+    if (kind == Kind::kJoin || kind == Kind::kProbe) outcome.number = task.number;
     if (event.of_device != nullptr) outcome.event = &event;
   } else {
     outcome.code = static_cast<std::int32_t>(task.ending->code);

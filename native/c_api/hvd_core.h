@@ -55,7 +55,9 @@ enum {
   HVD_BARRIER = 3,
   HVD_ALLTOALL = 5,
   HVD_REDUCESCATTER = 6,
-  HVD_JOIN = 7
+  HVD_JOIN = 7,
+  HVD_SEND = 15, /* a message; sender and receiver make the same request */
+  HVD_PROBE = 16 /* wait until any rank has requested a send to this rank */
 };
 
 /* The numbers of tensor/dtype.h, which are Horovod's. */
@@ -80,7 +82,7 @@ typedef struct hvd_outcome {
   const hvd_output* outputs;
   size_t sizes_count; /* alltoall: rows received from each rank of the set */
   const int64_t* sizes;
-  int64_t number;   /* join: the rank that joined last; else -1 */
+  int64_t number;   /* join: the rank that joined last; probe: the sender; else -1 */
   hvd_event* event; /* tensors on a device: reached when the results are ready; NULL: ready */
 } hvd_outcome;
 
@@ -99,18 +101,20 @@ typedef struct hvd_request {
   const char* name;        /* NULL or "": by the number of the call, as in Horovod */
   size_t count;            /* tensors */
   const DLTensor* inputs;  /* contiguous; strides may be NULL */
-  const DLTensor* outputs; /* allreduce, broadcast: where the results go, as many elements of the
-                            * same type as the inputs'; the same memory: in place. reducescatter:
-                            * this rank's rows, the first ranks have one more; NULL: returned in
-                            * the outcome, as for allgather. Else NULL */
+  const DLTensor* outputs; /* allreduce, broadcast, send: where the results go, as many elements of
+                            * the same type as the inputs'; the same memory: in place.
+                            * reducescatter: this rank's rows, the first ranks have one more; NULL:
+                            * returned in the outcome, as for allgather. Else NULL */
   int32_t op;              /* allreduce, reducescatter */
-  int32_t root;            /* broadcast: a global rank */
+  int32_t root;            /* broadcast, send: a global rank, the sender */
   double prescale, postscale;
   size_t splits_count; /* alltoall: rows for each rank of the set; 0: equal shares */
   const int64_t* splits;
   void* stream; /* of tensors on a device: they are ready after the work queued there */
   hvd_done done;
   void* context;
+  int32_t destination; /* send: a global rank, the receiver */
+  int64_t tag;         /* send, probe: the n-th send of a tag meets the n-th receive of it */
 } hvd_request;
 
 /* A bootstrap: sends `mine` (bytes) to all ranks and receives theirs. All ranks make the same

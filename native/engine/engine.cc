@@ -61,9 +61,14 @@ Status in_a_child() {
 Status no_memory() { return Status::make(Code::kUnavailable, "no memory", "engine"); }
 
 // Unnamed operations are matched across ranks by the number of calls before, or by their kind if
-// they have no tensors.
-std::string name_for(const Request& request, std::int64_t handle) {
-  std::string name = std::string(lower_name_of(request.kind)) + ".noname";
+// they have no tensors. A probe is of one rank only. (Sends get other names: message_numbers.h.)
+std::string name_for(const Request& request, std::int64_t handle, int rank) {
+  std::string name = lower_name_of(request.kind);
+  if (request.kind == Kind::kProbe) {
+    return name + ".rank" + std::to_string(rank) + ".tag" + std::to_string(request.sizes.front()) +
+           "." + std::to_string(handle);
+  }
+  name += ".noname";
   const bool moves = !request.tensors.empty() && request.kind != Kind::kAllocate;
   return moves ? name + "." + std::to_string(handle) : name;
 }
@@ -246,7 +251,7 @@ Result<TaskPtr> Engine::make_task(Request request, std::vector<Operand> operands
 Status Engine::submit(Request request, std::vector<Operand> operands, const TaskPtr& task,
                       Next next, void* stream) {
   const RundownScope scope(rundown_guard_);
-  if (request.name.empty()) request.name = name_for(request, task->handle);
+  if (request.name.empty()) request.name = name_for(request, task->handle, topology_.rank);
   const auto group = groups_.find(request.set);
   static const std::vector<int> kNoMembers;
   Status status = validate(request, operands, topology_.rank, topology_.size,
@@ -276,8 +281,15 @@ Status Engine::submit(Request request, std::vector<Operand> operands, const Task
     if (!placement) return placement.status();
     if (status = find_shares(*task, *group, placement.value()); !status) return status;
   }
+  // Numbered last: a call that was refused does not count.
+  if (task->request.kind == Kind::kSend) task->request.name = next_name(task->request, *group);
   status = handles_.add(task);
   return !status || !scope || held ? status : request_operation(task);
+}
+
+std::string Engine::next_name(const Request& send, const Group& pair) {
+  const int other = pair.ranks.front() == send.root ? pair.ranks.back() : pair.ranks.front();
+  return message_numbers_.next(send.root, other, send.sizes.front());
 }
 
 // If other operations are in flight, this one is queued behind them. A thread that runs a

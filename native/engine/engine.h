@@ -22,6 +22,7 @@
 #include "engine/execution/devices.h"
 #include "engine/execution/groups.h"
 #include "engine/execution/handles.h"
+#include "engine/execution/message_numbers.h"
 #include "engine/execution/regions.h"
 #include "engine/options.h"
 #include "engine/progress_engine.h"
@@ -37,7 +38,7 @@ struct Outcome {
   std::vector<std::shared_ptr<Buffer>> outputs;
   std::vector<std::int64_t> sizes;  // alltoall: rows received from each rank of the set
   std::int64_t number = -1;         // join: the last rank; addset: the id; allocate: the region;
-                                    // removeset: 1 if the set existed, else 0
+                                    // removeset: 1 if the set existed, else 0; probe: the sender
   DeviceEventPtr event;             // tensors on a device: reached when the outputs are ready, or
                                     // the error if they never will be; nullptr: ready
 };
@@ -196,6 +197,7 @@ class HVD_VISIBLE Engine {
   Status submit(Request request, std::vector<Operand> operands, const TaskPtr& task, Next next,
                 void* stream);
   Status request_operation(const TaskPtr& task);
+  std::string next_name(const Request& send, const Group& pair);
   bool may_begin(const Request& request, const Task& task);
   bool may_run(const PersistentRequest& request, const std::vector<Operand>& operands) const;
   bool may_poll_briefly() const;
@@ -216,6 +218,7 @@ class HVD_VISIBLE Engine {
   Handles handles_;
   Backoff brief_help_;
   Groups groups_;
+  MessageNumbers message_numbers_;
   mutable Counters counters_;  // device times are added by counters()
   Trace trace_;
   std::unique_ptr<Mesh> mesh_;

@@ -2,7 +2,8 @@
 // shared memory (transport/shm/fast_path.h), without messages and without a coordinator. All other
 // cases are negotiated by messages (controller.h). Operations of process sets do not involve all
 // ranks, so with process sets ranks at the same position may differ in their history: then the fast
-// path is off.
+// path is off. Messages between two ranks do not turn it off: a rank that has executed one does not
+// agree on the fast path before the next operation of all ranks.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +32,11 @@ class FastPathNegotiation {
 
   // This rank has executed the response.
   void passed(const Response& response) {
-    const bool of_all_ranks = response.set == 0 && response.kind != Kind::kLeave;
-    if (of_all_ranks && response.status) passed();
+    if (response.kind == Kind::kLeave || response.kind == Kind::kProbe || !response.status) return;
+    if (response.set == 0) passed();
+    if (response.kind != Kind::kSend) return;
+    missed_ = position_;
+    decline();
   }
   void passed() { ++position_; }  // an operation of all ranks
 

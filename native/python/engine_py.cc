@@ -142,6 +142,31 @@ std::int64_t alltoall(Engine& self, const std::string& name, const py::object& t
   return call.enqueue(self);
 }
 
+// With the memory of the tensors at `source`, and of the results at `destination`.
+std::int64_t message(Engine& self, const py::object& tensors, int source, int destination,
+                     std::int64_t tag, bool waits) {
+  Call call(Kind::kSend, "", 0, waits);
+  call.request = send_request(source, destination, tag, self.topology().size);
+  add_tensors(tensors, true, call.request, call.memory);
+  return call.enqueue(self);
+}
+
+std::int64_t send(Engine& self, const py::object& tensors, int destination, std::int64_t tag,
+                  bool waits) {
+  return message(self, tensors, self.topology().rank, destination, tag, waits);
+}
+
+std::int64_t recv(Engine& self, const py::object& tensors, int source, std::int64_t tag,
+                  bool waits) {
+  return message(self, tensors, source, self.topology().rank, tag, waits);
+}
+
+std::int64_t probe(Engine& self, std::int64_t tag, bool waits) {
+  Call call(Kind::kProbe, "", 0, waits);
+  call.request = probe_request(tag);
+  return call.enqueue(self);
+}
+
 std::int64_t barrier(Engine& self, const std::string& name, int set, bool waits) {
   return Call(Kind::kBarrier, name, set, waits).enqueue(self);
 }
@@ -288,6 +313,9 @@ void define_collectives(Class& engine) {
       .def("broadcast", &broadcast, "name"_a, "tensors"_a, "root_rank"_a, set, waits)
       .def("alltoall", &alltoall, "name"_a, "tensor"_a, "splits"_a = py::none(), set, waits)
       .def("barrier", &barrier, "name"_a = "", set, waits)
+      .def("send", &send, "tensors"_a, "destination"_a, "tag"_a = 0, waits)
+      .def("recv", &recv, "tensors"_a, "source"_a, "tag"_a = 0, waits)
+      .def("probe", &probe, "tag"_a = 0, waits)
       .def("join", [](Engine& self) { return agree(self, Kind::kJoin, {}); })
       .def("add_process_set", &add_set, "ranks"_a)
       .def("remove_process_set", &agree_on<Kind::kRemoveSet>, "process_set"_a)

@@ -16,6 +16,18 @@ bool is_change(Kind kind) {
          kind == Kind::kRelease;
 }
 
+// The send is to the probing rank, which has not requested it, and no other probe has returned it.
+bool answers(const Entry& send, const Entry& probe) {
+  if (send.kind != Kind::kSend || probe.kind != Kind::kProbe) return false;
+  if (send.probed || send.decided || send.in_full.size() != 1) return false;
+  const Request& request = *send.in_full.front().request;
+  const bool only_the_sender =
+      send.requested.count() == 1 && send.requested.first() == request.root;
+  const int prober = probe.requested.first();
+  return only_the_sender && prober != request.root && send.set->here.has(prober) &&
+         request.sizes == probe.in_full.front().request->sizes;
+}
+
 Response response_to(const Request& request) {
   Response response;
   response.kind = request.kind;
@@ -45,15 +57,35 @@ void Coordinator::on_request(Entry& entry, std::int64_t now_ns) {
   if (!left_.empty() && entry.set->here.meets(left_)) {
     return fail(entry, shut_down_by(state_.first_left()), entry.requested);
   }
-  if (!state_.complete(entry)) {
+  if (entry.kind == Kind::kProbe || !state_.complete(entry)) {
     if (options_.stall_warning_ns > 0) stall_timer_.start(now_ns + options_.stall_warning_ns);
-    return;
+    return match(entry);
   }
   entry.decided = true;
   if (is_change(entry.kind)) return change(entry);
   Agreed agreed = agree(entry, state_.joined());
   agreed.queues = agreed.request->on_device() && entry.set->here.has(state_.own());
   fusion_.add(std::move(agreed), now_ns);
+}
+
+// Answer a probe with a send, if one of the two is pending and the other is this entry.
+void Coordinator::match(Entry& entry) {
+  if (entry.kind != Kind::kProbe && entry.kind != Kind::kSend) return;
+  for (Entry* other : state_.table().waiting()) {
+    Entry& probe = entry.kind == Kind::kProbe ? entry : *other;
+    Entry& send = entry.kind == Kind::kProbe ? *other : entry;
+    if (answers(send, probe)) return answer_probe(probe, send);
+  }
+}
+
+void Coordinator::answer_probe(const Entry& probe, Entry& send) {
+  send.probed = true;
+  ResponseMessage message;
+  message.response.kind = Kind::kProbe;
+  message.response.names = {*probe.name};
+  message.response.rank = send.requested.first();
+  message.only = {probe.requested.first()};
+  issue(message);
 }
 
 // A user thread that waits while requests of other ranks are still missing does not hurry what is

@@ -49,6 +49,8 @@ class Coordinator final : public Role {
   void join(int rank, std::int64_t now_ns);
   void fail_all(const std::vector<std::pair<const Entry*, Status>>& proven);
   bool fail_late(Entry& entry);
+  void match(Entry& entry);
+  void answer_probe(const Entry& probe, Entry& send);
   void fail(const Entry& entry, const Status& status, const RankSet& ranks);
   void change(const Entry& entry);
   void change(const Request& request, Response& response);

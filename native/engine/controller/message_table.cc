@@ -12,7 +12,7 @@ namespace {
 template <typename Entries, typename Sets>
 Entries waiting_in(Sets& sets) {
   Entries all;
-  for (auto& names : sets) {
+  for (auto& [set, names] : sets) {
     for (auto& [name, entry] : names) {
       if (!entry.requested.empty()) all.push_back(&entry);
     }
@@ -66,9 +66,7 @@ void spell_out(Entry& entry) {
 }
 
 Entry& MessageTable::at(const ProcessSet& set, const std::string& name) {
-  const auto id = static_cast<std::size_t>(set.id);
-  if (id >= sets_.size()) sets_.resize(id + 1);
-  const auto [position, inserted] = sets_[id].try_emplace(name);
+  const auto [position, inserted] = sets_[set.id].try_emplace(name);
   Entry& entry = position->second;
   if (inserted) {
     entry.set = &set;
@@ -78,10 +76,10 @@ Entry& MessageTable::at(const ProcessSet& set, const std::string& name) {
 }
 
 Entry* MessageTable::find(int set, const std::string& name) {
-  const auto id = static_cast<std::size_t>(set);
-  if (set < 0 || id >= sets_.size()) return nullptr;
-  const auto entry = sets_[id].find(name);
-  return entry == sets_[id].end() ? nullptr : &entry->second;
+  const auto names = sets_.find(set);
+  if (names == sets_.end()) return nullptr;
+  const auto entry = names->second.find(name);
+  return entry == names->second.end() ? nullptr : &entry->second;
 }
 
 std::vector<Entry*> MessageTable::waiting() { return waiting_in<std::vector<Entry*>>(sets_); }
@@ -136,7 +134,7 @@ void MessageTable::answer(Entry& entry) {
   entry.in_full.clear();
   entry.sent.clear();
   entry.sent_slot = -1;
-  entry.decided = false;
+  entry.decided = entry.probed = false;
 }
 
 void MessageTable::answer(Entry& entry, const RankSet& numbers) {
@@ -153,8 +151,9 @@ void MessageTable::answer(Entry& entry, const RankSet& numbers) {
 
 void MessageTable::drop_if_empty(Entry& entry) {
   if (entry.slot >= 0 || entry.failure || !entry.requested.empty()) return;
-  Names& names = sets_[static_cast<std::size_t>(entry.set->id)];
-  names.erase(names.find(*entry.name));
+  const auto names = sets_.find(entry.set->id);
+  names->second.erase(names->second.find(*entry.name));
+  if (names->second.empty() && names->first >= kFirstPair) sets_.erase(names);
 }
 
 void MessageTable::assign(Entry& entry, int slot, std::uint64_t version) {
@@ -182,20 +181,20 @@ void MessageTable::forget_slot(Entry& entry) {
 }
 
 void MessageTable::forget_set(int set) {
-  const auto id = static_cast<std::size_t>(set);
-  if (id >= sets_.size()) return;
-  for (auto& [name, entry] : sets_[id]) {
+  const auto names = sets_.find(set);
+  if (names == sets_.end()) return;
+  for (auto& [name, entry] : names->second) {
     if (entry.slot >= 0) slots_[static_cast<std::size_t>(entry.slot)] = nullptr;
     if (!entry.requested.empty()) --waiting_;
   }
-  sets_[id].clear();
+  sets_.erase(names);
 }
 
 std::vector<int> MessageTable::slots_of(int set) const {
   std::vector<int> slots;
-  const auto id = static_cast<std::size_t>(set);
-  if (id >= sets_.size()) return slots;
-  for (const auto& [name, entry] : sets_[id]) {
+  const auto names = sets_.find(set);
+  if (names == sets_.end()) return slots;
+  for (const auto& [name, entry] : names->second) {
     if (entry.slot >= 0) slots.push_back(entry.slot);
   }
   std::sort(slots.begin(), slots.end());

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -38,6 +39,7 @@ struct Entry {
   std::int64_t since_ns = 0;
   Kind kind = Kind::kBarrier;
   bool decided = false;  // rank 0: agreed on, its response is being assembled
+  bool probed = false;   // rank 0: a send that was the answer to a probe
   RankSet requested;
   RankSet by_slot;     // those of `requested` that repeat the known request
   Variants in_full;    // requests of the other ranks
@@ -96,7 +98,7 @@ class MessageTable {
   }
   void begin(Entry& entry, Kind kind, std::int64_t now_ns);
 
-  std::vector<Names> sets_;  // by id
+  std::map<int, Names> sets_;  // by id
   std::vector<Entry*> slots_;
   int waiting_ = 0;
 };

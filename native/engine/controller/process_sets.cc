@@ -37,10 +37,18 @@ int ProcessSets::next_id() const {
   return free_.empty() ? static_cast<int>(sets_.size()) : free_.front();
 }
 
-void ProcessSets::add(int id, const std::vector<std::int64_t>& ranks) {
+const ProcessSet* ProcessSets::find_pair(int id) const {
+  const auto known = pairs_.find(id);
+  if (known != pairs_.end()) return known->second.get();
+  const std::optional<Pair> pair = pair_of(id, tree_.size());
+  if (!pair) return nullptr;
+  return pairs_.emplace(id, make(id, {pair->low, pair->high})).first->second.get();
+}
+
+std::unique_ptr<ProcessSet> ProcessSets::make(int id,
+                                              const std::vector<std::int64_t>& ranks) const {
   auto set = std::make_unique<ProcessSet>();
   set->id = id;
-  set->born = ++changes_;
   set->size = static_cast<int>(ranks.size());
   for (const std::int64_t value : ranks) {
     const int rank = static_cast<int>(value);
@@ -49,6 +57,12 @@ void ProcessSets::add(int id, const std::vector<std::int64_t>& ranks) {
     if (number >= 0) set->here.add(number);
   }
   set->count_here = set->here.count();
+  return set;
+}
+
+void ProcessSets::add(int id, const std::vector<std::int64_t>& ranks) {
+  auto set = make(id, ranks);
+  set->born = ++changes_;
   if (!free_.empty() && free_.front() == id) free_.pop_front();
   const auto at = static_cast<std::size_t>(id);
   if (at >= sets_.size()) sets_.resize(at + 1);

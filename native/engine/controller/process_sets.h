@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "engine/message/rank_set.h"
+#include "engine/message/request.h"
 
 namespace hvd {
 
@@ -34,7 +36,8 @@ class ProcessSets {
 
   const ProcessSet* find(int id) const {  // nullptr: no such set
     const auto at = static_cast<std::size_t>(id);
-    return id >= 0 && at < sets_.size() ? sets_[at].get() : nullptr;
+    if (id >= 0 && at < sets_.size()) return sets_[at].get();
+    return id >= kFirstPair ? find_pair(id) : nullptr;
   }
   std::uint64_t changes() const { return changes_; }
   bool only_the_global() const {
@@ -50,8 +53,12 @@ class ProcessSets {
   void remove(int id);
 
  private:
+  const ProcessSet* find_pair(int id) const;
+  std::unique_ptr<ProcessSet> make(int id, const std::vector<std::int64_t>& ranks) const;
+
   const Subtree& tree_;
-  std::vector<std::unique_ptr<const ProcessSet>> sets_;  // by id
+  std::vector<std::unique_ptr<const ProcessSet>> sets_;             // by id
+  mutable std::map<int, std::unique_ptr<const ProcessSet>> pairs_;  // by id, made when first used
   std::deque<int> free_;
   std::uint64_t changes_ = 0;
 };

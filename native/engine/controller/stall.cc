@@ -50,7 +50,8 @@ std::string missing_text(const std::vector<Waiting>& stalled, std::int64_t shutd
 
 std::string waiting_text(const Waiting& waiting, std::int64_t now_ns) {
   std::string text = "\n" + waiting.name;
-  if (waiting.set != 0) text += " of process set " + std::to_string(waiting.set);
+  if (waiting.set != 0 && waiting.set < kFirstPair)
+    text += " of process set " + std::to_string(waiting.set);
   return text + ": " + ranks_text(waiting.requested) + " for " +
          seconds_text(now_ns - waiting.since_ns) + " s";
 }
@@ -99,6 +100,10 @@ constexpr const char* kEnded =
 constexpr const char* kOfCalls =
     ". Call each operation on all ranks of its process set, outside of conditions such as `if rank "
     "== 0:`, with the same name, or in the same order where it has none.";
+constexpr const char* kOfMessages =
+    ". A send completes when the other rank has called the receive: call them in the opposite "
+    "order "
+    "on one of the ranks, or use isend and irecv, or batch_isend_irecv.";
 constexpr const char* kOfGraphs =
     ". None of them requests anything else before its own has completed. Operations of a graph "
     "(tf.function, jax.jit) must be the same on every rank, and in JAX their order too.";
@@ -221,8 +226,10 @@ bool Deadlocks::may_complete(const Entry& entry, const RankSet& stuck,
   RankSet missing = without(entry.set->here, entry.requested);
   if (entry.set->id == 0) missing.remove(joined);
   const std::vector<int> ranks = missing.numbers();
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [&](int rank) { return !stuck.has(rank) || may_request(rank, entry); });
+  const auto may = [&](int rank) { return !stuck.has(rank) || may_request(rank, entry); };
+  // Any rank may send what a probe waits for.
+  return entry.kind == Kind::kProbe ? std::any_of(ranks.begin(), ranks.end(), may)
+                                    : std::all_of(ranks.begin(), ranks.end(), may);
 }
 
 bool Deadlocks::may_request(int rank, const Entry& entry) const {
@@ -317,10 +324,11 @@ Status Deadlocks::describe(const Entry& entry, const std::vector<const Entry*>& 
   std::string text;
   RankSet waiting;
   RankSet missing;
-  bool of_calls = false;
+  bool of_calls = false, of_messages = true;
   for (std::size_t i = 0; i < all.size(); ++i) {
     waiting.add(all[i]->requested);
     missing.add(without(all[i]->set->here, all[i]->requested));
+    of_messages = of_messages && (all[i]->kind == Kind::kSend || all[i]->kind == Kind::kProbe);
     if (i >= kMostNames) continue;
     const std::string places = places_of(*all[i]);
     of_calls = of_calls || !places.empty();
@@ -331,7 +339,8 @@ Status Deadlocks::describe(const Entry& entry, const std::vector<const Entry*>& 
   const std::vector<int> ended = both(without(missing, waiting), reporting_).numbers();
   if (!ended.empty())
     text += "; " + ranks_text(ended) + (ended.size() > 1 ? " have" : " has") + " ended the cell";
-  text = (ended.empty() ? kDiffer : kEnded) + text + (of_calls ? kOfCalls : kOfGraphs);
+  const char* const remedy = of_messages ? kOfMessages : of_calls ? kOfCalls : kOfGraphs;
+  text = (ended.empty() ? kDiffer : kEnded) + text + remedy;
   const RankSet absent = without(entry.set->here, entry.requested);
   return Status::make(Code::kMismatch, std::move(text), "engine/deadlock",
                       absent.empty() ? -1 : absent.first());

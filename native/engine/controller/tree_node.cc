@@ -16,7 +16,9 @@ void set_bit(std::vector<std::uint64_t>& words, int slot) {
 
 void TreeNode::on_request(Entry& entry, std::int64_t now_ns) {
   const bool late = entry.failure && entry.failure->owed.meets(entry.requested);
-  if (late || !keeps_ || state_.complete(entry)) return send(entry);
+  const bool alone =
+      entry.kind == Kind::kProbe || entry.kind == Kind::kSend;  // rank 0 matches them
+  if (late || alone || !keeps_ || state_.complete(entry)) return send(entry);
   if (patience_ns_ >= 0) stall_timer_.start(now_ns + patience_ns_);
 }
 

@@ -18,7 +18,8 @@ const char* negotiate_phase(Kind kind) {
       "NEGOTIATE_ALLREDUCE", "NEGOTIATE_ALLGATHER", "NEGOTIATE_BROADCAST",     "NEGOTIATE_BARRIER",
       "NEGOTIATE_LEAVE",     "NEGOTIATE_ALLTOALL",  "NEGOTIATE_REDUCESCATTER", "NEGOTIATE_JOIN",
       "NEGOTIATE_ADDSET",    "NEGOTIATE_REMOVESET", "NEGOTIATE_ALLOCATE",      "NEGOTIATE_RELEASE",
-      "NEGOTIATE_TUNE"};
+      "NEGOTIATE_TUNE",      "NEGOTIATE_PARK",      "NEGOTIATE_BLOCKED",       "NEGOTIATE_SEND",
+      "NEGOTIATE_PROBE"};
   return kPhases[static_cast<std::size_t>(kind)];
 }
 
@@ -149,7 +150,10 @@ Status Executor::perform_agreed(const Work& work) {
       &Executor::nothing,  // a barrier: the agreement is the barrier
       &Executor::nothing,  // the progress engine handles departures
       &Executor::alltoall,   &Executor::reducescatter, &Executor::join,      &Executor::add_set,
-      &Executor::remove_set, &Executor::allocate,      &Executor::release,   &Executor::tune};
+      &Executor::remove_set, &Executor::allocate,      &Executor::release,   &Executor::tune,
+      &Executor::nothing,                           // requests without a response
+      &Executor::nothing,    &Executor::broadcast,  // a send is a broadcast between two ranks
+      &Executor::join};                             // a probe returns a rank, as a join does
   return (this->*kSteps[static_cast<std::size_t>(work.response.kind)])(work);
 }
 

@@ -32,12 +32,43 @@ constexpr std::array<Row, kKindCount> kRows{{
     {"TUNE", "tune"},
     {"PARK", "park"},
     {"BLOCKED", "blocked"},
+    {"SEND", "send"},
+    {"PROBE", "probe"},
 }};
 
 }  // namespace
 
 const char* name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].upper; }
 const char* lower_name_of(Kind kind) { return kRows[static_cast<std::size_t>(kind)].lower; }
+
+int pair_id(int a, int b, int size) {
+  const auto [low, high] = std::minmax(a, b);
+  if (low < 0 || low == high || high >= size || size > kMostRanksWithPairs) return -1;
+  return kFirstPair + low * size + high;
+}
+
+std::optional<Pair> pair_of(int id, int size) {
+  if (id < kFirstPair || size <= 0) return std::nullopt;
+  const Pair pair{(id - kFirstPair) / size, (id - kFirstPair) % size};
+  if (pair_id(pair.low, pair.high, size) != id || pair.low > pair.high) return std::nullopt;
+  return pair;
+}
+
+Request send_request(int source, int destination, std::int64_t tag, int size) {
+  Request request;
+  request.kind = Kind::kSend;
+  request.set = pair_id(source, destination, size);
+  request.root = source;
+  request.sizes = {tag};
+  return request;
+}
+
+Request probe_request(std::int64_t tag) {
+  Request request;
+  request.kind = Kind::kProbe;
+  request.sizes = {tag};
+  return request;
+}
 
 std::int64_t TensorMeta::count() const {
   std::uint64_t count = 1;  // wraps around for invalid shapes, which validate() then refuses
@@ -120,6 +151,7 @@ bool moves_tensors(Kind kind) {
     case Kind::kBroadcast:
     case Kind::kAlltoall:
     case Kind::kReducescatter:
+    case Kind::kSend:
       return true;
     default:
       return false;
@@ -236,12 +268,12 @@ Status check_new_set(const Request& request, int size) {
 }
 
 Status check_root(const Request& request, const std::vector<int>& members) {
-  if (request.kind != Kind::kBroadcast ||
+  if ((request.kind != Kind::kBroadcast && request.kind != Kind::kSend) ||
       std::binary_search(members.begin(), members.end(), request.root)) {
     return Status::ok();
   }
-  return refuse("broadcast received invalid root rank " + std::to_string(request.root) +
-                " for provided process set");
+  return refuse(std::string(lower_name_of(request.kind)) + " received invalid root rank " +
+                std::to_string(request.root) + " for provided process set");
 }
 
 Status check_kind(const Request& request, std::size_t members, int size) {
@@ -261,6 +293,8 @@ Status check_kind(const Request& request, std::size_t members, int size) {
     case Kind::kRemoveSet:
     case Kind::kRelease:
     case Kind::kPark:
+    case Kind::kSend:
+    case Kind::kProbe:
       if (request.sizes.size() == 1) return Status::ok();
       return refuse(std::string(lower_name_of(request.kind)) + " needs one number");
     case Kind::kBroadcast:
@@ -285,6 +319,11 @@ Status sensible(const Request& request, std::size_t members, int size) {
     return refuse(title_of(request.kind) + ": only of all ranks, not of process set " +
                   std::to_string(request.set));
   }
+  if ((request.kind == Kind::kSend) != (request.set >= kFirstPair)) {
+    return refuse(title_of(request.kind) + ": " +
+                  (request.kind == Kind::kSend ? "only between two ranks"
+                                               : "not between two ranks of no process set"));
+  }
   if (moves_tensors(request.kind) && request.tensors.empty()) {
     return refuse(request.name + ": a group of no tensors");
   }
@@ -298,6 +337,10 @@ Status sensible(const Request& request, std::size_t members, int size) {
 Status validate(const Request& request, const std::vector<Operand>& operands, int rank, int size,
                 const std::vector<int>& members) {
   const std::string title = title_of(request.kind) + ": ";
+  if (request.kind == Kind::kSend && members.empty()) {
+    return refuse(title + "needs two different ranks, of 0 to " + std::to_string(size - 1) +
+                  " (of at most " + std::to_string(kMostRanksWithPairs) + ")");
+  }
   if (members.empty()) {
     return refuse(title + "Process set provided does not exist, or has not been registered.");
   }

@@ -6,11 +6,17 @@
 //              by construction
 //   set        a process set, by its id; 0: all ranks. A name belongs to its set: the same name may
 //              be in flight in two sets.
+//   pair       a set of two ranks for point-to-point messages. All pairs exist without
+//   registration,
+//              because the id of a pair follows from its ranks
+//   send       a message from one rank of a pair to the other. Both ranks request it: the sender
+//              with the data, the receiver with the memory for them
 // All ranks execute the same responses in the same order, each those of the sets it belongs to: one
 // total order, so overlapping sets cannot deadlock.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,8 +47,22 @@ enum class Kind : std::uint8_t {
                    // a prompt, {0}: no longer
   kBlocked = 14,  // a request without a response: what this rank waits for, and what it may request
                   // before that has completed (controller/stall.h)
+  kSend = 15,     // of a pair; `root` = the sender, `sizes` = {tag}
+  kProbe = 16,  // `sizes` = {tag}: which rank has requested a send of that tag to this rank, whose
+                // receive has not been requested
 };
-constexpr int kKindCount = 15;
+constexpr int kKindCount = 17;
+
+constexpr int kFirstPair = 1'048'576;  // ids of registered sets are smaller
+constexpr int kMostRanksWithPairs = 32'768;
+
+struct Pair {
+  int low = 0;
+  int high = 0;
+};
+// The id of the pair; -1: not two different ranks of at most kMostRanksWithPairs.
+HVD_VISIBLE int pair_id(int a, int b, int size);
+std::optional<Pair> pair_of(int id, int size);  // nullopt: not the id of a pair
 
 const char* name_of(Kind kind);  // "ALLREDUCE", as in Horovod's messages and timeline
 HVD_VISIBLE const char* lower_name_of(Kind kind);  // "allreduce", as in names of tensors
@@ -73,9 +93,9 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;                     // broadcast: a rank of the engine, also in a process set
+  int root = 0;                     // broadcast, send: a rank of the engine, also in a process set
   std::vector<std::int64_t> sizes;  // alltoall: rows for every rank of the set; addset: the ranks;
-                                    // removeset: {the id}
+                                    // removeset: {the id}; send, probe: {tag}
 
   std::int64_t bytes() const;
   bool on_device() const { return !tensors.empty() && tensors.front().device != kCpu; }
@@ -99,7 +119,7 @@ struct Response {
   // q at [p * n + q]; addset: the new id, then its ranks; removeset: the id; allocate: region,
   // bytes, on devices 1; release: region
   std::vector<std::int64_t> sizes;
-  int rank = -1;        // leave: the leaving rank; join: the last rank to join
+  int rank = -1;        // leave: the leaving rank; join: the last rank to join; probe: the sender
   bool shared = false;  // all operands lie at the same place of shared memory on every
                         // rank of the set
   // In the order of names; set only if a rank of the set has joined, because that rank has no
@@ -115,6 +135,10 @@ struct Response {
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
 std::string shapes_text(const Request& request);  // "[2, 3], [4]"; only the first of many
 const char* dtype_text(const Request& request);   // "float32"; "mixed"; "": it has no tensors
+
+// The request of a message; both ranks of the pair make the same one. set: -1: no such pair.
+HVD_VISIBLE Request send_request(int source, int destination, std::int64_t tag, int size);
+HVD_VISIBLE Request probe_request(std::int64_t tag);
 
 // Horovod's error, plus the rank, which Horovod does not name.
 Status shut_down_by(int rank);

@@ -73,6 +73,8 @@ bool well_formed(const Request& request) {
     case Kind::kAllreduce:
     case Kind::kBroadcast:
       return !request.tensors.empty();
+    case Kind::kSend:
+      return !request.tensors.empty() && request.sizes.size() == 1;
     case Kind::kAllgather:
     case Kind::kReducescatter:
       return !request.tensors.empty() && has_rows(request);
@@ -84,6 +86,7 @@ bool well_formed(const Request& request) {
     case Kind::kAllocate:
     case Kind::kRelease:
     case Kind::kPark:
+    case Kind::kProbe:
       return request.set == 0 && request.sizes.size() == 1;
     case Kind::kBlocked:  // checked further by its reader
       return request.set == 0 && request.sizes.size() >= 2;

@@ -350,4 +350,36 @@ TEST_CASE("table: ranks and process sets") {
   });
 }
 
+TEST_CASE("table: messages between two ranks, and which rank sends one") {
+  on_ranks(kRanks, [](hvd_engine* engine, int rank) {
+    for (const int source : {1, 2}) {
+      if (rank != 0 && rank != source) continue;
+      Told probe;
+      hvd_request request = request_of(HVD_PROBE, "", probe);
+      request.tag = source;
+      if (rank == 0) {
+        REQUIRE(asked(engine, request) == "");
+        probe.check();
+        CHECK(probe.number == source);
+      }
+      std::vector<float> values = rank == 0 ? std::vector<float>(4) : rows_of(source, 2);
+      Told told;
+      std::vector<std::int64_t> shape{2, 2};
+      const DLTensor tensor = view(values, shape);
+      request = request_of(HVD_SEND, "", told);
+      request.count = 1;
+      request.inputs = request.outputs = &tensor;
+      request.root = source;
+      request.destination = 0;
+      request.tag = source;
+      REQUIRE(asked(engine, request) == "");
+      told.check();
+      CHECK(values == rows_of(source, 2));
+    }
+    Told last;
+    REQUIRE(asked(engine, request_of(HVD_BARRIER, "end", last)) == "");
+    last.check();
+  });
+}
+
 }  // namespace hvd::test

@@ -83,6 +83,48 @@ Body summing(const std::string& transport, std::size_t count,
   };
 }
 
+// Each rank sends to the next one and receives from the one before it until an error comes.
+Status pass_messages(Engine& engine, std::size_t count, const Line& line) {
+  const int rank = engine.topology().rank, size = engine.topology().size;
+  const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+  std::vector<float> out(count), in(count);
+  for (int round = 0;; ++round) {
+    std::fill(out.begin(), out.end(), static_cast<float>(rank + round));
+    std::vector<std::int64_t> handles;
+    for (const bool sends : {true, false}) {
+      std::vector<float>& values = sends ? out : in;
+      Request request =
+          sends ? send_request(rank, next, 0, size) : send_request(before, rank, 0, size);
+      request.tensors.emplace_back().shape = {static_cast<std::int64_t>(count)};
+      Result<std::int64_t> handle =
+          engine.enqueue(std::move(request), {{values.data(), values.data(), count}});
+      if (!handle) return handle.status();
+      handles.push_back(handle.value());
+    }
+    for (const std::int64_t handle : handles) {
+      const auto outcome = engine.wait(handle, std::chrono::hours(1));
+      if (!outcome) return outcome.status();
+      if (!outcome.value()->status) return outcome.value()->status;
+    }
+    const auto expected = static_cast<float>(before + round);
+    if (!std::all_of(in.begin(), in.end(), [&](float value) { return value == expected; })) {
+      return Status::make(Code::kInternal, "a wrong message arrived", "test_faults");
+    }
+    if (round == 0) line.started();
+  }
+}
+
+Body passing(const std::string& transport, std::size_t count) {
+  return [=](int rank, Bootstrap& bootstrap, Line& line) {
+    Result<std::unique_ptr<Engine>> engine =
+        Engine::start(rank, kRanks, bootstrap, options_for(transport));
+    if (!engine) return line.say(Report::of(engine.status()));
+    line.say(Report::of(pass_messages(*engine.value(), count, line)));
+  };
+}
+
+Body sums(const std::string& transport, std::size_t count) { return summing(transport, count); }
+
 std::size_t open_files() {
   std::size_t count = 0;
   DIR* const dir = ::opendir("/proc/self/fd");
@@ -122,13 +164,14 @@ void check_ends(Processes& ranks, int failing) {
   }
 }
 
-Figures kill_in_the_middle(const std::string& transport, int number, int episodes) {
+Figures kill_in_the_middle(const std::string& transport, int number, int episodes,
+                           Body (*body)(const std::string&, std::size_t) = sums) {
   const std::size_t files = open_files();
   std::mt19937 random(20261120);
   Figures figures;
   for (int episode = 0; episode < episodes; ++episode) {
     const int failing = episode % kRanks;  // rank 0 too: row A5
-    Processes ranks(kRanks, summing(transport, std::size_t{4} << 20U));
+    Processes ranks(kRanks, body(transport, std::size_t{4} << 20U));
     REQUIRE(ranks.all_started(kPatience));
     // The offset of the fault in the operation, not a wait for anything.
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
@@ -169,6 +212,11 @@ std::set<std::string> failpoints() {
 TEST_CASE("A1 A5: a rank that is killed in the middle of an allreduce is named by all others") {
   SUBCASE("shm") { kill_in_the_middle("shm", SIGKILL, 2 * kRanks); }
   SUBCASE("tcp") { kill_in_the_middle("tcp", SIGKILL, kRanks); }
+}
+
+TEST_CASE("A1 A5: a rank that is killed in the middle of messages is named by all others") {
+  SUBCASE("shm") { kill_in_the_middle("shm", SIGKILL, 2 * kRanks, passing); }
+  SUBCASE("tcp") { kill_in_the_middle("tcp", SIGKILL, kRanks, passing); }
 }
 
 TEST_CASE("A1 A5: that is so in many episodes, and known at once" *

@@ -18,6 +18,7 @@ namespace {
 struct Plan {
   int size = 1;
   std::vector<std::vector<std::int64_t>> sets;  // by id
+  bool messages = false;                        // also between all pairs of ranks
   int names = 4;
   int rounds = 3;
   unsigned change = 200;  // in 1,000: how often the requests for a name are others than last time
@@ -66,6 +67,13 @@ class Schedule {
     }
     for (int rank = 0; rank < plan_.size; ++rank) {
       world_.responses(rank);
+      for (int peer = 0; plan_.messages && peer < plan_.size; ++peer) {
+        for (int name = 0; peer != rank && name < plan_.names; ++name) {
+          const Asked asked{pair_id(rank, peer, plan_.size), "s" + std::to_string(name)};
+          rounds(rank)[asked] = 0;
+          open_.emplace_back(rank, asked);
+        }
+      }
       for (std::size_t id = 0; id < plan_.sets.size(); ++id) {
         const auto& ranks = plan_.sets[id];
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
@@ -80,6 +88,12 @@ class Schedule {
 
   // All ranks draw the same from the set, the name and the round.
   Request request(int rank, const Asked& asked, int round) const {
+    if (const auto pair = pair_of(asked.first, plan_.size)) {
+      Request send = send_request(pair->low, pair->high, round, plan_.size);
+      send.name = asked.second;
+      send.tensors = sum_of(asked.second, {8, round}).tensors;
+      return send;
+    }
     const auto seed = std::hash<std::string>()(asked.second + "/" + std::to_string(asked.first));
     std::mt19937 draw(static_cast<unsigned>(seed));
     const Kind kind =
@@ -140,7 +154,11 @@ void check_one_order(const Plan& plan, const std::vector<std::vector<std::string
   const auto common = [&](int rank, int other) {
     std::vector<std::string> some;
     for (const std::string& line : lines[static_cast<std::size_t>(rank)]) {
-      const auto& ranks = plan.sets[static_cast<std::size_t>(std::stoi(line))];
+      const int set = std::stoi(line);
+      const auto pair = pair_of(set, plan.size);
+      const std::vector<std::int64_t> ranks = pair
+                                                  ? std::vector<std::int64_t>{pair->low, pair->high}
+                                                  : plan.sets[static_cast<std::size_t>(set)];
       if (std::find(ranks.begin(), ranks.end(), other) != ranks.end()) some.push_back(line);
     }
     return some;
@@ -153,6 +171,7 @@ void check_one_order(const Plan& plan, const std::vector<std::vector<std::string
 Plan random_plan(std::mt19937& random) {
   Plan plan;
   plan.size = 1 + static_cast<int>(random() % 12);
+  plan.messages = random() % 2 == 0;
   plan.options.fanout = 1 + static_cast<int>(random() % 5);
   plan.options.cache_capacity = std::vector<std::size_t>{0, 2, 3, 7, 1024}[random() % 5];
   plan.options.fusion_threshold = std::vector<std::int64_t>{0, 200, 1 << 20}[random() % 3];

@@ -23,10 +23,25 @@ struct Call {
   enum class How { kWaits, kGoesOn, kLeaves };
   How how = How::kWaits;
   std::string name;
+  int peer = -1;  // of a message: the other rank
+
+  Request request(int rank, int size) const {
+    if (peer < 0) return sum_of(name);
+    Request request = of_kind(Kind::kSend, name, {4});
+    const Request send = send_request(std::min(rank, peer), std::max(rank, peer), 0, size);
+    request.set = send.set;
+    request.root = send.root;
+    request.sizes = send.sizes;
+    return request;
+  }
 };
 
 inline Call waits(const std::string& name) { return {Call::How::kWaits, name}; }
 inline Call goes_on(const std::string& name) { return {Call::How::kGoesOn, name}; }
+// A message between the caller and the peer, from the lower rank; its name has both ranks.
+inline Call message_with(int peer, const std::string& name, Call::How how = Call::How::kGoesOn) {
+  return {how, name, peer};
+}
 inline Call leaves() { return {Call::How::kLeaves, ""}; }
 
 using Script = std::vector<Call>;
@@ -106,7 +121,7 @@ class EagerWorld {
     one.waiting[call.name] = call.how == Call::How::kWaits;
     // As the engine: only who waits, and has nothing to do.
     if (call.how == Call::How::kWaits && one.waiting.size() == 1) {
-      const auto tag = one.controller.submit_eagerly(sum_of(call.name), now);
+      const auto tag = one.controller.submit_eagerly(call.request(rank, size()), now);
       if (tag) {
         for (int peer = 0; peer < size(); ++peer) {
           if (peer != rank) data_[{rank, peer}].push_back({*tag, one.calls[call.name]});
@@ -114,7 +129,7 @@ class EagerWorld {
         return collect(rank);
       }
     }
-    one.controller.submit(sum_of(call.name), now);
+    one.controller.submit(call.request(rank, size()), now);
     collect(rank);
   }
   void submit(int rank, const std::string& name) {

@@ -75,15 +75,30 @@ class Exploration {
         done.begin(), done.end(), [](const std::string& one) { return one.size() == 1; }));
   }
 
+  // What a rank has carried out together with another one: messages have both ranks in their names.
+  static std::vector<std::string> common(const EagerWorld& world, int rank, int other) {
+    std::vector<std::string> some;
+    for (const std::string& name : world.done(rank)) {
+      const bool of_all = name.find('-') == std::string::npos;
+      if (of_all || name.find(std::to_string(other)) != std::string::npos) some.push_back(name);
+    }
+    return some;
+  }
+
   // One is ahead of the other, or they have done the same.
   void check_order(const EagerWorld& world, const std::vector<Event>& path) {
     if (!world.wrong.empty()) say(world.wrong, path);
     for (int rank = 1; rank < world.size(); ++rank) {
-      const auto& a = world.done(0);
-      const auto& b = world.done(rank);
-      const auto length = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
-      const bool same = std::equal(a.begin(), a.begin() + length, b.begin());
-      if (!same) say("ranks carried out other things", path);
+      for (int other = 0; other < rank; ++other) check_order(world, other, rank, path);
+    }
+  }
+
+  void check_order(const EagerWorld& world, int other, int rank, const std::vector<Event>& path) {
+    const auto a = common(world, other, rank);
+    const auto b = common(world, rank, other);
+    const auto length = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+    if (!std::equal(a.begin(), a.begin() + length, b.begin())) {
+      say("ranks carried out other things", path);
     }
   }
 
@@ -136,6 +151,31 @@ TEST_CASE("explored: two ranks that ask for two sums in another order") {
   check({other, one}, false);
   check({{waits("x"), goes_on("y"), waits("x")}, {waits("x"), waits("x"), goes_on("y")}}, true,
         kOrders);
+}
+
+TEST_CASE("explored: two ranks that also send each other messages") {
+  const Script one{message_with(1, "0-1"), waits("x"), waits("x")};
+  const Script other{waits("x"), message_with(0, "0-1"), waits("x")};
+  check({one, {message_with(0, "0-1"), waits("x"), waits("x")}}, false, kOrders);
+  check({{waits("x"), message_with(1, "0-1"), waits("x"), waits("x")},
+         {waits("x"), message_with(0, "0-1", Call::How::kWaits), waits("x"), waits("x")}},
+        true, kOrders);
+  check({one, other}, false, kOrders);
+}
+
+TEST_CASE("explored: three ranks, two of which send each other messages") {
+  for (const auto& [a, b] : {std::pair(0, 1), std::pair(0, 2), std::pair(1, 2)}) {
+    const std::string name = std::to_string(a) + "-" + std::to_string(b);
+    for (const bool late : {false, true}) {
+      std::vector<Script> scripts(3, kWaits);
+      scripts[static_cast<std::size_t>(a)].insert(
+          scripts[static_cast<std::size_t>(a)].begin() + (late ? 1 : 0), message_with(b, name));
+      scripts[static_cast<std::size_t>(b)].insert(
+          scripts[static_cast<std::size_t>(b)].begin() + 1,
+          message_with(a, name, late ? Call::How::kWaits : Call::How::kGoesOn));
+      check(scripts, true, kOrders);
+    }
+  }
 }
 
 TEST_CASE("explored: two ranks, one of which leaves") {
