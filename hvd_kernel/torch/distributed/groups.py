@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,7 @@ class GroupEngine:
         self._prefix = prefix
         self._lock = threading.RLock()
         self._started = 0
+        self._messages = count()
         self._live: dict[str, HvdWork] = {}
 
     @property
@@ -85,10 +86,9 @@ class GroupEngine:
         return self._started
 
     def start(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
-        """Enqueue an operation by the engine's method ``call``; its work is kept alive until it is complete.
+        """Enqueue a collective by the engine's method ``call``; its work is kept alive until it is complete.
 
-        The work is live before the call: an interrupt may arrive after the core took the buffers. A name in use waits
-        for its earlier operation.
+        A name in use waits for its earlier operation.
         """
         with self._lock:
             engine = self.engine
@@ -97,17 +97,28 @@ class GroupEngine:
             earlier = self._live.get(name)
             if earlier is not None:
                 earlier.complete()
-            self._live[name] = work
-            try:
-                handle = getattr(engine, call)(name, *arguments, process_set=0, waits=waits)
-                work.begin(engine, handle, partial(self._live.pop, name, None))
-            except Exception:
-                del self._live[name]  # rejected: the core does not use the buffers
-                raise
-            except BaseException:  # an interrupt: the core may have accepted them
-                _abandoned.append(self._live.pop(name, work))
-                raise
+            self._enqueue(work, name, engine, partial(getattr(engine, call), name, *arguments, process_set=0), waits)
             self._started += 1
+
+    def start_message(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
+        """Enqueue an operation that not all ranks call, which the core names; its work is kept alive likewise."""
+        with self._lock:
+            engine = self.engine
+            self._drop_completed()
+            name = f"{call}.{next(self._messages)}"
+            self._enqueue(work, name, engine, partial(getattr(engine, call), *arguments), waits)
+
+    def _enqueue(self, work: HvdWork, name: str, engine: Engine, call: Callable[..., int], waits: bool) -> None:
+        """Call the engine. The work is live before: an interrupt may arrive after the core took the buffers."""
+        self._live[name] = work
+        try:
+            work.begin(engine, call(waits=waits), partial(self._live.pop, name, None))
+        except Exception:
+            del self._live[name]  # rejected: the core does not use the buffers
+            raise
+        except BaseException:  # an interrupt: the core may have accepted them
+            _abandoned.append(self._live.pop(name, work))
+            raise
 
     def _drop_completed(self) -> None:
         """Complete operations without a waiter, oldest first, until one is still in flight."""

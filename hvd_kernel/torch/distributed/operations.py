@@ -47,7 +47,7 @@ class CoreCall(Struct, frozen=True, gc=False):
     call: str
     """Method of the engine."""
     arguments: tuple[Any, ...]
-    """Its arguments between the operation's name and the process set."""
+    """Its arguments: of a collective those between the operation's name and the process set."""
     finish: Callable[[Any], None]
     result: Any
     """The outputs, for the work's ``result`` and future."""
@@ -362,6 +362,29 @@ def all_to_all_single(
     return CoreCall("alltoall", (_in(operand), [count * row_size for count in rows]), finish, [output])
 
 
+# Messages.
+
+
+def send(_member: Member, tensor: Tensor, destination: int, tag: int) -> CoreCall:
+    """Send a tensor to one rank."""
+    operand = _sent(tensor)
+    return CoreCall("send", ([_in_out(operand, operand)], destination, tag), partial(_nothing, operand), [tensor])
+
+
+def recv(_member: Member, output: Tensor, source: int, tag: int) -> CoreCall:
+    """Receive a tensor from one rank."""
+    buffer = _room(output)
+    operand = _operand(buffer)
+    place = _in_out(operand, operand)
+    return CoreCall("recv", ([place], source, tag), lambda _outcome: _store(output, buffer), [output])
+
+
+def probe(_member: Member, output: Tensor, tag: int, receive: Callable[[int], None]) -> CoreCall:
+    """Wait until a rank sends with the tag, then call ``receive`` with its number."""
+    _room(output)  # refuses what cannot be written
+    return CoreCall("probe", (tag,), lambda outcome: receive(outcome.number), [output])
+
+
 def barrier(_member: Member) -> CoreCall:
     """Wait until all ranks have called it."""
     return CoreCall("barrier", (), _nothing, [])
@@ -383,8 +406,14 @@ OPERATIONS: dict[str, Callable[..., CoreCall]] = {
     "barrier": barrier,
     "broadcast": broadcast,
     "gather": gather,
+    "probe": probe,
+    "recv": recv,
     "reduce": reduce,
     "reduce_scatter": reduce_scatter,
     "reduce_scatter_list": reduce_scatter_list,
     "scatter": scatter,
+    "send": send,
 }
+
+MESSAGES = frozenset({"probe", "recv", "send"})
+"""Operations that only some ranks call: the core numbers them by sender, receiver and tag."""

@@ -17,14 +17,12 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from hvd_kernel.torch.distributed.checks import check_count
 from hvd_kernel.torch.distributed.groups import BACKEND, GroupEngine
-from hvd_kernel.torch.distributed.operations import OPERATIONS, Member
+from hvd_kernel.torch.distributed.operations import MESSAGES, OPERATIONS, Member
 from hvd_kernel.torch.distributed.work import CombinedWork, HvdWork, WaiterThread, seconds_of
 
-NO_POINT_TO_POINT = (
-    "{operation} is not available in the hvd backend yet. The gloo backend has it: create a group for it with "
-    "torch.distributed.new_group(backend='gloo')."
+NO_MONITORED_BARRIER = (
+    "monitored_barrier is not available in the hvd backend: call barrier(), whose error names the rank that fails."
 )
-
 
 FORMER_NAMES = {
     "_allgather_base": "all_gather_single",
@@ -66,8 +64,10 @@ class HvdProcessGroup(ProcessGroup):
         self._timeout = seconds_of(options.timeout)
         self._group_name, self._group_desc = str(options.group_id), "undefined"
         self._waiter = WaiterThread(f"hvd-torch-{self._group_name}")
+        self._receiver = WaiterThread(f"hvd-torch-recv-{self._group_name}")  # from any source
         self._coalesced: list[HvdWork] | None = None
-        self._release = weakref.finalize(self, _release, self._waiter, engine)  # before torch 2.6, and at exit
+        waiters = self._waiter, self._receiver
+        self._release = weakref.finalize(self, _release, waiters, engine)  # before torch 2.6, and at exit
 
     # Operations.
 
@@ -76,7 +76,8 @@ class HvdProcessGroup(ProcessGroup):
         timeout = seconds_of(getattr(options, "timeout", None)) or self._timeout
         waits = not getattr(options, "asyncOp", True)  # torch waits next
         work = HvdWork(operation.result, operation.finish, timeout, self._waiter)
-        self._engine.start(work, operation.call, operation.arguments, waits=waits)
+        start = self._engine.start_message if kind in MESSAGES else self._engine.start
+        start(work, operation.call, operation.arguments, waits=waits)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -174,21 +175,29 @@ class HvdProcessGroup(ProcessGroup):
         """Wait until all ranks have called this."""
         return self._start("barrier", _options(opts, timeout))
 
-    def send(self, *_arguments: Any) -> NoReturn:
-        """Raise NotImplementedError, with the remedy."""
-        _refuse("send")
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> HvdWork:  # noqa: N803 - C++'s name
+        """Send a tensor to a rank; the work is complete once that rank has received it."""
+        return self._start("send", None, _only("send", tensors), dstRank, tag)
 
-    def recv(self, *_arguments: Any) -> NoReturn:
-        """Raise NotImplementedError, with the remedy."""
-        _refuse("recv")
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> HvdWork:  # noqa: N803 - C++'s name
+        """Receive the tensor of a rank's send with the same tag; sends of a rank and tag arrive in order."""
+        return self._start("recv", None, _only("recv", tensors), srcRank, tag)
 
-    def recv_anysource(self, *_arguments: Any) -> NoReturn:
-        """Raise NotImplementedError, with the remedy."""
-        _refuse("recv from any source")
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> HvdWork:
+        """Receive from the first rank that sends with the tag; ``source_rank()`` of the work returns its number."""
+        output = _only("recv", tensors)
+
+        def receive(source: int) -> None:
+            self.recv(output, source, tag).wait()
+            work.source = source
+
+        work = self._start("probe", None, output, tag, receive)
+        self._receiver.add(work)
+        return work
 
     def monitored_barrier(self, *_arguments: Any, **_options: Any) -> NoReturn:
         """Raise NotImplementedError, with the remedy."""
-        _refuse("monitored_barrier")
+        raise NotImplementedError(NO_MONITORED_BARRIER)
 
     def _start_coalescing(self, _device: Any = None) -> None:
         self._coalesced = []
@@ -314,8 +323,9 @@ def _options(options: Any, timeout: timedelta | None, positional: str = "", **de
     return _Options(**values)
 
 
-def _release(waiter: WaiterThread, engine: GroupEngine) -> None:
-    waiter.stop()
+def _release(waiters: Sequence[WaiterThread], engine: GroupEngine) -> None:
+    for waiter in waiters:
+        waiter.stop()
     engine.close()
 
 
@@ -338,7 +348,3 @@ def _inner(operation: str, lists: Any) -> list[Tensor]:
         return list(lists)
     check_count(operation, len(lists), 1, "list of tensors")
     return list(lists[0])
-
-
-def _refuse(operation: str) -> NoReturn:
-    raise NotImplementedError(NO_POINT_TO_POINT.format(operation=operation))

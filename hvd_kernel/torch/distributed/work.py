@@ -96,6 +96,7 @@ class HvdWork(Work):
         self._engine: Engine | None = None
         self._release: Callable[[], Any] | None = None
         self._handle = -1
+        self.source = -1
         self._error: BaseException | None = None
         self._done = False
         self._waiting = threading.Lock()  # held by the thread that waits in the core
@@ -236,8 +237,10 @@ class HvdWork(Work):
         self.wait()
 
     def source_rank(self) -> int:
-        """Return -1: only a receive from any source has a source rank."""
-        return -1
+        """Return the sender, in the group, of a completed receive from any source; else -1."""
+        return self.source
+
+    _source_rank = source_rank
 
 
 class CombinedWork(Work):

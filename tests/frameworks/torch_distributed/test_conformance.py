@@ -229,6 +229,91 @@ def subgroups(dist: Any, rank: int, size: int) -> Any:
     return outputs
 
 
+@program
+def messages_in_a_ring(dist: Any, rank: int, size: int) -> Any:
+    outputs = []
+    for dtype in ("float32", "int64", "bool", "bfloat16", "complex64"):
+        received = whole(0, 3, 2, dtype=dtype)
+        works = [dist.isend(whole(rank, 3, 2, dtype=dtype), (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
+        for work in works:
+            work.wait()
+        outputs.append(received)
+    return outputs
+
+
+@program
+def blocking_messages(dist: Any, rank: int, size: int) -> Any:
+    tensor = whole(rank, 100)
+    for number in range(20):
+        source, destination = number % size, (number + 1) % size
+        if rank == source:
+            dist.send(tensor, destination, tag=number % 3)
+        if rank == destination:
+            assert dist.recv(tensor, source, tag=number % 3) == source
+            tensor += 1
+        dist.all_reduce(whole(rank, 2))
+    return tensor
+
+
+@program
+def tags_out_of_order(dist: Any, rank: int, size: int) -> Any:
+    outputs = [whole(0, 4) * 0 for _ in range(4)]
+    if rank == 0:
+        works = [dist.isend(whole(number, 4), 1, tag=tag) for number, tag in enumerate((5, 6, 5, 7))]
+    else:
+        works = [dist.irecv(output, 0, tag=tag) for output, tag in zip(outputs, (7, 5, 6, 5), strict=True)]
+    for work in works if rank < 2 else []:
+        work.wait()
+    return outputs
+
+
+@program
+def batched_messages(dist: Any, rank: int, size: int) -> Any:
+    outputs = [whole(0, 2, 5), whole(0, 3)]
+    operations = [
+        dist.P2POp(dist.isend, whole(rank, 2, 5), (rank + 1) % size),
+        dist.P2POp(dist.isend, whole(rank, 3), (rank + 1) % size),
+        dist.P2POp(dist.irecv, outputs[0], (rank - 1) % size),
+        dist.P2POp(dist.irecv, outputs[1], (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return outputs
+
+
+@program
+def message_into_gaps(dist: Any, rank: int, size: int) -> Any:
+    table = whole(rank, 4, 4)
+    if rank == 0:
+        dist.send(whole(7, 4).contiguous(), 1)
+    elif rank == 1:
+        column = whole(0, 4)
+        dist.recv(column, 0)
+        table[:, 1] = column
+    return table
+
+
+@program
+def objects_in_messages(dist: Any, rank: int, size: int) -> Any:
+    objects: list[Any] = [None, None]
+    if rank == 0:
+        dist.send_object_list([{"rank": rank}, "text"], 1)
+    elif rank == 1:
+        dist.recv_object_list(objects, 0)
+    return objects
+
+
+@program
+def messages_in_a_subgroup(dist: Any, rank: int, size: int) -> Any:
+    group = dist.new_group([size - 1, 0])
+    tensor = whole(rank, 3)
+    if rank == 0:
+        dist.send(tensor, size - 1, group)
+    elif rank == size - 1:
+        dist.recv(tensor, 0, group)
+    return tensor
+
+
 def equal_on_both(name: str, folder: str) -> bool:
     import hvd_kernel.torch as hvd
 
