@@ -90,9 +90,11 @@ class FastCalls:
 
     All take (tensor, out, average, name, op, prescale, postscale, process set). The output is the tensor ``out``, or
     the result of ``out(tensor)``. ``allreduce`` waits and returns the output, ``allreduce_async`` returns a handle;
-    ``grouped`` and ``grouped_async`` take a list or tuple of tensors, and their output is a tuple. A function returns
-    None, without any effect, for calls that it does not cover; the caller then takes the general path. Before ``init``,
-    and for tensors that the core cannot read, all calls return None.
+    ``grouped`` and ``grouped_async`` take a list or tuple of tensors, and their output is a tuple. Those that wait also
+    take a timeout in seconds, after which HvdTimeout is raised and the operation goes on; the core then uses the name
+    as it is, without ``allreduce.`` before it. A function returns None, without any effect, for calls that it does not
+    cover; the caller then takes the general path. Before ``init``, and for tensors that the core cannot read, all calls
+    return None.
 
     Parameters
     ----------

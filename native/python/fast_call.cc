@@ -46,6 +46,7 @@ struct Arguments {
   const Views& in;
   py::object tensors, out;
   std::vector<Operand> operands;
+  double timeout_s = -1;  // of calls that wait; negative: none
 
   // Look it up last: another call may evict it as soon as Python runs.
   KeptRequest* kept() const { return frontend.requests.find(name, how, in); }
@@ -100,10 +101,11 @@ template <typename Then>
 PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, bool grouped,
                    const Then& then) {
   auto& frontend = *static_cast<Frontend*>(PyCapsule_GetPointer(self, kFrontend));
-  if (count != 8 || args[7] != frontend.all_ranks.ptr()) return nullptr;
+  if ((count != 8 && count != 9) || args[7] != frontend.all_ranks.ptr()) return nullptr;
   PyObject* const name = args[3];
   Signature how;
   how.grouped = grouped;
+  how.whole_name = count == 9;
   if (name != Py_None && !PyUnicode_CheckExact(name)) return nullptr;
   if (!read_how(args[2], args[4], args[5], args[6], how)) return nullptr;
   const Current now = current();
@@ -119,8 +121,10 @@ PyObject* if_usual(PyObject* self, PyObject* const* args, Py_ssize_t count, bool
   Views results(in_place ? 0 : in.size());
   if (!view_tensors(frontend.tensors, items_of(out, grouped), results)) return nullptr;
   auto operands = operands_of(in, in_place ? in : results);
+  const double timeout_s = count == 9 ? PyFloat_AsDouble(args[8]) : -1;
+  if (timeout_s == -1 && PyErr_Occurred() != nullptr) return nullptr;
   return then(Arguments{frontend, *now->engine, name, how, in, std::move(tensors), std::move(out),
-                        std::move(operands)});
+                        std::move(operands), timeout_s});
 }
 
 // A single rank does not wait, so it keeps the GIL.
@@ -131,7 +135,7 @@ auto without_gil(const Engine& engine, const Step& step) {
   return step();
 }
 
-// An interrupt ends the wait, not the operation: the handle can be waited for again.
+// An interrupt or the timeout ends the wait, not the operation: the handle can be waited for again.
 PyObject* run(Arguments arguments) {
   Engine& engine = arguments.engine;
   KeptRequest* const kept = arguments.kept();
@@ -144,8 +148,9 @@ PyObject* run(Arguments arguments) {
   if (request == nullptr) return nullptr;
   const TaskPtr task =
       value_or_raise(engine.enqueue_task(*request, std::move(arguments.operands), Next::kWaits));
+  const double limit = arguments.timeout_s;
   try {
-    wait_until_done(engine, task);
+    wait_until_done(engine, task, limit < 0 ? Deadline::never() : Deadline::after_seconds(limit));
   } catch (py::error_already_set&) {
     FastHandles& handles = arguments.frontend.handles;
     if (is_known(engine, task->handle)) {
@@ -196,10 +201,11 @@ PyCFunction as_method(Function function) {
 }
 
 std::array methods{
-    PyMethodDef{"allreduce_at_once", as_method(&allreduce<false, &run>), METH_FASTCALL,
-                "(tensor, out, average, name, op, prescale, postscale, process_set) -> the output, "
-                "which is the tensor where out is, else made by out(tensor); None: declined, "
-                "nothing has happened"},
+    PyMethodDef{
+        "allreduce_at_once", as_method(&allreduce<false, &run>), METH_FASTCALL,
+        "(tensor, out, average, name, op, prescale, postscale, process_set[, timeout_s]) -> "
+        "the output, which is the tensor where out is, else made by out(tensor); None: "
+        "declined, nothing has happened. With a timeout the name is used as it is."},
     PyMethodDef{"allreduce_begun", as_method(&allreduce<false, &begin>), METH_FASTCALL,
                 "the same -> a handle; None: declined, nothing has happened"},
     PyMethodDef{"grouped_allreduce_at_once", as_method(&allreduce<true, &run>), METH_FASTCALL,

@@ -94,9 +94,11 @@ bool help(Engine& engine, const TaskPtr& task) {
   return engine.help(task, kSignalCheck);
 }
 
-void wait_until_done(Engine& engine, const TaskPtr& task) {
+void wait_until_done(Engine& engine, const TaskPtr& task, const Deadline& deadline) {
   while (!help(engine, task)) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (!deadline.expired()) continue;
+    raise(Status::make(Code::kTimeout, task->request.name + " is not done in time", "wait"));
   }
   if (const Status status = engine.end(task); !status) raise(status);
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "base/deadline.h"
 #include "engine/engine.h"
 
 namespace hvd::python {
@@ -41,9 +42,11 @@ void begin_now(Engine& engine, const TaskPtr& task);
 // Execute the task or wait, without the GIL if that is worth it. True: it is done. False: it is
 // time to check Python's signals.
 bool help(Engine& engine, const TaskPtr& task);
-// Wait and raise the task's error. An interrupt ends the wait, not the operation: the handle stays
-// valid then, but not after other exceptions.
-void wait_until_done(Engine& engine, const TaskPtr& task);
+// Wait and raise the task's error. An interrupt or the deadline, which is checked ten times a
+// second, ends the wait, not the operation: the handle stays valid then, but not after other
+// exceptions.
+void wait_until_done(Engine& engine, const TaskPtr& task,
+                     const Deadline& deadline = Deadline::never());
 bool is_known(Engine& engine, std::int64_t handle);
 
 // A METH_FASTCALL function of Python: exceptions of its body become Python errors.

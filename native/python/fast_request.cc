@@ -109,7 +109,10 @@ std::optional<Request> made(PyObject* name, const Signature& how, const Views& t
   if (name != Py_None && PyUnicode_GET_LENGTH(name) > 0) {
     const char* const text = PyUnicode_AsUTF8(name);
     if (text == nullptr) return std::nullopt;
-    request.name = std::string(how.grouped ? "grouped_allreduce." : "allreduce.") + text;
+    const char* const before = how.whole_name ? ""
+                               : how.grouped  ? "grouped_allreduce."
+                                              : "allreduce.";
+    request.name = std::string(before) + text;
   }
   request.tensors.reserve(tensors.size());
   for (const View& view : tensors) {

@@ -73,11 +73,12 @@ bool declined();
 struct Signature {
   int op = 0;
   double prescale = 1.0, postscale = 1.0;
-  bool grouped = false;  // several tensors under a group's name
+  bool grouped = false;     // several tensors under a group's name
+  bool whole_name = false;  // without the name of the operation before it
 
   bool operator==(const Signature& other) const {
     return op == other.op && prescale == other.prescale && postscale == other.postscale &&
-           grouped == other.grouped;
+           grouped == other.grouped && whole_name == other.whole_name;
   }
 };
 

@@ -20,11 +20,16 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from hvd_kernel.core import session, topology
+from hvd_kernel.core import call_stack, session, topology
+from hvd_kernel.core.process_sets import global_process_set
 from hvd_kernel.errors import HorovodInternalError
 from hvd_kernel.settings import lookup
+from hvd_kernel.torch.async_ops import fast, is_plain
+from hvd_kernel.torch.memory import REDUCED
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hvd_kernel._native import Engine
     from hvd_kernel.torch.distributed.work import HvdWork
 
@@ -33,6 +38,9 @@ BACKEND = "hvd"
 
 NAMES = 256
 """Names of a group's operations repeat after this many, so that the core's cache of responses can serve them."""
+
+DONE = -1
+"""Returned by ``reduce_at_once`` after a reduction."""
 
 POLL_S = 0.1
 """Seconds between two checks whether the main engine was aborted, while groups have engines of their own."""
@@ -85,20 +93,35 @@ class GroupEngine:
         """Number of operations that this rank has started."""
         return self._started
 
-    def start(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
+    def start(
+        self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool, number: int | None = None
+    ) -> None:
         """Enqueue a collective by the engine's method ``call``; its work is kept alive until it is complete.
 
-        A name in use waits for its earlier operation.
+        A name in use waits for its earlier operation. ``number``: from ``reduce_at_once``, which has reserved it.
         """
         with self._lock:
             engine = self.engine
             self._drop_completed()
-            name = f"{self._prefix}.{self._started % NAMES}"
+            name = self._name(self._started if number is None else number)
             earlier = self._live.get(name)
             if earlier is not None:
                 earlier.complete()
             self._enqueue(work, name, engine, partial(getattr(engine, call), name, *arguments, process_set=0), waits)
-            self._started += 1
+            self._started += number is None
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}.{number % NAMES}"
+
+    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> int | None:  # noqa: ARG002 - of others
+        """Reduce a tensor in place by the core's shortest call, and wait.
+
+        Returns
+        -------
+        int or None
+            ``DONE``; or the number that ``start`` has to use, None for the next one: the call is not covered.
+        """
+        return None
 
     def start_message(self, work: HvdWork, call: str, arguments: Sequence[Any], *, waits: bool) -> None:
         """Enqueue an operation that not all ranks call, which the core names; its work is kept alive likewise."""
@@ -159,6 +182,22 @@ class SharedEngine(GroupEngine):
             self._live.clear()
             _abandoned.clear()
         return current
+
+    def reduce_at_once(self, tensor: Tensor, op: int, timeout: float | None) -> int | None:
+        """Reduce a tensor in place by the core's shortest call, and wait. The lock is free meanwhile."""
+        if not is_plain(tensor) or tensor.dtype not in REDUCED[op] or not tensor.is_contiguous():
+            return None
+        with self._lock:
+            _ = self.engine  # follows to the current one
+            name = self._name(self._started)
+            if name in self._live:
+                return None
+            number = self._started
+            self._started += 1
+        limit = -1.0 if timeout is None else timeout
+        flat = tensor if tensor.dim() == 1 else tensor.view(-1)  # as ``start`` sends it
+        output = fast.allreduce(flat, flat, None, name, op, 1.0, 1.0, global_process_set, limit)
+        return number if output is None else DONE
 
     def close(self) -> None:
         """Leave the engine to the program; keep the memory of operations that are in flight."""
@@ -274,6 +313,7 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+call_stack.register_core_caller(__name__)  # by async_ops.fast
 
 
 def group_engine(

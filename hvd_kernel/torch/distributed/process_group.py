@@ -13,12 +13,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp, Work
 
+from hvd_kernel.errors import HvdTimeout
 from hvd_kernel.torch.distributed.checks import check_count
-from hvd_kernel.torch.distributed.groups import BACKEND, GroupEngine
+from hvd_kernel.torch.distributed.groups import BACKEND, DONE, GroupEngine
 from hvd_kernel.torch.distributed.operations import MESSAGES, OPERATIONS, Member
-from hvd_kernel.torch.distributed.work import CombinedWork, HvdWork, WaiterThread, seconds_of
+from hvd_kernel.torch.distributed.reductions import CORE_OPS
+from hvd_kernel.torch.distributed.work import COMPLETE, LATE, CombinedWork, HvdWork, WaiterThread, seconds_of
 
 NO_MONITORED_BARRIER = (
     "monitored_barrier is not available in the hvd backend: call barrier(), whose error names the rank that fails."
@@ -71,23 +73,39 @@ class HvdProcessGroup(ProcessGroup):
 
     # Operations.
 
-    def _start(self, kind: str, options: Any, *arguments: Any) -> HvdWork:
+    def _start(self, kind: str, options: Any, *arguments: Any, **how: Any) -> HvdWork:
         operation = OPERATIONS[kind](self._member, *arguments)
         timeout = seconds_of(getattr(options, "timeout", None)) or self._timeout
         waits = not getattr(options, "asyncOp", True)  # torch waits next
         work = HvdWork(operation.result, operation.finish, timeout, self._waiter)
         start = self._engine.start_message if kind in MESSAGES else self._engine.start
-        start(work, operation.call, operation.arguments, waits=waits)
+        start(work, operation.call, operation.arguments, waits=waits, **how)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> HvdWork:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Reduce a tensor in place on all ranks."""
         options = _options(opts, timeout, reduceOp=ReduceOp.SUM)
         inputs = _list(tensors)
         check_count("all_reduce", len(inputs), 1, "tensor")
-        return self._start("all_reduce", options, inputs, options.reduceOp)
+        number = None
+        if self._coalesced is None and not getattr(options, "asyncOp", True):
+            number = self._reduced(inputs[0], options)
+            if number == DONE:
+                return COMPLETE
+        return self._start("all_reduce", options, inputs, options.reduceOp, number=number)
+
+    def _reduced(self, tensor: Tensor, options: Any) -> int | None:
+        """Reduce a tensor at once, if the core has a shorter call for it; see ``GroupEngine.reduce_at_once``."""
+        op = CORE_OPS.get(int(getattr(options.reduceOp, "op", options.reduceOp)))
+        if op is None:
+            return None
+        timeout = seconds_of(options.timeout) or self._timeout
+        try:
+            return self._engine.reduce_at_once(tensor, op, timeout)
+        except HvdTimeout:
+            raise HvdTimeout(LATE.format(seconds=timeout)) from None
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> HvdWork:
         """Reduce several tensors in place on all ranks, all of them or none."""

@@ -23,6 +23,8 @@ NO_SUCH_OP = "{op} is not supported by the hvd backend. Supported are: {accepted
 NOT_BITWISE = "{op} combines the bits of integers or bool, not of {dtype}: send tensor.view(torch.uint8) or an integer."
 
 _OPS = {"SUM": Sum, "AVG": Average, "PRODUCT": Product, "MIN": Min, "MAX": Max}
+CORE_OPS = {int(getattr(ReduceOp.RedOpType, name)): op for name, op in _OPS.items()}
+"""Reductions that the core carries out, by torch's number."""
 _BITWISE: dict[str, Combine] = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
 _SCALED = "PREMUL_SUM"
 _KINDS = ReduceOp.RedOpType

@@ -278,4 +278,7 @@ class CombinedWork(Work):
         return [work.result() for work in self._works]
 
 
+COMPLETE = CombinedWork(())
+"""Work of an operation that was complete before its method returned."""
+
 call_stack.register_core_caller(__name__)

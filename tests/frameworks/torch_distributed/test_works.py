@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,6 @@ def test_unwaited_works(ranks: RankPool, tmp_path: Path) -> None:
 
 def late(folder: str) -> bool:
     """A wait with a timeout ends; the operation completes when the other ranks have called it."""
-    from datetime import timedelta
-
     import torch
 
     import hvd_kernel.torch as hvd
@@ -187,3 +186,31 @@ def created_again(folder: str) -> bool:
 
 def test_destroyed_and_created_again(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(created_again, str(tmp_path)) == [True] * ranks.np
+
+
+def late_sum(folder: str) -> None:
+    """A blocking all_reduce ends after the group's timeout, and is still counted: later operations match."""
+    import torch
+
+    from hvd_kernel.errors import HvdTimeout
+    from hvd_kernel.torch.distributed.work import LATE
+
+    with world("hvd", folder) as dist:
+        group = dist.new_group(timeout=timedelta(seconds=0.1))
+        tensor = torch.full((3,), dist.get_rank() + 1.0)
+        if dist.get_rank() == 0:
+            raises(HvdTimeout, LATE.format(seconds=0.1), dist.all_reduce, tensor, group=group)
+        dist.barrier()
+        if dist.get_rank() > 0:
+            dist.all_reduce(tensor, group=group, async_op=True).wait(timedelta(seconds=60))
+        dist.barrier()
+        total = dist.get_world_size() * (dist.get_world_size() + 1) / 2
+        same(tensor, torch.full((3,), total))
+        for factor in (1.0, 2.0):
+            other = torch.full((2,), factor)
+            dist.all_reduce(other)
+            same(other, torch.full((2,), factor * dist.get_world_size()))
+
+
+def test_blocking_sum_has_the_timeout_of_its_group(ranks: RankPool, tmp_path: Path) -> None:
+    ranks.run(late_sum, str(tmp_path))
