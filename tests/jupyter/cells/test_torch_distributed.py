@@ -49,3 +49,21 @@ def test_failing_cell_releases_the_other_rank(session: Session, tmp_path: Path) 
         }
         again = execute(session, AGAIN)
         assert again.text() == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}, again.failures
+
+
+BOTH_SEND = """
+dist.send(torch.ones(2), 1 - dist.get_rank())
+"""
+
+
+def test_ranks_that_both_send_first_get_the_remedy(session: Session, tmp_path: Path) -> None:
+    ready = execute(session, SETUP.format(store=tmp_path / "store"))
+    assert not ready.failures
+    failures = execute(session, BOTH_SEND).failures
+    for failure in failures.values():
+        assert failure.ename == "Mismatch"
+        for part in ("rank 0 for SEND send.0to1.tag0.0", "rank 1 for SEND send.1to0.tag0.0", "isend and irecv"):
+            assert part in failure.evalue
+    assert set(failures) == {0, 1}
+    again = execute(session, AGAIN)
+    assert again.text() == {0: "[2.0, 2.0]\n", 1: "[2.0, 2.0]\n"}, again.failures
