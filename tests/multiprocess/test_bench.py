@@ -1,4 +1,4 @@
-"""The benchmark: every contender that is here takes part with right values, and nothing stays behind."""
+"""The benchmarks: every available contender takes part with right values, and no process is left."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hvdtest.hvdrun import marked
+from hvdtest.hvdrun import marked, ran
 from hvdtest.launch import clean_environment
+from hvdtest.offenders import ROOT
 
 from hvd_kernel.bench.__main__ import run_ranks
 from hvd_kernel.errors import ClusterError
@@ -72,3 +73,14 @@ def test_other_operators_print_a_table(op: str) -> None:
 def test_a_rank_that_fails_is_told_and_nothing_stays() -> None:
     with pytest.raises(ClusterError, match="JSONDecodeError"):
         run_ranks(2, ["this is not a plan"], 60)
+
+
+@pytest.mark.nightly
+def test_gpu_table_program_measures_every_row() -> None:
+    """Run tools/gpu/side_by_side.py at tiny sizes on the CPU."""
+    done = ran([sys.executable, "-P", str(ROOT / "tools" / "gpu" / "side_by_side.py"), "--tiny"], seconds=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "MISSED" not in done.stdout
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| GPT-2", "| ResNet"))]
+    assert len({(row[0], row[3]) for row in rows}) == 12
+    assert all(float(row[4]) > 0 for row in rows)

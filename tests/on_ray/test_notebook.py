@@ -1,4 +1,4 @@
-"""``%%hvdrun --on ray`` on a real Ray of two nodes: ranks in actors, which stay between cells."""
+"""``%%hvdrun --on ray`` on a real Ray of two nodes: ranks in actors, which stay between cells, also in JupyterLab."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdtest import engine_lab, ray_driver
 from hvdtest.programs import text_of
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -85,3 +86,35 @@ def test_killed_actor_is_replaced_with_its_rank(results: Mapping[str, Any]) -> N
 
 def test_nothing_is_left_after_a_stop(results: Mapping[str, Any]) -> None:
     assert results["stopped"] == [["the ranks are stopped\n", ""], ["REMOVED"]]
+
+
+CLUSTER = ray_driver.HEAD + "\nmade, others = connected(node(1), node(1))"
+START = "%%hvdrun --on ray -np 2\nimport os\nimport numpy as np\nkept = rank * 10"
+TRAIN = """%%hvdrun
+from hvd_kernel.core import metrics
+weights = np.zeros(4)
+chance = np.random.default_rng(rank)
+while hvd.allreduce(np.array([float(os.path.exists("SEEN"))]), name="seen", op=hvd.Sum)[0] == 0:
+    rows = chance.normal(size=(32, 4))
+    errors = rows @ weights - rows.sum(axis=1)
+    weights -= 0.1 * hvd.allreduce(rows.T @ errors / 32, name="gradient")
+    metrics.step(samples=32)
+    hvd.log(loss=float((errors ** 2).mean()))
+print("trained", np.allclose(weights, 1.0, atol=0.1))"""
+
+
+@pytest.mark.browser
+@pytest.mark.jupyter
+def test_the_panel_shows_ranks_in_actors_while_they_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [CLUSTER, START, TRAIN.replace("SEEN", str(tmp_path / "seen")), engine_lab.HANG, engine_lab.STILL]
+    cells += ["%hvd stop", "ray.shutdown()\nmade.shutdown()"]
+    with (
+        ray_driver.variables() as env,
+        engine_lab.notebook_of("ray", cells, tmp_path, monkeypatch, **env) as (_, page, notebook),
+    ):
+        engine_lab.train_and_interrupt(notebook, "ray", tmp_path / "seen", "[0-1] trained True")
+        notebook.shoot(engine_lab.SHOTS / "ray-after.png")
+        engine_lab.run(notebook, 5)
+        engine_lab.run(notebook, 6)
+        assert page.errors == []
+        assert page.strangers == []

@@ -1,4 +1,4 @@
-"""``hvd_kernel.spark.run_elastic`` on two real executors: a rank that fails, and an executor that is lost, in the middle."""
+"""``hvd_kernel.spark.run_elastic`` on real executors: a failed rank, a lost executor, and workers that start and exit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 from hvdtest.programs import text_of
+from hvdtest.spark_driver import outcomes
 
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "elastic.py")
+STANDALONE = text_of(PROGRAMS / "standalone.py")
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Return the results of an elastic job on a standalone master whose workers start and exit."""
+    return outcomes(STANDALONE, tmp_path_factory.mktemp("standalone"))
 
 
 def test_a_rank_that_fails_is_started_again_and_the_others_go_on(results: Mapping[str, Any]) -> None:
@@ -27,3 +35,10 @@ def test_the_task_of_a_lost_executor_comes_back_on_another_one(results: Mapping[
 def test_sizes_that_contradict_each_other_are_refused(results: Mapping[str, Any]) -> None:
     assert results["contradiction"]["text"] == "min_np=3 is above np=2, but is the least of ranks."
     assert results["two_names"]["text"] == "min_num_proc=2 and min_np=1 are the same thing: keep min_num_proc."
+
+
+def test_ranks_follow_the_workers_of_a_standalone_master(standalone: Mapping[str, Any]) -> None:
+    places, sizes, is_equal = standalone["workers_come_and_go"]
+    assert places == [[0, 2], [1, 2]]
+    assert sizes == [1, 2, 1, 2]
+    assert is_equal

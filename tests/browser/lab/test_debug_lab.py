@@ -1,11 +1,11 @@
-"""A rank at a breakpoint, as a person sees it: an input box under the cell with the rank's number, the answer, the end."""
+"""A cell that stops in JupyterLab: a rank at a breakpoint, and ranks that wait until the user interrupts them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab, Notebook
+from hvdtest.lab import ROOT, Lab, Notebook, panel
 from hvdtest.notebook_files import written
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
@@ -50,3 +50,35 @@ def test_a_breakpoint_opens_an_input_box_under_the_cell(lab: Lab, place: Path) -
         wait_for_text(notebook, "[0] 40")
         assert page.errors == []
         notebook.shoot(SHOT.with_name("debug_end.png"))
+
+
+INTERRUPT_SHOT = SHOT.with_name("interrupt.png")
+HANG = """%%hvdrun
+def load():
+    time.sleep(600)
+hvd.allreduce(torch.ones(4), name="<b>grad</b>/conv1") if rank != 3 else load()"""
+INTERRUPTED = ["%%hvdrun -np 4\nimport time, torch\nkept = rank + 1", HANG]
+AFTERWARDS = '%%hvdrun\nint(hvd.allreduce(torch.tensor([kept]), name="again", op=hvd.Sum))'
+WAIT = f"{panel(cell=2)}?.querySelector('.hvd-wait')"
+EXPLANATION = (
+    r"/^allreduce '<b>grad<\/b>\/conv1' waits for rank 3, which is in cell \d+:2 load\(\): time\.sleep\(600\)$/"
+)
+
+
+def test_b1_c5_button_interrupts_an_explained_collective(lab: Lab, place: Path) -> None:
+    with lab.browser() as page:
+        notebook = page.open(written(place / "hang.ipynb", *INTERRUPTED, AFTERWARDS))
+        notebook.page.click(".jp-Cell >> nth=0")
+        notebook.page.keyboard.press("Shift+Enter")
+        notebook.wait("document.querySelectorAll('.jp-InputPrompt')[0].textContent.includes('[1]')", 120)
+        notebook.page.keyboard.press("Shift+Enter")
+        notebook.wait(f"{EXPLANATION}.test({WAIT}?.textContent.trim())")
+        notebook.shoot(INTERRUPT_SHOT)
+        notebook.page.click("[data-command='notebook:interrupt-kernel'], [title^='Interrupt the kernel']")
+        notebook.wait("document.body.textContent.includes('ranks 0-3 interrupted, variables are kept')")
+        notebook.wait(f"{WAIT}.hidden")
+        notebook.shoot(INTERRUPT_SHOT.with_stem("interrupt-after"))
+        notebook.page.click(".jp-Cell >> nth=2")
+        notebook.page.keyboard.press("Shift+Enter")
+        notebook.wait("document.body.textContent.includes('[0-3] 10')")
+        assert page.errors == []

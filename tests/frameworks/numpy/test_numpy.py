@@ -1,4 +1,4 @@
-"""NumPy arrays beyond the table of frameworks/conformance: types that the core has not, and shared memory."""
+"""NumPy arrays beyond the table of frameworks/conformance: unsupported types, shared memory, and the collective of docs/extending.md."""
 
 from __future__ import annotations
 
@@ -39,3 +39,21 @@ def in_shared_memory() -> None:
 
 def test_an_array_in_shared_memory(ranks: RankPool) -> None:
     ranks.run(in_shared_memory)
+
+
+def gathers() -> None:
+    import numpy as np
+    from hvdtest.recipes import module
+
+    import hvd_kernel.numpy as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    for root in range(size):
+        mine = np.full((rank + 1, 2), 10 * root + rank, dtype=np.int64)
+        got = module("collective").gather(mine, root, f"to_{root}")
+        all_rows = np.concatenate([np.full((r + 1, 2), 10 * root + r, dtype=np.int64) for r in range(size)])
+        np.testing.assert_array_equal(got, all_rows if rank == root else all_rows[:0])
+
+
+def test_gather_gives_the_root_all_rows_and_the_others_none(ranks: RankPool) -> None:
+    ranks.run(gathers)

@@ -1,11 +1,13 @@
-"""Cells written for Horovod, in a real kernel on real ranks."""
+"""Cells written for Horovod, and the example scripts, in a real kernel: their final loss is that of ``hvdrun``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hvdtest.hvdrun import HVDRUN
 from hvdtest.kernel import Kernel
+from hvdtest.scripts import FOLDER, SMALL, final_loss, said
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -81,3 +83,22 @@ def test_horovods_names_and_recovery_in_a_cell(kernel: Kernel) -> None:
     assert after.shown == ["[0-1] [2.0]"]
     missing = kernel.run("%%hvdrun\nimport horovod.ray.nothing", allow_error=True)
     assert "hvd_kernel stands in for Horovod in this process" in missing.error
+
+
+@pytest.mark.cluster(2)
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param(which, marks=() if which == "chars" else pytest.mark.nightly)
+        for which in ("digits", "digits-16-bits", "digits-adasum", "resnet", "chars")
+    ],
+)
+def test_cell_and_hvdrun_agree_on_the_final_loss(kernel: Kernel, which: str) -> None:
+    outcome = kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL[which]}", timeout=120)
+    assert final_loss(outcome.text()) == final_loss(said(HVDRUN, 2, SMALL[which]))
+
+
+@pytest.mark.cluster(2)
+def test_variables_of_a_script_stay(kernel: Kernel) -> None:
+    kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL['chars']}", timeout=120)
+    assert kernel.run("%%hvdrun\nlen(model.write(5))").shown == ["[0-1] 9"]

@@ -11,7 +11,7 @@ from hvdtest.scripts import FOLDER, MPIRUN, SMALL, final_loss, said
 pytestmark = pytest.mark.mp
 
 
-@pytest.mark.nightly  # by day a cell and hvdrun agree (tests/jupyter/front_ends/test_scripts.py), and mpirun starts ranks (test_launchers.py)
+@pytest.mark.nightly  # by day a cell and hvdrun agree (tests/jupyter/front_ends/test_compat.py), and mpirun starts ranks (test_launchers.py)
 @pytest.mark.parametrize("which", SMALL)
 def test_hvdrun_and_mpirun_agree(which: str) -> None:
     by_us = said(HVDRUN, 2, SMALL[which])

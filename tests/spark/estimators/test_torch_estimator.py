@@ -21,6 +21,7 @@ LONG_S = 1200  # 25 fits and as many writes: 400 s beside a load of 16
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SCRIPT = text_of("torch_line", PROGRAMS / "torch_estimator.py")
 OTHER = text_of("torch_line", PROGRAMS / "torch_estimator_loads.py")
+TRANSFORM_SPEED = text_of(PROGRAMS / "transform_speed.py")
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +132,10 @@ def test_what_a_store_holds_is_told_by_json(results: Mapping[str, Any], folder: 
     kept = json.loads((folder / "store" / "intermediate_train_data.0" / "_hvd_columns.json").read_text())
     assert (kept["rows"], [each["name"] for each in kept["columns"]]) == (16, ["x", "y"])
     assert not [each for each in (folder / "store").rglob("*") if each.suffix in {".pkl", ".pickle"}]
+
+
+def test_batches_are_ten_times_as_fast_as_single_rows(tmp_path: Path) -> None:
+    """Compare ``transform`` with a model that is called row by row, as in Horovod, on 100,000 rows."""
+    by_row, ours, ratio = outcomes(TRANSFORM_SPEED, tmp_path, seconds=1200)["ratio"]
+    print(f"row by row {by_row:.2f} s, transform {ours:.2f} s: {ratio:.1f} times")
+    assert ratio >= 10
