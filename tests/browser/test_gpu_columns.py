@@ -69,13 +69,13 @@ def test_figures_of_a_device_are_shown_missing_ones_as_dash(page: Page) -> None:
     ]
 
 
-def test_there_are_no_such_columns_without_a_gpu(page: Page) -> None:
+def test_gpu_columns_are_absent_without_a_gpu(page: Page) -> None:
     head, *rows = table(page, snapshot({}, {}), "no-gpus.png")
     assert head == HOST
     assert [len(row) for row in rows] == [len(HOST)] * 2
 
 
-def test_the_picture_has_load_and_power() -> None:
+def test_picture_shows_load_and_power() -> None:
     said = render(snapshot({"util": 71.4, "power": 412.4}, {}))
     assert all(f">{word}<" in said for word in ("GPU", "power", "71 %", "412 W"))
     assert ">power<" not in render(snapshot({"util": 71.4}, {}))

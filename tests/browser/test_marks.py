@@ -57,7 +57,7 @@ def snapshot() -> dict[str, Any]:
     return board.snapshot()
 
 
-def test_a_mark_is_a_line_over_each_chart_at_its_moment(page: Page) -> None:
+def test_mark_draws_a_line_in_each_chart_at_its_time(page: Page) -> None:
     module = (ROOT / "widgets" / "static" / "dashboard.js").read_text()
     css = "\n".join((ROOT / "widgets" / n).read_text() for n in ("static/uPlot.min.css", "dashboard.css"))
     page.set_viewport_size({"width": 1000, "height": 480})

@@ -44,7 +44,7 @@ def snapshot() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [420, 560, 700, 1000])
-def test_a13_what_is_said_of_a_slow_rank_is_not_cut_short(page: Page, width: int) -> None:
+def test_a13_text_about_a_slow_rank_is_not_clipped(page: Page, width: int) -> None:
     module = (WIDGETS / "static" / "dashboard.js").read_text()
     first, second, slow = page.evaluate(DRAW, [module, (WIDGETS / "dashboard.css").read_text(), snapshot(), width])
     assert slow["said"] == "others wait 23 %"
@@ -66,7 +66,7 @@ SIZES = """async svg => {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("what", ["the panel", "%hvd runs", "%hvd bench"])
-def test_a_picture_is_no_wider_than_its_place(page: Page, what: str) -> None:
+def test_picture_is_no_wider_than_its_container(page: Page, what: str) -> None:
     """JupyterLab and nbconvert make an image of it, other front ends a part of the page."""
     svg = {
         "the panel": lambda: render(snapshot()),

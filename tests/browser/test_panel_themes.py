@@ -98,7 +98,7 @@ def show(page: Page, ranks: int, style: str = LIGHT, **media: Any) -> None:
 
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core: bash .ci/js install")
 @pytest.mark.parametrize("name", THEMES)
-def test_axe_finds_nothing(page: Page, name: str) -> None:
+def test_axe_finds_no_violation(page: Page, name: str) -> None:
     style, media = THEMES[name]
     show(page, 4, style, **media)
     page.locator(".hvd").screenshot(path=SHOTS / f"theme-{name.replace(' ', '-')}.png")
@@ -108,7 +108,7 @@ def test_axe_finds_nothing(page: Page, name: str) -> None:
     assert [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]] == []
 
 
-def test_every_control_is_reached_by_keys_and_has_a_name(page: Page) -> None:
+def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Page) -> None:
     show(page, 4)
     page.evaluate("document.body.tabIndex = -1; document.body.focus()")
     names = []
@@ -129,7 +129,7 @@ def test_every_control_is_reached_by_keys_and_has_a_name(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "heat"), [(8, False), (9, True)])
-def test_from_nine_ranks_on_it_is_a_heat_map(page: Page, ranks: int, heat: bool) -> None:
+def test_nine_or_more_ranks_are_a_heat_map(page: Page, ranks: int, heat: bool) -> None:
     show(page, ranks)
     assert page.evaluate("[...document.querySelectorAll('.hvd-heat')].map(each => !each.hidden)") == [heat] * 2
     assert (page.evaluate("document.querySelectorAll('.uplot').length") == 0) is heat

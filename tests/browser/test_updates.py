@@ -58,7 +58,7 @@ class Run:
         self._page.evaluate(GIVE, self._next())
 
 
-def test_an_update_has_the_page_laid_out_once(page: Page) -> None:
+def test_update_causes_one_layout_of_the_page(page: Page) -> None:
     """Whoever asks a page for a width after it has changed has it laid out; so does who scrolls it."""
     run = Run(page)
     devtools = page.context.new_cdp_session(page)

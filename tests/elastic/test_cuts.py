@@ -75,7 +75,7 @@ def test_28_majority_continues_or_the_half_of_rank_0(
 
 
 @pytest.mark.parametrize("where", [f"{THERE}:2,{HERE}:2", f"{HERE}:2,{THERE}:3"], ids=["2+2", "2+3"])
-def test_28_where_hvdrun_is_with_the_minority_nobody_goes_on(hosts: Hosts, tmp_path: Path, where: str) -> None:
+def test_28_job_ends_if_hvdrun_is_with_the_minority(hosts: Hosts, tmp_path: Path, where: str) -> None:
     status, err, lines, errors = cut(hosts, tmp_path, where)
     assert (status != 0, len(lines)) == (True, 1), err
     assert f"the network is cut: {len(errors)} ranks are behind it and 2 here, the minority" in err

@@ -14,7 +14,7 @@ FOUR = ("-np", "4", "--min-np", "2", "--max-np", "4", "-H", BOTH)
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_4_rank_0_fails_and_a_new_process_takes_its_slot(tmp_path: Path, how: str) -> None:
+def test_4_new_process_replaces_rank_0_in_its_slot(tmp_path: Path, how: str) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {0: how}}).run(*FOUR)
     ended.trained(4, 4, 4)
     assert ended.column("workers") == [[0, 1, 2, 3], [1, 4, 2, 3], [1, 4, 2, 3]]
@@ -23,7 +23,7 @@ def test_4_rank_0_fails_and_a_new_process_takes_its_slot(tmp_path: Path, how: st
     assert ended.column("generation") == [1, 2, 2]
 
 
-def test_4_on_one_host_too(tmp_path: Path) -> None:
+def test_4_rank_is_replaced_on_a_single_host(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,5": {0: "kill"}}).run("-np", "2", "--min-np", "1")
     ended.trained(2, 2, 2)
     assert ended.column("workers") == [[0, 1], [1, 2], [1, 2]]
@@ -31,7 +31,7 @@ def test_4_on_one_host_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commit_every", [1, 4])
-def test_a_failure_goes_back_to_the_last_commit(tmp_path: Path, commit_every: int) -> None:
+def test_failure_restores_the_last_commit(tmp_path: Path, commit_every: int) -> None:
     job = ElasticJob(tmp_path, exits={"1,7": {2: "kill"}}, commit_every=commit_every)
     ended = job.run(*FOUR)
     ended.trained(4, 4, 4)
@@ -39,7 +39,7 @@ def test_a_failure_goes_back_to_the_last_commit(tmp_path: Path, commit_every: in
     assert ended.column("commits") == [per_epoch * (epoch + 1) - 1 for epoch in range(3)]
 
 
-def test_5_all_fail_and_the_first_is_named(tmp_path: Path) -> None:
+def test_5_first_failure_is_named_when_all_ranks_fail(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": dict.fromkeys(range(4), "raise")}).run(*FOUR)
     assert (ended.status, len(ended.lines)) == (1, 1), ended.told
     last = ended.err.splitlines()[-1]
@@ -58,13 +58,13 @@ def test_6_one_rank_of_each_host_fails(tmp_path: Path) -> None:
     assert ended.column("worker")[-1] == 1
 
 
-def test_6_with_no_restart_left_the_job_is_over(tmp_path: Path) -> None:
+def test_6_job_ends_when_no_restart_is_left(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits=BOTH_FAIL).run(*FOUR, "--max-restarts", "0")
     assert (ended.status, len(ended.lines)) == (137, 1), ended.told
     assert "--max-restarts 0 is all that may" in ended.err
 
 
-def test_7_too_few_slots_are_left_for_the_elastic_timeout(tmp_path: Path) -> None:
+def test_7_too_few_slots_end_the_job_after_the_elastic_timeout(tmp_path: Path) -> None:
     job = ElasticJob(tmp_path, exits={"1,0": {0: "raise"}})
     flags = ("-np", "4", "--min-np", "4", "-H", BOTH, "--blacklist-cooldown-range", "60", "100")
     ended = job.run(*flags, "--elastic-timeout", "2")
@@ -72,13 +72,13 @@ def test_7_too_few_slots_are_left_for_the_elastic_timeout(tmp_path: Path) -> Non
     assert "waited for 4 slots, had 3" in ended.err
 
 
-def test_17_a_rank_that_is_stopped_for_a_moment_goes_on(tmp_path: Path) -> None:
+def test_17_briefly_stopped_rank_continues(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {3: "pause"}}).run(*FOUR)
     ended.trained(4, 4, 4)
     assert ended.column("generation") == [1, 1, 1]
 
 
-def test_17_a_rank_that_stays_stopped_is_replaced(tmp_path: Path) -> None:
+def test_17_permanently_stopped_rank_is_replaced(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {3: "stop"}}).run(*FOUR, HVD_STOP_ABORT="1")
     ended.trained(4, 4, 4)
     assert ended.column("workers")[-1] == [0, 1, 2, 4]
@@ -130,13 +130,13 @@ def test_19_a_survivor_dies_during_the_reset(tmp_path: Path, place: str, worker:
 
 
 @pytest.mark.parametrize("place", ["import", "init", "first sync"])
-def test_19_the_newcomer_dies_during_the_reset(tmp_path: Path, place: str) -> None:
+def test_19_new_rank_dies_during_the_reset(tmp_path: Path, place: str) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {0: "kill"}, place: {4: "kill"}}).run(*FOUR)
     ended.trained(4, 4, 4)
     assert ended.column("workers")[-1] == [1, 5, 2, 3]
 
 
-def test_a_rank_is_killed_while_a_newcomer_starts(tmp_path: Path) -> None:
+def test_rank_is_killed_while_a_new_rank_starts(tmp_path: Path) -> None:
     """The others go on without it, or nobody would: it waits for two epochs that they end."""
     exits = {"import": {3: "late:3"}, "1,5": {1: "kill"}}
     schedule = {0: "localhost:3", 1: "localhost:3 127.0.0.1:1"}

@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("place", ["backward", "voted", "stepped"])
-def test_a_kill_costs_one_step(place: str, failing: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_killed_rank_costs_one_step(place: str, failing: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
     killed = Job(tmp_path / "killed", "guard", {3: {place: [failing]}})
     assert killed.status == 0, killed.told
     assert killed.bits == undisturbed["guard"]
@@ -65,14 +65,16 @@ def test_a_kill_costs_one_step(place: str, failing: int, undisturbed: dict[str, 
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_21_all_goes_back_to_the_commit_bit_for_bit(failing: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_21_all_state_is_restored_to_the_commit_bit_for_bit(
+    failing: int, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
     killed = Job(tmp_path / "killed", "commit", {3: {"backward": [failing]}})
     assert killed.status == 0, killed.told
     assert killed.bits == undisturbed["commit"]
     assert killed.begun[1 - failing] == STEPS + 2, "step 2 was done, and step 3 begun, since the commit"
 
 
-def test_a_job_that_lost_all_ranks_goes_on_from_its_checkpoint(undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_job_resumes_from_its_checkpoint_after_losing_all_ranks(undisturbed: dict[str, str], tmp_path: Path) -> None:
     lost = Job(tmp_path / "lost", "commit", {5: {"backward": [0, 1]}}, tmp_path / "checkpoints")
     assert lost.status == 0, lost.told
     assert f"checkpoint: resumed from {tmp_path}/checkpoints/commit-0000000002-" in lost.told

@@ -46,9 +46,7 @@ def hanging(tmp_path: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], 
     assert gone(mark)
 
 
-def test_27_nothing_outlives_a_driver_that_is_killed(
-    hanging: tuple[subprocess.Popen[str], ElasticJob], mark: str
-) -> None:
+def test_27_no_process_outlives_a_killed_driver(hanging: tuple[subprocess.Popen[str], ElasticJob], mark: str) -> None:
     process, _ = hanging
     there = processes_with(mark)
     assert len(there) >= 7, "the driver, two agents and four workers"
@@ -67,7 +65,7 @@ def test_a_signal_ends_the_job(hanging: tuple[subprocess.Popen[str], ElasticJob]
     assert process.returncode == 128 + number, job.ended(process.returncode, out, err).told
 
 
-def test_ranks_that_train_clean_up_before_they_end(tmp_path: Path, mark: str) -> None:
+def test_training_ranks_clean_up_before_they_exit(tmp_path: Path, mark: str) -> None:
     """They took the SIGTERM for a notice, waited for a driver that had ended, and were killed five seconds later."""
     job = ElasticJob(tmp_path, epochs=100_000)
     process = job.start("-np", "2", "--min-np", "1")
@@ -78,7 +76,7 @@ def test_ranks_that_train_clean_up_before_they_end(tmp_path: Path, mark: str) ->
     assert sorted(line.partition(":")[2] for line in out.splitlines()) == [f"worker {n} has cleaned up" for n in (0, 1)]
 
 
-def test_sigquit_tells_where_all_ranks_are(hanging: tuple[subprocess.Popen[str], ElasticJob]) -> None:
+def test_sigquit_prints_the_stacks_of_all_ranks(hanging: tuple[subprocess.Popen[str], ElasticJob]) -> None:
     process, _ = hanging
     process.send_signal(signal.SIGQUIT)
     assert process.stderr is not None
@@ -89,7 +87,7 @@ def test_sigquit_tells_where_all_ranks_are(hanging: tuple[subprocess.Popen[str],
         raise AssertionError("no stack of the rank that hangs")
 
 
-def test_files_of_each_process_stay(tmp_path: Path, mark: str) -> None:
+def test_output_files_of_each_process_remain(tmp_path: Path, mark: str) -> None:
     job = ElasticJob(tmp_path, exits={"1,0": {1: "raise"}})
     ended = job.run("-np", "2", "--min-np", "1", "--output-filename", str(tmp_path / "out"))
     ended.trained(2, 2, 2)
@@ -98,14 +96,14 @@ def test_files_of_each_process_stay(tmp_path: Path, mark: str) -> None:
     assert "worker 2 has ended as rank 1 of 2" in (tmp_path / "out/rank.2/stdout").read_text()
 
 
-def test_what_comes_on_stdin_goes_to_the_first_process(mark: str) -> None:
+def test_stdin_is_forwarded_to_the_first_process(mark: str) -> None:
     script = "import os, sys; print(os.environ['HVD_WORKER'], sys.stdin.read())"
     done = hvdrun("-np", "2", "--min-np", "1", script=script, given="some words")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[localhost:0]<stdout>:0 some words", "[localhost:1]<stdout>:1 "]
 
 
-def test_a_program_that_cannot_be_started_is_named(mark: str) -> None:
+def test_unstartable_program_is_named(mark: str) -> None:
     done = subprocess.run(
         [*HVDRUN, "-np", "2", "--min-np", "1", "no-such-program"],
         env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
@@ -127,7 +125,7 @@ def test_flags_that_exclude_elastic_ones(mark: str) -> None:
     assert "name the hosts of an elastic job there with -H" in done.stderr
 
 
-def test_29_run_returns_what_the_first_ranks_do(mark: str) -> None:
+def test_29_run_returns_the_values_of_the_first_ranks(mark: str) -> None:
     def place() -> tuple[int, int]:
         import hvd_kernel.numpy as hvd
 
@@ -139,7 +137,7 @@ def test_29_run_returns_what_the_first_ranks_do(mark: str) -> None:
     assert hvd_kernel.run(place, num_proc=4, min_num_proc=3, hosts=hosts) == [(0, 4), (1, 4), (2, 4)]
 
 
-def test_run_returns_what_functions_without_init_return(mark: str) -> None:
+def test_run_returns_values_of_functions_without_init(mark: str) -> None:
     def number() -> int:
         import os
 
@@ -177,7 +175,7 @@ def test_run_outlives_a_failure(mark: str, tmp_path: Path) -> None:
     assert (tmp_path / "first").exists()
 
 
-def test_run_raises_what_the_function_has_raised(mark: str) -> None:
+def test_run_raises_the_exception_of_the_function(mark: str) -> None:
     def fail() -> None:
         raise ValueError("my bug")
 
@@ -199,7 +197,7 @@ def test_ranks_on_other_hosts_fail_and_are_replaced(tmp_path: Path, ssh: Ssh) ->
     assert ended.column("local")[-1] == [0, 1, 0, 2]
 
 
-def test_a_host_that_cannot_be_reached_is_left_out(tmp_path: Path, ssh: Ssh) -> None:
+def test_unreachable_host_is_excluded(tmp_path: Path, ssh: Ssh) -> None:
     schedule = {0: "a:2", 1: "a:2 closed:1 b:1"}
     ended = ElasticJob(tmp_path, waits=(0,), schedule=schedule).run("-np", "2", "--min-np", "2", **ssh[0])
     assert ended.status == 0, ended.told
@@ -207,7 +205,7 @@ def test_a_host_that_cannot_be_reached_is_left_out(tmp_path: Path, ssh: Ssh) -> 
     assert "closed is lost: host closed cannot be used: ssh cannot log in there" in ended.err, ended.told
 
 
-def test_an_agent_that_is_killed_is_a_host_that_is_lost(tmp_path: Path, ssh: Ssh) -> None:
+def test_killed_agent_counts_as_a_lost_host(tmp_path: Path, ssh: Ssh) -> None:
     job = ElasticJob(tmp_path, exits={"1,0": {0: "agent"}})
     ended = job.run("-np", "3", "--min-np", "2", "-H", "a:1,b:2", **ssh[0])
     ended.trained(3, 2, 2)
@@ -239,7 +237,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mark")
-def test_every_row_names_a_test_that_is_there() -> None:
+def test_every_row_names_an_existing_test() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text().partition("## What happens when")[2]))
     here = Path(__file__).parent
     files = [*here.glob("test_*.py"), *here.parent.rglob("test_elastic*.py")]

@@ -14,7 +14,7 @@ SIZES = ("-np", "2", "--min-np", "2", "--max-np", "4")
 MOVES = {0: "localhost:2", 1: "localhost:2 127.0.0.1:2", 2: "127.0.0.1:2"}
 
 
-def test_a_job_grows_loses_a_rank_and_moves_to_another_host(tmp_path: Path) -> None:
+def test_job_grows_loses_a_rank_and_moves_to_another_host(tmp_path: Path) -> None:
     """The smoke of the default tier: rows 2 and 4 in one."""
     job = ElasticJob(
         tmp_path, epochs=4, waits=(0, 2), exits={"2,3": {1: "kill"}}, schedule=MOVES | {2: MOVES[1], 3: MOVES[2]}
@@ -41,7 +41,7 @@ def test_1_nothing_happens(tmp_path: Path) -> None:
 
 @NIGHTLY
 @pytest.mark.parametrize("slots", [2, 1])
-def test_2_and_3_a_host_comes_and_the_first_one_goes(tmp_path: Path, slots: int) -> None:
+def test_2_and_3_host_is_added_and_the_first_one_removed(tmp_path: Path, slots: int) -> None:
     schedule = {lines: hosts.replace(":2", f":{slots}") for lines, hosts in MOVES.items()}
     job = ElasticJob(tmp_path, waits=(0, 1), schedule=schedule)
     ended = job.run("-np", str(slots), "--min-np", str(slots), "--max-np", str(2 * slots))
@@ -62,7 +62,7 @@ def test_8_the_reset_limit_ends_the_job(tmp_path: Path, limit: int, lines: int) 
 
 
 @NIGHTLY
-def test_9_a_slot_is_used_again_after_its_cooldown(tmp_path: Path) -> None:
+def test_9_slot_is_reused_after_its_cooldown(tmp_path: Path) -> None:
     job = ElasticJob(tmp_path, epochs=5, waits=(1, 3), exits={"1,0": {3: "kill"}, "3,0": {4: "kill"}})
     ended = job.run("-np", "4", "--min-np", "2", "-H", BOTH, "--blacklist-cooldown-range", "1", "4")
     ended.trained(4, 3, 4, 3, 4)
@@ -101,13 +101,13 @@ def test_11_later_script_failure_keeps_the_last_hosts(tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_12_the_job_starts_when_there_are_hosts(tmp_path: Path) -> None:
+def test_12_job_starts_once_hosts_are_available(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, epochs=1, schedule={0: ["", "", "", "localhost:2"]}).run(*SIZES)
     ended.trained(2)
 
 
 @NIGHTLY
-def test_13_slots_of_a_host_go_and_come_back(tmp_path: Path) -> None:
+def test_13_slots_of_a_host_are_removed_and_added_again(tmp_path: Path) -> None:
     job = ElasticJob(tmp_path, waits=(0, 1), schedule={0: "localhost:4", 1: "localhost:2", 2: "localhost:4"})
     ended = job.run("-np", "4", "--min-np", "2", "--max-np", "4")
     ended.trained(4, 2, 4)
@@ -116,7 +116,7 @@ def test_13_slots_of_a_host_go_and_come_back(tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_14_no_host_of_the_last_generation_is_left(tmp_path: Path) -> None:
+def test_14_all_hosts_are_replaced_at_once(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, waits=(0,), schedule={0: "localhost:2", 1: "127.0.0.1:2"}).run(*SIZES)
     assert ended.status == 1, ended.told
     assert len(ended.lines) == 1
@@ -134,14 +134,14 @@ def test_15_fewer_slots_than_min_np_for_a_while(tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_16_a_rank_that_ends_with_0_leaves(tmp_path: Path) -> None:
+def test_16_rank_that_exits_with_0_leaves_the_job(tmp_path: Path) -> None:
     ended = ElasticJob(tmp_path, exits={"1,0": {3: "exit0"}}).run("-np", "4", "--min-np", "2", "-H", BOTH)
     ended.trained(4, 3, 3)
     assert "has failed" not in ended.err
 
 
 @NIGHTLY
-def test_20_a_failure_and_a_host_that_comes(tmp_path: Path) -> None:
+def test_20_failure_while_a_host_is_added(tmp_path: Path) -> None:
     """Both within the last call: one reset where possible, two at most."""
     job = ElasticJob(tmp_path, epochs=4, waits=(1,), exits={"1,0": {1: "kill"}}, schedule={0: MOVES[0], 1: MOVES[1]})
     ended = job.run(*SIZES)

@@ -65,14 +65,14 @@ def test_24_reset_callbacks_run_once_before_sync(tmp_path: Path) -> None:
     assert lines == [f"0 0 2 ['sync at 2 with step 0', {reset}]", "2 1 2 ['sync at 2 with step 0']"]
 
 
-def test_26_a_process_set_whose_members_are_there_goes_on(tmp_path: Path) -> None:
+def test_26_process_set_with_all_members_survives(tmp_path: Path) -> None:
     lines = job(tmp_path, 3, 0, "set", HVD_DYNAMIC_PROCESS_SETS="1")
     survivors = [line for line in lines if line[0] in "12"]
     assert len(survivors) == 2, lines
     assert all("'2.0 at step 3'" in line and "'2.0 at step 15'" in line for line in survivors), lines
 
 
-def test_26_a_process_set_that_has_lost_a_member_says_so(tmp_path: Path) -> None:
+def test_26_process_set_reports_a_lost_member(tmp_path: Path) -> None:
     lines = job(tmp_path, 3, 2, "set", HVD_DYNAMIC_PROCESS_SETS="1")
     survivors = [line for line in lines if line[0] in "01"]
     assert len(survivors) == 2, lines
@@ -109,7 +109,7 @@ print(worker, *train(state))
 """
 
 
-def test_a_core_of_the_machine_belongs_to_a_slot(tmp_path: Path) -> None:
+def test_cores_are_assigned_to_slots(tmp_path: Path) -> None:
     """Rank 0 has died: worker 1 is rank 0, in slot 1. Its thread stays on the core of its slot, the new one has slot 0's."""
     mine = sorted(os.sched_getaffinity(0))
     first, last = mine[0], mine[-1]
@@ -121,7 +121,7 @@ def test_a_core_of_the_machine_belongs_to_a_slot(tmp_path: Path) -> None:
     assert lines == [f"1 0 1 [{last}]", f"2 1 0 [{first}]"]
 
 
-def test_26_the_timeline_goes_on_and_marks_the_reset(tmp_path: Path) -> None:
+def test_26_timeline_continues_and_marks_the_reset(tmp_path: Path) -> None:
     job(tmp_path, 2, 1, HOROVOD_TIMELINE=str(tmp_path / "timeline.json"))
     events = json.loads((tmp_path / "timeline.json").read_text())
     rows = [event for event in events if event.get("name") == "process_name"]

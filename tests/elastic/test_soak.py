@@ -21,7 +21,7 @@ def test_optimizer_state_moves_from_two_hosts_to_one(tmp_path: Path) -> None:
     assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
 
 
-def test_slots_come_when_the_one_of_a_rank_that_leaves_has_gone(tmp_path: Path) -> None:
+def test_slots_are_added_after_a_leaving_rank_has_exited(tmp_path: Path) -> None:
     """Else it never went: the job left it empty, as of a rank that was asked to leave, and the soak waited for it."""
     soak = Soak(tmp_path, 1, hosts={"localhost": 1, "127.0.0.1": 2})
     words, env = [sys.executable, "-c", "input()", "soaking.py"], os.environ | {soak.mark: "1", "HVD_WORKER": "2"}
@@ -38,7 +38,7 @@ def test_slots_come_when_the_one_of_a_rank_that_leaves_has_gone(tmp_path: Path) 
         assert soak.hosts == {"localhost": 2, "127.0.0.1": 2}
 
 
-def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> None:
+def test_training_with_faults_ends_with_identical_bits(tmp_path: Path) -> None:
     soaked = Soak(tmp_path, 5).run(8)
     assert soaked.same, soaked.summary()
     assert (soaked.lost, soaked.more, soaked.left) == (0, 0, 0), soaked.summary()
@@ -46,7 +46,7 @@ def test_a_training_ends_with_the_bits_of_one_without_faults(tmp_path: Path) -> 
     assert len(soaked.sizes) > 1, "no size has changed"
 
 
-def test_a_training_with_spares_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_training_with_spares_ends_with_identical_bits(tmp_path: Path) -> None:
     soaked = Soak(tmp_path, 6, spares=1).run(8)
     assert soaked.is_good, soaked.summary()
     assert soaked.faults["kill"], "nobody was killed"

@@ -111,7 +111,7 @@ def _started(mark: str) -> Iterator[Start]:
 TWO = ("-np", "2", "--min-np", "1", "--spares", "1")
 
 
-def test_31_a_spare_takes_the_place_of_a_rank_that_fails(tmp_path: Path, start: Start) -> None:
+def test_31_spare_replaces_a_failed_rank(tmp_path: Path, start: Start) -> None:
     """The smoke of the default tier."""
     job = start(ElasticJob(tmp_path, exits={"1,0": {0: "wait kill"}}), *TWO)
     job.until(READY)
@@ -126,7 +126,7 @@ def test_31_a_spare_takes_the_place_of_a_rank_that_fails(tmp_path: Path, start: 
 
 
 @NIGHTLY
-def test_the_next_spare_is_started_behind_the_one_that_was_taken(tmp_path: Path, start: Start) -> None:
+def test_next_spare_starts_after_one_was_used(tmp_path: Path, start: Start) -> None:
     job = start(ElasticJob(tmp_path, exits={"1,0": {0: "wait kill"}, "2,0": {1: "wait kill"}}), *TWO)
     job.until(READY)
     [first] = job.spares()
@@ -141,7 +141,7 @@ def test_the_next_spare_is_started_behind_the_one_that_was_taken(tmp_path: Path,
 
 
 @NIGHTLY
-def test_two_ranks_that_fail_at_once_have_two_spares(tmp_path: Path, start: Start) -> None:
+def test_two_simultaneous_failures_use_two_spares(tmp_path: Path, start: Start) -> None:
     job = start(
         ElasticJob(tmp_path, exits={"1,0": {0: "wait kill", 2: "wait kill"}}),
         *("-np", "4", "--min-np", "1", "--spares", "2"),
@@ -211,7 +211,7 @@ def test_program_without_python_has_no_spares_and_a_warning() -> None:
 
 
 @NIGHTLY
-def test_run_has_spares_too(mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_uses_spares(mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
 
@@ -253,7 +253,7 @@ def test_run_has_spares_too(mark: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @NIGHTLY
-def test_who_sets_a_variable_for_notebooks_has_them_in_jobs_too(tmp_path: Path, start: Start) -> None:
+def test_spares_variable_of_notebooks_applies_to_jobs(tmp_path: Path, start: Start) -> None:
     job = start(ElasticJob(tmp_path, exits={"1,0": {0: "wait"}}), "-np", "1", "--min-np", "1", HVD_SPARES="1")
     job.until(READY)
     job.go()

@@ -97,20 +97,20 @@ def test_a7_crash_is_the_cause_though_other_ranks_raise(kernel: Kernel) -> None:
     assert lines[-1] == "NameError: name 'undefined_name' is not defined"
 
 
-def test_a8_os_exit_0_is_a_departure_and_no_success(kernel: Kernel) -> None:
+def test_a8_os_exit_0_is_reported_as_an_exit(kernel: Kernel) -> None:
     assert why(dies(kernel, "import os\nif rank == 1: os._exit(0)")) == "it exited with os._exit(0) in a cell, line 2"
     refused = kernel.run("%%hvdrun\n1", allow_error=True)
     assert "rank 1 (it exited with os._exit(0) in a cell, line 2) is dead" in refused.error
 
 
-def test_a8_os_exit_3_does_not_take_the_others_along(kernel: Kernel) -> None:
+def test_a8_os_exit_3_leaves_the_other_ranks_alive(kernel: Kernel) -> None:
     assert why(dies(kernel, "import os\nif rank == 1: os._exit(3)")) == "it exited with os._exit(3) in a cell, line 2"
 
 
 @pytest.mark.parametrize(
     "code", ["import sys; rank and sys.exit(3)", "rank and exit()", "if rank: raise SystemExit(3)"]
 )
-def test_a8_sys_exit_ends_the_cell_and_not_the_rank(kernel: Kernel, code: str) -> None:
+def test_a8_sys_exit_ends_the_cell_but_not_the_rank(kernel: Kernel, code: str) -> None:
     outcome = kernel.run(f"%%hvdrun\n{code}\n{IN_A_COLLECTIVE}", allow_error=True)
     assert outcome.reply["ename"] == "SystemExit"
     assert outcome.error.startswith("SystemExit on rank 1\n")
@@ -119,7 +119,7 @@ def test_a8_sys_exit_ends_the_cell_and_not_the_rank(kernel: Kernel, code: str) -
     assert kernel.run("%%hvdrun\nkept").shown == ["[0] 40\n[1] 41"]
 
 
-def test_a1_a_killed_rank_is_called_killed(kernel: Kernel) -> None:
+def test_a1_killed_rank_is_reported_as_killed(kernel: Kernel) -> None:
     outcome = dies(kernel, "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)")
     assert why(outcome) == "killed (SIGKILL)"
     assert "stack" not in outcome.error
@@ -134,7 +134,7 @@ def test_a2_a_rank_killed_between_cells_is_explained_by_the_next(kernel: Kernel)
     assert re.search(r"rank 1 \((killed \(SIGKILL\)|it ended for an unknown reason)\) is dead", refused.error)
 
 
-def test_a2_a_rank_that_is_told_to_end_is_no_mystery(kernel: Kernel) -> None:
+def test_a2_terminated_rank_is_reported_with_its_signal(kernel: Kernel) -> None:
     said = why(dies(kernel, "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGTERM); signal.pause()"))
     assert said == "it was terminated (SIGTERM)"
 
@@ -162,7 +162,7 @@ def test_a14_out_of_memory_is_named_with_limit_and_use(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_a_forked_child_that_crashes_or_leaves_is_not_its_rank(kernel: Kernel) -> None:
+def test_crash_or_exit_of_a_forked_child_is_not_its_ranks(kernel: Kernel) -> None:
     cell = """%%hvdrun
 import os, signal
 def in_child(act):
@@ -301,7 +301,7 @@ def test_a18_a19_dead_launcher_is_named_and_leaves_nothing(victim: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a1_an_older_linux_tells_by_mpiexecs_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a1_older_linux_reads_the_status_from_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 6.15 a pidfd does not say how its process ended."""
     monkeypatch.setattr(recorder, "_GET_INFO", 0)
     session = Session.start(ClusterSpec(2))

@@ -95,7 +95,7 @@ def lost_under_an_operation(victim: int, illegal: int) -> list[object]:
 
 
 @pytest.mark.parametrize("way", ["core", pytest.param("ring", marks=pytest.mark.nightly)])
-def test_a_device_that_is_lost_under_an_operation_holds_no_other(way: str) -> None:
+def test_lost_device_does_not_block_other_operations(way: str) -> None:
     found = ranks_for(way).run(lost_under_an_operation, VICTIM, ILLEGAL_ADDRESS, timeout=60.0)
     told, _, also_told = found
     assert told == also_told

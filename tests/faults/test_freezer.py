@@ -68,7 +68,7 @@ def frozen(pids: set[int]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("standstill", [stopped, frozen])
-def test_f8_a_cluster_that_stood_still_goes_on(
+def test_f8_suspended_cluster_continues(
     standstill: Callable[[set[int]], AbstractContextManager[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HVD_STOP_ABORT", str(POLICY_S))

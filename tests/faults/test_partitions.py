@@ -106,7 +106,7 @@ def cut(pool: HostPool, where: list[int], wire: Wire, silent: frozenset[int], fo
     assert re.search(r"its host does not answer: .*HVD_NET_TIMEOUT", said), said
 
 
-def test_f1_a_line_that_is_cut_ends_the_wait_on_both_sides(one_each: HostPool, wire: Wire, tmp_path: Path) -> None:
+def test_f1_cut_link_ends_the_wait_on_both_sides(one_each: HostPool, wire: Wire, tmp_path: Path) -> None:
     cut(one_each, [0, 1], wire, frozenset({0, 1}), tmp_path)
 
 
@@ -140,7 +140,7 @@ def sums(rounds: int, count: int) -> float:
     return time.monotonic() - began
 
 
-def test_f3_a_line_that_loses_five_per_cent_is_slower_and_right(one_each: HostPool, wire: Wire) -> None:
+def test_f3_link_with_five_percent_loss_gives_exact_sums(one_each: HostPool, wire: Wire) -> None:
     one_each.run(started, 30)
     wire.loss = 0.05
     one_each.run(sums, 20, 1 << 16)
@@ -148,7 +148,7 @@ def test_f3_a_line_that_loses_five_per_cent_is_slower_and_right(one_each: HostPo
     assert wire.lost > 0
 
 
-def test_f4_on_a_slow_line_nobody_is_taken_for_dead(one_each: HostPool, wire: Wire) -> None:
+def test_f4_slow_link_declares_no_rank_dead(one_each: HostPool, wire: Wire) -> None:
     one_each.run(started, SILENT_S)
     wire.slow_down("1mbit")
     took = one_each.run(sums, 1, 220_000)

@@ -161,7 +161,7 @@ def test_kept_state_comes_from_a_living_rank(session: Session, victim: int) -> N
     assert trained[0] != states[0][2]
 
 
-def test_names_on_request_travel_and_what_cannot_is_named(session: Session) -> None:
+def test_requested_names_are_sent_and_unsendable_ones_named(session: Session) -> None:
     execute(session, "import threading\nlock, table = threading.Lock(), {'rank': rank}")
     kill(session, 3)
     done = session.respawn(restore=["table", "lock", "nowhere"])
@@ -171,7 +171,7 @@ def test_names_on_request_travel_and_what_cannot_is_named(session: Session) -> N
     assert execute(session, "table['rank']").run.values() == {0: 0, 1: 1, 2: 2, 3: 0}
 
 
-def test_a4_two_at_once(session: Session) -> None:
+def test_a4_two_simultaneous_deaths(session: Session) -> None:
     kill(session, 0, 3)
     with pytest.raises(ClusterError, match=r"rank 0 is dead too: `%hvd respawn` alone"):
         session.respawn([3])
@@ -182,7 +182,7 @@ def test_a4_two_at_once(session: Session) -> None:
 @pytest.mark.parametrize(
     "moment", [0.1, *(pytest.param(moment, marks=pytest.mark.nightly) for moment in (0.0, 0.3, 0.6))]
 )
-def test_a4_a_second_death_while_the_first_is_mended_converges(session: Session, moment: float) -> None:
+def test_a4_second_death_during_a_respawn_is_repaired(session: Session, moment: float) -> None:
     kill(session, 1)
     victim = session.status()[2].pid
     killer = threading.Timer(moment, os.kill, (victim, signal.SIGKILL))
@@ -284,14 +284,14 @@ def test_process_set_unknown_to_a_rank_is_not_added(session: Session) -> None:
 
 
 @pytest.mark.nightly
-def test_a2_a_death_of_this_very_moment_is_noticed(session: Session) -> None:
+def test_a2_death_just_before_a_respawn_is_noticed(session: Session) -> None:
     os.kill(session.status()[2].pid, signal.SIGKILL)
     assert session.respawn().ranks == (2,)
     assert_whole(session, {2})
     assert session.respawn().ranks == ()
 
 
-def test_a_rank_that_is_stopped_is_not_dead_but_silent(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_rank_is_silent_rather_than_dead(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvd_kernel.cluster.ranks.changes._SIGN_S", 0.5)
     stopped = psutil.Process(session.status()[3].pid)
     stopped.suspend()
@@ -337,9 +337,7 @@ def arm(session: Session, packing: list[Path], unpacking: list[Path]) -> None:
 
 
 @pytest.mark.nightly
-def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a4_death_first_reported_by_peers_is_repaired(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     wire, lost, give = session._wire, session._wire._on_lost, Rejoin._restore_fresh
 
     def fail(_: Rejoin) -> Flow[Respawned]:
@@ -356,7 +354,7 @@ def test_a4_a_death_that_the_others_hear_of_first_is_mended_too(
 
 
 @pytest.mark.nightly
-def test_a4_a_death_while_kept_state_travels_is_mended_too(session: Session, tmp_path: Path) -> None:
+def test_a4_death_during_the_transfer_of_state_is_repaired(session: Session, tmp_path: Path) -> None:
     arm(session, [tmp_path / "once"], [])
     kill(session, 2)
     done = session.respawn()
@@ -387,14 +385,14 @@ def test_communication_broken_after_a_respawn_is_reset(session: Session) -> None
     assert_whole(session, set())
 
 
-def test_a_cell_may_shut_down_and_meet_again(session: Session) -> None:
+def test_cell_may_shut_down_and_initialise_again(session: Session) -> None:
     code = "hvd.shutdown()\nhvd.init()\nhvd.rank(), hvd.size()"
     assert execute(session, code).run.values() == {rank: (rank, N) for rank in range(N)}
 
 
 @WITH_A_SPARE
 @pytest.mark.nightly
-def test_a_spare_that_is_gone_is_done_without(session: Session) -> None:
+def test_missing_spare_is_replaced_by_a_new_process(session: Session) -> None:
     wait_for_spares(session, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_max_spares", 0)  # nobody starts another one meanwhile
@@ -431,7 +429,7 @@ def test_s7_replacement_shows_no_key(session: Session) -> None:
             assert not any(key in path.read_bytes() for key in keys)
 
 
-def test_a6_when_all_are_dead_it_says_so(session: Session) -> None:
+def test_a6_death_of_all_ranks_is_reported(session: Session) -> None:
     kill(session, *range(N))
     with pytest.raises(ClusterError, match=r"all 4 ranks are dead.*`%hvd restart`"):
         session.respawn()
@@ -455,7 +453,7 @@ os.kill(session.status()[1].pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(300)
-def test_in_a_notebook_respawn_says_what_the_fresh_rank_has(tmp_path: Path) -> None:
+def test_notebook_reports_the_variables_of_a_respawned_rank(tmp_path: Path) -> None:
     with Kernel(tmp_path) as kernel:
         kernel.run("%hvd start -np 2", timeout=120)
         assert kernel.run("%hvd respawn").text() == "no rank is dead\n"

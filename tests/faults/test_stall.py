@@ -108,7 +108,7 @@ def patient(words: str) -> None:
     hvd.shutdown()
 
 
-def test_a_warning_names_the_missing_rank_and_is_only_a_warning() -> None:
+def test_stall_warning_names_the_missing_rank() -> None:
     with RankPool(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1") as pool:
         pool.run(patient, str(pool.ranks[0].output))
         words = pool.ranks[0].output.read_text()

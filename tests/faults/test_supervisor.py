@@ -123,7 +123,7 @@ def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
     assert living({first, second, third}) == {second, third}
 
 
-def test_an_accident_of_the_thread_that_watches_leaves_nothing(supervised: Supervised) -> None:
+def test_failure_of_the_watching_thread_leaves_no_process(supervised: Supervised) -> None:
     """Without it nobody would see the kernel's end."""
     supervised.replace(0)
     supervised.channel.send(m.LimitRank(os.getpid(), 0, Limits(cores=float("nan"))))
@@ -145,7 +145,7 @@ def in_process(tmp_path: Path) -> Iterator[tuple[Supervisor, ControlChannel]]:
         supervisor.end(supervisor._mpiexec)
 
 
-def test_a_kernel_that_lets_go_and_comes_back_at_once_is_let_in(
+def test_kernel_may_reconnect_right_after_detaching(
     in_process: tuple[Supervisor, ControlChannel], tmp_path: Path
 ) -> None:
     """Its process lives, so the supervisor must not take it for another one that has the cluster."""
@@ -156,7 +156,7 @@ def test_a_kernel_that_lets_go_and_comes_back_at_once_is_let_in(
     assert [type(message) for message in back.receive()] == [m.Attached]
 
 
-def test_a_second_kernel_is_told_the_first_ones_process(
+def test_second_kernel_is_refused_with_the_firsts_pid(
     in_process: tuple[Supervisor, ControlChannel], tmp_path: Path
 ) -> None:
     supervisor, kernel = in_process

@@ -52,7 +52,7 @@ def test_every_rank_runs_every_test(mark: str, np: int, how: str, tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_a_rank_that_fails_a_test_ends_the_others(mark: str, tmp_path: Path) -> None:
+def test_rank_that_fails_a_test_ends_the_others(mark: str, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
         "import torch, hvd_kernel.torch as hvd\n"
         "def test_apart():\n"

@@ -58,7 +58,7 @@ def reduced_where_they_lie(dtype: str) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_are_reduced_where_they_lie(dtype: str, layout: tuple[int, str], ranks: RankPool) -> None:
+def test_gradients_are_reduced_in_place(dtype: str, layout: tuple[int, str], ranks: RankPool) -> None:
     np, way = layout
     expected = [True, 1] if way == "ring" and np > 1 else [False, 0]
     assert ranks.run(reduced_where_they_lie, dtype, timeout=120.0) == [expected] * np

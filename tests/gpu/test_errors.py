@@ -79,7 +79,7 @@ def too_much() -> list[object]:
 
 
 @ON_TWO
-def test_no_memory_on_the_device_is_the_same_error_everywhere_and_leaks_none(ranks: RankPool) -> None:
+def test_out_of_device_memory_is_one_error_on_all_ranks(ranks: RankPool) -> None:
     said = ranks.run(too_much)
     assert all(each == said[0] for each in said), said
     assert "memory" in said[0][1]
@@ -119,7 +119,7 @@ def killed_with_handles_open(victim: int) -> list[object]:
 
 
 @ON_TWO_AND_FOUR
-def test_a_rank_that_is_killed_leaves_no_queue_standing(ranks: RankPool) -> None:
+def test_killed_rank_leaves_no_queue_blocked(ranks: RankPool) -> None:
     ranks.broken = True  # one is lost
     found = ranks.run(killed_with_handles_open, 1, gone={1: -signal.SIGKILL})
     assert [each for rank, each in enumerate(found) if rank != 1] == [[1, 1, 1]] * (ranks.np - 1)
@@ -149,6 +149,6 @@ def ended_while_others_go_on() -> float:
 
 
 @ON_TWO
-def test_an_abort_reaches_who_waits_with_a_tensor_of_the_device(ranks: RankPool) -> None:
+def test_abort_releases_ranks_waiting_with_device_tensors(ranks: RankPool) -> None:
     ranks.broken = True
     assert ranks.run(ended_while_others_go_on) == [0.0, 2.0 * (1 << 20)]

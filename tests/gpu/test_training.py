@@ -51,7 +51,7 @@ def trained(where: str, how: str) -> str:
     return hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in params)).hexdigest()
 
 
-def test_training_on_the_device_is_training_on_the_host(ranks: RankPool) -> None:
+def test_training_on_the_device_equals_training_on_the_host(ranks: RankPool) -> None:
     for how in ("plain", "groups", "sum", "passes", "fp16", "bf16"):
         on_host = ranks.run(trained, "cpu", how)
         assert len(set(on_host)) == 1
@@ -97,7 +97,7 @@ def test_a_model_learns(ranks: RankPool) -> None:
         assert last < first / 2
 
 
-def test_telemetry_sees_the_device() -> None:
+def test_telemetry_reports_the_device() -> None:
     import torch
 
     from hvd_kernel.worker import gpu_figures

@@ -36,7 +36,7 @@ SHOWN = """() => ({
     output: document.querySelector('.hvd-log').open})"""
 
 
-def test_a_job_lives_in_the_cell_that_started_it(lab: Lab, place: Path) -> None:
+def test_background_job_shows_its_panel_in_the_starting_cell(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as page:
         notebook = page.open(written(place / "back.ipynb", *CELLS))
         notebook.run_all()

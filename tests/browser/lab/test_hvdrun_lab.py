@@ -28,7 +28,7 @@ def steps(notebook: Notebook) -> list[int]:
     return [int(text.replace(",", "")) for text in cells]
 
 
-def test_a_cell_trains_and_the_panel_moves_while_it_runs(lab: Lab, place: Path) -> None:
+def test_panel_updates_while_a_cell_trains(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as page:
         notebook = page.open(written(place / "train.ipynb", *CELLS))
         notebook.run_all()
@@ -52,7 +52,7 @@ def test_a_cell_trains_and_the_panel_moves_while_it_runs(lab: Lab, place: Path) 
 
 
 @pytest.mark.nightly
-def test_the_end_of_lab_is_the_end_of_its_ranks(chromium: Chromium, tmp_path: Path) -> None:
+def test_ranks_exit_when_jupyterlab_exits(chromium: Chromium, tmp_path: Path) -> None:
     with Lab(tmp_path, chromium) as lab, lab.browser() as page:
         notebook = page.open(written(tmp_path / "train.ipynb", *CELLS))
         notebook.run(0)

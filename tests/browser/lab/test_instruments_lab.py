@@ -46,7 +46,7 @@ FIT = """() => [3, 4, 5].flatMap(at => [...document.querySelectorAll('.jp-Cell')
     })"""
 
 
-def test_two_runs_over_each_other_and_what_fills_the_ranks(lab: Lab, place: Path) -> None:
+def test_two_overlaid_runs_and_the_memory_table(lab: Lab, place: Path) -> None:
     with lab.browser(height=2200) as browser:
         notebook = browser.open(written(place / "runs.ipynb", *CELLS))
         notebook.run_all()

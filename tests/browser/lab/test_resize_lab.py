@@ -31,7 +31,7 @@ MARKS = f"({PANEL}?.querySelector('.hvd-marks')?.textContent ?? '')"
 CONTROL = ".hvd-size"
 
 
-def test_b8_the_panel_grows_and_shrinks_a_cell_that_runs(lab: Lab, place: Path) -> None:
+def test_b8_panel_resizes_a_running_cell(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
         notebook = page.open(written(place / "train.ipynb", TRAIN))
         notebook.page.click(".jp-Cell >> nth=0")

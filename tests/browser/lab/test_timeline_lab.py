@@ -26,7 +26,7 @@ CANVAS = ".hvd-lanes-canvas"
 OPEN = ".hvd-lanes:not([hidden])"  # cell 1 has a panel too where it took its time: it has no timeline
 
 
-def test_lanes_are_live_are_moved_and_stay(lab: Lab, place: Path) -> None:
+def test_lanes_update_live_pan_and_remain(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as browser:
         notebook = browser.open(written(place / "train.ipynb", "%%hvdrun -np 3\nimport torch\nrank", TRAIN))
         notebook.run_all()

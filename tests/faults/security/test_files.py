@@ -78,7 +78,7 @@ def test_s6_files_open_for_writing_are_in_private_folders(place: Place) -> None:
     assert strange == set()
 
 
-def test_s9_shared_memory_has_no_name_and_cannot_be_cut(place: Place) -> None:
+def test_s9_shared_memory_is_unnamed_and_cannot_be_truncated(place: Place) -> None:
     """A peer that shrank it would have the others die by SIGBUS."""
     ranks = [pid for pid, room in place.family().items() if room == "rank"]
     seals = {}
@@ -110,6 +110,6 @@ def test_i10_cells_still_import_from_the_notebooks_folder(place: Place) -> None:
     assert place.run(f"%%hvdrun\n{cell}").shown == ["[0-1] 42"]
 
 
-def test_s7_a_core_file_of_the_controller_has_no_memory_in_it(place: Place) -> None:
+def test_s7_core_file_of_the_controller_holds_no_memory(place: Place) -> None:
     pid = next(pid for pid, room in place.family().items() if room == "supervisor")
     assert int(Path(f"/proc/{pid}/coredump_filter").read_text(), 16) == 0

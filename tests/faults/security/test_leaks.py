@@ -91,13 +91,13 @@ def test_s7_argv_and_environments_hold_no_key(place: Place) -> None:
             assert place.seen_in(told(pid, name)) == [], (room, name)
 
 
-def test_s7_a_rank_forgets_no_key_into_its_environment(place: Place) -> None:
+def test_s7_rank_leaves_no_key_in_its_environment(place: Place) -> None:
     """/proc shows the environment of the start; this is the one that children inherit."""
     cell = "%%hvdrun\nimport os, subprocess\nsubprocess.check_output(['env', '-0'])"
     assert place.seen_in(json.dumps(place.run(cell).stored).encode()) == []
 
 
-def test_s7_a_key_would_have_been_seen(place: Place) -> None:
+def test_s7_leaked_keys_are_detected(place: Place) -> None:
     """These tests can fail: every form of every key is found where it is."""
     for name, secret in place.secrets.items():
         assert name in place.seen_in(b"before " + secret + b" after")

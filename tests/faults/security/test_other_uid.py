@@ -152,7 +152,7 @@ def test_s9_shared_memory_of_ranks_cannot_be_opened(place: Place) -> None:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.nightly)])
-def test_b6_kernels_at_once_share_nothing_and_each_may_die_alone(tmp_path: Path, count: int) -> None:
+def test_b6_concurrent_kernels_are_independent(tmp_path: Path, count: int) -> None:
     with ExitStack() as stack:
         kernels = [stack.enter_context(Kernel(tmp_path)) for _ in range(count)]
         started = [kernel.start(f"%%hvdrun -np 1\nmine = {at}\nmine") for at, kernel in enumerate(kernels)]

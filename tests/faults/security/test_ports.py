@@ -159,7 +159,7 @@ def test_i4_s5_half_open_connections_are_closed(place: Place) -> None:
     assert place.run("%%hvdrun\nhvd.allreduce(torch.ones(1), op=hvd.Sum).item()").shown == ["[0-1] 2.0"]
 
 
-def test_i5_s3_what_was_recorded_on_the_wire_is_not_obeyed_again(place: Place, tmp_path: Path) -> None:
+def test_i5_s3_replayed_requests_are_ignored(place: Place, tmp_path: Path) -> None:
     """A request goes through a stranger who records it; sent again, to the same port and to another, it does nothing."""
     counted = tmp_path / "count"
     code = f"with open({str(counted)!r}, 'a') as file: file.write('x')"

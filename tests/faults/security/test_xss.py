@@ -158,7 +158,7 @@ def hostile_board(few: list[str]) -> Board:
     return board
 
 
-def test_the_corpus_is_large_and_of_all_kinds() -> None:
+def test_corpus_is_large_and_covers_all_kinds() -> None:
     assert len(CORPUS) == len(set(CORPUS)) >= 60
 
 
@@ -233,7 +233,7 @@ def test_h4_s10_text_in_a_saved_notebook_runs_nothing(place: Place) -> None:
     _show(cells)
 
 
-def test_h4_s10_failures_that_ranks_make_up_run_nothing() -> None:
+def test_h4_s10_forged_failures_run_nothing() -> None:
     """Names of classes, tracebacks and messages come from a rank as they are: a byzantine one may write anything."""
     cells = []
     for at in range(0, len(CORPUS), 6):
@@ -257,7 +257,7 @@ def _show(cells: list[nbformat.NotebookNode]) -> None:
         harmless(one, [url for url in asked if "cdnjs" not in url and "mathjax" not in url.lower()])
 
 
-def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
+def test_s11_page_cannot_control_the_notebook() -> None:
     """Whatever a page sends over the widget's channel: a snapshot, so many ranks or the timeline may be asked for."""
     dice = random.Random(11)
     sent: list[str] = []
@@ -296,7 +296,7 @@ def test_s11_the_page_can_make_the_notebook_do_nothing() -> None:
 
 
 @pytest.mark.nightly
-def test_the_page_would_notice() -> None:
+def test_corpus_runs_if_inserted_as_markup() -> None:
     """These tests can fail: as markup, the corpus does run, calls and asks elsewhere.
 
     Not all of it at once: some of it leads the page astray, so that the rest need not run.

@@ -72,7 +72,7 @@ def test_every_module_can_be_imported(kind: str) -> None:
         assert module.__name__ == (target_of(name) if kind == "works" else name)
 
 
-def test_a_name_of_a_package_is_the_module_below_it() -> None:
+def test_name_of_a_package_is_its_submodule() -> None:
     """``from horovod.runner.util import network``: Python looks below the name that the package has in truth."""
     for name in MODULES["works"] + MODULES["raises"]:
         package, _, last = name.rpartition(".")
@@ -80,7 +80,7 @@ def test_a_name_of_a_package_is_the_module_below_it() -> None:
             assert named(package, last) is importlib.import_module(name), name
 
 
-def test_modules_of_other_frameworks_are_not_there_and_say_so() -> None:
+def test_modules_of_other_frameworks_report_their_absence() -> None:
     for name in MODULES["not_for_torch"]:
         with pytest.raises(
             ModuleNotFoundError,
@@ -102,7 +102,7 @@ def test_modules_of_other_frameworks_are_not_there_and_say_so() -> None:
         ("PySpark", "needs_pyspark"),
     ],
 )
-def test_modules_of_other_frameworks_say_what_to_install(name: str, kind: str) -> None:
+def test_modules_of_other_frameworks_name_what_to_install(name: str, kind: str) -> None:
     package = name.lower()
     extra = package.removeprefix("py")
     spec = importlib.util.find_spec(package)
@@ -116,7 +116,7 @@ def test_modules_of_other_frameworks_say_what_to_install(name: str, kind: str) -
         assert caught.value.name == package
 
 
-def test_the_lists_are_whole() -> None:
+def test_lists_of_modules_and_names_are_complete() -> None:
     """Each module once; the product's own table has the same modules and names as the facts."""
     listed = [name for names in MODULES.values() for name in names]
     assert (len(listed), len(set(listed))) == (150, 150)
@@ -130,7 +130,7 @@ def test_the_lists_are_whole() -> None:
 
 
 @pytest.mark.parametrize("module", SIGNATURES)
-def test_names_take_what_horovods_take(module: str) -> None:
+def test_signatures_accept_horovods_arguments(module: str) -> None:
     wrong = []
     for where, name, taken in CALLED:
         if where == module and (why := differs(named(module, name), taken)):
@@ -203,7 +203,7 @@ def test_plumbing_as_a_program_refuses_too() -> None:
         runpy.run_module("horovod.runner.run_task", run_name="__main__")
 
 
-def test_what_neither_has_is_no_attribute() -> None:
+def test_unknown_names_are_no_attributes() -> None:
     import horovod.runner.http
     import horovod.torch as hvd
 

@@ -32,7 +32,7 @@ def use(name: str) -> Any:
     return importlib.import_module(f"horovod.{name}")
 
 
-def test_hosts_and_who_runs_where(tmp_path: Path) -> None:
+def test_hosts_and_assignment_of_ranks(tmp_path: Path) -> None:
     from horovod.runner.common.util.hosts import (
         INVALID_SLOT_INFO,
         HostInfo,
@@ -89,7 +89,7 @@ def test_secrets_and_objects_as_text() -> None:
     assert isinstance(codec.dumps_base64(1, to_ascii=False), bytes)
 
 
-def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from horovod.runner.common.util import env
     from horovod.runner.util import lsf
 
@@ -138,7 +138,7 @@ def test_addresses_of_this_host() -> None:
     assert host_hash() == host_hash() != host_hash("salt")
 
 
-def test_threads_and_results_that_are_kept() -> None:
+def test_threads_and_kept_results() -> None:
     from horovod.runner.util import cache, threads
 
     assert threads.execute_function_multithreaded(lambda a, b: a + b, [[1, 2], [3, 4]]) == {0: 3, 1: 7}
@@ -177,7 +177,7 @@ def test_a_command_of_the_shell() -> None:
     assert tiny_shell_exec.execute("echo $A; echo b >&2; exit 2", {"A": "a"}) == ("a\nb\n", 2)
 
 
-def test_an_event_ends_a_command_and_what_it_has_started() -> None:
+def test_event_ends_a_command_and_its_children() -> None:
     from horovod.runner.common.util import safe_shell_exec
 
     event = threading.Event()
@@ -390,7 +390,7 @@ def test_common_util() -> None:
 
 
 @pytest.mark.parametrize("name", ["horovod.data", pytest.param("horovod.torch", marks=pytest.mark.nightly)])
-def test_an_import_costs_nothing_more(name: str) -> None:
+def test_import_loads_no_further_modules(name: str) -> None:
     """The table of plumbing, and the launcher's modules, are for who asks."""
     code = (
         "import sys; from hvd_kernel import compat; compat.install(); __import__(sys.argv[1])\n"

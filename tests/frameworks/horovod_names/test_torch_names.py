@@ -81,5 +81,5 @@ def wrapped() -> None:
     compat.uninstall()
 
 
-def test_a_wrapped_optimizer_is_one_of_horovods_two_kinds(ranks: RankPool) -> None:
+def test_wrapped_optimizer_has_one_of_horovods_two_classes(ranks: RankPool) -> None:
     ranks.run(wrapped)

@@ -110,7 +110,7 @@ def trained(library: str, together: bool, folder: str) -> list[Any]:
 
 @pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_is_warned_unless_it_trains_together(
+def test_library_is_warned_unless_its_ranks_train_together(
     ranks: RankPool, tmp_path: Path, library: str, together: bool
 ) -> None:
     pytest.importorskip(library)

@@ -136,7 +136,7 @@ def fitted(options: dict[str, Any], wanted: dict[str, Any]) -> None:
     ],
     ids=["plain", "epochs", "accumulated", "clipped", "accumulated and clipped", "by name"],
 )
-def test_a_fit_is_that_of_one_process(ranks: RankPool, options: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_fit_equals_that_of_one_process(ranks: RankPool, options: dict[str, Any], wanted: dict[str, Any]) -> None:
     ranks.run(fitted, options, wanted)
 
 
@@ -224,7 +224,7 @@ def measured() -> None:
     assert shown["seen"] == sorted(float(r) for r in range(size) for _ in range(r + 1))
 
 
-def test_metrics_are_those_of_all_ranks(ranks: RankPool) -> None:
+def test_metrics_cover_all_ranks(ranks: RankPool) -> None:
     ranks.run(measured)
 
 

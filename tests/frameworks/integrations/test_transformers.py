@@ -127,7 +127,7 @@ def trained(folder: str, options: dict[str, Any], wanted: dict[str, Any]) -> Non
     ],
     ids=["plain", "epochs", "accumulated"],
 )
-def test_training_is_that_of_one_process(
+def test_training_equals_that_of_one_process(
     ranks: RankPool, tmp_path: Path, options: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     ranks.run(trained, str(tmp_path), options, wanted)
@@ -170,7 +170,7 @@ def resumed(folder: str) -> None:
     everywhere(again.model, alone(epochs=3))
 
 
-def test_saving_logging_and_going_on(ranks: RankPool, tmp_path: Path) -> None:
+def test_saving_logging_and_resuming(ranks: RankPool, tmp_path: Path) -> None:
     ranks.run(resumed, str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-15", "checkpoint-5"]
     state = json.loads((tmp_path / "checkpoint-5/trainer_state.json").read_text())
@@ -201,7 +201,7 @@ def evaluated(folder: str) -> dict[str, Any]:
     return {name: found[name] for name in ("eval_loss", "eval_mean")}
 
 
-def test_evaluation_is_of_all_rows_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
+def test_evaluation_covers_all_rows_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
     found = ranks.run(evaluated, str(tmp_path))
     assert all(each == found[0] for each in found)
 
@@ -217,9 +217,7 @@ def few_rows(folder: str, count: int, batch: int) -> float:
 
 
 @pytest.mark.parametrize(("count", "batch"), [(13, 8), (5, 8), (20, 8), (16, 8), (1, 4)])
-def test_the_loss_of_an_evaluation_counts_each_row_once(
-    ranks: RankPool, tmp_path: Path, count: int, batch: int
-) -> None:
+def test_evaluation_loss_counts_each_row_once(ranks: RankPool, tmp_path: Path, count: int, batch: int) -> None:
     for difference in ranks.run(few_rows, str(tmp_path), count, batch):
         assert abs(difference) < 1e-12
 
@@ -269,7 +267,7 @@ def left_behind(folder: str) -> list[list[str]]:
     return seen
 
 
-def test_nothing_of_accelerates_state_is_left_behind(ranks: RankPool, tmp_path: Path) -> None:
+def test_no_state_of_accelerate_remains(ranks: RankPool, tmp_path: Path) -> None:
     for seen in ranks.run(left_behind, str(tmp_path)):
         assert seen == ["DistributedType.NO 1 0"] * 8
 
@@ -288,7 +286,7 @@ def dealt(folder: str) -> list[int]:
     return [int(number) for batch in made.get_train_dataloader() for number in batch["x"][:, 0]]
 
 
-def test_each_row_is_dealt_to_one_rank(ranks: RankPool, tmp_path: Path) -> None:
+def test_each_row_is_assigned_to_one_rank(ranks: RankPool, tmp_path: Path) -> None:
     found = ranks.run(dealt, str(tmp_path))
     assert sorted(number for each in found for number in each) == list(range(ROWS))
     assert found[0] != sorted(found[0])

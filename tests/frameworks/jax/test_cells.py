@@ -51,7 +51,7 @@ def said(weight: float) -> list[str]:
     return [f"[0-1] {[weight]}"]
 
 
-def test_hvd_is_jaxs_and_there_is_no_torch(cells: Kernel) -> None:
+def test_hvd_is_the_jax_api_without_torch(cells: Kernel) -> None:
     shown = cells.run("%%hvdrun\nhvd.__name__, 'torch' in sys.modules, device.platform").shown
     assert shown == ["[0-1] ('hvd_kernel.jax', False, 'cpu')"]
     assert cells.run("%%hvdrun\ntrain()").shown[-1:] == said(FIRST)
@@ -73,7 +73,7 @@ after.step - before.step, after.samples - before.samples
 """
 
 
-def test_the_panel_has_steps_and_samples(cells: Kernel) -> None:
+def test_panel_shows_steps_and_samples(cells: Kernel) -> None:
     trained = cells.run(TRAINS)
     assert trained.shown[-1:] == ["[0-1] (20, 80)"]
     (panel,) = (each for each in trained.contents("display_data") if each["metadata"])
@@ -81,13 +81,13 @@ def test_the_panel_has_steps_and_samples(cells: Kernel) -> None:
     assert all(figures["samples_per_s"]["per_rank"][rank] > 0 for rank in ("0", "1"))
 
 
-def test_the_doctor_tells_what_of_jax_works(cells: Kernel) -> None:
+def test_doctor_reports_which_parts_of_jax_work(cells: Kernel) -> None:
     told = cells.run("%hvd doctor").text()
     assert "JAX 0.10.2 (in jit and outside of it)" in told
     assert "PyTorch" not in told
 
 
-def test_check_tells_what_differs_by_its_path_in_a_tree(cells: Kernel) -> None:
+def test_check_names_a_difference_by_its_path_in_the_tree(cells: Kernel) -> None:
     cells.run("%%hvdrun\nparams['layers'][0]['bias'] = jnp.full(1, float(rank))")
     told = cells.run("%hvd check params").text()
     assert told.startswith("params differs: first at layers.0.bias: different on every rank"), told
@@ -99,7 +99,7 @@ def test_check_tells_what_differs_by_its_path_in_a_tree(cells: Kernel) -> None:
     ]
 
 
-def test_a_fresh_rank_gets_trees_and_compiled_functions(cells: Kernel) -> None:
+def test_new_rank_gets_trees_and_compiled_functions(cells: Kernel) -> None:
     """One died inside a program; the other's kernel and variables live."""
     cells.run("%%hvdrun\ntrain()")
     killed = "os.kill(os.getpid(), signal.SIGKILL) if rank else jax.jit(hvd.allreduce)(jnp.ones(1000))"

@@ -52,7 +52,7 @@ def collectives() -> dict[str, Any]:
     }
 
 
-def test_every_kind_where_the_arrays_are() -> None:
+def test_every_kind_of_array_stays_in_its_memory() -> None:
     driver = str(fake_cuda_driver.driver())
     with Ranks(environment("jaxnew"), 2, HVD_JAX="stream", HVD_CUDA_DRIVER=driver, CUDA_VISIBLE_DEVICES="0") as ranks:
         found = ranks.run(collectives)
@@ -96,7 +96,7 @@ def names() -> list[object]:
     return [is_own, is_taken, ""]
 
 
-def test_jax_has_the_names_that_the_stand_in_has(version: str) -> None:
+def test_jax_has_the_names_of_the_fake(version: str) -> None:
     ordered = "UNIMPLEMENTED: WaitUntilBufferReadyOnStream is only implemented for GPU."
     with Ranks(environment(version), 1) as ranks:
         assert ranks.run(names) == [[True, True, ordered]]

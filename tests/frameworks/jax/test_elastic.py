@@ -31,12 +31,12 @@ class JaxJob(ElasticJob):
         return ended
 
 
-def test_a_rank_is_killed_while_the_other_waits_in_a_program(tmp_path: Path) -> None:
+def test_rank_is_killed_while_the_other_waits_in_a_program(tmp_path: Path) -> None:
     ended = JaxJob(tmp_path, batches=5, exits={"1,3": {0: "kill"}}).trained("-np", "2", "--min-np", "1")
     assert ended.column("workers") == [[0, 1], [1, 2], [1, 2]]
 
 
-def test_a_rank_comes_and_programs_are_compiled_for_three(tmp_path: Path) -> None:
+def test_rank_joins_and_programs_are_compiled_for_three(tmp_path: Path) -> None:
     schedule = {0: "localhost:2", 1: "localhost:3"}
     ended = JaxJob(tmp_path, batches=5, waits=[0], schedule=schedule).trained(
         "-np", "2", "--min-np", "2", "--max-np", "3"

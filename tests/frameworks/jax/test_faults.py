@@ -68,7 +68,7 @@ def opposite_orders() -> str:
     return ""
 
 
-def test_opposite_orders_are_told_by_the_names_and_the_rule(jax_ranks: RankPool) -> None:
+def test_opposite_orders_are_reported_with_names_and_rule(jax_ranks: RankPool) -> None:
     rule = (
         " None of them requests anything else before its own has completed. Operations of a graph (tf.function, jax.jit) must "
         "be the same on every rank, and in JAX their order too."
@@ -96,7 +96,7 @@ def late() -> float:
     return float(step(jnp.ones(4))[0])
 
 
-def test_who_is_late_is_waited_for(jax_ranks: RankPool) -> None:
+def test_late_rank_is_awaited(jax_ranks: RankPool) -> None:
     assert jax_ranks.run(late) == [4.0, 4.0]
 
 
@@ -135,7 +135,7 @@ def of_another_size() -> list[Any]:
     return told
 
 
-def test_programs_go_on_with_another_number_of_ranks(version: str) -> None:
+def test_programs_run_with_another_number_of_ranks(version: str) -> None:
     with Ranks(environment(version), 2) as ranks:
         told = (
             "allgather.jit was compiled for 1 ranks, and there are 2 now: call jax.clear_caches() after the number of "

@@ -157,7 +157,7 @@ def keys() -> list[Any]:
     return found
 
 
-def test_random_keys_are_moved_and_means_of_integers_exact(jax_ranks: RankPool) -> None:
+def test_random_keys_are_sent_and_integer_means_are_exact(jax_ranks: RankPool) -> None:
     for found in jax_ranks.run(keys):
         assert all(got == want for got, want in found)
 

@@ -133,7 +133,7 @@ def both_train(path: str) -> None:
         hvd.stop_timeline()
 
 
-def test_gradients_are_reduced_before_the_last_one_is_there(newest: RankPool, tmp_path: Path) -> None:
+def test_gradients_are_reduced_before_the_last_one_is_ready(newest: RankPool, tmp_path: Path) -> None:
     """Of 8 in each step of a training; if reductions came behind the backward pass, it would be 0."""
     path = tmp_path / "timeline.json"
     newest.run(both_train, str(path))
@@ -183,7 +183,7 @@ def reduce_late(operations: int) -> None:
             return
 
 
-def test_eight_long_reductions_cost_as_much_as_one_call(newest: RankPool) -> None:
+def test_eight_long_reductions_take_the_time_of_one(newest: RankPool) -> None:
     _, seconds = newest.run(of_long_reductions)
     least = {name: min(each) for name, each in seconds.items()}  # what else the machine does comes on top
     assert least["buckets"] < 1.2 * least["one"], seconds
@@ -218,7 +218,7 @@ def backwards() -> list[float]:
     return sums
 
 
-def test_reductions_are_under_way_together(newest: RankPool) -> None:
+def test_reductions_run_concurrently(newest: RankPool) -> None:
     """Of the newest JAX: jaxlib 0.4.38 begins two at a time."""
     first, second = newest.run(backwards)
     assert first == second

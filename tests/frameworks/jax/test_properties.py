@@ -71,7 +71,7 @@ def examples(types: tuple[str, ...]) -> Any:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", [*VALUES, *GRADIENTS])
-def test_collectives_are_what_numpy_computes(jax_ranks: RankPool, way: str) -> None:
+def test_collectives_equal_numpys_results(jax_ranks: RankPool, way: str) -> None:
     @settings(max_examples=3)  # of 15 collectives each, all of which are compiled
     @given(examples(FLOATS))
     def holds(example: dict[str, Any]) -> None:

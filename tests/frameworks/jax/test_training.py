@@ -231,7 +231,7 @@ def counted() -> list[list[int]]:
     return told
 
 
-def test_samples_are_counted_where_the_batch_is_known(jax_ranks: RankPool) -> None:
+def test_samples_are_counted_if_the_batch_is_known(jax_ranks: RankPool) -> None:
     assert jax_ranks.run(counted) == [[*[[3, 24]] * 3, [3, 0], [3, 24]]] * 2
 
 
@@ -254,7 +254,7 @@ def counted_every_second() -> list[int]:
     return [after.step - before.step, after.samples - before.samples]
 
 
-def test_samples_of_steps_that_only_add_up_count_too(jax_ranks: RankPool) -> None:
+def test_samples_of_accumulating_steps_are_counted(jax_ranks: RankPool) -> None:
     assert jax_ranks.run(counted_every_second) == [[2, 32]] * 2
 
 
@@ -286,7 +286,7 @@ def elastic() -> dict[str, Any]:
     return {"result": train(state), "attempts": attempts}
 
 
-def test_a_failed_step_goes_back_to_the_last_commit(jax_ranks: RankPool) -> None:
+def test_failed_step_restores_the_last_commit(jax_ranks: RankPool) -> None:
     want = {"result": [3.0, 3.0], "attempts": [[[0.0, 0.0], 0], [[1.0, 1.0], 1]]}
     assert jax_ranks.run(elastic) == [want, want]
 

@@ -128,7 +128,7 @@ def compiled_once() -> list[Any]:
     return [first.tolist(), second.tolist(), len(traces), after["calls"] - before["calls"], after["aliased"] > 0]
 
 
-def test_nothing_is_compiled_again_merged_or_dropped(jax_ranks: RankPool) -> None:
+def test_no_operation_is_recompiled_merged_or_dropped(jax_ranks: RankPool) -> None:
     """F18: a barrier whose result nobody reads, two equal allreduces, one of a constant: four operations in each run."""
     assert jax_ranks.run(compiled_once) == [[[6.0, 6.0], [2.0, 2.0], 1, 4, True]] * 2
 
@@ -199,7 +199,7 @@ def once_more_on_one_rank() -> str:
     return ""
 
 
-def test_a_name_used_once_more_is_reported_with_its_number(jax_ranks: RankPool) -> None:
+def test_reused_name_is_reported_with_its_number(jax_ranks: RankPool) -> None:
     for told in jax_ranks.run(once_more_on_one_rank):
         assert told.startswith(
             "Mismatch: Ranks wait for each other for ever, because they request different operations: "
@@ -235,7 +235,7 @@ def twice_at_a_time() -> str:
     return told
 
 
-def test_one_name_twice_at_a_time_is_right_or_refused(jax_ranks: RankPool) -> None:
+def test_concurrent_use_of_one_name_is_exact_or_refused(jax_ranks: RankPool) -> None:
     """A rank that is refused leaves the other one waiting, which is told when the first asks for something else or leaves."""
     for told in jax_ranks.run(twice_at_a_time):
         assert not told or "is under way twice" in told or DIFFER in told

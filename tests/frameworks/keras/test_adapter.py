@@ -55,7 +55,7 @@ def copies() -> dict[str, Any]:
     }
 
 
-def test_a_copy_of_a_model_trains_on_with_the_other_ranks(keras_ranks: RankPool) -> None:
+def test_copy_of_a_model_continues_training_with_other_ranks(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(copies)
     for found in (first, second):
         assert found["lost"] == {}
@@ -97,7 +97,7 @@ def weighed() -> list[int]:
     return [after[kind] - before[kind] for kind in ("parameters", "optimizer state")]
 
 
-def test_memory_has_parameters_and_what_the_optimizer_keeps(keras_ranks: RankPool) -> None:
+def test_memory_lists_parameters_and_optimizer_state(keras_ranks: RankPool) -> None:
     """Two moments of each weight; a count of steps and a learning rate, in some flavours of eight bytes."""
     for parameters, state in keras_ranks.run(weighed):
         assert parameters == 5050 * 4

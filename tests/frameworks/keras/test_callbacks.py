@@ -64,7 +64,7 @@ def schedules() -> dict[str, Any]:
     }
 
 
-def test_schedules_are_horovods_to_the_batch(keras_ranks: RankPool) -> None:
+def test_schedules_equal_horovods_at_every_batch(keras_ranks: RankPool) -> None:
     want = {
         "staircase": [0.08, 0.08, 0.04, 0.04, 0.08 / 3, 0.08 / 3],
         "constant": [0.08, 0.08, 0.04, 0.04, 0.02, 0.02],
@@ -147,7 +147,7 @@ def the_rest(folder: str) -> dict[str, Any]:
     return found
 
 
-def test_the_best_model_local_variables_and_classes_of_ones_own(keras_ranks: RankPool, tmp_path: Path) -> None:
+def test_best_model_local_variables_and_user_classes(keras_ranks: RankPool, tmp_path: Path) -> None:
     for rank, found in enumerate(keras_ranks.run(the_rest, str(tmp_path), timeout=200)):
         assert found == {
             "best": [True, True],
@@ -196,7 +196,7 @@ def check_metrics() -> list[Any]:
     return [seen, kinds]
 
 
-def test_vector_metrics_are_averaged_and_text_stays(keras_ranks: RankPool) -> None:
+def test_vector_metrics_are_averaged_and_text_is_kept(keras_ranks: RankPool) -> None:
     losses = []
     for rank, (seen, kinds) in enumerate(keras_ranks.run(check_metrics)):
         losses.append(seen.pop("loss"))

@@ -49,7 +49,7 @@ before[0] == before[1], before[0] != after, steps, int(model.optimizer.iteration
 """
 
 
-def test_a_new_rank_gets_the_model_and_the_panel_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_rank_gets_the_model_and_the_panel_shows_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(kernels_of(environment("tf221"), tmp_path)))
     with Kernel(tmp_path, env=quiet() | {"TF_ENABLE_ONEDNN_OPTS": "0"}) as kernel:
         begun = kernel.run(BEGIN, timeout=LONG_S)

@@ -84,7 +84,7 @@ def check_checkpoint(folder: str) -> list[Any]:
     ]
 
 
-def test_a_checkpoint_has_model_and_optimizer(keras_ranks: RankPool, tmp_path: Path) -> None:
+def test_checkpoint_holds_model_and_optimizer(keras_ranks: RankPool, tmp_path: Path) -> None:
     first, second = keras_ranks.run(check_checkpoint, str(tmp_path))
     assert first == second
     assert first[:3] == [True, 5, 1]

@@ -88,7 +88,7 @@ def _local_gradients() -> list[list[float]]:
 
 
 @COMPILED
-def test_a_local_gradient_stays_and_weighs_as_much(keras_ranks: RankPool) -> None:
+def test_local_gradient_is_kept_with_equal_weight(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(_local_gradients) == [[[-1.0] * 2, [-3.0] * 2], [[-2.0] * 2, [-3.0] * 2]]
 
 
@@ -125,7 +125,7 @@ def _fails_and_goes_on() -> dict[str, Any]:
 
 
 @BOTH
-def test_a_step_that_fails_leaves_the_model_as_it_was(keras_ranks: RankPool) -> None:
+def test_failed_step_leaves_the_model_unchanged(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(_fails_and_goes_on)
     for found in (first, second):
         assert len(found["told"]) == 2
@@ -167,7 +167,7 @@ def _recovers() -> dict[str, Any]:
 
 
 @BOTH
-def test_an_elastic_training_goes_on_from_its_commit(keras_ranks: RankPool) -> None:
+def test_elastic_training_resumes_from_its_commit(keras_ranks: RankPool) -> None:
     first, second = keras_ranks.run(_recovers, timeout=120)
     assert first == second
     assert first["begun"] == [0, 1]

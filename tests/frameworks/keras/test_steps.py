@@ -48,7 +48,7 @@ def fitted() -> list[list[int]]:
     return [counted(4, Looks()), counted(2, Looks()), counted(4, Fails())]
 
 
-def test_each_batch_is_a_step_of_as_many_samples(keras_ranks: RankPool) -> None:
+def test_each_batch_counts_as_a_step_with_its_samples(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(fitted) == [[[6, 22, 11, 22], [12, 22, 11, 22], [2, 8]]] * 2
 
 
@@ -71,5 +71,5 @@ def uncounted() -> list[int]:
     return [after.step - before.step, after.samples - before.samples]
 
 
-def test_a_model_of_somebody_else_is_left_alone(keras_ranks: RankPool) -> None:
+def test_steps_of_plain_models_are_not_counted(keras_ranks: RankPool) -> None:
     assert keras_ranks.run(uncounted) == [[0, 0]] * 2

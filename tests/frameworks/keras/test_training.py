@@ -96,7 +96,7 @@ print(json.dumps([type(optimizer).__name__, int(optimizer.iterations), "hvd_kern
 """
 
 
-def test_what_is_saved_loads_without_us_and_with_us(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
+def test_saved_models_load_with_and_without_hvd_kernel(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
     assert keras_ranks.run(check_saves, str(tmp_path)) == [[True, 4, True]] * 2
     name, variables = KERAS[flavour]
     answer = said(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
@@ -122,7 +122,7 @@ def check_resumes(folder: str) -> list[Any]:
     return [int(_array(mine.optimizer.iterations)), s.weights(mine)]
 
 
-def test_a_training_goes_on_that_one_rank_has_loaded(keras_ranks: RankPool, tmp_path: Path) -> None:
+def test_training_resumes_from_a_model_loaded_on_one_rank(keras_ranks: RankPool, tmp_path: Path) -> None:
     first, second = keras_ranks.run(check_resumes, str(tmp_path))
     assert first == second
     assert first[0] == 8
@@ -155,7 +155,7 @@ def check_momentum() -> list[Any]:
     return [seen, history.history["lr"]]
 
 
-def test_warmup_and_momentum_are_horovods_to_the_digit(keras_ranks: RankPool) -> None:
+def test_warmup_and_momentum_equal_horovods_exactly(keras_ranks: RankPool) -> None:
     for rates in keras_ranks.run(check_warmup):
         assert rates[0] == pytest.approx(0.106, rel=1e-12)
         assert rates[-1] == pytest.approx(0.4, rel=1e-12)
@@ -299,7 +299,7 @@ REFUSED = (
 
 
 @keras_3
-def test_what_cannot_work_is_told_before_the_training(keras_ranks: RankPool) -> None:
+def test_unsupported_settings_are_refused_before_training(keras_ranks: RankPool) -> None:
     for said_there in keras_ranks.run(check_refusals):
         for sentence, expected in zip(said_there, REFUSED, strict=False):
             assert expected in sentence
@@ -327,7 +327,7 @@ def check_auto() -> list[Any]:
 
 
 @pytest.mark.parametrize("flavour", ["tensorflow"])
-def test_what_the_default_would_compile_is_told_before_a_step(keras_ranks: RankPool) -> None:
+def test_default_compilation_is_refused_before_a_step(keras_ranks: RankPool) -> None:
     """With a callback of ours and without one."""
     told = (
         "XLA would compile this training step as a whole, and it cannot compile the operation HvdAllreduce of the "

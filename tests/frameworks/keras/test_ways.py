@@ -67,7 +67,7 @@ def _embedding(seed: int) -> Any:
     return made
 
 
-def test_every_way_trains_as_one_process_with_all_of_the_batches(keras_ranks: RankPool, flavour: str) -> None:
+def test_every_option_trains_as_one_process_with_all_batches(keras_ranks: RankPool, flavour: str) -> None:
     first, second = keras_ranks.run(trained, timeout=200)
     ways = {"lists", "clipped"}
     ways |= {"legacy"} if flavour in {"tf-keras", "2.15", "2.13"} else {"accumulated", "decay"}

@@ -36,7 +36,7 @@ def aliases(modules: list[str], names: list[str]) -> list[Any]:
     return [hvd is hvd_kernel.mxnet, there, [name for name in names if not hasattr(hvd, name)], basics is not None]
 
 
-def test_every_module_and_name_is_there(mx_ranks: RankPool) -> None:
+def test_every_module_and_name_exists(mx_ranks: RankPool) -> None:
     ours = [name.replace("horovod.", "hvd_kernel.") for name in MODULES]
     assert mx_ranks.run(aliases, MODULES, NAMES.split()) == [[True, ours, [], True]] * 2
 
@@ -80,12 +80,12 @@ def test_a_program_written_for_horovod_runs_unchanged(tmp_path: Path) -> None:
 PRINTED = "import hvd_kernel.mxnet as hvd, mxnet as mx; print(mx.nd.ones((1,)).asnumpy(), hvd.mpi_ops.library.counters()['pushed'])"
 
 
-def test_in_a_plain_python_ours_is_imported_first(tmp_path: Path) -> None:
+def test_plain_python_imports_our_module_first(tmp_path: Path) -> None:
     done = ran([str(environment("mxnet")), "-P", "-c", PRINTED], tmp_path, seconds=100)
     assert good(done).splitlines()[-1] == "[1.] 0"
 
 
-def test_the_engine_that_cannot_wait_is_refused(tmp_path: Path) -> None:
+def test_engine_that_cannot_wait_is_refused(tmp_path: Path) -> None:
     done = ran([str(environment("mxnet")), "-P", "-c", PRINTED], tmp_path, seconds=100, MXNET_ENGINE_TYPE="NaiveEngine")
     assert done.returncode == 1
     assert "ImportError: hvd_kernel.mxnet: MXNet's NaiveEngine" in done.stderr

@@ -47,7 +47,7 @@ def said(weight: float) -> list[str]:
     return [f"[0-1] {[[weight, weight]]}"]
 
 
-def test_hvd_is_mxnets_and_there_is_no_torch(cells: Kernel) -> None:
+def test_hvd_is_the_mxnet_api_without_torch(cells: Kernel) -> None:
     shown = cells.run("%%hvdrun\nhvd.__name__, 'torch' in sys.modules, str(device)").shown
     assert shown == ["[0-1] ('hvd_kernel.mxnet', False, 'cpu(0)')"]
     assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(FIRST)
@@ -62,7 +62,7 @@ def test_plain_trainers_are_warned(cells: Kernel) -> None:
     assert outcome.text("stderr").count("hvd_kernel: ranks 0-1 train separate models") == 1
 
 
-def test_check_tells_what_differs(cells: Kernel) -> None:
+def test_check_names_the_difference(cells: Kernel) -> None:
     cells.run("%%hvdrun\nnet.weight.set_data(mx.nd.ones((1, 2)) * rank)")
     assert cells.run("%hvd check net").text().startswith("net differs: first at weight.0: different on every rank")
     cells.run("%%hvdrun\nhvd.broadcast_parameters(net.collect_params(), root_rank=0)")
@@ -78,7 +78,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_an_interrupt_ends_a_wait_of_mxnets(cells: Kernel, what: str, tmp_path: Path) -> None:
+def test_interrupt_ends_a_wait_of_mxnet(cells: Kernel, what: str, tmp_path: Path) -> None:
     inside = f"Path({str(tmp_path)!r}, str(rank)).touch()"
     started = cells.start(f"%%hvdrun\n{inside}\n{WAITS[what]}", prompts=True)
     until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
@@ -88,7 +88,7 @@ def test_an_interrupt_ends_a_wait_of_mxnets(cells: Kernel, what: str, tmp_path: 
     assert cells.run("%%hvdrun\nstep()").shown[-1:] == said(FIRST)
 
 
-def test_a_fresh_rank_gets_net_and_trainer(cells: Kernel) -> None:
+def test_new_rank_gets_net_and_trainer(cells: Kernel) -> None:
     cells.run("%%hvdrun\nstep()")
     killed = "os.kill(os.getpid(), signal.SIGKILL) if rank else hvd.allreduce(mx.nd.ones((1,))).wait_to_read()"
     outcome = cells.run(f"%%hvdrun\n{killed}", allow_error=True)

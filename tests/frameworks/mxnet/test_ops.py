@@ -57,7 +57,7 @@ def wrong_calls() -> list[list[Any]]:
     return told
 
 
-def test_errors_are_mxnets_too(mx_ranks: RankPool) -> None:
+def test_errors_are_also_of_mxnets_classes(mx_ranks: RankPool) -> None:
     """Those of operations in MXNet's engine and of arguments; one that waits in the call has our class alone."""
     want = {
         "shape": ("Mismatch", True, "(rank 0: [2]; rank 1: [3])"),

@@ -23,7 +23,7 @@ def opposite_starts() -> list[float]:
     return [float(one[0].asscalar()), float(two[0].asscalar())]
 
 
-def test_opposite_starts_end(mx_ranks: RankPool) -> None:
+def test_operations_started_in_opposite_orders_complete(mx_ranks: RankPool) -> None:
     assert mx_ranks.run(opposite_starts) == [[2.0, 4.0]] * 2
 
 
@@ -51,7 +51,7 @@ def what_waits_for_another_rank() -> list[Any]:
     return [ended, product, value, [after[name] - before[name] for name in ("pushed", "run", "ended")]]
 
 
-def test_what_waits_for_another_rank_blocks_nothing(mx_ranks: RankPool) -> None:
+def test_waiting_operation_blocks_no_other(mx_ranks: RankPool) -> None:
     once = [1, 1, 1]
     assert mx_ranks.run(what_waits_for_another_rank) == [
         [0, 125000.0, [2.0] * 4, once],
@@ -76,7 +76,7 @@ def readers_and_writers() -> list[float]:
     return [float(copy.min().asscalar()), float(copy.max().asscalar()), float(x.sum().asscalar())]
 
 
-def test_each_step_sees_what_the_one_before_it_wrote(mx_ranks: RankPool) -> None:
+def test_each_step_sees_the_writes_of_the_previous_one(mx_ranks: RankPool) -> None:
     value = 0.0
     for _ in range(20):
         value = (value + 1.5) * 2
@@ -96,7 +96,7 @@ def one_name() -> list[list[float]]:
     return [each.asnumpy().tolist() for each in made[::-1]][::-1]
 
 
-def test_calls_of_one_name_meet_in_order(mx_ranks: RankPool) -> None:
+def test_calls_with_one_name_match_in_order(mx_ranks: RankPool) -> None:
     assert mx_ranks.run(one_name) == [[[1200.0] * 2, [2.0] * 3, [1200.0] * 2]] * 2
 
 
@@ -168,7 +168,7 @@ def failed_before() -> list[Any]:
     return [said, again, [after[name] - before[name] for name in ("pushed", "run", "ended")]]
 
 
-def test_what_failed_before_is_not_sent(mx_ranks: RankPool) -> None:
+def test_failed_inputs_are_not_sent(mx_ranks: RankPool) -> None:
     for said, again, counts in mx_ranks.run(failed_before):
         assert "hvd_kernel" not in said
         assert "scale" in said

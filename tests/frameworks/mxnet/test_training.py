@@ -170,7 +170,7 @@ def wrapped() -> list[Any]:
     return [[w.asnumpy().tolist() for w in weights], plain.rescale_grad, plain.lr, again.lr, kinds]
 
 
-def test_an_optimizer_in_a_loop_of_ones_own(mx_ranks: RankPool) -> None:
+def test_optimizer_in_a_custom_training_loop(mx_ranks: RankPool) -> None:
     values = [[1 - 0.25 * 0.5 * 1.5 * number] * 2 for number in (1, 2, 3)]
     assert mx_ranks.run(wrapped) == [[values, 0.5, 0.25, 0.25, [True, True]]] * 2
 
@@ -233,7 +233,7 @@ def refused() -> list[str]:
     return [*said, type(trainer.optimizer).__name__, str(caught[0].message)]
 
 
-def test_what_a_trainer_refuses_or_unwraps(mx_ranks: RankPool) -> None:
+def test_trainer_refuses_or_unwraps_optimizers(mx_ranks: RankPool) -> None:
     for sparse, params, optimizer, warning in mx_ranks.run(refused):
         assert "sparse_grad=False" in sparse
         assert params == "invalid params of type: <class 'list'>"

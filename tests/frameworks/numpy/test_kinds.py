@@ -57,7 +57,7 @@ def kinds() -> None:
     raises(ValueError, "Unreadable on a device cannot be read from here", hvd.allreduce, Unreadable())
 
 
-def test_every_kind_comes_back_as_it_was(ranks: RankPool) -> None:
+def test_every_kind_of_array_is_returned_as_the_same_kind(ranks: RankPool) -> None:
     ranks.run(kinds)
 
 
@@ -139,7 +139,7 @@ def addresses() -> None:
     assert ops.allreduce is hvd.allreduce
 
 
-def test_nothing_is_copied_where_the_memory_allows(ranks: RankPool) -> None:
+def test_arrays_are_not_copied_if_their_memory_allows(ranks: RankPool) -> None:
     ranks.run(addresses)
 
 
@@ -207,7 +207,7 @@ def losses() -> None:
     assert hvd.allgather(range(rank, rank + 1)).tolist() == list(range(size))
 
 
-def test_values_with_more_than_elements_are_refused(ranks: RankPool) -> None:
+def test_values_that_an_array_would_lose_are_refused(ranks: RankPool) -> None:
     ranks.run(losses)
 
 

@@ -21,7 +21,7 @@ def other_types() -> None:
     raises(ValueError, "use broadcast_object or allgather_object", hvd.allgather, np.array(["text"]))
 
 
-def test_types_that_the_core_has_not(ranks: RankPool) -> None:
+def test_types_without_support_in_the_core(ranks: RankPool) -> None:
     ranks.run(other_types)
 
 
@@ -55,5 +55,5 @@ def gathers() -> None:
         np.testing.assert_array_equal(got, all_rows if rank == root else all_rows[:0])
 
 
-def test_gather_gives_the_root_all_rows_and_the_others_none(ranks: RankPool) -> None:
+def test_gather_returns_all_rows_on_the_root_alone(ranks: RankPool) -> None:
     ranks.run(gathers)

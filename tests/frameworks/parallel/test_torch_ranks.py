@@ -23,19 +23,19 @@ def init() -> tuple[int, int]:
 # Who is who.
 
 
-def test_there_are_as_many_ranks_as_were_started(started: int) -> None:
+def test_size_is_the_number_of_started_ranks(started: int) -> None:
     rank, size = init()
     assert size == started
     assert 0 <= rank < size
     assert hvd.allgather(torch.tensor([rank])).tolist() == list(range(size))
 
 
-def test_every_rank_is_a_process_of_its_own() -> None:
+def test_every_rank_is_a_separate_process() -> None:
     _, size = init()
     assert len(set(hvd.allgather(torch.tensor([os.getpid()])).tolist())) == size
 
 
-def test_local_and_cross_ranks_fit() -> None:
+def test_local_and_cross_ranks_are_consistent() -> None:
     rank, size = init()
     found = [hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]
     assert found == [rank, size, 0, 1]
@@ -60,7 +60,7 @@ def test_table(framework: str, subject: str) -> None:
     assert hvd.allgather_object(report["told"]) == [report["told"]] * size
 
 
-def test_a_barrier_waits_for_what_was_started() -> None:
+def test_barrier_waits_for_started_operations() -> None:
     _, size = init()
     handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum)
     same(hvd.synchronize(handle), torch.full((3,), float(size)))

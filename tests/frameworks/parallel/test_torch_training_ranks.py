@@ -35,7 +35,7 @@ def test_ranks_stay_equal_while_they_train() -> None:
             same(everywhere[r], p.detach(), r)
 
 
-def test_all_of_it_works_again_after_shutdown() -> None:
+def test_all_operations_work_after_shutdown_and_init() -> None:
     before = init()
     hvd.shutdown()
     assert not hvd.is_initialized()

@@ -100,7 +100,7 @@ def inner_names(listed: dict[str, list[str]]) -> dict[str, Any]:
 
 @nightly
 @pytest.mark.mp
-def test_what_horovods_frontends_are_made_of(tf_ranks: RankPool) -> None:
+def test_names_that_horovods_frontends_use(tf_ranks: RankPool) -> None:
     listed = {"horovod.tensorflow.mpi_ops": OF_MPI_OPS.split()}
     listed |= {module: names.split() for module, names in OF_KERAS.items()}
     for found in tf_ranks.run(inner_names, listed):
@@ -268,7 +268,7 @@ def of_keras() -> list[Any]:
 
 @nightly
 @pytest.mark.mp
-def test_an_optimizer_of_keras_goes_to_keras(tf_ranks: RankPool) -> None:
+def test_keras_optimizer_is_passed_to_keras(tf_ranks: RankPool) -> None:
     assert tf_ranks.run(of_keras) == [["SGD", [-0.5, 0.5]]] * 2
 
 

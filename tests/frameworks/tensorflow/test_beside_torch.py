@@ -35,7 +35,7 @@ def names_of_a_chain() -> list[Any]:
     return [float(chain(tf.constant(1.0))) == 2.0**40, max(map(len, ours)), len(set(ours)), ours]
 
 
-def test_names_stay_short_enough_to_agree_without_a_message(tf_ranks: RankPool) -> None:
+def test_names_are_short_enough_to_agree_without_a_message(tf_ranks: RankPool) -> None:
     """The 40th one's had 700 bytes: each took two messages, and three times as long as another one's."""
     (right, longest, different, names), (_, _, _, of_the_other) = tf_ranks.run(names_of_a_chain)
     assert (right, longest, different) == (True, 120, 40)
@@ -81,7 +81,7 @@ def first_reduced_before_last_is_ready() -> list[Any]:
     return [*(each.numpy().tolist() for each in step()), seen]
 
 
-def test_a_gradient_is_reduced_while_the_backward_pass_goes_on() -> None:
+def test_gradient_is_reduced_during_the_backward_pass() -> None:
     with Ranks(environment("tf221"), 2, interop=4) as ranks:
         assert ranks.run(first_reduced_before_last_is_ready) == [[[3.5], [2.0], [True]]] * 2
 

@@ -190,7 +190,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_ranks_whose_graphs_differ_are_told_at_once(tf_ranks: RankPool, case: Any) -> None:
+def test_differing_graphs_are_reported_within_a_second(tf_ranks: RankPool, case: Any) -> None:
     found = tf_ranks.run(case, timeout=60)
     for text, _ in found:
         assert SAID in text
@@ -288,7 +288,7 @@ def late_ranks() -> list[Any]:
     ]
 
 
-def test_ranks_that_are_late_are_waited_for(tf_ranks: RankPool) -> None:
+def test_late_ranks_are_awaited(tf_ranks: RankPool) -> None:
     for found in tf_ranks.run(late_ranks, timeout=120):
         assert found == [1.5, [1.5, 1.5], [1.5, 1.5], [1.5, 1.5], [1.5, 1.5], 6.0]
 
@@ -337,7 +337,7 @@ def counted() -> list[Any]:
     return [each and dict(each) for each in found]
 
 
-def test_what_a_run_of_a_graph_may_ask_for(tf_ranks: RankPool) -> None:
+def test_operations_that_a_graph_may_request(tf_ranks: RankPool) -> None:
     several = {"barrier.noname": 1, "inner": 3, "rows": 1, "yes": 1}
     for found in tf_ranks.run(counted, timeout=60):
         assert found == [several, {}, None, None, None, None]

@@ -145,7 +145,7 @@ def test_a_graph_has_one_ticket(tf_ranks: RankPool) -> None:
         assert found == [[1, 2], [1], [1, 1, 1]]
 
 
-def test_nothing_is_folded_merged_or_dropped(tf_ranks: RankPool) -> None:
+def test_no_operation_is_folded_merged_or_dropped(tf_ranks: RankPool) -> None:
     """Operations on constants that are alike, and such as nobody reads: each happens in each call."""
     assert tf_ranks.run(constants) == [[[9, [4.0] * 3], [6, []]]] * 2
 
@@ -294,7 +294,7 @@ def unequal_graphs() -> list[float]:
     return [float(each(tf.constant(1.0))) for each in (step, scoped)]
 
 
-def test_names_do_not_count_what_else_a_graph_has(tf_ranks: RankPool) -> None:
+def test_names_do_not_depend_on_other_operations_of_a_graph(tf_ranks: RankPool) -> None:
     assert tf_ranks.run(unequal_graphs) == [[2.0, 2.0]] * 2
 
 

@@ -120,7 +120,7 @@ def memory() -> dict[str, Any]:
     return found
 
 
-def test_nothing_is_copied_that_need_not_be(tf_ranks: RankPool) -> None:
+def test_contiguous_tensors_are_not_copied(tf_ranks: RankPool) -> None:
     given = {"calls": 1, "given": 1, "returned": 1}
     want = {
         "argument": [{"calls": 1}, [2.0]],

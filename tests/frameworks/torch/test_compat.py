@@ -84,7 +84,7 @@ def test_a_program_for_horovod(np: int, tmp_path: Path) -> None:
         assert line.split(" ", 1)[1] == by_environment[0].split(" ", 1)[1], "every rank has the same parameters"
 
 
-def test_without_it_there_is_no_horovod(tmp_path: Path) -> None:
+def test_horovod_is_absent_without_the_opt_in(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     env = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "HVD_COMPAT"}}
     done = subprocess.run(

@@ -172,7 +172,7 @@ def pending_at_join() -> None:
     hvd.join()
 
 
-def test_join_with_an_operation_on_its_way(ranks: RankPool) -> None:
+def test_join_with_an_operation_in_flight(ranks: RankPool) -> None:
     ranks.run(pending_at_join)
 
 
@@ -266,5 +266,5 @@ def wrong_things() -> None:
     same(hvd.allreduce(torch.ones(1), name="after"), torch.ones(1))
 
 
-def test_things_that_are_no_tensors(ranks: RankPool) -> None:
+def test_non_tensor_arguments(ranks: RankPool) -> None:
     ranks.run(wrong_things)

@@ -85,7 +85,7 @@ def grown() -> None:
         optimizer.synchronize()
 
 
-def test_parameters_that_come_later(ranks: RankPool) -> None:
+def test_parameters_added_later(ranks: RankPool) -> None:
     ranks.run(grown)
 
 

@@ -534,7 +534,7 @@ def mixed_kinds() -> None:
     hvd.init()
 
 
-def test_kinds_that_differ_in_the_first_step(ranks: RankPool) -> None:
+def test_differing_kinds_in_the_first_step(ranks: RankPool) -> None:
     ranks.run(mixed_kinds)
 
 

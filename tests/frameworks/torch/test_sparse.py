@@ -135,7 +135,7 @@ def mixed_kinds() -> None:
             torch.testing.assert_close(table.detach(), want, rtol=1e-15, atol=1e-15)
 
 
-def test_kinds_are_agreed(ranks: RankPool) -> None:
+def test_ranks_agree_on_the_kinds_of_gradients(ranks: RankPool) -> None:
     ranks.run(mixed_kinds)
 
 

@@ -59,8 +59,8 @@ def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(ranks: RankPool) ->
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_are_reduced_where_they_lie(dtype: str, layout: tuple[int, str], ranks: RankPool) -> None:
-    BUCKETS.test_gradients_are_reduced_where_they_lie(dtype, layout, ranks)
+def test_gradients_are_reduced_in_place(dtype: str, layout: tuple[int, str], ranks: RankPool) -> None:
+    BUCKETS.test_gradients_are_reduced_in_place(dtype, layout, ranks)
 
 
 class _FakeRank:

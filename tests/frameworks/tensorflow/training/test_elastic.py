@@ -167,7 +167,7 @@ def other_models() -> str:
     return str(caught.value)
 
 
-def test_ranks_with_other_models_are_told(tf_ranks: RankPool) -> None:
+def test_ranks_with_different_models_are_reported(tf_ranks: RankPool) -> None:
     for told in tf_ranks.run(other_models):
         assert "number 0 is ((2,), 'float32') and ((3,), 'float32')" in told
 
@@ -209,7 +209,7 @@ def failing() -> dict[str, Any]:
     return {"result": train(state), "w": w.numpy().tolist(), "resets": resets, "causes": causes, "name": train.__name__}
 
 
-def test_a_failure_goes_back_to_the_last_commit(tf_ranks: RankPool) -> None:
+def test_failure_restores_the_last_commit(tf_ranks: RankPool) -> None:
     for rank, found in enumerate(tf_ranks.run(failing)):
         causes = found.pop("causes")
         assert found == {"result": "done", "w": [6.0], "resets": [2], "name": "train"}
@@ -231,5 +231,5 @@ def another_error() -> None:
         train(hvd.elastic.ObjectState(epoch=0))
 
 
-def test_an_error_of_tensorflows_own_is_left_as_it_is(tf_ranks: RankPool) -> None:
+def test_unrelated_tensorflow_error_is_unchanged(tf_ranks: RankPool) -> None:
     tf_ranks.run(another_error)

@@ -207,5 +207,5 @@ def adasum_passes() -> Any:
     return plain([a, b])
 
 
-def test_adasum_combines_moves_of_every_pass(tf_ranks: RankPool) -> None:
+def test_adasum_combines_the_updates_of_every_pass(tf_ranks: RankPool) -> None:
     assert tf_ranks.run(adasum_passes) == [[[-1.0, -2.0], [3.0, -2.0]]] * 2

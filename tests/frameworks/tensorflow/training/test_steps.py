@@ -88,7 +88,7 @@ def samples() -> list[Any]:
     return [graph, taken(lambda: hvd.count_samples(32)), taken(lambda: hvd.count_samples(tf.constant(4)))]
 
 
-def test_samples_are_those_that_the_user_counts(tf_ranks: RankPool) -> None:
+def test_samples_equal_the_users_count(tf_ranks: RankPool) -> None:
     assert tf_ranks.run(samples) == [[[0, 23], [0, 32], [0, 4]]] * 2
 
 

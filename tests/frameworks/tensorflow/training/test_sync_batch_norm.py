@@ -71,7 +71,7 @@ def against_one_process(
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("case", CASES)
-def test_it_computes_what_one_process_does(tf_ranks: RankPool, case: str, in_function: bool) -> None:
+def test_it_computes_the_values_of_one_process(tf_ranks: RankPool, case: str, in_function: bool) -> None:
     how = CASES[case]
     allowed = 2e-2 if how.get("dtype") == "float16" else 2e-4  # gradients are sums of up to 60 numbers of size 100
     for found in tf_ranks.run(with_case, how, in_function):

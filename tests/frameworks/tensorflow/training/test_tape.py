@@ -125,7 +125,7 @@ def slices_on_one_rank() -> str:
     return str(caught.value)
 
 
-def test_slices_on_one_rank_only_are_told_by_name(tf_ranks: RankPool) -> None:
+def test_slices_on_one_rank_are_reported_by_name(tf_ranks: RankPool) -> None:
     for told in tf_ranks.run(slices_on_one_rank, timeout=60):
         assert "[rows:0]" in told
 
@@ -144,7 +144,7 @@ def other_number_of_sources() -> str:
     return str(caught.value)
 
 
-def test_ranks_with_other_models_are_told(tf_ranks: RankPool) -> None:
+def test_ranks_with_different_models_are_reported(tf_ranks: RankPool) -> None:
     for told in tf_ranks.run(other_number_of_sources, timeout=60):
         assert "DistributedGradientTape.present" in told
 
