@@ -36,7 +36,7 @@ def here_and_there() -> list[str]:
 
 
 @ON_TWO
-def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(ranks: RankPool) -> None:
+def test_host_and_gpu_tensors_mismatch_on_every_rank(ranks: RankPool) -> None:
     said = ranks.run(here_and_there)
     assert all(each == said[0] for each in said)
     assert all("GPU" in text or "device" in text for text in said[0]), said

@@ -70,7 +70,7 @@ def test_other_operators_print_a_table(op: str) -> None:
     assert "!" not in done.stdout
 
 
-def test_a_rank_that_fails_is_told_and_nothing_stays() -> None:
+def test_failed_rank_is_reported_and_no_process_is_left() -> None:
     with pytest.raises(ClusterError, match="JSONDecodeError"):
         run_ranks(2, ["this is not a plan"], 60)
 

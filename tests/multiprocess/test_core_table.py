@@ -42,5 +42,5 @@ def found() -> None:
     hvd.barrier()
 
 
-def test_plugins_find_the_engine_that_is_there(ranks: RankPool) -> None:
+def test_plugins_find_the_current_engine(ranks: RankPool) -> None:
     ranks.run(found)

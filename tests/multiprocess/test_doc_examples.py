@@ -12,6 +12,6 @@ pytestmark = pytest.mark.mp
 layout = layouts((1, "auto"), nightly=((2, "shm"), (3, "shm")))
 
 
-def test_examples_are_right(ranks: RankPool) -> None:
+def test_examples_give_the_documented_results(ranks: RankPool) -> None:
     wrong = [each for rank in ranks.run(run_examples) for each in rank.values()]
     assert not wrong, "\n".join(wrong)

@@ -70,7 +70,7 @@ def sits(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_a_check_that_is_overdue_names_the_operation_and_who_is_missing(
+def test_overdue_check_names_the_operation_and_missing_ranks(
     ranks: RankPool, layout: tuple[int, str], request: pytest.FixtureRequest
 ) -> None:
     ranks.run(asked)
@@ -87,9 +87,7 @@ def test_a_check_that_is_overdue_names_the_operation_and_who_is_missing(
 @pytest.mark.parametrize(
     "how", ["it waits", pytest.param(HELD, marks=pytest.mark.nightly)]
 )  # 20 s, until it is given up
-def test_a_test_whose_time_is_over_names_where_each_rank_is(
-    ranks: RankPool, on_alarm: None, how: str, tmp_path: Path
-) -> None:
+def test_timed_out_test_names_the_line_of_each_rank(ranks: RankPool, on_alarm: None, how: str, tmp_path: Path) -> None:
     def alarm() -> None:
         until(lambda: len(list(tmp_path.iterdir())) == ranks.np, "all ranks are in the check")
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)

@@ -53,6 +53,6 @@ def sums(rounds: int) -> list[str]:
     return wrong
 
 
-def test_sums_are_exact_whoever_calls_how(hosts: RankPool) -> None:
+def test_sums_are_exact_for_every_kind_of_call(hosts: RankPool) -> None:
     for _ in range(2):  # and anew after a shutdown
         assert hosts.run(sums, 30) == [[]] * hosts.np

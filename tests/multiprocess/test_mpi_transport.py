@@ -137,7 +137,7 @@ def test_matrix(matrix: list[dict[str, Any]], wanted: str) -> None:
 
 @with_plugin
 @whole_matrix
-def test_sums_have_the_same_bytes_over_mpi_and_memory_and_on_every_rank(matrix: list[dict[str, Any]]) -> None:
+def test_sums_over_mpi_and_shared_memory_have_equal_bytes(matrix: list[dict[str, Any]]) -> None:
     assert len({found[f"{transport}:random_sums"]["digest"] for found in matrix for transport in ("mpi", "shm")}) == 1
 
 
@@ -167,7 +167,7 @@ def test_fewer_threads_than_needed_are_refused_by_name(tmp_path: Path) -> None:
         assert "MPI_THREAD_MULTIPLE" in (tmp_path / f"rank{rank}").read_text()
 
 
-def test_without_mpi_the_sentence_says_what_to_do(tmp_path: Path) -> None:
+def test_error_without_mpi_names_the_remedy(tmp_path: Path) -> None:
     with RankPool(2, transport="mpi") as pool:
         for text in pool.run(refused):
             assert "transport mpi cannot be used" in text

@@ -24,7 +24,7 @@ def item(file: str, name: str, layout: tuple[int, str] | None = None, asks: tupl
     return SimpleNamespace(path=TESTS / file, name=name, fixturenames=asks, **callspec)
 
 
-def test_each_layout_has_its_turn_once_a_folder_and_files_keep_their_order() -> None:
+def test_each_layout_runs_once_per_folder_in_file_order() -> None:
     two, three = (2, "shm"), (3, "tcp")
     items = [
         item("multiprocess/a.py", "a own", asks=()),
@@ -50,7 +50,7 @@ def used_by(pids: list[int]) -> int:
     return sum(int(each[11]) + int(each[12]) for each in fields)
 
 
-def test_ranks_that_nobody_asks_do_not_spin(ranks: RankPool) -> None:
+def test_idle_ranks_do_not_spin(ranks: RankPool) -> None:
     pids = [rank.process.pid for rank in ranks.ranks]
     before = used_by(pids)
     time.sleep(1.0)  # a spinning rank would take up to a second of it

@@ -255,7 +255,7 @@ def cuda_files() -> list[str]:
     return sorted(file for file in files if Path(file).name.startswith(("libhvd_cuda", "libcuda.")))
 
 
-def test_ranks_on_the_cpu_load_neither_the_cuda_plugin_nor_a_driver(ranks: RankPool) -> None:
+def test_ranks_on_the_cpu_load_no_cuda_plugin_and_no_driver(ranks: RankPool) -> None:
     assert ranks.run(cuda_files) == [[]] * ranks.np
 
 

@@ -113,9 +113,7 @@ def refused(folder: str) -> list[str]:
     return said
 
 
-def test_a_path_that_cannot_be_written_is_refused_on_every_rank_and_what_runs_goes_on(
-    dynamic: RankPool, tmp_path: Path
-) -> None:
+def test_unwritable_path_is_refused_on_every_rank(dynamic: RankPool, tmp_path: Path) -> None:
     first, second = dynamic.run(refused, str(tmp_path))
     no_folder = f"there is no folder {tmp_path}/none; make it first"
     assert first == second
@@ -153,7 +151,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.nightly
-def test_the_file_of_a_job_that_was_killed_is_read(tmp_path: Path) -> None:
+def test_file_of_a_killed_job_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     env = {**os.environ, "HOROVOD_TIMELINE": str(path)}
     ended = subprocess.run([sys.executable, "-c", KILLED], env=env, check=False)

@@ -94,7 +94,7 @@ def other_names(folder: str) -> list[str]:
     return said
 
 
-def test_other_names_are_an_error_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
+def test_differing_names_are_an_error_on_every_rank(ranks: RankPool, tmp_path: Path) -> None:
     others = rank_list(range(1, ranks.np))
     expected = [
         f"{NAMES}rank 0: a, b; {others}: a.{ALL}",
@@ -122,6 +122,6 @@ def unpinned(folder: str) -> str:
     return found
 
 
-def test_ranks_that_nobody_told_agree_on_the_outputs(ranks: RankPool, tmp_path: Path) -> None:
+def test_ranks_without_settings_agree_on_the_outputs(ranks: RankPool, tmp_path: Path) -> None:
     (found,) = set(ranks.run(unpinned, str(tmp_path)))
     assert [str(each) for each in (tmp_path / "outputs").iterdir()] == [found]

@@ -15,7 +15,7 @@ BUILD = ROOT / "build" / "demo"
 
 @pytest.mark.jupyter
 @pytest.mark.timeout(600)
-def test_demo_trains_and_says_what_it_measured() -> None:
+def test_demo_trains_and_prints_its_measurements() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "notebooks" / "demo.py")],
         cwd=ROOT,

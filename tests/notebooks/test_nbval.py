@@ -29,7 +29,7 @@ def test_nbval_finds_the_stored_outputs(notebook: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_nbval_finds_them_in_an_environment_of_their_own(name: str, tmp_path: Path) -> None:
+def test_nbval_finds_them_in_a_separate_environment(name: str, tmp_path: Path) -> None:
     kernels = kernels_of(environment(ELSEWHERE[name]), tmp_path)
     notebook = str(ROOT / "notebooks" / f"{name}.ipynb")
     run(*NBVAL, "--nbval-sanitize-with", str(SANITIZER), *PATIENT, notebook, JUPYTER_PATH=str(kernels))

@@ -30,7 +30,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out.ipynb"
 
 
-def test_the_parameter_says_how_many_ranks_there_are(executed: Path) -> None:
+def test_parameter_sets_the_number_of_ranks(executed: Path) -> None:
     trained, shown = nbformat.read(executed, as_version=4).cells[-2:]
     panel, text, result = trained.outputs
     assert text.text == "[0-1] trained\n"

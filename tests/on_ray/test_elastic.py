@@ -21,7 +21,7 @@ def test_training_survives_a_lost_node_and_a_new_one_joins(results: Mapping[str,
     check_lost_and_added(*results["lost_and_added"])
 
 
-def test_so_it_is_when_the_raylet_of_a_node_is_killed(results: Mapping[str, Any]) -> None:
+def test_training_survives_a_killed_raylet(results: Mapping[str, Any]) -> None:
     check_lost_and_added(*results["lost_hard"])
 
 
@@ -31,7 +31,7 @@ def check_lost_and_added(sizes: list[int], places: list[list[int]], is_exact: bo
     assert is_exact, "each step is counted once"
 
 
-def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(results: Mapping[str, Any]) -> None:
+def test_node_removed_by_discovery_is_left_at_a_commit(results: Mapping[str, Any]) -> None:
     (sizes, places, is_exact), has_died = results["taken_in_time"]
     assert sizes[-3:] == [3, 1, 2], "it may begin with fewer"
     assert places == [[0, 2, 0, 2], [1, 2, 1, 2]]
@@ -39,14 +39,14 @@ def test_a_node_that_discovery_names_no_more_is_left_at_a_commit(results: Mappin
     assert not has_died
 
 
-def test_another_actor_takes_the_place_of_one_that_was_killed(results: Mapping[str, Any]) -> None:
+def test_killed_actor_is_replaced_by_another(results: Mapping[str, Any]) -> None:
     sizes, places, is_exact = results["killed"]
     assert sizes[0] == sizes[-1] == 2
     assert [place[:2] for place in places] == [[0, 2], [1, 2]]
     assert is_exact
 
 
-def test_what_a_rank_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+def test_exception_of_a_rank_is_the_cause(results: Mapping[str, Any]) -> None:
     failed = results["cause"]
     assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "ValueError", ["shard", "1"])
 
@@ -55,7 +55,7 @@ def test_each_rank_makes_its_object(results: Mapping[str, Any]) -> None:
     assert results["objects"] in ([[4, "1"]], [[4, "1"], [4, "1"]])
 
 
-def test_too_few_places_are_told(results: Mapping[str, Any]) -> None:
+def test_too_few_places_are_reported(results: Mapping[str, Any]) -> None:
     assert results["too_few"]["raised"] == "ClusterError"
 
 

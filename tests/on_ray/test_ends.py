@@ -142,11 +142,11 @@ def test_an_elastic_job_that_is_interrupted_leaves_nothing(results: Mapping[str,
     assert results["interrupted_elastic"] == [["KeyboardInterrupt", "NoneType", None], []]
 
 
-def test_a_rank_that_is_killed_is_named(results: Mapping[str, Any]) -> None:
+def test_killed_rank_is_named(results: Mapping[str, Any]) -> None:
     assert results["rank_killed"] == [["RankDied", "ActorDiedError", 1], []]
 
 
-def test_nothing_outlives_a_driver_that_is_killed(results: Mapping[str, Any]) -> None:
+def test_no_process_outlives_a_killed_driver(results: Mapping[str, Any]) -> None:
     ranks, below = results["driver_killed"]
     assert ranks == []
     if results["driver"] == "node":  # a client's ranks are killed by their raylet 0.2 s after its SIGTERM

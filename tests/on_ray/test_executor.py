@@ -23,11 +23,11 @@ def test_ranks_are_numbered_node_by_node(results: Mapping[str, Any]) -> None:
     assert results["references"] == [[0, 3, 0, 2, 0, 6], [1, 3, 1, 2, 0, 6], [2, 3, 0, 1, 1, 6]]
 
 
-def test_so_many_hosts_have_so_many_ranks_each(results: Mapping[str, Any]) -> None:
+def test_hosts_get_the_requested_number_of_ranks(results: Mapping[str, Any]) -> None:
     assert results["spread"] == [[0, 4, 0, 2, 0, 10], [1, 4, 1, 2, 0, 10], [2, 4, 0, 2, 1, 10], [3, 4, 1, 2, 1, 10]]
 
 
-def test_an_object_of_each_rank_lives_over_calls(results: Mapping[str, Any]) -> None:
+def test_object_of_each_rank_lives_across_calls(results: Mapping[str, Any]) -> None:
     assert results["state"] == [[16] * 3, [22] * 3]
     assert results["one"] == 22
 
@@ -36,11 +36,11 @@ def test_ranks_have_the_variables_and_the_ids_of_their_nodes(results: Mapping[st
     assert results["variables"] == [["3", True, "2"], ["3", True, "2"], ["3", True, "1"]]
 
 
-def test_each_rank_sees_the_gpus_of_all_of_its_node(results: Mapping[str, Any]) -> None:
+def test_each_rank_sees_all_gpus_of_its_node(results: Mapping[str, Any]) -> None:
     assert results["devices"] == [["0", "1"]] * 4
 
 
-def test_what_a_rank_raises_is_the_cause_and_the_next_call_works(results: Mapping[str, Any]) -> None:
+def test_exception_of_a_rank_is_the_cause_and_next_call_works(results: Mapping[str, Any]) -> None:
     failed = results["cause"]
     assert (failed["raised"], failed["cause"], failed["args"]) == ("RankFailed", "Bad", ["shard", "1"])
     assert failed["text"].startswith("rank 1 of 3 raised Bad: ('shard', 1)\n\nTraceback (most recent call last):\n")
@@ -61,7 +61,7 @@ def test_callbacks_get_what_ranks_log_in_order(results: Mapping[str, Any]) -> No
     assert results["values"] == [[{"row": 0}, {"row": 1}], [0, 0, 1, 1, 2, 2]]
 
 
-def test_what_a_callback_raises_is_raised(results: Mapping[str, Any]) -> None:
+def test_exception_of_a_callback_is_raised(results: Mapping[str, Any]) -> None:
     assert results["refusing"]["text"] == "('value', 5)"
 
 
@@ -70,16 +70,16 @@ def test_a_rank_that_dies_is_named_with_rays_error(results: Mapping[str, Any]) -
     assert results["death"]["text"].startswith("rank 1 of 3 ended before its function returned: The actor died")
 
 
-def test_shutdown_gives_everything_back(results: Mapping[str, Any]) -> None:
+def test_shutdown_releases_all_resources(results: Mapping[str, Any]) -> None:
     assert results["given_back"] is True
     assert results["ended"]["text"] == NOT_STARTED
 
 
-def test_what_the_class_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+def test_exception_of_the_class_is_the_cause(results: Mapping[str, Any]) -> None:
     assert (results["raising_class"]["raised"], results["raising_class"]["args"]) == ("RankFailed", ["made"])
 
 
-def test_resources_that_are_not_there_are_told(results: Mapping[str, Any]) -> None:
+def test_missing_resources_are_reported(results: Mapping[str, Any]) -> None:
     assert results["no_room"]["raised"] == "TimeoutError"
     begin = (
         "Placement group creation timed out. Make sure your cluster either has enough resources or use an autoscaling "
@@ -89,5 +89,5 @@ def test_resources_that_are_not_there_are_told(results: Mapping[str, Any]) -> No
     assert results["no_room"]["text"].count("{'CPU': 1}") == 9
 
 
-def test_a_placement_group_of_the_callers_is_used_and_stays(results: Mapping[str, Any]) -> None:
+def test_placement_group_of_the_caller_is_used_and_kept(results: Mapping[str, Any]) -> None:
     assert results["within_a_group"] == [[True, "CREATED"], [False, "CREATED"]]

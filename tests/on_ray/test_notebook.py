@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of("notebook_cells", PROGRAMS / "notebook.py")
 
 
-def test_what_is_missing_is_said_before_anything_starts(results: Mapping[str, Any]) -> None:
+def test_missing_requirements_are_reported_before_the_start(results: Mapping[str, Any]) -> None:
     assert results["unconnected"][1] == (
         "UsageError: this notebook is not connected to a Ray cluster: `import ray; ray.init(address='auto')` in a cell "
         "first"
@@ -39,20 +39,20 @@ def test_doctor_looks_at_each_node(results: Mapping[str, Any]) -> None:
     assert re.search(r"2 nodes, 2 CPUs free$", lines[0])
 
 
-def test_ranks_that_do_not_come_are_given_up_with_what_ray_has(results: Mapping[str, Any]) -> None:
+def test_timeout_reports_the_resources_that_ray_has(results: Mapping[str, Any]) -> None:
     said, error = results["too_many"]
     assert said.startswith("starting 9 ranks\n")
     assert error.endswith("Ray has {'CPU': 2.0} free, and each of 9 ranks asks for {'CPU': 1.0}.")
 
 
-def test_variables_stay_between_cells(results: Mapping[str, Any]) -> None:
+def test_variables_persist_between_cells(results: Mapping[str, Any]) -> None:
     assert results["first"][1] == ""
     assert results["places"] == [[0, 2, 0, True], [1, 2, 0, True], 2], "a rank on each node"
     assert results["second"][0].endswith("[0-1] [0, 10]\n")
     assert results["second"][1] == ""
 
 
-def test_what_cannot_be_as_on_this_machine_is_refused(results: Mapping[str, Any]) -> None:
+def test_options_for_local_ranks_are_refused(results: Mapping[str, Any]) -> None:
     here, resized, kept = (error for _, error in results["elsewhere"])
     assert here.startswith("UsageError: the ranks run on Ray: `%hvd stop` ends them, with their variables, and then")
     assert resized.startswith("ClusterError: Ray was asked for all ranks at once, and none can be added or taken away")
@@ -84,7 +84,7 @@ def test_killed_actor_is_replaced_with_its_rank(results: Mapping[str, Any]) -> N
     assert after[1] == ""
 
 
-def test_nothing_is_left_after_a_stop(results: Mapping[str, Any]) -> None:
+def test_stop_leaves_no_process(results: Mapping[str, Any]) -> None:
     assert results["stopped"] == [["the ranks are stopped\n", ""], ["REMOVED"]]
 
 

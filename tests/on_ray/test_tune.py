@@ -15,18 +15,18 @@ PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of(PROGRAMS / "tune.py")
 
 
-def test_each_trial_has_ranks_of_its_own_and_reports_once_a_step(results: Mapping[str, Any]) -> None:
+def test_each_trial_has_its_own_ranks_and_reports_every_step(results: Mapping[str, Any]) -> None:
     assert results["trials"] == [[2, 3.0, 2, 2], [2, 30.0, 2, 2]]
 
 
-def test_so_many_hosts_have_so_many_ranks_each(results: Mapping[str, Any]) -> None:
+def test_hosts_get_the_requested_number_of_ranks(results: Mapping[str, Any]) -> None:
     assert results["hosts"] == [2, 1, 2]
 
 
-def test_a_trial_that_has_failed_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+def test_failed_trial_resumes_from_its_checkpoint(results: Mapping[str, Any]) -> None:
     assert results["goes_on"] == [[4, 3.0, 2], "4", True]
 
 
-def test_what_a_rank_raises_ends_the_trial_with_its_words(results: Mapping[str, Any]) -> None:
+def test_exception_of_a_rank_ends_the_trial_with_its_text(results: Mapping[str, Any]) -> None:
     kind, has_words = results["failing"]
     assert has_words, kind

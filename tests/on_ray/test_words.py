@@ -56,7 +56,7 @@ def test_sentences_of_an_error_are_separated_by_a_space(message: str) -> None:
     assert re.fullmatch(r"[^.]*[^.\s]\. [A-Z][^.]*[^.\s]", message)
 
 
-def test_those_of_the_older_form_too() -> None:
+def test_sentences_of_the_older_api_are_separated_by_a_space() -> None:
     settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=4)
     said = r"^gpus_per_slot is set, but use_gpu is False\. use_gpu must be True if gpus_per_slot is set\. $"
     with pytest.raises(ValueError, match=said):
@@ -65,13 +65,13 @@ def test_those_of_the_older_form_too() -> None:
     assert (settings.elastic, settings.min_num_proc, settings.max_num_proc) == (True, 2, 4)
 
 
-def test_older_names_of_sizes_are_taken_with_a_warning() -> None:
+def test_older_names_of_sizes_are_accepted_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="min_np is deprecated, use min_num_proc instead"):
         settings = ElasticRayExecutor.create_settings(min_np=3)
     assert settings.min_num_proc == settings.num_proc == 3
 
 
-def test_gpus_default_to_one_where_they_are_wanted() -> None:
+def test_gpus_default_to_one_if_requested() -> None:
     assert [BaseParams(use_gpu=wanted).gpus_per_worker for wanted in (False, True)] == [0, 1]
 
 
@@ -135,7 +135,7 @@ def test_sigterm_ends_processes_in_sessions_of_their_own() -> None:
     assert done.returncode == 1
 
 
-def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_without_callbacks_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HOROVOD_RANK", "0")
     monkeypatch.setattr(ray_logger._sink, "has_warned", False)
     with pytest.warns(UserWarning, match="`ray_logger.log` called but logging is not configured."):
@@ -154,7 +154,7 @@ def test_who_logs_where_nobody_listens_is_told_once(monkeypatch: pytest.MonkeyPa
     assert kept == [{"loss": 3.0}, {"loss": 5.0}]
 
 
-def test_a_job_does_not_wait_for_ray_to_take_what_its_ranks_log() -> None:
+def test_job_does_not_wait_for_ray_to_accept_logged_values() -> None:
     taken, batches = threading.Event(), list[list[int]]()
 
     def put_nowait_batch(values: list[int]) -> None:

@@ -55,7 +55,7 @@ def test_a_refusal_is_told_in_the_servers_words(tmp_path: Path) -> None:
         started(made)
 
 
-def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_requirements_are_reported_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^this notebook is not in a pod with a service account"):
         Api(account=tmp_path)
     with cluster(tmp_path) as made, pytest.raises(UsageError, match=r"HVD_ON_IMAGE names the image"):

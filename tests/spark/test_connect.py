@@ -37,7 +37,7 @@ def test_results_are_in_rank_order_and_ranks_lack_the_token(results: Mapping[str
     assert results["results"] == [[0, 2, 2, 3, False], [1, 2, 2, 3, False]]
 
 
-def test_what_a_rank_raises_is_the_cause(results: Mapping[str, Any]) -> None:
+def test_exception_of_a_rank_is_the_cause(results: Mapping[str, Any]) -> None:
     assert (results["cause"]["raised"], results["cause"]["cause"], results["cause"]["args"]) == (
         "RankFailed",
         "Bad",

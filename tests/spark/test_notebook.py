@@ -39,7 +39,7 @@ def test_variables_persist_and_ranks_lack_sparks_secret(results: Mapping[str, An
     assert results["second"][1] == ""
 
 
-def test_what_cannot_be_as_on_this_machine_is_refused(results: Mapping[str, Any]) -> None:
+def test_options_for_local_ranks_are_refused(results: Mapping[str, Any]) -> None:
     ray, resized = (error for _, error in results["elsewhere"])
     assert ray.startswith("UsageError: the ranks run on Spark: `%hvd stop` ends them, with their variables, and then")
     assert resized.startswith(

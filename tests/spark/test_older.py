@@ -27,7 +27,7 @@ def test_ranks_of_an_elastic_job_run(results: Any) -> None:
     assert results["elastic"] == [[0, 2, 2], [1, 2, 2]]
 
 
-def test_what_a_rank_raises_is_the_cause(results: Any) -> None:
+def test_exception_of_a_rank_is_the_cause(results: Any) -> None:
     assert [results["cause"][name] for name in ("raised", "cause", "args")] == [
         "RankFailed",
         "ValueError",

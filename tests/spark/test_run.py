@@ -43,7 +43,7 @@ def test_ranks_have_the_executors_environment_and_what_is_given(local: Mapping[s
     assert local["environment"] == [[None, "2", ["HVD_SECRET_KEY"]]]
 
 
-def test_what_a_rank_raises_is_the_cause(local: Mapping[str, Any]) -> None:
+def test_exception_of_a_rank_is_the_cause(local: Mapping[str, Any]) -> None:
     results = local["cause"]
     assert (results["raised"], results["cause"], results["args"]) == ("RankFailed", "Bad", ["shard", "1"])
     assert results["text"].startswith("rank 1 of 2 raised Bad: ('shard', 1)\n")

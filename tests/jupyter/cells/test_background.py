@@ -68,7 +68,7 @@ def late(kernel: Kernel, started: str, enough: Callable[[list[dict[str, Any]]], 
     return found
 
 
-def test_a_job_leaves_the_notebook_free_and_one_line_behind(kernel: Kernel, tmp_path: Path) -> None:
+def test_job_keeps_the_notebook_usable_and_prints_one_line(kernel: Kernel, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     outcome = kernel.run(f"%%hvdrun --bg train\n{gate.hold}\nprint('trained', rank)\nrank * 10")
     assert outcome.stored == [{"type": "stream", "name": "stdout", "text": said("train")}]
@@ -104,7 +104,7 @@ def test_other_commands_are_refused_naming_the_job(kernel: Kernel, tmp_path: Pat
     ]
 
 
-def test_jobs_come_one_after_the_other_in_their_order(kernel: Kernel, tmp_path: Path) -> None:
+def test_jobs_run_one_after_another_in_order(kernel: Kernel, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     kernel.run("%%hvdrun\norder = []")
     kernel.run("mine = 7")
@@ -125,7 +125,7 @@ def test_jobs_come_one_after_the_other_in_their_order(kernel: Kernel, tmp_path: 
     ]
 
 
-def test_the_cell_behind_a_wait_finds_the_ranks_free_every_time(kernel: Kernel) -> None:
+def test_ranks_are_always_free_after_a_wait(kernel: Kernel) -> None:
     for number in range(20):
         kernel.run(f"%%hvdrun --bg again\nlast = {number}")
         kernel.run("%hvdjobs --wait again")
@@ -159,7 +159,7 @@ def test_failure_is_announced_once_to_a_user(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("where", ["time.sleep(600)", "hvd.barrier() if rank else time.sleep(600)", "while True: pass"])
-def test_cancel_is_the_interrupt_key_wherever_the_ranks_are(kernel: Kernel, where: str) -> None:
+def test_cancel_interrupts_ranks_in_every_call(kernel: Kernel, where: str) -> None:
     kernel.run("%%hvdrun\nkept, inside = rank + 1, False")
     kernel.run(f"%%hvdrun --bg endless\nprint('in')\n{where}")
     kernel.run("%%hvdrun --bg behind\nnever = True")
@@ -175,7 +175,7 @@ def test_cancel_is_the_interrupt_key_wherever_the_ranks_are(kernel: Kernel, wher
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
-def test_cancel_all_lets_none_of_them_begin(kernel: Kernel) -> None:
+def test_cancel_all_starts_no_queued_job(kernel: Kernel) -> None:
     kernel.run("%%hvdrun --bg a\ntime.sleep(600)")
     for name in "bc":
         kernel.run(f"%%hvdrun --bg {name}\nstarted = True")
@@ -184,7 +184,7 @@ def test_cancel_all_lets_none_of_them_begin(kernel: Kernel) -> None:
     assert kernel.run("%hvdcancel all").text() == "no job runs\n"
 
 
-def test_values_are_there_when_it_is_done(kernel: Kernel, tmp_path: Path) -> None:
+def test_values_are_available_when_the_job_is_done(kernel: Kernel, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     kernel.run("res, y = 'not yet', 'not yet'")
     kernel.run(f"%%hvdrun --bg -o res --pull y\n{gate.hold}\nprint('hi')\ny = rank * 2\nrank + 7")
@@ -194,7 +194,7 @@ def test_values_are_there_when_it_is_done(kernel: Kernel, tmp_path: Path) -> Non
     assert kernel.run("res[0], res[1], y[1], res.stdout").shown == ["(7, 8, 2, {0: 'hi', 1: 'hi'})"]
 
 
-def test_pushed_values_are_those_of_the_moment(kernel: Kernel, tmp_path: Path) -> None:
+def test_pushed_values_are_those_at_submission(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("import numpy; grown = numpy.zeros(3)")
     with Gate(tmp_path) as gate:
         kernel.run(f"%%hvdrun --bg --push grown\n{gate.hold}\nfloat(grown.sum())")
@@ -210,7 +210,7 @@ assert any(call.name == "wait_end" and call.filename.endswith("magics/jobs.py") 
 """
 
 
-def test_waiting_has_an_end_and_the_job_goes_on(kernel: Kernel) -> None:
+def test_wait_times_out_and_the_job_continues(kernel: Kernel) -> None:
     kernel.run("%%hvdrun --bg slow\ntime.sleep(600)")
     late_word = refused(kernel, "%hvdjobs --wait slow --timeout 0.2")
     assert late_word == "HvdTimeout: job slow has not ended within 0.2 s and goes on: %hvdcancel slow ends it"
@@ -280,7 +280,7 @@ def test_names_of_jobs_complete(kernel: Kernel) -> None:
     assert completed(kernel, "%hvdjobs --w") == ["--wait"]
 
 
-def test_names_that_cannot_be(kernel: Kernel) -> None:
+def test_invalid_job_names(kernel: Kernel) -> None:
     assert "'all' is not a job's name" in refused(kernel, "%%hvdrun --bg all\n1")
     assert refused(kernel, "%hvdjobs nobody").startswith("UsageError: there is no job 'nobody'; there is ")
     assert "%hvdcancel: name one job" in refused(kernel, "%hvdcancel")
@@ -391,7 +391,7 @@ def test_third_cancel_replaces_only_unresponsive_ranks(kernel: Kernel, tmp_path:
 
 
 @pytest.mark.nightly
-def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
+def test_force_ends_first_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun --bg doomed\ntime.sleep(600)")
     kernel.run("%%hvdrun --bg behind\n1")
     assert kernel.run("%hvd restart --force", timeout=120).text() == "ranks 0-1 ready\n"
@@ -407,7 +407,7 @@ def test_force_ends_the_job_and_then_the_ranks(kernel: Kernel, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", [pytest.param("shutdown", marks=pytest.mark.nightly), "kill"])
-def test_nothing_is_left_of_a_kernel_that_ends_with_a_job(tmp_path: Path, how: str) -> None:
+def test_kernel_that_exits_with_a_job_leaves_no_process(tmp_path: Path, how: str) -> None:
     with Kernel(tmp_path) as kernel:
         kernel.run("%%hvdrun -np 2 --bg forever\nimport time; time.sleep(600)", timeout=120)
         assert len(tagged(kernel.tag)) >= 4
@@ -416,7 +416,7 @@ def test_nothing_is_left_of_a_kernel_that_ends_with_a_job(tmp_path: Path, how: s
             kernel.assert_nothing_left()
 
 
-def test_waiting_for_all_waits_for_all_and_then_fails(kernel: Kernel, tmp_path: Path) -> None:
+def test_wait_for_all_jobs_fails_after_the_last_one(kernel: Kernel, tmp_path: Path) -> None:
     """It raised at the first failure, while the second job still ran and blocked every later cell."""
     with Gate(tmp_path) as gate:
         kernel.run("%%hvdrun --bg broken\nraise ValueError('of the first')")

@@ -53,7 +53,7 @@ def test_one_rank_compiles_and_the_others_read(session: Session, tmp_path: Path)
 
 
 @pytest.mark.cluster(4)
-def test_what_was_compiled_before_is_read_by_all(session: Session, tmp_path: Path) -> None:
+def test_compiled_code_is_read_by_all_ranks(session: Session, tmp_path: Path) -> None:
     counted(session, tmp_path, "abs()")
     execute(session, "torch._dynamo.reset()")
     assert [each[:2] for each in counted(session, tmp_path, "abs()")] == [[0, 1]] * 4

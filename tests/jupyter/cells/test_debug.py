@@ -68,7 +68,7 @@ def test_input_on_one_rank_returns_the_typed_text_there_only(kernel: Kernel) -> 
     assert talk(kernel, cell, [("[2] name? ", "Ada L.")]).shown == ["[0-1] 'nobody'\n[2] 'Ada L.'"]
 
 
-def test_what_the_rank_printed_stands_above_its_prompt_and_once(kernel: Kernel) -> None:
+def test_output_before_a_prompt_is_shown_above_it_once(kernel: Kernel) -> None:
     cell = "%%hvdrun\nprint('hello', rank)\nif rank == 1: print('open: ', end=''); y = input()\nprint('bye')"
     started = kernel.start(cell, prompts=True)
     assert question(kernel)["prompt"] == "[1] "
@@ -80,7 +80,7 @@ def test_what_the_rank_printed_stands_above_its_prompt_and_once(kernel: Kernel) 
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_several_ranks_are_asked_in_rank_order(kernel: Kernel) -> None:
+def test_prompts_of_several_ranks_appear_in_rank_order(kernel: Kernel) -> None:
     cell = "%%hvdrun\nhvd.barrier()\na, b = input('a '), input('b ')\na + b"
     turns = [(f"[{rank}] {name} ", f"{name}{rank}") for rank in range(3) for name in "ab"]
     assert talk(kernel, cell, turns).shown == ["\n".join(f"[{rank}] 'a{rank}b{rank}'" for rank in range(3))]
@@ -94,7 +94,7 @@ def test_a_line_for_all_or_some_ranks(kernel: Kernel) -> None:
     assert talk(kernel, cell, [("[0] ? ", "@@all x"), ("[1] ? ", "@1: y")]).shown == ["[0] '@all x'\n[1-2] 'y'"]
 
 
-def test_a_password_is_asked_as_one_and_stands_in_no_output(kernel: Kernel) -> None:
+def test_password_prompt_is_hidden_and_in_no_output(kernel: Kernel) -> None:
     cell = "%%hvdrun\nimport getpass\nsecret = getpass.getpass('key: ') if rank == 1 else ''\nlen(secret)"
     started = kernel.start(cell, prompts=True)
     assert question(kernel) == {"prompt": "[1] key: ", "password": True}
@@ -139,7 +139,7 @@ def said(kernel: Kernel) -> str:
     return kernel.wait_for("stream")["text"]
 
 
-def test_breakpoint_prints_steps_and_goes_on(kernel: Kernel) -> None:
+def test_breakpoint_prints_steps_and_continues(kernel: Kernel) -> None:
     started = kernel.start(DEBUGGED, prompts=True)
     seen = []
     for line in ("p x", "n", "s", "n", "n", "p w", "c"):
@@ -195,7 +195,7 @@ def test_breakpoints_can_be_switched_off(kernel: Kernel) -> None:
 
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.nightly
-def test_two_ranks_at_a_breakpoint_are_asked_in_rank_order(kernel: Kernel) -> None:
+def test_two_ranks_at_a_breakpoint_are_prompted_in_rank_order(kernel: Kernel) -> None:
     cell = "%%hvdrun\nv = rank * 7\nhvd.barrier()\nif rank != 1: breakpoint()\nhvd.barrier()\nv"
     lines = ["v = 100", "c"]
     turns = [(f"[{rank}] (Pdb) ", line) for rank in (0, 2) for line in lines]
@@ -290,7 +290,7 @@ def test_post_mortem_by_default_is_on_the_rank_that_failed_first(kernel: Kernel)
     talk(kernel, "%hvddebug", [("[1] (Pdb) ", "p local"), ("[1] (Pdb) ", "q")])
 
 
-def test_debug_magic_opens_on_the_rank_that_failed(kernel: Kernel) -> None:
+def test_debug_magic_opens_on_the_failed_rank(kernel: Kernel) -> None:
     """It opened in the code that raises the ranks' error again in the notebook."""
     kernel.run(FAILS.replace("rank > 0", "rank == 1"), allow_error=True)
     talk(kernel, "%debug", [("[1] (Pdb) ", "p local"), ("[1] (Pdb) ", "q")])

@@ -65,7 +65,7 @@ def test_the_interrupt_key_still_fails_the_cell(kernel: Kernel) -> None:
     assert kernel.run(RIGHT).shown == ["[0-1] 3"]
 
 
-def test_a_wrong_line_still_fails_the_cell(kernel: Kernel) -> None:
+def test_wrong_arguments_still_fail_the_cell(kernel: Kernel) -> None:
     assert "has ranks 0-1" in kernel.run("%%hvdrun --no-raise-error --ranks 7\n1", allow_error=True).error
 
 
@@ -91,7 +91,7 @@ def status(kernel: Kernel, *, prompts: bool = False) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_a1_status_says_why_a_rank_died(kernel: Kernel) -> None:
+def test_a1_status_shows_why_a_rank_died(kernel: Kernel) -> None:
     died = kernel.run("%%hvdrun --no-raise-error\nif rank: os._exit(3)\nhvd.allreduce(torch.ones(1))")
     assert complaint(died)[0] == "RankDied on rank 1"
     header, alive, dead = status(kernel)
@@ -106,7 +106,7 @@ def test_a1_status_says_why_a_rank_died(kernel: Kernel) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2, env={"HVD_SPARES": "1"})
-def test_status_says_to_a_person_how_many_spares_are_warm(kernel: Kernel) -> None:
+def test_status_shows_users_the_number_of_warm_spares(kernel: Kernel) -> None:
     assert len(status(kernel)) == 3, "what differs from run to run is for a person"
 
     def is_told() -> bool:

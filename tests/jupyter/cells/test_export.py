@@ -70,7 +70,7 @@ def test_the_script_ends_at_the_cells_losses(kernel: Kernel, tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_what_was_pushed_is_an_argument(kernel: Kernel, tmp_path: Path) -> None:
+def test_pushed_values_become_arguments(kernel: Kernel, tmp_path: Path) -> None:
     shown = exported(kernel, tmp_path / "train.py")
     every = run(tmp_path / "train.py", "--seed", "4")  # these ranks may have run this file's other test
     assert json.loads("[" + every.rpartition("[")[2]) != shown
@@ -87,7 +87,7 @@ def test_the_first_notebook_as_a_script(kernel: Kernel, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_there_is_nothing_to_export_before_a_cell_has_run(kernel: Kernel, tmp_path: Path) -> None:
+def test_export_needs_a_cell_that_has_run(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%hvd restart", timeout=120)
     outcome = kernel.run(f"%hvd export {tmp_path}/train.py", allow_error=True)
     assert outcome.error == "UsageError: %hvd export: no cell has run on these ranks yet"

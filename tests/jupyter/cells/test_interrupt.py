@@ -324,7 +324,7 @@ def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_a13_ranks_that_are_merely_slow_are_not_explained(kernel: Kernel) -> None:
+def test_a13_slow_ranks_are_not_reported_as_waiting(kernel: Kernel) -> None:
     """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck, though all together takes long."""
     code = """longest = 0.0
 for i in range(12):
@@ -424,7 +424,7 @@ while True:
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
 @pytest.mark.parametrize("turn", range(10))
-def test_b3_the_third_press_starts_fresh_ranks_where_all_disobey(kernel: Kernel, turn: int) -> None:
+def test_b3_third_press_replaces_all_unresponsive_ranks(kernel: Kernel, turn: int) -> None:
     """It called them ended though they lived, and every later cell was told to interrupt the previous one first."""
     kernel.run("%%hvdrun\nimport time\nmine = rank")
     before = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}

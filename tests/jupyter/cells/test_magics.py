@@ -29,7 +29,7 @@ def test_the_example_of_the_readme(kernel: Kernel) -> None:
     assert kernel.run(cell).shown == ["[0-3] tensor([6., 6., 6.])"]
 
 
-def test_rank_is_mpi_rank_is_horovod_rank_and_engine_order(kernel: Kernel) -> None:
+def test_rank_equals_mpi_rank_horovod_rank_and_engine_id(kernel: Kernel) -> None:
     cell = "%%hvdrun\nimport os\n(rank, hvd.rank(), int(os.environ['OMPI_COMM_WORLD_RANK']), size, hvd.size())"
     assert kernel.run(cell).shown == ["\n".join(f"[{r}] ({r}, {r}, {r}, 4, 4)" for r in range(4))]
 
@@ -95,7 +95,7 @@ def test_headless_sends_no_widget_and_no_update(kernel: Kernel) -> None:
     assert outcome.text() == "[0-3] done\n"
 
 
-def test_a_person_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel, tmp_path: Path) -> None:
+def test_user_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         started = kernel.start(f"%%hvdrun\nhvd.log(loss=0.25)\n{gate.hold}", prompts=True)
         kernel.wait_for("comm_open", of=started)
@@ -112,7 +112,7 @@ def test_a_cell_that_logs_shows_a_board_and_the_next_does_not(kernel: Kernel) ->
     assert kernel.run("%%hvdrun\n1").shown == ["[0-3] 1"]
 
 
-def test_progress_bars_are_one_line_and_floods_are_bounded(kernel: Kernel) -> None:
+def test_progress_bars_use_one_line_and_floods_are_bounded(kernel: Kernel) -> None:
     assert kernel.run("%%hvdrun\nfor i in range(101): print(f'\\r{i}%', end='')").text() == "[0-3] 100%\n"
     outcome = kernel.run("%%hvdrun\nfor i in range(50_000): print(rank, i)")
     assert len(outcome.text()) < 200_000
@@ -147,7 +147,7 @@ def test_push_pull_and_out(kernel: Kernel) -> None:
     ]
 
 
-def test_classes_of_cells_are_the_receivers_own(kernel: Kernel) -> None:
+def test_classes_of_cells_belong_to_the_receiver(kernel: Kernel) -> None:
     define = "import enum\nclass Color(enum.Enum):\n    RED = 1\n"
     cell = "red = hvd.broadcast_object(Color.RED, 0)\nred is Color.RED, isinstance(red, Color)"
     assert kernel.run(f"%%hvdrun\n{define}{cell}").shown == ["[0-3] (True, True)"]
@@ -171,7 +171,7 @@ def test_classes_of_cells_are_the_receivers_own(kernel: Kernel) -> None:
         ("%hvdauto maybe", "UsageError: %hvdauto: 'maybe' is not understood: write %hvdauto on or %hvdauto off"),
     ],
 )
-def test_wrong_calls_are_answered_in_one_sentence(kernel: Kernel, cell: str, message: str) -> None:
+def test_wrong_calls_give_a_one_sentence_error(kernel: Kernel, cell: str, message: str) -> None:
     assert kernel.run(cell, allow_error=True).error == message
 
 
@@ -190,7 +190,7 @@ def test_pulling_names_the_ranks_that_define_a_variable(kernel: Kernel) -> None:
     assert kernel.run("%hvdpull partly --ranks 0,2\npartly").shown == ["[0] 0\n[2] 2"]
 
 
-def test_code_is_not_expanded_and_comments_may_come_first(kernel: Kernel) -> None:
+def test_code_is_not_expanded_and_may_begin_with_comments(kernel: Kernel) -> None:
     kernel.run("x_local = 'here'")
     cell = "# a comment\n\n%%hvdrun\nx_local = 'there'\nprint('{x_local}', '$x_local')"
     assert kernel.run(cell).text() == "[0-3] {x_local} $x_local\n"
@@ -209,7 +209,7 @@ if rank == 1:
     assert "image/png" in picture["data"]
 
 
-def test_local_runs_here_too(kernel: Kernel) -> None:
+def test_local_option_runs_the_cell_in_the_notebook_too(kernel: Kernel) -> None:
     outcome = kernel.run("%%hvdrun --local\nboth = 'x' * 2\nprint('hi')\nboth")
     assert outcome.text() == "[0-3] hi\nhi\n"
     assert outcome.shown == ["[0-3] 'xx'", "'xx'"]
@@ -224,7 +224,7 @@ def number(outcome: Outcome) -> int:
     return found
 
 
-def test_a_cell_has_the_notebooks_number_on_the_ranks_too(kernel: Kernel, tmp_path: Path) -> None:
+def test_cells_have_the_notebooks_number_on_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
     """Cell [4] failed in "Cell In[2]": rank cells were counted by themselves."""
     kernel.run("'a cell here alone'")
     defined = number(kernel.run("%%hvdrun\ndef inverse(x):\n    return 1 / x"))
@@ -279,7 +279,7 @@ def test_library_frames_are_in_logs_but_not_in_tracebacks(kernel: Kernel) -> Non
         ),
     ],
 )
-def test_a_mistyped_magic_is_told_the_nearest_name(kernel: Kernel, cell: str, near: str) -> None:
+def test_mistyped_magic_names_the_nearest_one(kernel: Kernel, cell: str, near: str) -> None:
     outcome = kernel.finish_rest(kernel.start(cell), allow_error=True)
     assert outcome.text("stderr") == f"UsageError: {near}\n"
 
@@ -296,7 +296,7 @@ def test_cells_without_history_get_different_numbers(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in range(1, 5))])
-def test_c2_ranks_that_disagree_raise_the_same_in_every_run(kernel: Kernel, turn: int) -> None:
+def test_c2_mismatch_error_is_the_same_in_every_run(kernel: Kernel, turn: int) -> None:
     """The first to raise released the others before they had heard of it: other ranks were named in each run."""
     outcome = kernel.run("%%hvdrun\nimport torch\nhvd.allreduce(torch.ones(3 + rank), name='m')", allow_error=True)
     lines = outcome.error.splitlines()
@@ -326,7 +326,7 @@ except hvd.HorovodInternalError:
     assert kernel.run("%%hvdrun\nint(hvd.allreduce(torch.tensor([rank]), op=hvd.Sum))").shown == ["[0-3] 6"]
 
 
-def test_a_rank_that_raises_fails_the_cell_and_nothing_else(kernel: Kernel) -> None:
+def test_rank_that_raises_fails_only_the_cell(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nkept = rank + 1")
     cell = "%%hvdrun\nimport torch\nif rank == 2: raise ValueError('bad shard')\nhvd.allreduce(torch.ones(4), name='g')"
     outcome = kernel.run(cell, allow_error=True)
@@ -347,7 +347,7 @@ def test_the_same_error_on_all_ranks_is_one_traceback(kernel: Kernel) -> None:
     assert outcome.error.endswith("`here` exists in the notebook, not on the ranks: add --push here")
 
 
-def test_interrupt_in_a_collective_that_can_never_end(kernel: Kernel, tmp_path: Path) -> None:
+def test_interrupt_in_a_collective_that_cannot_complete(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun\nkept = rank + 1")
     with Gate(tmp_path) as gate:
         cell = f"%%hvdrun\nprint('in')\n{gate.arrive}\nhvd.barrier() if rank else __import__('time').sleep(600)"
@@ -396,7 +396,7 @@ def test_status_and_doctor(kernel: Kernel) -> None:
     ]  # fmt: skip
 
 
-def test_other_ranks_get_kept_variables_loss_needs_force(kernel: Kernel) -> None:
+def test_new_ranks_get_kept_variables_loss_needs_force(kernel: Kernel) -> None:
     """Kept names go with them, after one line of text; of another number alone who lives stays (test_resize.py)."""
     kernel.run(
         "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\n"
@@ -429,7 +429,7 @@ def test_other_ranks_get_kept_variables_loss_needs_force(kernel: Kernel) -> None
     assert kernel.run("%%hvdrun -np 2\nsize", timeout=120).shown == ["[0-1] 2"]
 
 
-def test_a_killed_rank_is_named_and_a_start_mends(kernel: Kernel) -> None:
+def test_killed_rank_is_named_and_a_start_replaces_it(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2\nkept = rank", timeout=120)
     outcome = kernel.run("%%hvdrun\nimport os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)", allow_error=True)
     assert outcome.reply["ename"] == "RankDied"

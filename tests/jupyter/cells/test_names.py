@@ -85,7 +85,7 @@ def test_rank_cell_completes_pushed_local_names_alone(kernel: Kernel) -> None:
     assert complete(kernel, "weights_of") == []
 
 
-def test_words_that_take_names_of_ranks_complete_them(kernel: Kernel) -> None:
+def test_subcommands_complete_names_of_ranks(kernel: Kernel) -> None:
     assert complete(kernel, "%hvdpull weights") == ["weights_of_all"]
     assert complete(kernel, "%hvd check mod") == ["model"]
     assert complete(kernel, "%hvdpush only") == ["only_here"]
@@ -139,7 +139,7 @@ def test_kernel_is_busy_again_after_an_answer_during_a_cell(kernel: Kernel, tmp_
     kernel.finish_rest(started)
 
 
-def test_inspection_says_what_it_is_and_who_differs(kernel: Kernel) -> None:
+def test_inspection_shows_the_type_and_differing_ranks(kernel: Kernel) -> None:
     assert inspect(kernel, "%%hvdrun\nx") == "Type:       int\nValue:      5\nRanks:      same on 4 ranks"
     assert inspect(kernel, "%%hvdrun\nshard").splitlines()[:3] == [
         "Type:       Tensor",
@@ -176,7 +176,7 @@ def test_the_table_of_variables(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nx = 5; weights_of_all = torch.arange(6.0).reshape(2, 3)")
 
 
-def test_check_goes_down_to_the_first_part_that_differs(kernel: Kernel) -> None:
+def test_check_descends_to_the_first_difference(kernel: Kernel) -> None:
     both = kernel.run("%hvd check model opt").text()
     assert re.fullmatch(r"model is the same on 4 ranks \(5 parts\)\nopt is the same on 4 ranks \(\d+ parts\)\n", both)
     kernel.run("%%hvdrun --ranks 2\nwith torch.no_grad(): model[1].weight[0, 1] += 0.5")
@@ -243,7 +243,7 @@ def test_check_is_an_error_only_when_it_is_strict(kernel: Kernel) -> None:
     assert refused.error == "UsageError: %hvd check: no rank has a variable `not_there`"
 
 
-def test_a_local_name_error_says_where_the_name_lives(kernel: Kernel) -> None:
+def test_local_name_error_tells_which_ranks_define_the_name(kernel: Kernel) -> None:
     def last(code: str) -> list[str]:
         outcome = kernel.run(code, allow_error=True)
         assert outcome.reply["ename"] == "NameError"
@@ -292,7 +292,7 @@ def test_size_guard_refuses_before_a_transfer_with_remedy(kernel: Kernel) -> Non
     assert kernel.run("[res[r].nbytes for r in range(4)]").shown == ["[4194304, 4194304, 4194304, 4194304]"]
 
 
-def test_big_tensors_travel_as_they_are_in_both_directions(kernel: Kernel) -> None:
+def test_big_tensors_are_sent_unchanged_both_ways(kernel: Kernel) -> None:
     kernel.run(
         "import torch\nsent = torch.arange(1 << 18, dtype=torch.float32)\nhalf = torch.ones(5, dtype=torch.bfloat16)"
     )

@@ -104,7 +104,7 @@ def test_h3_a_flood_of_names_is_capped_with_a_notice(kernel: Kernel) -> None:
     assert outcome.size < 300_000
 
 
-def test_h5_bytes_that_are_no_text(kernel: Kernel) -> None:
+def test_h5_bytes_that_are_not_text(kernel: Kernel) -> None:
     code = """import os, sys
 os.write(1, b'bad \\xff\\xc3 bytes\\n')
 print('nul \\0 half \\ud83d end')
@@ -146,7 +146,7 @@ print('last')
     assert outcome.text("stderr") == "[0-3] problem\n"
 
 
-def test_h6_closed_descriptors_are_no_end(kernel: Kernel) -> None:
+def test_h6_closed_descriptors_do_not_end_the_cell(kernel: Kernel) -> None:
     code = """import os
 kept = os.dup(1), os.dup(2)
 os.close(1); os.close(2)
@@ -166,7 +166,7 @@ def test_h6_c_code_holding_the_gil_does_not_wait_for_readers(kernel: Kernel) -> 
     assert cell(kernel, code).text() == cut + "[0-3] after\n"
 
 
-def test_e5_a_disk_that_takes_no_more_does_not_end_the_cell(kernel: Kernel) -> None:
+def test_e5_full_disk_does_not_end_the_cell(kernel: Kernel) -> None:
     code = """import resource
 if rank == 1:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -212,7 +212,7 @@ for _ in tqdm(range(3), bar_format='outer {n_fmt}', mininterval=0):
     assert lines == ["[0-3] 500/500", "[0-3] outer 3"]
 
 
-def test_a_notebooks_bar_is_shown_by_its_last_state(kernel: Kernel) -> None:
+def test_widget_progress_bar_is_shown_in_its_last_state(kernel: Kernel) -> None:
     code = """import warnings; warnings.simplefilter('ignore')
 from tqdm.notebook import tqdm
 for _ in tqdm(range(50), bar_format='{n_fmt} of {total_fmt}'): pass
@@ -244,7 +244,7 @@ def test_too_many_displays_are_counted(kernel: Kernel) -> None:
     assert shown[200:] == ["[0-3] … 1,034 displays more, which were too many to keep", "[0-3] 'r'"]
 
 
-def test_figures_are_stored_once_for_ranks_that_agree(kernel: Kernel) -> None:
+def test_equal_figures_of_ranks_are_stored_once(kernel: Kernel) -> None:
     code = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2, 3]); plt.show()\nprint('drawn')"
     outcome = cell(kernel, code, timeout=120)
     pictures = [content for content in outcome.contents("display_data") if "image/png" in content["data"]]
@@ -280,7 +280,7 @@ def test_logs_of_a_cell_of_a_rank_of_a_stream(kernel: Kernel) -> None:
         assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_logs_of_another_host_come_through_the_rank(kernel: Kernel) -> None:
+def test_logs_of_another_host_are_read_through_the_rank(kernel: Kernel) -> None:
     cell(kernel, "print('far', rank)")
     code = """from hvd_kernel.magics import manager_of
 asked = {"stream": "stdout", "cell": None, "lines": 1}
@@ -317,7 +317,7 @@ def test_a_closed_tab_loses_nothing(kernel: Kernel, tmp_path: Path) -> None:
     ]
 
 
-def test_last_words_of_a_rank_that_was_killed(kernel: Kernel) -> None:
+def test_final_output_of_a_killed_rank_is_shown(kernel: Kernel) -> None:
     code = "import os, signal\nprint('last words', rank)\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)"
     outcome = cell(kernel, code, allow_error=True)
     assert outcome.reply["ename"] == "RankDied"

@@ -22,7 +22,7 @@ def test_each_rank_gets_its_part_and_the_notebook_the_whole(kernel: Kernel) -> N
     ]
 
 
-def test_what_cannot_be_gathered_stays_on_the_ranks(kernel: Kernel) -> None:
+def test_values_that_cannot_be_gathered_stay_on_the_ranks(kernel: Kernel) -> None:
     kernel.run("import numpy as np\nx = np.ma.masked_array([1, 2, 3], [0, 1, 0])")
     cell = "%%hvdrun -np 3 --scatter x --gather bad,x\nx = x * 10\nbad = {rank: rank}"
     refused = kernel.run(cell, timeout=120, allow_error=True)
@@ -33,7 +33,7 @@ def test_what_cannot_be_gathered_stays_on_the_ranks(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_some_ranks_share_all_of_it(kernel: Kernel) -> None:
+def test_scatter_over_some_ranks_splits_the_whole_value(kernel: Kernel) -> None:
     kernel.run("x = list(range(5))")
     assert kernel.run("%%hvdrun -np 3 --ranks 0,2 --scatter x --gather x\nx = [rank, *x]\nx", timeout=120).shown == [
         "[0] [0, 0, 1, 2]\n[2] [2, 3, 4]"
@@ -42,7 +42,7 @@ def test_some_ranks_share_all_of_it(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_what_has_no_parts_is_refused_before_anything_moves(kernel: Kernel) -> None:
+def test_indivisible_values_are_refused_before_any_transfer(kernel: Kernel) -> None:
     kernel.run("x, y = 3, [1]")
     outcome = kernel.run("%%hvdrun -np 3 --scatter x --push y\nran = 1", timeout=120, allow_error=True)
     assert "`x` (int) cannot be scattered: it has no parts; --push x sends all of it to every rank" in outcome.error
@@ -50,7 +50,7 @@ def test_what_has_no_parts_is_refused_before_anything_moves(kernel: Kernel) -> N
 
 
 @pytest.mark.nightly
-def test_a_failed_cell_leaves_its_error_in_what_it_was_to_gather(kernel: Kernel) -> None:
+def test_failed_cell_stores_its_error_in_the_gathered_name(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 3 --gather y --no-raise-error\ny = [rank]\n1 / 0", timeout=120)
     assert kernel.run("type(y).__name__").shown == ["'ZeroDivisionError'"]
 
@@ -73,7 +73,7 @@ def test_barrier_lists_ranks_and_gc_frees_an_exception(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_more_than_the_limit_is_refused_before_it_is_dealt_out(kernel: Kernel) -> None:
+def test_values_above_the_limit_are_refused_before_transfer(kernel: Kernel) -> None:
     kernel.run("import numpy, os; os.environ['HVD_MAX_MOVE'] = '4M'; big = numpy.zeros(1 << 19 | 1)")
     outcome = kernel.run("%%hvdrun -np 3 --scatter big\npass", timeout=120, allow_error=True)
     assert outcome.error.endswith(

@@ -36,7 +36,7 @@ def test_smoke_failure_stops_other_ranks_next_cell_works(kernel: Kernel) -> None
 
 @pytest.mark.nightly
 @pytest.mark.cluster(3)
-def test_what_rank_0_alone_has_changed_is_named(kernel: Kernel) -> None:
+def test_state_changed_by_rank_0_alone_is_named(kernel: Kernel) -> None:
     kernel.run("%%hvdrun\nsteps, other, fixed = [0], 1, 'f'")
     told = kernel.run("%%hvdrun --smoke\nsteps[0] += 1\nfresh = 1\nsteps")
     assert told.text("stderr") == (

@@ -44,7 +44,7 @@ def test_a_cell_is_recorded_and_shown(kernel: Kernel, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
-def test_what_cannot_be_recorded_or_shown_is_told(kernel: Kernel, tmp_path: Path) -> None:
+def test_unrecordable_or_unreadable_timelines_are_refused(kernel: Kernel, tmp_path: Path) -> None:
     def error(line: str) -> str:
         return kernel.run(line, allow_error=True).error.removeprefix("UsageError: %hvd timeline: ")
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_recorded_or_shown_is_told(kernel: Kernel, tmp_path: Path
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
-def test_while_a_cell_runs_in_the_background(kernel: Kernel, tmp_path: Path) -> None:
+def test_timeline_of_a_background_cell(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run(f"%hvd timeline start {tmp_path}/a.json --mark-cycles")
     kernel.run(CELL)
     kernel.run("%%hvdrun --bg slow\nimport time\nwhile not getattr(hvd, 'over', False): time.sleep(0.01)")
@@ -90,7 +90,7 @@ def test_while_a_cell_runs_in_the_background(kernel: Kernel, tmp_path: Path) -> 
 
 @pytest.mark.nightly
 @pytest.mark.cluster(3)
-def test_what_each_rank_did_at_last_is_shown_without_a_recording(kernel: Kernel, tmp_path: Path) -> None:
+def test_recent_operations_are_shown_without_a_recording(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%hvd restart")
     kernel.run("""%%hvdrun
 import time, torch

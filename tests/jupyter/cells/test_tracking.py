@@ -54,7 +54,7 @@ def test_cells_are_tracked(kernel: Kernel, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
-def test_a_fresh_rank_tracks_what_the_others_track(kernel: Kernel, tmp_path: Path) -> None:
+def test_new_rank_tracks_to_the_same_outputs(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run(f"%hvd track jsonl:{tmp_path}/a.jsonl")
     kernel.run(LOG)
     kernel.run("%hvd respawn 0 --force")

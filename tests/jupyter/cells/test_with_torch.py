@@ -27,19 +27,19 @@ summed = hvd.allreduce(torch.full((2,), rank + 1.0), op=hvd.Sum).tolist()
 
 
 @pytest.mark.cluster(2, env={"HVDTEST_FRESH": "torch"})
-def test_the_first_cell_has_all_of_it(session: Session) -> None:
+def test_first_cell_has_the_whole_api(session: Session) -> None:
     assert execute(session, FIRST).run.values() == dict.fromkeys(range(2), (True, True, "cpu", [3.0, 3.0]))
 
 
 @pytest.mark.nightly
 @pytest.mark.cluster(2, env={"HVDTEST_FRESH": "no mention"})
-def test_code_that_does_not_mention_it_gets_at_it(session: Session) -> None:
+def test_code_reaches_the_api_through_other_names(session: Session) -> None:
     found = execute(session, "globals()['hv' + 'd'].size()").run.values()
     assert found == {0: 2, 1: 2}
 
 
 @pytest.mark.cluster(1, env={"PYTHONPATH": str(BROKEN)})
-def test_a_rank_is_ready_without_it(session: Session) -> None:
+def test_rank_is_ready_without_torch(session: Session) -> None:
     """A torch that cannot be imported fails the cells that use it, and no start: nothing has waited for it."""
     assert execute(
         session, "import hvd_kernel.numpy, numpy\nhvd_kernel.numpy.allreduce(numpy.ones(2)).tolist()"

@@ -46,7 +46,7 @@ def failures(session: Session, code: str) -> dict[int, Failure]:
         ),
     ],
 )
-def test_a_rank_that_cannot_run_a_cell_or_tell_its_end_says_why(
+def test_rank_that_cannot_run_a_cell_or_reply_reports_why(
     session: Session, module: str, name: str, said: str, heard: str
 ) -> None:
     execute(session, BROKEN.format(module=module, name=name))
@@ -77,7 +77,7 @@ def test_an_error_whose_text_cannot_be_sent_ends_the_cell(
     assert {rank: (each.ename, each.evalue) for rank, each in found.items()} == {0: ("RankFailed", heard), 1: told}
 
 
-def test_a_rank_that_has_opened_all_the_files_it_may_answers(own: Session) -> None:
+def test_rank_without_free_descriptors_replies(own: Session) -> None:
     """Its first cell, so that nothing of ours is open that a later one would find."""
     outcome = execute(
         own,

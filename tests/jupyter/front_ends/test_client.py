@@ -74,7 +74,7 @@ def test_the_magic_gives_a_client_and_px(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_px_while_it_runs_and_the_interrupt_key(kernel: Kernel, tmp_path: Path) -> None:
+def test_px_is_interrupted_while_it_runs(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%hvd start -np 3")
     kernel.run("%hvd client")
     with Gate(tmp_path) as gate:
@@ -88,7 +88,7 @@ def test_px_while_it_runs_and_the_interrupt_key(kernel: Kernel, tmp_path: Path) 
 
 
 @pytest.mark.nightly
-def test_client_without_ranks_says_what_to_do(kernel: Kernel) -> None:
+def test_client_without_ranks_names_the_remedy(kernel: Kernel) -> None:
     kernel.run("%hvd stop")
     said = kernel.run("import hvd_kernel\nhvd_kernel.client()", allow_error=True).error
     assert NO_RANKS in said
@@ -165,7 +165,7 @@ def test_async_results(rc: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_output_of_tasks_goes_to_the_client_whole(session: Session, rc: Any) -> None:
+def test_output_of_tasks_reaches_the_client_complete(session: Session, rc: Any) -> None:
     talk = "import sys\nfor i in range(50_000):\n    print(rank, i)\nprint('bad', file=sys.stderr)\nrank * 2"
     result = rc[:].execute(talk, silent=False)
     assert result.wait(GET_S)
@@ -202,7 +202,7 @@ def test_a_cell_and_tasks_do_not_disturb_each_other(session: Session, rc: Any, t
 
 
 @pytest.mark.nightly
-def test_interrupts_reach_the_task_that_runs(session: Session, rc: Any, tmp_path: Path) -> None:
+def test_interrupts_reach_the_running_task(session: Session, rc: Any, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         rc[:].execute(f"def wait():\n    {gate.arrive}\n    {gate.hold}", block=True)
         for send in (signal.SIGINT, "SIGINT", 2):
@@ -235,7 +235,7 @@ def total():
 
 
 @pytest.mark.nightly
-def test_collectives_in_tasks_and_who_fails_in_the_middle(session: Session, rc: Any) -> None:
+def test_collectives_in_tasks_and_a_failing_rank(session: Session, rc: Any) -> None:
     execute(session, LATE)
     total, late = ipp.Reference("total"), ipp.Reference("late")
     assert rc[:].apply_sync(total) == [3.0] * N
@@ -248,7 +248,7 @@ def test_collectives_in_tasks_and_who_fails_in_the_middle(session: Session, rc: 
 
 
 @pytest.mark.nightly
-def test_tasks_that_have_not_begun_are_aborted_and_cells_are_not(session: Session, rc: Any, tmp_path: Path) -> None:
+def test_abort_removes_queued_tasks_but_no_cells(session: Session, rc: Any, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         rc[:].execute(f"def wait():\n    {gate.arrive}\n    {gate.hold}", block=True)
         first = rc[:].apply_async(ipp.Reference("wait"))
@@ -286,7 +286,7 @@ def test_dead_rank_ends_its_tasks_and_is_replaced(session: Session, tmp_path: Pa
 
 
 @pytest.mark.nightly
-def test_what_would_end_ranks_is_refused(session: Session, rc: Any) -> None:
+def test_client_calls_that_would_end_ranks_are_refused(session: Session, rc: Any) -> None:
     with pytest.raises(error.RemoteError, match="`%hvd stop` ends all of them"):
         rc.shutdown(block=True)
     with pytest.raises(error.RemoteError, match="Bad Message Type"):
@@ -302,7 +302,7 @@ def test_what_would_end_ranks_is_refused(session: Session, rc: Any) -> None:
 
 
 @pytest.mark.nightly
-def test_the_end_of_the_cluster_ends_what_clients_wait_for(tmp_path: Path) -> None:
+def test_end_of_the_cluster_ends_waits_of_clients(tmp_path: Path) -> None:
     from hvdtest.cluster import cluster
 
     with cluster(2) as session, Gate(tmp_path) as gate:

@@ -65,7 +65,7 @@ def test_horovods_names_in_a_plain_cell(tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("told", ["0", pytest.param("sometimes", marks=pytest.mark.nightly)])
-def test_a_kernel_that_is_told_otherwise(tmp_path: Path, told: str) -> None:
+def test_kernel_with_compat_switched_off(tmp_path: Path, told: str) -> None:
     with Kernel(tmp_path, env={"HVD_COMPAT": told}) as kernel:
         failed = kernel.run("import horovod", allow_error=True)
         assert failed.error.endswith("ModuleNotFoundError: No module named 'horovod'")

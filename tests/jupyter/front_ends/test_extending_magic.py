@@ -22,7 +22,7 @@ del MAGICS["%hvddevices"], MAGICS, Magic, Context, user_errors, HELP, RANKS, Opt
 """
 
 
-def test_the_new_magic_acts_and_refuses_as_others_do(kernel: Kernel) -> None:
+def test_documented_magic_runs_and_refuses_like_others(kernel: Kernel) -> None:
     kernel.run(examples()["magic"] + REGISTER)  # as %load_ext does with the rows that it finds
     try:
         assert kernel.run("%hvddevices").text() == "rank 0 computes on cpu\nrank 1 computes on cpu\n"
@@ -34,7 +34,7 @@ def test_the_new_magic_acts_and_refuses_as_others_do(kernel: Kernel) -> None:
         kernel.run(TAKE_BACK)
 
 
-def test_the_new_subcommand_acts_and_is_listed(kernel: Kernel) -> None:
+def test_documented_subcommand_runs_and_is_listed(kernel: Kernel) -> None:
     kernel.run(examples()["subcommand"])
     try:
         here = socket.gethostname()

@@ -108,7 +108,7 @@ def test_training_cell_ends_with_picture_and_text_everywhere(one: Kernel, name: 
     assert [line.split()[1] for line in after.text().splitlines()[1:3]] == ["alive", "alive"]
 
 
-def test_a_silent_cell_runs_on_the_ranks_and_counts_as_none(one: Kernel) -> None:
+def test_silent_cell_runs_on_the_ranks_and_is_not_counted(one: Kernel) -> None:
     count = ran(one, FRONT_ENDS["VS Code"], "%%hvdrun -np 2\nseen = 0").reply["execution_count"]
     content = {**SILENT[1], "code": "%%hvdrun\nseen += 1"}
     assert one._reply(asked(one, "execute_request", content), time.monotonic() + 60)["status"] == "ok"

@@ -30,7 +30,7 @@ while rank == 1:
 
 
 @pytest.mark.cluster(0)
-def test_a_cell_runs_as_a_platforms_file_says(kernel: Kernel, tmp_path: Path) -> None:
+def test_cell_runs_with_the_settings_of_a_platforms_file(kernel: Kernel, tmp_path: Path) -> None:
     file = tmp_path / "polyaxonfile.yml"
     file.write_text(FILE)
     assert kernel.run(f"%hvd job plan {file}").text() == (
@@ -59,7 +59,7 @@ def test_a_cell_runs_as_a_platforms_file_says(kernel: Kernel, tmp_path: Path) ->
 
 @pytest.mark.nightly
 @pytest.mark.cluster(0)
-def test_a_cell_runs_as_a_line_of_mpirun_says(kernel: Kernel) -> None:
+def test_cell_runs_with_the_settings_of_an_mpirun_command(kernel: Kernel) -> None:
     line = "mpirun -np 3 -bind-to none -map-by slot -x 'WORD=a b' -mca pml ob1 -mca btl ^openib python train.py"
     cell = kernel.run(f"%%hvdrun -- {line}\nimport os\nrank, size, os.environ['WORD']", timeout=120)
     assert cell.shown == ["[0] (0, 3, 'a b')\n[1] (1, 3, 'a b')\n[2] (2, 3, 'a b')"]

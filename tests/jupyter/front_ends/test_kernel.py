@@ -79,7 +79,7 @@ def info(kernel: Kernel) -> dict:
     return kernel.client.kernel_info(reply=True, timeout=60)["content"]
 
 
-def test_it_says_who_it_is(kernel: Kernel) -> None:
+def test_kernel_info_names_the_kernel(kernel: Kernel) -> None:
     content = info(kernel)
     assert content["implementation"] == "hvd_kernel"
     assert "%%hvdrun" in content["banner"]
@@ -134,7 +134,7 @@ def test_loading_the_extension_again_changes_nothing(kernel: Kernel) -> None:
 
 
 @pytest.mark.nightly
-def test_the_debugger_is_there(kernel: Kernel) -> None:
+def test_debugger_is_available(kernel: Kernel) -> None:
     arguments = {"clientID": "test", "adapterID": "", "supportsRunInTerminalRequest": True, "locale": "en"}
     content = {"type": "request", "seq": 1, "command": "initialize", "arguments": arguments}
     request = kernel.client.session.msg("debug_request", content)
@@ -144,7 +144,7 @@ def test_the_debugger_is_there(kernel: Kernel) -> None:
 
 @pytest.mark.nightly  # by day a cell runs meanwhile: test_b5 of test_interrupt.py and test_a17 of faults/test_deaths.py
 @pytest.mark.parametrize("how", ["shutdown", "restart", "kill"])
-def test_ranks_end_with_the_kernel(tmp_path: Path, how: str) -> None:
+def test_ranks_exit_with_the_kernel(tmp_path: Path, how: str) -> None:
     with Kernel(tmp_path) as kernel:
         kernel.run("%%hvdrun -np 2\nx = rank", timeout=150)
         assert len(tagged(kernel.tag)) >= 4

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def test_the_first_call_starts_ranks_and_the_second_starts_none(kernel: Kernel) -> None:
+def test_first_call_starts_ranks_and_the_second_reuses_them(kernel: Kernel) -> None:
     outcome = kernel.run("hvd_kernel.run(total, (10,), {'power': 2}, np=2)", timeout=120)
     assert outcome.shown == ["[(0, [50.0, 50.0]), (1, [50.0, 50.0])]"]
     assert outcome.text() == "[0] on 0\n[1] on 1\n"
@@ -35,7 +35,7 @@ def test_the_first_call_starts_ranks_and_the_second_starts_none(kernel: Kernel) 
     assert re.findall(r"\d{3,}", found) == re.findall(r"\d{3,}", first[0]), "those that the first call has started"
 
 
-def test_the_ranks_are_those_of_the_cells(kernel: Kernel) -> None:
+def test_run_uses_the_ranks_of_the_cells(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
     pids = kernel.run("%%hvdrun\nimport os; os.getpid()").shown[0]
     found = kernel.run("hvd_kernel.run(os.getpid, np=2)").shown[0]
@@ -43,7 +43,7 @@ def test_the_ranks_are_those_of_the_cells(kernel: Kernel) -> None:
     assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
 
 
-def test_the_workers_own_exception_is_the_cause(kernel: Kernel) -> None:
+def test_exception_of_the_worker_is_the_cause(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
     cell = """
 class Bad(Exception):
@@ -67,7 +67,7 @@ except RuntimeError as error:
     assert kernel.run("%%hvdrun\nmine").shown == ["[0-1] 'kept'"]
 
 
-def test_a_function_that_shuts_down_leaves_ranks_that_work(kernel: Kernel) -> None:
+def test_function_that_shuts_down_leaves_working_ranks(kernel: Kernel) -> None:
     cell = """
 def whole_script():
     import hvd_kernel.torch as hvd
@@ -82,7 +82,7 @@ hvd_kernel.run(whole_script, np=2)
 
 
 @pytest.mark.nightly
-def test_another_number_of_ranks_is_fresh_and_loses_nothing(kernel: Kernel) -> None:
+def test_other_number_of_ranks_is_new_and_loses_nothing(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2\nmine = 'kept'", timeout=120)
     cell = "def size():\n    import hvd_kernel.torch as hvd\n    hvd.init()\n    return hvd.size()\nhvd_kernel.run(size, np=1)"
     assert kernel.run(cell, timeout=120).shown == ["[1]"]

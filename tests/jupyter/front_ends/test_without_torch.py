@@ -32,12 +32,12 @@ def test_hvd_is_the_api_for_numpys_arrays(session: Session) -> None:
     }
 
 
-def test_it_can_be_imported_by_its_own_name(session: Session) -> None:
+def test_numpy_api_can_be_imported_by_name(session: Session) -> None:
     code = "import hvd_kernel.numpy as mine, numpy\nmine.allreduce(numpy.array([2**rank]), op=mine.Sum).item()"
     assert execute(session, code).run.values() == {0: 7, 1: 7, 2: 7}
 
 
-def test_who_wants_torch_hears_that_it_is_not_there(session: Session) -> None:
+def test_import_of_torch_api_reports_that_torch_is_missing(session: Session) -> None:
     told = execute(session, "import hvd_kernel.torch").failures
     assert {rank: (failure.ename, failure.evalue) for rank, failure in told.items()} == dict.fromkeys(
         range(3),

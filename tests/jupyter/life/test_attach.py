@@ -250,7 +250,7 @@ def test_messages_sent_with_the_supervisors_welcome_arrive(orphaned: Path, monke
         session.end()
 
 
-def test_an_interrupted_way_back_lets_go_of_the_ranks(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_attach_releases_the_ranks(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def press(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -89,9 +89,7 @@ def test_a_cell_grows_and_shrinks_at_its_commits(own: Session, tmp_path: Path) -
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_not_elastic_is_resized_when_it_ends(
-    own: Session, tmp_path: Path, aside: ThreadPoolExecutor
-) -> None:
+def test_non_elastic_cell_is_resized_when_it_ends(own: Session, tmp_path: Path, aside: ThreadPoolExecutor) -> None:
     gate = tmp_path / "gate"
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
     run = own.run(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n(rank, size)")

@@ -31,7 +31,7 @@ def test_namespace_is_ready_and_persists(session: Session) -> None:
     assert execute(session, "mine").run.values() == {0: 0, 1: 11}
 
 
-def test_user_names_are_never_overwritten(session: Session) -> None:
+def test_users_names_are_never_overwritten(session: Session) -> None:
     execute(session, "rank = 'my own'")
     try:
         assert execute(session, "rank").run.values() == {0: "my own", 1: "my own"}
@@ -47,7 +47,7 @@ def test_status_names_every_process(session: Session) -> None:
     ]
 
 
-def test_streams_are_kept_apart_and_in_order(session: Session) -> None:
+def test_streams_are_separate_and_in_order(session: Session) -> None:
     code = "import sys\nfor i in range(50):\n    print(rank, i)\nprint('bad', rank, file=sys.stderr)"
     outcome = execute(session, code)
     assert outcome.text() == {r: "".join(f"{r} {i}\n" for i in range(50)) for r in (0, 1)}
@@ -73,7 +73,7 @@ def test_deltas_are_linear_in_the_text(session: Session) -> None:
     assert sum(len(e.text) for e in outcome.events if isinstance(e, TextDelta)) == 2 * 24 * lines
 
 
-def test_rank_done_is_each_ranks_last_event(session: Session) -> None:
+def test_rank_done_is_the_last_event_of_each_rank(session: Session) -> None:
     events = execute(session, "print(rank); rank").events
     for rank in (0, 1):
         mine = [event for event in events if event.rank == rank]
@@ -120,11 +120,11 @@ def answered(session: Session, code: str, typed: dict[str, Any]) -> Outcome:
     return drain(run)
 
 
-def test_what_a_rank_asks_is_an_event_and_takes_a_line(session: Session) -> None:
+def test_prompt_of_a_rank_is_an_event_and_accepts_a_line(session: Session) -> None:
     assert answered(session, "input('name? ') * 2", {"text": "ab"}).run.values() == {1: "abab"}
 
 
-def test_input_that_nobody_answers_fails_cleanly(session: Session) -> None:
+def test_unanswered_input_fails_cleanly(session: Session) -> None:
     outcome = answered(session, "input('name? ')", {"refused": "nobody is here"})
     assert outcome.failures[1].ename == "StdinNotImplementedError"
     assert outcome.failures[1].evalue == "nobody is here"
@@ -174,7 +174,7 @@ def test_interrupt(session: Session, code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "import asyncio; await asyncio.sleep(600)"])
-def test_interrupt_that_comes_before_the_cell_begins(session: Session, code: str) -> None:
+def test_interrupt_before_the_cell_begins(session: Session, code: str) -> None:
     for _ in range(5):
         run = session.run(code)
         session.interrupt()
@@ -218,7 +218,7 @@ def test_push_and_pull_torch(session: Session) -> None:
     assert torch.equal(got["n"], torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
 
 
-def test_push_and_pull_name_the_culprit(session: Session) -> None:
+def test_push_and_pull_name_the_failing_value(session: Session) -> None:
     execute(session, "only_here = 1", ranks=[0])
     with pytest.raises(ClusterError, match=r"rank 1.*'only_here'"):
         session.pull(["only_here"])

@@ -123,7 +123,7 @@ def test_dead_rank(session: Session) -> None:
     assert session.pull(["kept"]) == {0: {"kept": 0}, 2: {"kept": 2}}
 
 
-def test_rank_that_exits_by_itself(session: Session) -> None:
+def test_rank_that_exits_voluntarily(session: Session) -> None:
     outcome = execute(session, "import os\nif rank == 0: os._exit(3)\nhvd.barrier()")
     assert {rank: f.ename for rank, f in outcome.failures.items()} == dict.fromkeys(range(3), "RankDied")
     assert session.dead == (0,)

@@ -189,7 +189,7 @@ def test_ranks_with_a_lost_registration_notice_are_known(monkeypatch: pytest.Mon
 
 
 @pytest.mark.nightly
-def test_a_stop_waits_for_a_supervisor_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_waits_for_a_slow_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would end what a cell has detached."""
     monkeypatch.setattr(launcher, "_STOP_S", 0.0)  # as if it had taken longer
     started = Session.start(ClusterSpec(1))
@@ -279,7 +279,7 @@ def test_running_cluster_keeps_the_kernel_clean() -> None:
     traces.wait_none_left()
 
 
-def test_start_that_fails_says_why() -> None:
+def test_failed_start_reports_the_reason() -> None:
     with pytest.raises(ClusterError, match=r"(?s)ended while they started.*last output.*no-such-option"):
         Session.start(ClusterSpec(2, mpi_args=("--no-such-option",)))
     with pytest.raises(ClusterError, match=r"(?s)did not come up within 0.3 s"):
@@ -287,7 +287,7 @@ def test_start_that_fails_says_why() -> None:
 
 
 @pytest.mark.nightly
-def test_progress_is_told() -> None:
+def test_start_reports_progress() -> None:
     said: list[str] = []
     cluster = Session.start(ClusterSpec(1), said.append)
     try:
@@ -302,7 +302,7 @@ def test_progress_is_told() -> None:
         cluster.run("1")
 
 
-def test_a_launcher_around_the_kernel_is_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_variables_of_a_launcher_around_the_kernel_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "MASTER_PORT", "HOROVOD_RANK"):
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
@@ -311,7 +311,7 @@ def test_a_launcher_around_the_kernel_is_forgotten(monkeypatch: pytest.MonkeyPat
     assert kept["HOROVOD_FUSION_THRESHOLD"] == "0"
 
 
-def test_far_hosts_are_recognised() -> None:
+def test_remote_hosts_are_recognised() -> None:
     assert not is_far(ClusterSpec(2))
     assert not is_far(ClusterSpec(2, hosts="localhost:4,127.0.0.1:2"))
     assert is_far(ClusterSpec(2, hosts="localhost:1,elsewhere:1"))
@@ -320,7 +320,7 @@ def test_far_hosts_are_recognised() -> None:
 # %unload_ext hvd_kernel: magics, completion and ranks are gone, and loading again works.
 
 
-def test_unload_ext_ends_the_ranks_and_takes_the_magics_away(tmp_path: Path) -> None:
+def test_unload_ext_ends_the_ranks_and_removes_the_magics(tmp_path: Path) -> None:
     with Kernel(tmp_path, "python3") as kernel:
         kernel.run("%load_ext hvd_kernel")
         assert kernel.run("%%hvdrun -np 1\nsize").shown == ["[0] 1"]

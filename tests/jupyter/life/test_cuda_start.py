@@ -41,7 +41,7 @@ def counted(tmp_path: Path) -> tuple[dict[str, str], Path]:
 
 
 @pytest.mark.mp
-def test_a_rank_of_hvdrun(tmp_path: Path) -> None:
+def test_cuda_is_not_started_in_a_rank_of_hvdrun(tmp_path: Path) -> None:
     env, begun = counted(tmp_path)
     text = good(hvdrun("-np", "2", script=BEGIN + WORK + LOOK, **env))
     assert [lines_of(text, rank) for rank in range(2)] == [["1 [] LAZY"]] * 2
@@ -50,7 +50,7 @@ def test_a_rank_of_hvdrun(tmp_path: Path) -> None:
 
 @pytest.mark.mp
 @pytest.mark.nightly
-def test_that_it_is_noticed(tmp_path: Path) -> None:
+def test_started_cuda_is_detected(tmp_path: Path) -> None:
     env, begun = counted(tmp_path)
     good(hvdrun("-np", "1", script=BEGIN + "torch.cuda.is_available()", **env))
     assert begun.read_text().startswith("cudaGetDeviceCount in -c\n")
@@ -59,7 +59,7 @@ def test_that_it_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.jupyter
 @pytest.mark.mp
 @pytest.mark.nightly
-def test_a_rank_of_a_notebook_with_its_panel(tmp_path: Path) -> None:
+def test_cuda_is_not_started_in_a_rank_of_a_notebook(tmp_path: Path) -> None:
     env, begun = counted(tmp_path)
     with Kernel(tmp_path, env=env) as kernel:
         seen = kernel.run(f"%%hvdrun -np 2\nimport os, torch\n{WORK}{LOOK}\nprint(device)", timeout=150)

@@ -23,7 +23,7 @@ def assert_next_cell_works(session: Session) -> None:
 
 
 @pytest.mark.cluster(2)
-def test_c4_a_collective_that_a_rank_has_ended_without_fails(session: Session) -> None:
+def test_c4_collective_fails_after_a_rank_ended_without_it(session: Session) -> None:
     cell = "import torch\nkept = f'kept {rank}'\nif rank == 0:\n    hvd.allreduce(torch.ones(2), name='only')"
     outcome = execute(session, cell, cell=3)
     assert set(outcome.failures) == {0}
@@ -55,7 +55,7 @@ else:
 
 
 @pytest.mark.cluster(2)
-def test_c4_a_join_that_a_rank_has_ended_without_fails(session: Session) -> None:
+def test_c4_join_fails_after_a_rank_ended_without_it(session: Session) -> None:
     cell = "import torch\nkept = f'kept {rank}'\nif rank == 0:\n    hvd.join()"
     outcome = execute(session, cell, cell=3)
     assert {rank: failure.ename for rank, failure in outcome.failures.items()} == {0: "Mismatch"}
@@ -97,7 +97,7 @@ LONGER = "import time; time.sleep(8)"
 @pytest.mark.nightly
 @pytest.mark.cluster(2)
 @pytest.mark.parametrize("how", ["a thread", "a computation"])
-def test_ranks_that_arrive_late_are_waited_for(session: Session, how: str) -> None:
+def test_ranks_that_arrive_late_are_awaited(session: Session, how: str) -> None:
     cell = f"""import torch
 total = lambda: float(hvd.allreduce(torch.tensor(rank + 1.0), name="late", op=hvd.Sum))
 def late():
@@ -119,7 +119,7 @@ else:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(3)
-def test_ranks_outside_of_the_cell_are_no_deadlock(session: Session, tmp_path: Path) -> None:
+def test_ranks_outside_of_the_cell_cause_no_deadlock_error(session: Session, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         run = session.run(f"import torch\n{gate.arrive}\nhvd.barrier()", [0, 1])
         gate.wait_for(0, 1)

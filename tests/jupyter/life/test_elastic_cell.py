@@ -28,7 +28,7 @@ train(state), 'born' in globals()"""
 
 
 @pytest.mark.cluster(2, env={"HVD_RESPAWN": "auto"})
-def test_s30_a_cell_goes_on_through_a_death_in_it(kernel: Kernel, tmp_path: Path) -> None:
+def test_s30_cell_continues_after_a_death_in_it(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%%hvdrun\nimport torch, hvd_kernel\nborn = hvd.rank()")
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=2)
     outcome = kernel.run(cell, timeout=120)
@@ -89,7 +89,7 @@ def test_collective_of_a_new_rank_before_elastic_run_is_named(elastic_kernel: Ke
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_not_elastic_fails_as_ever(elastic_kernel: Kernel) -> None:
+def test_non_elastic_cell_fails_after_a_death(elastic_kernel: Kernel) -> None:
     failed = elastic_kernel.run(
         "%%hvdrun\nimport os, signal, torch\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nhvd.allreduce(torch.ones(1))",
         allow_error=True,
@@ -107,7 +107,7 @@ def test_error_of_one_rank_is_recovered_as_in_a_script(elastic_kernel: Kernel, t
 
 
 @pytest.mark.nightly
-def test_another_death_while_one_is_replaced_is_replaced_too(elastic_kernel: Kernel, tmp_path: Path) -> None:
+def test_death_during_a_replacement_is_replaced(elastic_kernel: Kernel, tmp_path: Path) -> None:
     """The fresh process kills itself as soon as it comes to elastic.run, once."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=1)
     again = "if once.exists() and not (two := once.with_name('two')).exists() and 'born' not in globals():"

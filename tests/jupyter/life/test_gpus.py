@@ -14,7 +14,7 @@ HIDDEN = "('-1', None, 'cpu')"
 
 
 @pytest.mark.nightly
-def test_no_device_for_ranks_nor_for_who_takes_a_dead_ones_place(kernel: Kernel) -> None:
+def test_ranks_and_replacements_see_no_device(kernel: Kernel) -> None:
     assert kernel.run(f"%%hvdrun -np 2 --gpus none\n{SEEN}", timeout=120).shown == [f"[0-1] {HIDDEN}"]
     rows = [row.split() for row in kernel.run("%hvd status").text().splitlines()]
     assert [row[-1] for row in rows] == ["device", "cpu", "cpu"]
@@ -26,7 +26,7 @@ def test_no_device_for_ranks_nor_for_who_takes_a_dead_ones_place(kernel: Kernel)
 
 
 @pytest.mark.nightly
-def test_other_devices_are_said_to_cost_the_variables(kernel: Kernel) -> None:
+def test_change_of_gpus_restarts_the_ranks(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 2 --gpus none\n1", timeout=120)
     said = kernel.run("%hvd start --gpus all", timeout=120).text()
     assert said == "other GPUs: the ranks start again.\nranks 0-1 ready\n"
@@ -37,7 +37,7 @@ def test_other_devices_are_said_to_cost_the_variables(kernel: Kernel) -> None:
 
 @pytest.mark.skipif(gpus.count() != 0, reason="every device up to 999 would have to be there")
 @pytest.mark.gpu  # a skip in CI is right where there is a GPU
-def test_a_device_that_is_not_there_starts_nothing(kernel: Kernel) -> None:
+def test_missing_device_starts_no_rank(kernel: Kernel) -> None:
     kernel.run("%hvd stop")
     refused = kernel.run("%%hvdrun -np 2 --gpus 0,1\nrank", allow_error=True)
     assert refused.error == (

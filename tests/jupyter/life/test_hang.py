@@ -54,7 +54,7 @@ def the_cells_time_is_over(kernel: Kernel, started: tuple[str, float]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("ends", [the_cells_time_is_over, the_tests_time_is_over], ids=lambda how: how.__name__)
-def test_who_waits_where_is_said_and_all_are_ended(
+def test_hung_test_reports_waiting_ranks_and_ends_them(
     tmp_path: Path, ends: Callable[[Kernel, tuple[str, float]], None]
 ) -> None:
     with pytest.raises((Silence, pytest.fail.Exception)) as caught, Kernel(tmp_path) as kernel:

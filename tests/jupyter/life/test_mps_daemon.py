@@ -35,7 +35,7 @@ def supervisor_of(kernel: int) -> int:
     return next(pid for pid, command in commands.items() if b"hvd_kernel.cluster.supervisor" in command)
 
 
-def test_from_the_start_over_a_respawn_to_the_end(tmp_path: Path) -> None:
+def test_mps_daemon_from_start_over_respawn_to_stop(tmp_path: Path) -> None:
     with Kernel(tmp_path, env=device(tmp_path)) as kernel:
         rows = [row.split(maxsplit=2) for row in kernel.run("%hvd doctor").text().splitlines()]
         assert ["ok", "MPS", "a private daemon: 2 ranks share 1 device"] in rows
@@ -61,7 +61,7 @@ def test_from_the_start_over_a_respawn_to_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("who", ["kernel", "supervisor"])
-def test_it_ends_with_what_is_killed(tmp_path: Path, who: str) -> None:
+def test_mps_daemon_ends_with_the_killed_process(tmp_path: Path, who: str) -> None:
     with Kernel(tmp_path, env=device(tmp_path)) as kernel:
         kernel.run("%hvd start -np 2", timeout=120)
         pipes = pipes_of(kernel)
@@ -73,7 +73,7 @@ def test_it_ends_with_what_is_killed(tmp_path: Path, who: str) -> None:
             kernel.assert_nothing_left()
 
 
-def test_that_it_does_not_start_is_said_once(tmp_path: Path) -> None:
+def test_failed_start_of_mps_is_reported_once(tmp_path: Path) -> None:
     with Kernel(tmp_path, env=device(tmp_path, FAKE_MPS="refuses")) as kernel:
         why = f"nvidia-cuda-mps-control did not start: [fake] {fake_mps.REFUSAL}"
         said = kernel.run("%hvd start -np 2", timeout=120).text()

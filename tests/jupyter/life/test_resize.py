@@ -83,7 +83,7 @@ str((js.dumps([1]), pi < tau, dedent(" a"), count(1), counter, Child(-3).norm(),
 
 
 @pytest.mark.cluster(2)
-def test_fresh_ranks_have_the_definitions_of_earlier_cells(kernel: Kernel) -> None:
+def test_new_ranks_have_the_definitions_of_earlier_cells(kernel: Kernel) -> None:
     kernel.run(DEFINITIONS)
     kernel.run("%%hvdrun\nimport hvd_kernel, torch\nkept = [Child(-7), torch.ones(2)]\nhvd_kernel.keep('kept')")
     kernel.run("%%hvdrun\nbase = 3\ndef needs(x, y=base): return x + y\ndef count(x, step=4):\n    return x + step")
@@ -121,7 +121,7 @@ def test_b2_an_interrupt_while_ranks_are_added_is_undone(own: Session) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster(0)
-def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) -> None:
+def test_values_that_a_resize_would_lose_need_force(kernel: Kernel) -> None:
     kernel.run("%%hvdrun -np 4\nx = rank\nsame = 1\nif rank > 1: shard = [rank]", timeout=120)
     refused = kernel.run("%hvd resize 2", allow_error=True)
     assert refused.error == (
@@ -151,7 +151,7 @@ def test_what_would_be_lost_is_named_and_not_lost_without_force(kernel: Kernel) 
 
 
 @pytest.mark.nightly
-def test_processes_stay_numbers_follow_and_clients_see_it(own: Session, tmp_path: Path) -> None:
+def test_processes_are_renumbered_and_clients_see_it(own: Session, tmp_path: Path) -> None:
     client = own.client()
     execute(own, "x = rank")
     before = pids(own)
@@ -229,7 +229,7 @@ def at(session: Session, kind: type[events.Action], act: Callable[[], None], mon
         (2, events.FormCommunicator),
     ],
 )
-def test_who_dies_in_the_middle_is_replaced(
+def test_rank_that_dies_during_a_resize_is_replaced(
     own: Session, n: int, kind: type[events.Action], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own.resize(3)
@@ -244,7 +244,7 @@ def test_who_dies_in_the_middle_is_replaced(
 
 
 @pytest.mark.nightly
-def test_a_rank_that_comes_and_dies_is_replaced(own: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_rank_that_dies_is_replaced(own: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     known = processes_below(own.supervisor)
 
     def kill() -> None:
@@ -259,7 +259,7 @@ def test_a_rank_that_comes_and_dies_is_replaced(own: Session, monkeypatch: pytes
 
 
 @pytest.mark.nightly
-def test_many_resizes_leave_no_process_and_take_no_time(own: Session) -> None:
+def test_many_resizes_leave_no_process_and_are_fast(own: Session) -> None:
     took = []
     for n in (3, 2, 4, 1, 2):
         began = time.monotonic()

@@ -60,7 +60,7 @@ rank"""
     assert outcome.results() == {0: "0", 1: "1", 2: "2"}
 
 
-def test_a_rank_at_a_prompt_says_so_and_the_others_wait_for_it(session: Session) -> None:
+def test_rank_at_a_prompt_reports_it_and_the_others_wait(session: Session) -> None:
     run = session.run("hvd.barrier()\nsaid = input('? ') if rank == 2 else 'nothing'\nhvd.barrier()\nsaid")
     prompts: list[Prompt] = []
     states: dict[int, str] = {}

@@ -75,7 +75,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 @pytest.mark.nightly
-def test_the_next_notebook_gets_ranks_that_have_run_nothing(pool: Pool) -> None:
+def test_next_notebook_gets_unused_ranks(pool: Pool) -> None:
     with pool.kernel() as first:
         first.run("%%hvdrun -np 2\nmine = rank", timeout=120)
         [waiting] = pool.ready()
@@ -100,7 +100,7 @@ def test_the_next_notebook_gets_ranks_that_have_run_nothing(pool: Pool) -> None:
 
 
 @pytest.mark.nightly
-def test_ranks_that_would_differ_are_not_taken(pool: Pool) -> None:
+def test_ranks_with_other_settings_are_not_used(pool: Pool) -> None:
     with pool.kernel() as first:
         first.run("%%hvdrun -np 2\n0", timeout=120)
         [waiting] = pool.ready()
@@ -115,7 +115,7 @@ def test_ranks_that_would_differ_are_not_taken(pool: Pool) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("what", ["rank", "mpiexec", "supervisor"])
-def test_a_set_that_is_not_whole_is_given_to_nobody(pool: Pool, what: str) -> None:
+def test_incomplete_set_is_not_used(pool: Pool, what: str) -> None:
     with pool.kernel() as first:
         first.run("%%hvdrun -np 2\n0", timeout=120)
         [waiting] = pool.ready()
@@ -133,7 +133,7 @@ def test_a_set_that_is_not_whole_is_given_to_nobody(pool: Pool, what: str) -> No
 
 
 @pytest.mark.nightly
-def test_they_end_when_nobody_has_come_for_their_minutes(pool: Pool) -> None:
+def test_warm_ranks_exit_when_their_time_is_over(pool: Pool) -> None:
     with pool.kernel(HVD_POOL="0.2") as first:
         first.run("%%hvdrun -np 2\n0", timeout=120)
         until(warm.clusters, "a set gets ready", 60)
@@ -144,7 +144,7 @@ def test_they_end_when_nobody_has_come_for_their_minutes(pool: Pool) -> None:
 
 
 @pytest.mark.nightly
-def test_one_set_is_taken_by_one_notebook(pool: Pool) -> None:
+def test_warm_set_is_used_by_one_notebook(pool: Pool) -> None:
     with pool.kernel() as first:
         first.run("%%hvdrun -np 2\n0", timeout=120)
         [waiting] = pool.ready()
@@ -159,7 +159,7 @@ def test_one_set_is_taken_by_one_notebook(pool: Pool) -> None:
 
 
 @pytest.mark.nightly
-def test_two_notebooks_that_fill_at_once_leave_one_set(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_notebooks_filling_the_pool_leave_one_set(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_POOL", "5")
     with monkeypatch.context() as patch:
         patch.setattr(warm, "clusters", list)  # as if neither saw the other's
@@ -172,7 +172,7 @@ def test_two_notebooks_that_fill_at_once_leave_one_set(pool: Pool, monkeypatch: 
 
 
 @pytest.mark.nightly
-def test_none_are_started_unless_they_are_asked_for(pool: Pool) -> None:
+def test_warm_ranks_are_started_only_on_request(pool: Pool) -> None:
     with pool.kernel(HVD_POOL="0") as kernel:
         kernel.run("%%hvdrun -np 2\n0", timeout=120)
         assert "none, HVD_POOL=30 has some wait" in kernel.run("%hvd doctor").text()

@@ -294,7 +294,7 @@ def it_is_seen_to_wait(frontend: str) -> None:
         it_is_seen_to_wait,
     ],
 )
-def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], None]) -> None:
+def test_usual_call_is_one_call_of_the_core(ranks: RankPool, frontend: str, check: Callable[[str], None]) -> None:
     ranks.run(check, frontend)
 
 
@@ -308,5 +308,5 @@ def test_the_usual_call(ranks: RankPool, frontend: str, check: Callable[[str], N
         handles_of_the_engine_before_are_gone,
     ],
 )
-def test_what_torch_alone_has(ranks: RankPool, check: Callable[[], None]) -> None:
+def test_features_of_torch_alone(ranks: RankPool, check: Callable[[], None]) -> None:
     ranks.run(check)

@@ -19,7 +19,7 @@ def at_once() -> list[int]:
     return [hvd.join(), hvd.join(device=0)]
 
 
-def test_all_at_once(ranks: RankPool) -> None:
+def test_join_of_all_ranks_at_once(ranks: RankPool) -> None:
     found = ranks.run(at_once)
     assert all(each == found[0] for each in found), "every rank hears the same"
     assert all(0 <= last < ranks.np for last in found[0])
@@ -86,5 +86,5 @@ def refused() -> None:
     assert hvd.join() == size - 1
 
 
-def test_what_join_does_not_do(ranks: RankPool) -> None:
+def test_operations_that_join_refuses(ranks: RankPool) -> None:
     ranks.run(refused)

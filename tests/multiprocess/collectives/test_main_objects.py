@@ -167,7 +167,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.mp
-def test_results_of_run_are_of_the_callers_classes(tmp_path: Path) -> None:
+def test_results_of_run_have_the_callers_classes(tmp_path: Path) -> None:
     script = tmp_path / "call.py"
     script.write_text(RUN)
     done = subprocess.run(

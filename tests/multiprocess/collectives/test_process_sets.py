@@ -79,7 +79,7 @@ def lived() -> None:
     raises(ValueError, "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow removing", hvd.remove_process_set, tail)
 
 
-def test_life_of_a_set(ranks: RankPool) -> None:
+def test_lifecycle_of_a_process_set(ranks: RankPool) -> None:
     ranks.run(lived)
 
 
@@ -115,7 +115,7 @@ def refused() -> None:
     assert twice[0].process_set_id == 1
 
 
-def test_what_is_refused(ranks: RankPool) -> None:
+def test_invalid_calls_are_refused(ranks: RankPool) -> None:
     ranks.run(refused)
 
 
@@ -141,7 +141,7 @@ def apart() -> None:
     same(hvd.synchronize(waiting), torch.full((2,), float(size)))
 
 
-def test_sets_go_on_apart(ranks: RankPool) -> None:
+def test_process_sets_progress_independently(ranks: RankPool) -> None:
     ranks.run(apart)
 
 
@@ -227,7 +227,7 @@ def allowed_by_the_environment() -> list[int]:
 @pytest.mark.parametrize(
     "variable", ["HOROVOD_DYNAMIC_PROCESS_SETS", pytest.param("HVD_DYNAMIC_PROCESS_SETS", marks=pytest.mark.nightly)]
 )
-def test_sets_are_dynamic_where_the_environment_says_so(variable: str) -> None:
+def test_process_sets_are_dynamic_if_the_environment_says_so(variable: str) -> None:
     with RankPool(2, **{variable: "Yes"}) as pool:
         assert pool.run(allowed_by_the_environment) == [[1], [1]]
 

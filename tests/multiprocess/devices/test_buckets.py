@@ -235,7 +235,7 @@ def released() -> list[int]:
 
 
 @in_memory
-def test_regions_are_given_back(ranks: RankPool) -> None:
+def test_regions_are_released(ranks: RankPool) -> None:
     for found in ranks.run(released):
         assert found == [4, 5 - ranks.np, ranks.np - 1, 0]
 

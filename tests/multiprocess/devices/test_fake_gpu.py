@@ -52,7 +52,7 @@ def test_the_same_bytes_as_on_the_host(check: str, ranks: RankPool) -> None:
     ranks.run(getattr(VALUES, check), timeout=120.0)
 
 
-def test_host_here_and_gpu_there_is_a_mismatch_on_every_rank(ranks: RankPool) -> None:
+def test_host_and_gpu_tensors_mismatch_on_every_rank(ranks: RankPool) -> None:
     if ranks.np > 1:
         said = ranks.run(ERRORS.here_and_there)
         assert all(each == said[0] for each in said)
@@ -82,7 +82,7 @@ class _FakeRank:
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_what_measures_ranks_that_are_threads(n: int) -> None:
+def test_benchmark_of_ranks_as_threads(n: int) -> None:
     took = _module(TESTS.parent / "tools" / "gpu" / "threads.py").took(
         n, [4096, 100_000], _FakeRank, {"cuda_driver": str(fake_cuda_driver.driver())}
     )
@@ -102,7 +102,7 @@ def _timed() -> list[int]:
     return [after[name] - before[name] for name in ("busy_ns", "wait_ns")]
 
 
-def test_the_dashboard_counts_what_devices_do(ranks: RankPool) -> None:
+def test_dashboard_counts_device_operations(ranks: RankPool) -> None:
     for busy, waited in ranks.run(_timed):
         assert busy > 0
         assert waited >= 0

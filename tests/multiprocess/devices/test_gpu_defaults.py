@@ -61,7 +61,7 @@ def told(np: int, sets: list[list[int]], op: str = "Sum", **env: str) -> list[li
     return found
 
 
-def test_ranks_that_share_a_gpu_have_no_persistent_ring_and_are_told_which_and_what_to_do() -> None:
+def test_ranks_sharing_a_gpu_are_refused_the_persistent_ring() -> None:
     for error, _ in told(2, [], HVD_GPU_RING="persistent"):
         assert error == (
             f"{REFUSED}rank 0 and rank 1 are processes that share a device, where kernels that wait for each other may "
@@ -70,18 +70,18 @@ def test_ranks_that_share_a_gpu_have_no_persistent_ring_and_are_told_which_and_w
 
 
 @pytest.mark.nightly
-def test_by_default_the_core_works_where_tensors_lie_and_nothing_is_said() -> None:
+def test_by_default_the_core_reduces_device_memory_silently() -> None:
     assert told(2, []) == [["[3.0, 3.0]", ""]] * 2
 
 
 @pytest.mark.nightly
-def test_what_the_ring_has_not_is_staged_and_said_once_by_one_rank() -> None:
+def test_operations_beyond_the_ring_are_staged_and_logged_once() -> None:
     said = "hvd_kernel warning: cuda/staged_notice: Adasum of float32 on devices goes through host memory: "
     assert told(2, [], "Adasum") == [["[1.5, 1.5]", f"{said}the ring on devices cannot do it\n"], ["[1.5, 1.5]", ""]]
 
 
 @pytest.mark.nightly
-def test_a_gpu_that_the_core_has_no_kernels_for_is_said_once_and_torch_stages() -> None:
+def test_gpu_without_kernels_is_logged_once_and_staged() -> None:
     for result, said in told(2, [], FAKE_CUDA_FAIL=f"cuModuleLoadData:*:{NO_BINARY}"):
         assert result == "[3.0, 3.0]"
         assert said.startswith("hvd_kernel: tensors of a GPU are copied through host memory, which is slower: rank ")
@@ -90,14 +90,14 @@ def test_a_gpu_that_the_core_has_no_kernels_for_is_said_once_and_torch_stages() 
 
 
 @pytest.mark.nightly
-def test_staging_that_the_user_has_asked_for_is_not_said() -> None:
+def test_requested_staging_is_not_logged() -> None:
     env = {"HVD_GPU": "staged", "FAKE_CUDA_FAIL": f"cuModuleLoadData:*:{NO_BINARY}"}
     assert told(2, [], **env) == [["[3.0, 3.0]", ""]] * 2
     assert told(2, [], HVD_GPU_OPERATIONS="staged") == [["[3.0, 3.0]", ""]] * 2
 
 
 @pytest.mark.nightly
-def test_a_ring_whose_trial_fails_is_said_once_by_one_rank_and_the_core_stages() -> None:
+def test_failed_ring_trial_is_logged_once_and_the_core_stages() -> None:
     (result, said), *others = told(2, [], FAKE_CUDA_FAIL="cuEventElapsedTime:*:999")
     assert {result, *(other for other, _ in others)} == {"[3.0, 3.0]"}
     assert said.startswith("hvd_kernel warning: cuda/accelerator: tensors on devices are reduced through host memory: ")
@@ -107,7 +107,7 @@ def test_a_ring_whose_trial_fails_is_said_once_by_one_rank_and_the_core_stages()
 
 
 @pytest.mark.nightly
-def test_ranks_of_another_set_on_the_same_gpus_are_no_persistent_rings_either() -> None:
+def test_sets_sharing_gpus_are_refused_the_persistent_ring() -> None:
     """Ranks 0 and 2 share one, 1 and 3 the other; within each set every rank has its own."""
     sets, env = [[0, 1], [2, 3]], {"FAKE_CUDA_DEVICES": "2"}
     assert told(4, sets, **env) == [["[3.0, 3.0]", ""]] * 2 + [["[7.0, 7.0]", ""]] * 2
@@ -120,6 +120,6 @@ def test_ranks_of_another_set_on_the_same_gpus_are_no_persistent_rings_either() 
 
 
 @pytest.mark.nightly
-def test_ranks_with_a_gpu_each_may_ask_for_the_persistent_ring() -> None:
+def test_ranks_with_a_gpu_each_may_use_the_persistent_ring() -> None:
     found = told(2, [], HVD_GPU_RING="persistent", FAKE_CUDA_DEVICES="2")
     assert found == [["[3.0, 3.0]", ""]] * 2

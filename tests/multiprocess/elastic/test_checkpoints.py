@@ -92,7 +92,7 @@ def trains(where: str, until: int) -> list[list[object]]:
 
 
 @pytest.mark.parametrize(("first", "second"), [(4, 2), (2, 4)])
-def test_a_job_of_another_size_goes_on(first: int, second: int, tmp_path: Path) -> None:
+def test_checkpoint_is_resumed_by_a_job_of_another_size(first: int, second: int, tmp_path: Path) -> None:
     with RankPool(first, "shm") as pool:
         before = pool.run(trains, str(tmp_path), 4)
     assert len(list(tmp_path.glob("commit-*4-*/shard-*"))) == first, "each rank has written a part"
@@ -133,7 +133,7 @@ def killed_while_it_writes(where: str, failing: int) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_g1_a_rank_killed_while_it_writes(failing: int, tmp_path: Path) -> None:
+def test_g1_rank_is_killed_while_it_writes(failing: int, tmp_path: Path) -> None:
     with RankPool(2, "shm") as pool:
         pool.run(killed_while_it_writes, str(tmp_path), failing, gone={failing: -signal.SIGKILL})
     with RankPool(2, "shm") as pool:

@@ -32,7 +32,7 @@ def told_of(command: str, count: int, *, slots: int | None = None, limit_s: floa
     return found
 
 
-def test_it_is_run_again_and_again(tmp_path: Path) -> None:
+def test_script_is_run_repeatedly(tmp_path: Path) -> None:
     count = f"echo x >> {tmp_path}/log; n=$(wc -l < {tmp_path}/log)"
     assert told_of(f'{count}; echo "a:$n"; [ $n = 1 ] || echo b', 2, slots=3) == [
         HostsFound((Host("a", 1),)),
@@ -40,21 +40,21 @@ def test_it_is_run_again_and_again(tmp_path: Path) -> None:
     ]
 
 
-def test_a_failure_is_told_with_its_stderr() -> None:
+def test_failure_is_reported_with_its_stderr() -> None:
     [event] = told_of("echo a; echo no such file >&2; exit 3", 1)
     assert event == DiscoveryFailed("echo a; echo no such file >&2; exit 3: exit status 3; it said: no such file")
 
 
-def test_words_on_stderr_come_with_an_answer() -> None:
+def test_stderr_is_reported_with_an_answer() -> None:
     assert told_of("echo a:1; echo careful >&2", 1) == [HostsFound((Host("a", 1),), "careful")]
 
 
-def test_one_that_is_not_there_and_one_that_is_killed() -> None:
+def test_missing_and_killed_scripts_are_reported() -> None:
     assert "exit status 127" in told_of("/no/such/script", 1)[0].reason  # type: ignore[union-attr]
     assert told_of("kill -9 $$", 1) == [DiscoveryFailed("kill -9 $$: killed (SIGKILL)")]
 
 
-def test_a_line_that_cannot_be_read() -> None:
+def test_unparsable_line_is_reported() -> None:
     [event] = told_of("echo a:b", 1)
     assert event == DiscoveryFailed(
         "echo a:b: line 1 is not a host with its slots: 'a:b'; print host, host:4 or [fe80::1]:4"
@@ -73,13 +73,13 @@ def test_time_limit_kills_the_script_and_its_children(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_one_that_prints_a_lot_is_read_to_its_end() -> None:
+def test_long_output_is_read_completely() -> None:
     [event] = told_of("seq 1 30000 | sed 's/.*/node&:1/'", 1)
     assert isinstance(event, HostsFound)
     assert (len(event.hosts), event.hosts[-1]) == (30000, Host("node30000", 1))
 
 
-def test_what_a_background_process_holds_open_is_not_waited_for() -> None:
+def test_pipe_held_by_a_background_process_is_not_awaited() -> None:
     [event] = told_of("echo a:1; sleep 600 &", 1)
     assert event == HostsFound((Host("a", 1),))
 

@@ -163,7 +163,7 @@ def recovered(kind: str, optimizer: str, commit_every: int) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "optimizer"), [("raise", "Adam"), ("abort", "SGD"), ("mismatch", "Adam"), ("shutdown", "SGD")]
 )
-def test_as_if_nothing_had_happened(ranks: RankPool, kind: str, optimizer: str) -> None:
+def test_failures_do_not_change_the_result(ranks: RankPool, kind: str, optimizer: str) -> None:
     found = ranks.run(recovered, kind, optimizer, 2)
     assert len({met for met, _ in found}) == 1, "all ranks met equally often"
     failures = sum(failed for _, failed in found)
@@ -220,7 +220,7 @@ def disagreeing() -> list[int]:
     return tries
 
 
-def test_a_mismatch_that_repeats_reaches_the_user(ranks: RankPool) -> None:
+def test_repeated_mismatch_reaches_the_user(ranks: RankPool) -> None:
     if len(found := ranks.run(disagreeing)) > 1:
         assert found == [[0, 1, 2, 3]] * len(found)
 
@@ -262,7 +262,7 @@ def somebody_leaves() -> None:
     session.shutdown()
 
 
-def test_nobody_waits_for_a_rank_that_left(ranks: RankPool) -> None:
+def test_ranks_do_not_wait_for_a_rank_that_left(ranks: RankPool) -> None:
     ranks.run(somebody_leaves)  # within a check's time: they would wait for 600 s
 
 
@@ -303,7 +303,7 @@ def meets_again_late(slow: int, seconds: float) -> float:
 
 @pytest.mark.parametrize("slow", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("layout", [(2, "shm")], ids=layout_id)
-def test_the_wait_for_a_slow_rank_is_the_elastic_one(ranks: RankPool, slow: int) -> None:
+def test_slow_rank_is_awaited_for_the_elastic_timeout(ranks: RankPool, slow: int) -> None:
     assert ranks.run(meets_again_late, slow, 2.0) == [2.0, 2.0]
 
 
@@ -351,7 +351,7 @@ def ends_while_the_others_meet(failing: int, later: bool, folder: str) -> None:
     ("failing", "later"),
     [(0, True), *(pytest.param(*each, marks=pytest.mark.nightly) for each in [(2, True), (1, False)])],
 )
-def test_a_rank_that_ended_meanwhile_is_not_waited_for(failing: int, later: bool, tmp_path: Path) -> None:
+def test_rank_that_exited_is_not_awaited(failing: int, later: bool, tmp_path: Path) -> None:
     with RankPool(3, "shm") as pool:  # the others would wait for 600 s
         pool.run(ends_while_the_others_meet, failing, later, str(tmp_path), gone={failing: 3})
 
@@ -389,7 +389,7 @@ def hosts_change(rounds: int) -> None:
     state.commit()
 
 
-def test_hosts_that_change(ranks: RankPool) -> None:
+def test_change_of_hosts(ranks: RankPool) -> None:
     ranks.run(hosts_change, 20)
 
 

@@ -80,7 +80,7 @@ def follows(plan: list[dict[str, int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("way", ["ring", "core"])
-def test_devices_follow_ranks_that_meet_again(way: str) -> None:
+def test_devices_follow_ranks_over_resets(way: str) -> None:
     with FakeDriver() as driver, on_devices(driver, 4, way) as pool:
         _, mapped = serve(driver, pool, PLAN, follows, PLAN)
     others = [[len(ranks) - 1 for ranks in PLAN if worker in ranks] for worker in range(4)]
@@ -121,7 +121,7 @@ def resets_over_and_over(count: int) -> dict[str, Any]:
     return {"before": before, "after": after, "under others": fake_gpu.turn("fake_cuda_freed_under_others")}
 
 
-def test_nothing_grows_on_devices_with_the_resets() -> None:
+def test_resets_leak_nothing_on_devices() -> None:
     count = 40
     plan = [{0: number % 2, 1: 1 - number % 2} for number in range(count + 1)]
     with FakeDriver() as driver, on_devices(driver, 2, "ring") as pool:

@@ -80,7 +80,7 @@ PLANS: dict[str, Plan] = {
     ("plan", "transport"),
     [("4-5", "shm"), *(pytest.param(plan, "tcp", marks=pytest.mark.nightly) for plan in PLANS)],
 )
-def test_ranks_meet_again_by_other_numbers(driver: FakeDriver, plan: str, transport: str) -> None:
+def test_ranks_are_renumbered_by_a_reset(driver: FakeDriver, plan: str, transport: str) -> None:
     count = 1 + max(worker for ranks in PLANS[plan] for worker in ranks)
     with workers(driver, count, transport) as pool:
         said, met = serve(driver, pool, PLANS[plan], meets_as_planned, PLANS[plan])
@@ -128,7 +128,7 @@ def counts_by_slots(plan: list[dict[str, int]]) -> list[int]:
     return told
 
 
-def test_local_ranks_are_the_slots_whoever_asks() -> None:
+def test_local_ranks_are_the_slots_in_every_api() -> None:
     """Worker 0, in slot 0, has died: worker 1 is rank 0 and stays local rank 1, for C and TensorFlow as for Python."""
     plan: Plan = [{0: 0, 1: 1}, {1: 0, 2: 1}]
     slots = {0: 0, 1: 1, 2: 0}
@@ -200,7 +200,7 @@ def recorded(plan: list[dict[str, int]]) -> None:
 
 
 @pytest.mark.nightly
-def test_a_timeline_goes_on_in_its_file_and_marks_the_resets(driver: FakeDriver, tmp_path: Path) -> None:
+def test_timeline_continues_in_its_file_and_marks_the_resets(driver: FakeDriver, tmp_path: Path) -> None:
     """Rank 0, which writes it, is another process each time."""
     plan: Plan = [{0: 0, 1: 1, 2: 2}, {1: 0, 0: 1, 2: 2}, {2: 0, 1: 1}]
     file = tmp_path / "timeline.json"
@@ -256,7 +256,7 @@ def resets_over_and_over(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.nightly)])
-def test_nothing_grows_with_the_resets(driver: FakeDriver, count: int) -> None:
+def test_resets_leak_nothing(driver: FakeDriver, count: int) -> None:
     plan = [{0: number % 2, 1: 1 - number % 2} for number in range(count + 21)]
     with workers(driver, 2) as pool:
         _, found = serve(driver, pool, plan, resets_over_and_over, count, timeout=600)

@@ -108,7 +108,7 @@ def one_dies() -> Any:
 
 
 @pytest.mark.nightly  # tests/elastic has the same by a real hvdrun in the default tier
-def test_a_rank_that_dies_is_replaced_and_nothing_committed_is_lost(driver: FakeDriver) -> None:
+def test_dead_rank_is_replaced_and_commits_are_kept(driver: FakeDriver) -> None:
     def script() -> dict[int, Ready]:
         first = {0: 0, 1: 1, 2: 2}
         driver.until_ready(*first)
@@ -162,7 +162,7 @@ def until(files: list[Path]) -> None:
         time.sleep(0.001)
 
 
-def test_hosts_that_change_cost_no_step_and_who_is_removed_leaves_quietly(driver: FakeDriver, tmp_path: Path) -> None:
+def test_change_of_hosts_costs_no_step_and_removed_ranks_exit(driver: FakeDriver, tmp_path: Path) -> None:
     def script() -> dict[int, Ready]:
         first = {0: 0, 1: 1, 2: 2}
         driver.until_ready(*first)
@@ -188,7 +188,7 @@ def test_hosts_that_change_cost_no_step_and_who_is_removed_leaves_quietly(driver
 
 
 @pytest.mark.nightly
-def test_ranks_that_come_take_the_values_of_the_others(driver: FakeDriver, tmp_path: Path) -> None:
+def test_new_ranks_get_the_values_of_the_others(driver: FakeDriver, tmp_path: Path) -> None:
     def script() -> None:
         first, all_of_them = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}
         driver.until_ready(*first)
@@ -252,7 +252,7 @@ def said_by(said: list[Any]) -> set[int]:
 
 
 @pytest.mark.nightly
-def test_all_say_when_they_have_finished(driver: FakeDriver) -> None:
+def test_all_ranks_report_completion(driver: FakeDriver) -> None:
     def script() -> list[Any]:
         driver.until_ready(0, 1)
         driver.place(1, {0: 0, 1: 1}, {})
@@ -280,7 +280,7 @@ def meets_whom_it_can() -> list[int]:
 
 
 @pytest.mark.nightly
-def test_a_place_that_comes_while_the_ranks_wait_ends_that_wait(driver: FakeDriver) -> None:
+def test_new_place_ends_the_wait_of_ranks(driver: FakeDriver) -> None:
     def script() -> bool:
         driver.until_ready(0, 1, 2)
         driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))  # one does not hear of it
@@ -294,7 +294,7 @@ def test_a_place_that_comes_while_the_ranks_wait_ends_that_wait(driver: FakeDriv
 
 
 @pytest.mark.nightly
-def test_a_failure_that_is_told_while_the_ranks_wait_ends_that_wait(driver: FakeDriver) -> None:
+def test_reported_failure_ends_the_wait_of_ranks(driver: FakeDriver) -> None:
     def script() -> set[int]:
         driver.until_ready(0, 1, 2)
         driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))
@@ -311,7 +311,7 @@ def test_a_failure_that_is_told_while_the_ranks_wait_ends_that_wait(driver: Fake
 
 
 @pytest.mark.nightly
-def test_who_waits_in_vain_says_so_and_gets_another_place(driver: FakeDriver) -> None:
+def test_timed_out_rank_reports_it_and_gets_another_place(driver: FakeDriver) -> None:
     def script() -> dict[int, Ready]:
         driver.until_ready(0, 1, 2)
         driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))

@@ -62,7 +62,7 @@ def cycles(count: int) -> dict[str, list[int]]:
     ],
     ids=str,
 )
-def test_over_and_over(layout: tuple[int, str], count: int) -> None:
+def test_repeated_init_and_shutdown_leak_nothing(layout: tuple[int, str], count: int) -> None:
     with RankPool(*layout) as pool:
         for found in pool.run(cycles, count, timeout=240):
             assert not more(found["after"], found["before"]), found

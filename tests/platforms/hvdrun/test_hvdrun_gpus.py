@@ -31,7 +31,7 @@ def test_every_rank_sees_the_same(how: str, words: tuple[str, ...], env: dict[st
 
 
 @EITHER
-def test_a_device_that_is_not_there_starts_nothing(how: str) -> None:
+def test_missing_device_starts_no_rank(how: str) -> None:
     done = hvdrun("-np", "2", how, "--gpus", "0,2", script=SEEN, CUDA_VISIBLE_DEVICES="5,7")
     assert (done.returncode, done.stdout) == (1, "")
     words = (

@@ -137,7 +137,7 @@ def test_half_a_commit_is_none() -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept, copied(model, optimizer), strict=True))
 
 
-def test_hosts_that_change() -> None:
+def test_change_of_hosts() -> None:
     state = elastic.ObjectState(done=0)
     update = elastic.HostUpdateResult
     state.check_host_updates()

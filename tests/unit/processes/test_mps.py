@@ -167,7 +167,7 @@ def test_one_that_does_not_quit_is_killed(
     assert (members(pipes), pipes.exists()) == ([], False)
 
 
-def test_that_it_does_not_start_is_said_once(env: dict[str, str], said: list[str]) -> None:
+def test_failed_start_of_mps_is_reported_once(env: dict[str, str], said: list[str]) -> None:
     daemon = PrivateDaemon(said.append)
     assert daemon.variables(2, env | {"FAKE_MPS": "refuses"}) == {}
     assert daemon.variables(2, env | {"FAKE_MPS": "refuses"}) == {}

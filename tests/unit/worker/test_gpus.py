@@ -70,7 +70,7 @@ def test_what_is_understood(text: str, choice: str) -> None:
         ("cuda:0", "'cuda:0' is not a device number"),
     ],
 )
-def test_what_is_refused(text: str, words: str) -> None:
+def test_invalid_calls_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         gpus.checked(text)
     assert str(caught.value).startswith(f"--gpus {text}: ")
