@@ -27,7 +27,7 @@ def test_missing_requirements_are_reported_before_the_start(results: Mapping[str
     assert results["doubled"][1].startswith("UsageError: -H is for ranks that mpiexec starts, and Ray places its own")
 
 
-def test_doctor_looks_at_each_node(results: Mapping[str, Any]) -> None:
+def test_doctor_checks_each_node(results: Mapping[str, Any]) -> None:
     said, error = results["doctor"]
     assert error == ""
     lines = said.splitlines()

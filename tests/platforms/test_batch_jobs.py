@@ -98,6 +98,6 @@ def test_the_first_step_that_fails_ends_the_job_with_its_status(slurm: Slurm, tm
     assert not list(tmp_path.glob("rank.*"))
 
 
-def test_slurm_takes_the_head(slurm: Slurm, tmp_path: Path) -> None:
+def test_slurm_accepts_the_header(slurm: Slurm, tmp_path: Path) -> None:
     status, output = submitted(slurm, written(tmp_path, MIXED, 0, "true"), "--test-only")
     assert (status, "to start at" in output) == (0, True), output

@@ -63,7 +63,7 @@ def place() -> tuple[int, int, int, int, str]:
 
 
 @EVERYWHERE
-def test_ranks_go_host_by_host_from_that_of_the_first_process(addresses: list[str], said: StringIO) -> None:
+def test_ranks_are_numbered_by_host_in_order_of_arrival(addresses: list[str], said: StringIO) -> None:
     found = called(place, Processes(["b", "a", "b"], addresses))
     assert found == [(0, 0, 2, 2, "0"), (1, 1, 2, 1, "2"), (2, 0, 1, 2, "1")]
     for rank in range(3):
@@ -162,7 +162,7 @@ def vanishes() -> None:
 
 
 @pytest.mark.nightly
-def test_a_rank_that_ends_is_named_with_its_status() -> None:
+def test_rank_that_exits_is_named_with_its_status() -> None:
     with pytest.raises(RankDied, match=r"rank 1 of 2 ended with exit status 7 before its function returned"):
         called(vanishes, Processes(["a", "a"]))
 
@@ -175,13 +175,13 @@ def ends_its_process() -> None:
 
 
 @pytest.mark.nightly
-def test_a_rank_ends_with_the_process_that_the_engine_has_lost() -> None:
+def test_rank_exits_with_its_lost_engine_process() -> None:
     with pytest.raises(RankDied, match=r"rank 1 of 2 was lost with the process that held it before"):
         called(ends_its_process, Processes(["a", "a"]))
 
 
 @pytest.mark.nightly
-def test_an_engine_that_ends_before_the_ranks_are_there_says_why() -> None:
+def test_engine_that_ends_before_the_ranks_start_reports_why() -> None:
     with pytest.raises(
         ClusterError, match=r"^Pretend has ended when \d of 2 ranks were up: no room, make some$"
     ) as raised:
@@ -198,7 +198,7 @@ class Never(Processes):
 
 
 @pytest.mark.nightly
-def test_an_engine_without_room_is_given_up_after_a_time() -> None:
+def test_engine_without_resources_times_out() -> None:
     with pytest.raises(ClusterError) as raised:
         called(place, Never(["a", "a"]), seconds=4.0)
     assert str(raised.value) == (
@@ -307,7 +307,7 @@ def stops() -> None:
 
 
 @pytest.mark.nightly
-def test_an_elastic_job_that_fails_before_init_says_so(said: StringIO) -> None:
+def test_elastic_job_that_fails_before_init_reports_it(said: StringIO) -> None:
     job = Job(command=[""], np=2, engine=Processes(["a", "a"]), start_timeout_s=60.0)
     options = ElasticOptions(2, 2, 2, by_engine=True, timeout_s=60.0)
     with pytest.raises(RankFailed, match=r"^rank [01] of 2 raised Bad: \('before init', 1\)") as raised:
@@ -349,7 +349,7 @@ tests.called(tests.forks, tests.Processes(["a", "a"]), sys.argv[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
-def test_nothing_outlives_the_driver(number: signal.Signals, mark: str, tmp_path: Path) -> None:
+def test_no_process_outlives_the_driver(number: signal.Signals, mark: str, tmp_path: Path) -> None:
     marker = tmp_path / "rank"
     script = DRIVER.format(folder=str(Path(__file__).parent))
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

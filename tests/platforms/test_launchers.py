@@ -67,7 +67,7 @@ def test_mpi_is_started_where_mpi4py_does_not(tmp_path: Path, finalize: bool | N
     launched([*MPIRUN, "-np", "2", sys.executable, "-P"], tmp_path, 2, first)
 
 
-def test_mpi_that_the_program_has_finalised_is_told(tmp_path: Path) -> None:
+def test_finalised_mpi_is_reported(tmp_path: Path) -> None:
     script = "from mpi4py import MPI; MPI.Finalize(); from hvd_kernel.core import session; session.init()"
     done = ran([*MPIRUN, "-np", "1", sys.executable, "-P", "-c", script], tmp_path)
     assert "ConfigError: this process has finalised MPI already: call init() before that" in done.stderr
@@ -242,7 +242,7 @@ def test_torchrun_wins_over_the_mpi_that_started_it(tmp_path: Path) -> None:
     launched([*torchrun, "--master-port", str(free_port())], tmp_path, 2, **outer)
 
 
-def test_nothing(tmp_path: Path) -> None:
+def test_no_launcher_is_one_rank(tmp_path: Path) -> None:
     launched([sys.executable, "-P"], tmp_path, 1)
 
 
@@ -280,7 +280,7 @@ def absent() -> str:
     return str(caught.value)
 
 
-def test_a_rank_that_never_comes() -> None:
+def test_rank_that_never_connects() -> None:
     def three(rank: int, _size: int, port: int) -> dict[str, str]:
         return {**torch_variables(rank, 3, port), "HVD_START_TIMEOUT": "2"}
 
@@ -364,7 +364,7 @@ def a_communicator() -> str:
 
 
 @NIGHTLY
-def test_a_communicator_where_mpi_did_not_start_the_ranks() -> None:
+def test_communicator_of_an_mpi_that_did_not_start_the_ranks() -> None:
     with RankPool(2) as pool:
         for text in pool.run(a_communicator):
             assert "HOROVOD_SIZE=2: MPI did not start these ranks" in text

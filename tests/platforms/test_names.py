@@ -45,13 +45,13 @@ def nameless(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @EITHER
-def test_f9_hvdrun_starts_where_no_name_is_known(how: str) -> None:
+def test_f9_hvdrun_starts_without_name_resolution(how: str) -> None:
     text = good(nameless(*HVDRUN, how, "-np", "2", sys.executable, "-P", "-c", SUM))
     assert [lines_of(text, rank) for rank in range(2)] == [[f"{rank} 2 {rank} 2 1 3.0"] for rank in range(2)]
 
 
 @NIGHTLY
-def test_f9_a_cluster_starts_where_no_name_is_known() -> None:
+def test_f9_cluster_starts_without_name_resolution() -> None:
     ran = nameless(sys.executable, "-P", "-c", CLUSTER)
     assert ran.stdout == "no name\n[(0, '3'), (1, '3')] {}\n", ran.stdout + ran.stderr
 

@@ -22,7 +22,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("mark")
-def test_sums_are_exact_over_links_as_slow_as_asked_for() -> None:
+def test_sums_are_exact_over_links_of_the_requested_speed() -> None:
     done = compare("--hosts", "3", "--sizes", "4096,600000", "--rounds", "1", "--ours", "HVD_TCP_STREAMS=3")
     assert done.returncode == 0, done.stderr
     said = re.search(r"a byte takes (\d+) us, one connection carries (\d+) Mbit/s", done.stdout)
@@ -34,14 +34,14 @@ def test_sums_are_exact_over_links_as_slow_as_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("mark")
-def test_a_rank_that_ends_is_an_error_and_nothing_stays() -> None:
+def test_exit_of_a_rank_is_an_error_and_no_process_is_left() -> None:
     done = compare("--sizes", "4096", "--ours", "HVD_SLOTS=1")
     assert done.returncode != 0
     assert "a rank has ended before all were up" in done.stderr
 
 
 @pytest.mark.parametrize(("times", "also"), [(3, 0), (3, 1), (2, 0)])
-def test_a_rank_sees_that_a_sum_is_wrong(times: int, also: int) -> None:
+def test_rank_detects_a_wrong_sum(times: int, also: int) -> None:
     def reduce(array: Any) -> None:
         array *= times
         array[-1] += also

@@ -126,7 +126,7 @@ def test_a_living_rank_is_replaced_by_force_and_the_size_stays() -> None:
 
 
 @pytest.mark.nightly
-def test_an_engine_that_ends_before_the_ranks_are_there_says_why() -> None:
+def test_engine_that_ends_before_the_ranks_start_reports_why() -> None:
     with (
         pytest.raises(ClusterError, match=r"^Pretend has ended: no room, make some \(when \d of 2 ranks were up\)"),
         ranks_on(Processes(["a", "a"], brings=1)),
@@ -142,7 +142,7 @@ class Never(Processes):
 
 
 @pytest.mark.nightly
-def test_an_engine_without_room_is_given_up_after_a_time() -> None:
+def test_engine_without_resources_times_out() -> None:
     engine = Never(["a", "a"])
     with (
         pytest.raises(ClusterError, match=r"did not come up within 6 s .*It has 1 slot"),
@@ -153,7 +153,7 @@ def test_an_engine_without_room_is_given_up_after_a_time() -> None:
 
 
 @pytest.mark.nightly
-def test_an_address_that_is_none_of_this_host_is_refused() -> None:
+def test_address_of_another_host_is_refused() -> None:
     with (
         pytest.raises(ClusterError, match=r"^Pretend reaches this notebook at 192\.0\.2\.1, which is no address of"),
         ranks_on(Processes(["a"], ["192.0.2.1"])),

@@ -57,7 +57,7 @@ def pods(folder: Path, first: str) -> list[int]:
     return [each.wait(120) for each in started]
 
 
-def test_all_ranks_of_all_pods_wait_for_each_other_between_steps(tmp_path: Path) -> None:
+def test_ranks_of_all_pods_wait_for_each_other_between_steps(tmp_path: Path) -> None:
     """The ranks of the second pod come late to the end of the first step."""
     late = 'while [ "$HOROVOD_RANK" -ge 2 ] && [ ! -e first.1 ]; do sleep 0.01; done; touch first.$HOROVOD_RANK'
     assert pods(tmp_path, late) == [0, 0]
@@ -65,6 +65,6 @@ def test_all_ranks_of_all_pods_wait_for_each_other_between_steps(tmp_path: Path)
         assert (tmp_path / f"rank.{rank}").read_text() == repr([4, 10.0, 4])
 
 
-def test_a_step_that_fails_in_all_pods_is_the_last(tmp_path: Path) -> None:
+def test_failed_step_is_the_last_in_all_pods(tmp_path: Path) -> None:
     assert pods(tmp_path, "exit 3") == [3, 3]
     assert not list(tmp_path.glob("rank.*"))

@@ -41,7 +41,7 @@ def test_pods_hold_ranks_until_the_cluster_is_stopped(tmp_path: Path) -> None:
         assert made.deleted == [job["metadata"]["name"]]
 
 
-def test_pods_without_room_are_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_unschedulable_pods_are_reported_and_removed(tmp_path: Path) -> None:
     said = r"1 of 2 pods run; 0/1 nodes are available: 1 Insufficient cpu\."
     with cluster(tmp_path, room=1) as made:
         with pytest.raises(ClusterError, match=said):
@@ -50,7 +50,7 @@ def test_pods_without_room_are_told_and_nothing_is_left(tmp_path: Path) -> None:
         assert not made.jobs
 
 
-def test_a_refusal_is_told_in_the_servers_words(tmp_path: Path) -> None:
+def test_refusal_shows_the_message_of_the_server(tmp_path: Path) -> None:
     with cluster(tmp_path, may_create=False) as made, pytest.raises(ClusterError, match=r"cannot create resource"):
         started(made)
 

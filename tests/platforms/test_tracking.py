@@ -52,7 +52,7 @@ def test_a_script_for_polyaxon_leaves_one_run(mark: str, tmp_path: Path, how: st
     assert logged[-1]["status"] == "succeeded"
 
 
-def test_a_track_that_is_none_starts_nothing(mark: str) -> None:
+def test_invalid_track_starts_no_rank(mark: str) -> None:
     done = hvdrun("-np", "2", script="print('started')", HVD_TRACK="jsonl,tensorbord")
     assert done.returncode != 0
     assert "started" not in done.stdout
@@ -60,7 +60,7 @@ def test_a_track_that_is_none_starts_nothing(mark: str) -> None:
 
 
 @NIGHTLY
-def test_a_script_that_fails_leaves_a_failed_run(mark: str, tmp_path: Path) -> None:
+def test_failed_script_leaves_a_failed_run(mark: str, tmp_path: Path) -> None:
     script = "from hvd_kernel.core import metrics\nmetrics.log(loss=1)\nraise ValueError('mine')"
     assert hvdrun("-np", "1", script=script, HVD_TRACK=f"polyaxon:{tmp_path}").returncode == 1
     (about,) = (json.loads(file.read_text()) for file in tmp_path.rglob("run.plx.json"))

@@ -77,7 +77,7 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return made
 
 
-def test_it_holds_our_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_only_our_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name for name in REQUIRED if name not in names} == set()
@@ -90,7 +90,7 @@ def test_it_holds_our_package_and_nothing_else(wheel: Path) -> None:
     assert sorted(names) == sorted(set(names)), "a file is there twice"
 
 
-def test_it_reduces_and_has_its_kernelspec_in_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_reduces_in_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
     python = tmp_path / "bare" / "bin" / "python"
     run(sys._base_executable, "-m", "venv", tmp_path / "bare")  # not this environment's child
     run(python, *PIP, "install", "--no-compile", "-c", ROOT / ".ci" / "constraints.txt", wheel)

@@ -45,7 +45,7 @@ def test_exception_of_a_rank_is_the_cause(results: Mapping[str, Any]) -> None:
     )
 
 
-def test_what_a_client_cannot_know_is_said(results: Mapping[str, Any]) -> None:
+def test_client_reports_unavailable_information(results: Mapping[str, Any]) -> None:
     assert results["no_slots"]["text"].startswith(
         "Timed out waiting for Spark to start the ranks: 0 of 3 are up after 3 s. Give"
     )

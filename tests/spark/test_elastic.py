@@ -23,12 +23,12 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(STANDALONE, tmp_path_factory.mktemp("standalone"))
 
 
-def test_a_rank_that_fails_is_started_again_and_the_others_go_on(results: Mapping[str, Any]) -> None:
+def test_failed_rank_is_restarted_and_the_others_continue(results: Mapping[str, Any]) -> None:
     assert [each[4] for each in results["rank_fails"]] == [6] * len(results["rank_fails"])
     assert results["rank_fails"][0][:2] in ([0, 1], [0, 2])
 
 
-def test_the_task_of_a_lost_executor_comes_back_on_another_one(results: Mapping[str, Any]) -> None:
+def test_task_of_a_lost_executor_is_restarted_on_another(results: Mapping[str, Any]) -> None:
     assert results["executor_lost"] == [[0, 2, 0, 2, 6], [1, 2, 1, 2, 6]]
 
 

@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 SCRIPT = text_of("notebook_cells", PROGRAMS / "notebook.py")
 
 
-def test_what_is_missing_is_said(results: Mapping[str, Any]) -> None:
+def test_missing_requirements_are_reported(results: Mapping[str, Any]) -> None:
     assert results["without_session"][1] == (
         "UsageError: Could not find an active SparkContext, are you running in a PySpark session?"
     )
@@ -25,7 +25,7 @@ def test_what_is_missing_is_said(results: Mapping[str, Any]) -> None:
     )
 
 
-def test_doctor_looks_at_the_executors(results: Mapping[str, Any]) -> None:
+def test_doctor_checks_the_executors(results: Mapping[str, Any]) -> None:
     said, error = results["doctor"]
     assert error == ""
     assert "Spark can run 2 task(s) at the same time now" in said

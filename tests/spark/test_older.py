@@ -15,7 +15,7 @@ SCRIPT = text_of(PROGRAMS / "older.py")
 HOW = {"version": "spark35"}
 
 
-def test_it_is_that_version(results: Any) -> None:
+def test_version_is_that_of_the_environment(results: Any) -> None:
     assert results["version"] == "3.5"
 
 

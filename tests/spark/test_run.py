@@ -25,7 +25,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return outcomes(LOCAL, tmp_path_factory.mktemp("local"))
 
 
-def test_results_come_in_rank_order(local: Mapping[str, Any]) -> None:
+def test_results_are_returned_in_rank_order(local: Mapping[str, Any]) -> None:
     assert local["results"] == [[0, 2, 0, 2, 6], [1, 2, 1, 2, 6]]
     assert local["after_that"] == [[0, 2, 0, 2, 3], [1, 2, 1, 2, 3]]
 
@@ -34,12 +34,12 @@ def test_the_number_of_ranks_is_the_default_parallelism(local: Mapping[str, Any]
     assert local["default_size"] == 2
 
 
-def test_output_comes_to_the_driver_with_ranks(local: Mapping[str, Any]) -> None:
+def test_output_reaches_the_driver_with_rank_labels(local: Mapping[str, Any]) -> None:
     assert local["output"] == ["[0]<stdout>:here is 0", "[1]<stdout>:here is 1"]
     assert local["stamped"]
 
 
-def test_ranks_have_the_executors_environment_and_what_is_given(local: Mapping[str, Any]) -> None:
+def test_ranks_have_the_executors_and_the_given_environment(local: Mapping[str, Any]) -> None:
     assert local["environment"] == [[None, "2", ["HVD_SECRET_KEY"]]]
 
 
@@ -57,7 +57,7 @@ def test_too_few_slots_are_named_after_the_time_to_start(local: Mapping[str, Any
     )
 
 
-def test_each_run_is_a_job_of_a_group_of_its_own(local: Mapping[str, Any]) -> None:
+def test_each_run_is_a_job_in_its_own_group(local: Mapping[str, Any]) -> None:
     assert local["jobs"] == [1, 1]
 
 
@@ -65,7 +65,7 @@ def test_without_gpus_there_are_no_devices(local: Mapping[str, Any]) -> None:
     assert local["no_devices"] == [[]]
 
 
-def test_what_cannot_be_is_refused(local: Mapping[str, Any]) -> None:
+def test_unsupported_arguments_are_refused(local: Mapping[str, Any]) -> None:
     assert local["no_rank"]["text"] == "num_proc=0: a job has 1 rank or more, e.g. num_proc=4."
     assert local["no_context"]["text"] == "Could not find an active SparkContext, are you running in a PySpark session?"
 
@@ -82,7 +82,7 @@ def test_executors_of_one_host_share_memory(cluster: Mapping[str, Any]) -> None:
     assert cluster["results"] == [[0, 2, 0, 2, 3], [1, 2, 1, 2, 3]]
 
 
-def test_devices_are_those_that_spark_has_given_the_task(cluster: Mapping[str, Any]) -> None:
+def test_devices_are_those_that_spark_assigned_to_the_task(cluster: Mapping[str, Any]) -> None:
     assert cluster["devices"] == [["0"], ["0"]]
 
 
@@ -97,7 +97,7 @@ WAITING = text_of(PROGRAMS / "run_functions.py", PROGRAMS / "run_waiting.py")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_the_driver(number: signal.Signals, mark: str, tmp_path: Path) -> None:
+def test_no_process_outlives_the_driver(number: signal.Signals, mark: str, tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
     driver = started(WAITING, str(ranks), cwd=tmp_path, env={mark: "1"})

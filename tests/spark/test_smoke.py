@@ -19,5 +19,5 @@ SCRIPT = text_of("torch_line", PROGRAMS / "smoke.py")
 @pytest.mark.mp
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Java is missing: bash .ci/system java installs it")
-def test_a_fit_on_two_ranks_is_to_the_bit_that_of_one_process(tmp_path: Path) -> None:
+def test_fit_on_two_ranks_equals_one_process_to_the_bit(tmp_path: Path) -> None:
     assert outcomes(SCRIPT, tmp_path)["fits"] == [True, [True] * 16]

@@ -21,7 +21,7 @@ def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
             run(print)
 
 
-def test_the_function_is_one() -> None:
+def test_run_accepts_one_function() -> None:
     with pytest.raises(TypeError, match=r"^run\(\) calls a function on the ranks, but got 3\.$"):
         spark.run(3)
 
@@ -44,7 +44,7 @@ def test_devices_are_those_of_the_task_or_of_the_local_rank(monkeypatch: pytest.
     assert task.get_available_devices() == []
 
 
-def test_of_an_error_of_the_jvm_the_sentence_is_told() -> None:
+def test_jvm_errors_are_shown_as_one_sentence() -> None:
     text = (
         "org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier\n"
         "  File worker.py, line 3, in main\n"

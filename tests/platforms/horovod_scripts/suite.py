@@ -16,7 +16,7 @@ def test_one_rank_is_a_world():
     assert (hvd.rank(), hvd.size(), hvd.local_rank()) == (0, 1, 0)
 
 
-def test_the_wrapped_optimizer_steps():
+def test_wrapped_optimizer_steps():
     weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), named_parameters=[("weight", weight)])
     (weight * 2).sum().backward()

@@ -156,7 +156,7 @@ def test_without_a_secret_no_start_across_hosts(hosts: Hosts) -> None:
             assert "openssl rand" in text
 
 
-def test_a_rank_with_another_secret_is_refused(hosts: Hosts) -> None:
+def test_rank_with_another_secret_is_refused(hosts: Hosts) -> None:
     def secret(rank: int) -> dict[str, str]:
         return {"HVD_SECRET_KEY": "wrong" if rank == 1 else "right"}
 

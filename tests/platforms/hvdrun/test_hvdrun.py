@@ -28,7 +28,7 @@ def test_ranks_find_each_other(mark: str, np: int) -> None:
     ]
 
 
-def test_two_jobs_at_once_do_not_meet(mark: str) -> None:
+def test_concurrent_jobs_do_not_meet(mark: str) -> None:
     jobs = [
         subprocess.Popen(
             [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", SUM],
@@ -63,7 +63,7 @@ def test_variables_that_scripts_written_for_horovod_read(mark: str) -> None:
     assert lines_of(text, 1) == ["1 2 1 2 0 1 localhost gloo gloo 1"]
 
 
-def test_what_another_launcher_left_is_not_passed_on(mark: str) -> None:
+def test_variables_of_other_launchers_are_not_passed_on(mark: str) -> None:
     left = {"OMPI_COMM_WORLD_RANK": "3", "RANK": "3", "HOROVOD_SIZE": "9", "HVD_BOOTSTRAP": "none", "FOO": "a b\n'c"}
     script = (
         "import os; print({n: os.environ.get(n) for n in ['OMPI_COMM_WORLD_RANK', 'RANK', 'HVD_BOOTSTRAP', 'FOO']})"
@@ -92,7 +92,7 @@ def test_working_folder(mark: str, how: str, tmp_path: Path) -> None:
     assert [lines_of(text, rank) for rank in range(2)] == [[str(tmp_path)]] * 2
 
 
-def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_path: Path) -> None:
+def test_flags_override_the_file_and_both_the_environment(mark: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("params: {cycle_time_ms: 7, fusion_threshold_mb: 3}\nautotune: {enabled: true}\n")
     script = "from hvd_kernel.settings import lookup; import json; print(json.dumps(lookup.engine_options()))"
@@ -104,7 +104,7 @@ def test_flags_win_over_the_file_and_both_over_the_environment(mark: str, tmp_pa
 
 
 @EITHER
-def test_stdin_goes_to_rank_0_whole(mark: str, how: str) -> None:
+def test_stdin_is_forwarded_to_rank_0_completely(mark: str, how: str) -> None:
     script = "import sys; data = sys.stdin.buffer.read(); print(len(data), data[:2], data[-2:])"
     text = good(hvdrun("-np", "2", how, script=script, given=b"ab" + bytes(5_000_000) + b"yz"))
     assert lines_of(text, 0) == [f"5000004 {b'ab'} {b'yz'}"]
@@ -112,7 +112,7 @@ def test_stdin_goes_to_rank_0_whole(mark: str, how: str) -> None:
 
 
 @EITHER
-def test_stdin_that_nobody_reads_holds_nothing_up(mark: str, how: str) -> None:
+def test_unread_stdin_does_not_block(mark: str, how: str) -> None:
     assert lines_of(good(hvdrun("-np", "1", how, script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
 
 
@@ -141,7 +141,7 @@ sys.stdout.write("no end")
 
 
 @EITHER
-def test_lines_stay_whole(mark: str, how: str) -> None:
+def test_lines_are_not_split(mark: str, how: str) -> None:
     script = (
         RANK
         + """
@@ -166,7 +166,7 @@ def test_time_before_every_line(mark: str, how: str) -> None:
 
 
 @EITHER
-def test_output_files_hold_what_a_rank_wrote(mark: str, how: str, tmp_path: Path) -> None:
+def test_output_files_hold_the_output_of_a_rank(mark: str, how: str, tmp_path: Path) -> None:
     script = RANK + "import sys; print('out', rank); print('err', file=sys.stderr)"
     text = good(hvdrun("-np", "2", how, "--output-filename", str(tmp_path / "a" / "b"), script=script))
     assert [lines_of(text, rank) for rank in range(2)] == [["out 0"], ["out 1"]]
@@ -175,7 +175,7 @@ def test_output_files_hold_what_a_rank_wrote(mark: str, how: str, tmp_path: Path
         assert (tmp_path / f"a/b/rank.{rank}/stderr").read_text() == "err\n"
 
 
-def test_a_reader_that_leaves_ends_the_job(mark: str) -> None:
+def test_closed_output_ends_the_job(mark: str) -> None:
     script = "while True: print('y' * 1000)"
     command = subprocess.list2cmdline([*HVDRUN, "-np", "2", sys.executable, "-P", "-c"]) + f' "{script}" | head -n 1'
     done = ran(["bash", "-c", command], seconds=60)

@@ -52,7 +52,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @EITHER
-def test_the_failing_ranks_traceback_is_the_last_and_there_once(mark: str, how: str, patient: None) -> None:
+def test_traceback_of_the_failing_rank_is_last_and_once(mark: str, how: str, patient: None) -> None:
     script = """
 import numpy as np
 from hvd_kernel.core import session, ops
@@ -73,7 +73,7 @@ ops.allreduce(np.ones(3), name="x")
 
 
 @EITHER
-def test_what_all_ranks_raise_is_there_once(mark: str, how: str, patient: None) -> None:
+def test_error_of_all_ranks_is_written_once(mark: str, how: str, patient: None) -> None:
     err = io.StringIO()
     job = Job([sys.executable, "-P", "-c", "import nothing_of_that_name"], 3, use_mpi=how == "--mpi")
     outcome = launch(job, stdout=io.StringIO(), stderr=err)
@@ -110,7 +110,7 @@ time.sleep(120)
 
 
 @EITHER
-def test_a_rank_that_will_not_end_is_killed_with_its_group(mark: str, how: str, tmp_path: Path) -> None:
+def test_unresponsive_rank_is_killed_with_its_group(mark: str, how: str, tmp_path: Path) -> None:
     script = f"""{RANK}
 import signal, subprocess, sys, time
 from pathlib import Path
@@ -141,7 +141,7 @@ time.sleep(120)
 
 
 @EITHER
-def test_a_stopped_rank_does_not_hold_up_the_end(mark: str, how: str, tmp_path: Path) -> None:
+def test_stopped_rank_does_not_delay_the_end(mark: str, how: str, tmp_path: Path) -> None:
     script = f"""{RANK}
 import signal, time
 from pathlib import Path
@@ -159,7 +159,7 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=NIGHTLY), signal.SIGTERM, signal.SIGKILL])
-def test_the_end_of_the_launcher_is_the_end_of_all(mark: str, number: int) -> None:
+def test_end_of_the_launcher_ends_all_processes(mark: str, number: int) -> None:
     script = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
@@ -221,7 +221,7 @@ while True:
     job.stdout.close()
 
 
-def test_on_a_terminal(mark: str) -> None:
+def test_stdin_and_ctrl_c_on_a_terminal(mark: str) -> None:
     """Rank 0 reads what is typed; Ctrl-C reaches the launcher alone, which ends the job."""
     import pty
 
@@ -244,20 +244,20 @@ def test_on_a_terminal(mark: str) -> None:
 
 
 @EITHER
-def test_a_command_that_is_not_there(mark: str, how: str) -> None:
+def test_missing_command(mark: str, how: str) -> None:
     done = hvdrun("-np", "2", how, "no-such-command-here")
     assert (done.returncode, done.stdout) == (1, "")
     said = r"hvdrun: rank \d cannot be started on localhost: No such file or directory: no-such-command-here\.\n"
     assert re.fullmatch(said, done.stderr), done.stderr
 
 
-def test_too_late(mark: str) -> None:
+def test_ranks_that_start_too_late(mark: str) -> None:
     script = "print('waiting', flush=True); import time; time.sleep(60)"
     with pytest.raises(ClusterError, match="did not end in time"):
         launch(Job([sys.executable, "-P", "-c", script], 2, timeout_s=1.0), stdout=io.StringIO(), stderr=io.StringIO())
 
 
-def test_the_function_takes_streams_of_text_and_of_bytes(mark: str) -> None:
+def test_function_accepts_streams_of_text_and_of_bytes(mark: str) -> None:
     out, err = io.BytesIO(), io.StringIO()
     script = "import sys; print('ä'); print('ö', file=sys.stderr)"
     outcome = launch(Job([sys.executable, "-P", "-c", script], 1, env={"PYTHONUTF8": "1"}), stdout=out, stderr=err)
@@ -290,7 +290,7 @@ def fills(pipe: int) -> bool:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_quiet_job_leaves_the_last_words_to_the_caller(mark: str, quiet: bool, patient: None) -> None:
+def test_quiet_job_leaves_the_summary_to_the_caller(mark: str, quiet: bool, patient: None) -> None:
     script = (
         RANK
         + """

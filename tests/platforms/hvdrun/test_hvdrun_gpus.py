@@ -25,7 +25,7 @@ SEEN = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get(
     ],
     ids=["nothing", "none", "variable", "auto", "all", "numbers"],
 )
-def test_every_rank_sees_the_same(how: str, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
+def test_every_rank_sees_the_same_devices(how: str, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
     text = good(hvdrun("-np", "2", how, *words, script=SEEN, **env))
     assert [lines_of(text, rank) for rank in range(2)] == [[seen], [seen]]
 
@@ -42,7 +42,7 @@ def test_missing_device_starts_no_rank(how: str) -> None:
     assert "cannot be started on " in done.stderr
 
 
-def test_words_that_are_none() -> None:
+def test_invalid_values_of_gpus() -> None:
     done = hvdrun("-np", "2", "--gpus", "0,0", "true")
     assert done.returncode == 2
     assert "argument --gpus: 0,0: device 0 is named twice: name it once." in done.stderr

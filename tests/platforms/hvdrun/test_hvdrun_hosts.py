@@ -84,14 +84,14 @@ def test_environment_and_folder_on_another_host(ssh: tuple[dict[str, str], Path]
         ("mute", "2", "host mute did not answer within 2 s: check that it is up"),
     ],
 )
-def test_a_host_that_cannot_be_used(ssh: tuple[dict[str, str], Path], host: str, seconds: str, said: str) -> None:
+def test_unusable_host(ssh: tuple[dict[str, str], Path], host: str, seconds: str, said: str) -> None:
     """It is named before another one that may be slow to answer."""
     done = hvdrun("-H", f"{host}:1,alpha:1", "--start-timeout", seconds, script="print('never')", **ssh[0])
     assert (done.returncode, done.stdout) == (1, "")
     assert said in done.stderr
 
 
-def test_a_host_that_is_lost(ssh: tuple[dict[str, str], Path]) -> None:
+def test_lost_host(ssh: tuple[dict[str, str], Path]) -> None:
     script = """
 import os, signal, time
 if os.environ["HOROVOD_HOSTNAME"] == "beta":

@@ -81,7 +81,7 @@ time.sleep(300)  # more than hvdrun() waits
 
 
 @NIGHTLY
-def test_every_ranks_end_is_known_under_mpi(mark: str, tmp_path: Path) -> None:
+def test_exit_of_every_rank_is_known_under_mpi(mark: str, tmp_path: Path) -> None:
     """Rank 0 holds one end of a pipe until its process ends, and rank 1, which would have it ended, waits for that."""
     fifo = tmp_path / "rank0"
     os.mkfifo(fifo)
@@ -192,7 +192,7 @@ session.init()
 
 
 @NIGHTLY
-def test_what_mpiexec_says_itself_is_heard(mark: str) -> None:
+def test_output_of_mpiexec_itself_is_shown(mark: str) -> None:
     done = hvdrun("-np", "1", "--mpi", "--mpi-args", "--display map", script="print('ran')")
     assert good(done) == "[0]<stdout>:ran\n"
     assert "JOB MAP" in done.stderr
@@ -242,7 +242,7 @@ def test_late_output_of_mpiexec_is_written() -> None:
     assert said == [b"JOB MAP\n"]
 
 
-def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -> None:
+def test_agent_sends_all_output_received_so_far(mark: str, tmp_path: Path) -> None:
     spoken, agents = tmp_path / "spoken", Agents()
     command = ["sh", "-c", f"echo one; echo two >&2; touch {spoken}; exec sleep 120"]
     try:
@@ -262,7 +262,7 @@ def test_an_agent_says_all_that_it_has_heard_so_far(mark: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=NIGHTLY), signal.SIGKILL])
-def test_the_end_of_the_launcher_is_the_end_of_mpi(mark: str, number: int) -> None:
+def test_end_of_the_launcher_ends_mpi(mark: str, number: int) -> None:
     script = """
 from mpi4py import MPI
 import time

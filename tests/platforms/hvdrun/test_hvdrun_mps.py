@@ -58,13 +58,15 @@ def test_ranks_sharing_a_device_get_a_private_mps_daemon(how: str, device: dict[
     [(("-np", "1"), {}), (("-np", "2", "--no-mps"), {}), (("-np", "2"), {"HVD_MPS": "0"})],
     ids=["a device for each", "no-mps", "variable"],
 )
-def test_others_find_none(words: tuple[str, ...], more: dict[str, str], device: dict[str, str]) -> None:
+def test_ranks_with_their_own_device_get_no_mps_daemon(
+    words: tuple[str, ...], more: dict[str, str], device: dict[str, str]
+) -> None:
     text = good(hvdrun(*words, script=SEEN, **device, **more))
     assert {*text.splitlines()} == {f"[{rank}]<stdout>:None False 5" for rank in range(int(words[1]))}
 
 
 @NIGHTLY
-def test_that_it_does_not_start_is_said_once_and_the_job_goes_on(device: dict[str, str]) -> None:
+def test_failed_start_of_mps_is_reported_once_and_job_continues(device: dict[str, str]) -> None:
     done = hvdrun("-np", "2", script=SEEN, FAKE_MPS="refuses", **device)
     assert lines_of(good(done), 1) == ["None False 5"]
     why = f"nvidia-cuda-mps-control did not start: [fake] {fake_mps.REFUSAL}"
@@ -72,7 +74,7 @@ def test_that_it_does_not_start_is_said_once_and_the_job_goes_on(device: dict[st
 
 
 @NIGHTLY
-def test_one_that_runs_already_is_used_and_untouched(tmp_path: Path, device: dict[str, str]) -> None:
+def test_running_mps_daemon_is_used_and_unchanged(tmp_path: Path, device: dict[str, str]) -> None:
     with fake_mps.running(tmp_path / "theirs", device["PATH"]) as pipes:
         text = good(hvdrun("-np", "2", script=SEEN, CUDA_MPS_PIPE_DIRECTORY=str(pipes), **device))
         assert lines_of(text, 0) == lines_of(text, 1) == [f"{pipes} True 5"]
@@ -81,7 +83,7 @@ def test_one_that_runs_already_is_used_and_untouched(tmp_path: Path, device: dic
 @NIGHTLY
 @pytest.mark.parametrize("who", ["launcher", "agent"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_it_ends_however_what_holds_the_ranks_ends(mark: str, who: str, number: int, device: dict[str, str]) -> None:
+def test_mps_daemon_ends_with_any_end_of_the_launcher(mark: str, who: str, number: int, device: dict[str, str]) -> None:
     job = subprocess.Popen(
         [*HVDRUN, "-np", "2", sys.executable, "-P", "-c", WAITS],
         env=clean_environment(**device),

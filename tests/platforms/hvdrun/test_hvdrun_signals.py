@@ -76,7 +76,7 @@ def test_a_signal_without_ranks_does_not_end_hvdrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handled", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
-def test_signals_that_the_program_handles_stay_its_own(handled: object) -> None:
+def test_signal_handlers_of_the_calling_program_are_kept(handled: object) -> None:
     from hvd_kernel.launch.agents import Agents
     from hvd_kernel.launch.forwarding import forwarded
 

@@ -96,7 +96,7 @@ def written(folder: Path, gate: Gate, hold: str = "") -> str:
     return str(script)
 
 
-def test_what_a_script_starts_in_the_background_shows_stacks_too(mark: str, tmp_path: Path) -> None:
+def test_background_processes_of_a_script_print_stacks(mark: str, tmp_path: Path) -> None:
     script = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(1000)"]
     with job("-np", "1", "--gloo", *script, quit_is="ignore") as running:
         assert running.process.stdout is not None
@@ -121,7 +121,7 @@ def test_a_hang_is_reported_with_rank_and_line(mark: str, tmp_path: Path, how: s
 
 
 @NIGHTLY
-def test_over_ssh(mark: str, tmp_path: Path, ssh: tuple[dict[str, str], Path]) -> None:
+def test_stall_report_over_ssh(mark: str, tmp_path: Path, ssh: tuple[dict[str, str], Path]) -> None:
     with Gate(tmp_path) as gate, job("-H", "alpha:1,beta:2", sys.executable, written(tmp_path, gate), **ssh[0]) as far:
         assert f"waits for rank 1, which is in train.py:{LINE} never_comes(): " in far.until("waits for")
         gate.open()
@@ -145,7 +145,7 @@ def test_a_rank_holding_the_gil_is_inspected_from_outside(mark: str, tmp_path: P
 
 
 @NIGHTLY
-def test_a_stopped_rank_is_said_to_be_stopped(mark: str, tmp_path: Path) -> None:
+def test_stopped_rank_is_reported_as_stopped(mark: str, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
         with job("-np", "2", sys.executable, written(tmp_path, gate, stops)) as running:
@@ -168,7 +168,7 @@ def test_a_rank_that_has_not_called_init_is_in_the_report(mark: str, tmp_path: P
 
 
 @NIGHTLY
-def test_without_a_stall_check_nothing_is_told(mark: str) -> None:
+def test_no_report_without_a_stall_check(mark: str) -> None:
     late = "import time\nhvd.init()\ntime.sleep(1.5 * hvd.rank())\nhvd.barrier()"
     done = hvdrun("-np", "2", "--no-stall-check", script=f"import hvd_kernel.numpy as hvd\n{late}")
     good(done)
@@ -179,7 +179,7 @@ def test_without_a_stall_check_nothing_is_told(mark: str) -> None:
 
 
 @NIGHTLY
-def test_of_ranks_that_run_started_too(mark: str, tmp_path: Path) -> None:
+def test_stalls_in_ranks_of_run_are_reported(mark: str, tmp_path: Path) -> None:
     script = tmp_path / "calls_run.py"
     script.write_text("""
 import hvd_kernel
@@ -237,7 +237,7 @@ SUM = 'hvd.allreduce(np.ones(3), name="a")'
         pytest.param("hvd.join()", "import sys; sys.exit(0)", marks=pytest.mark.nightly),
     ],
 )
-def test_a_script_that_ends_early_is_named_to_those_that_wait(waits: str, end: str) -> None:
+def test_early_exit_of_a_script_is_reported_to_waiting_ranks(waits: str, end: str) -> None:
     script = f"import numpy as np\nimport hvd_kernel.numpy as hvd\nhvd.init()\nif hvd.rank() == 1:\n    {end}\nelse:"
     done = hvdrun("-np", "3", script=f"{script}\n    {waits}")
     assert done.returncode == 1

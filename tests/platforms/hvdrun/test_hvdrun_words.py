@@ -34,7 +34,7 @@ def test_a_crash_in_c_has_the_signals_name_and_pythons_stack() -> None:
     assert any("in reads_what_is_not_there" in line for line in said)
 
 
-def test_who_wants_no_fault_handler_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_handler_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
     done = hvdrun("-np", "2", script=CRASH)
     assert "Fatal Python error" not in done.stderr
@@ -42,7 +42,7 @@ def test_who_wants_no_fault_handler_has_none(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("executable", [False, True], ids=["no program", "no interpreter in its first line"])
-def test_a_script_that_is_no_program_is_told_with_what_to_write(
+def test_non_executable_script_is_refused_with_the_remedy(
     executable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("print('never')\n")
@@ -82,7 +82,7 @@ for _ in range(2):
 """
 
 
-def test_what_is_done_instead_of_what_was_asked_for_is_said_once(tmp_path: Path) -> None:
+def test_replaced_settings_are_reported_once(tmp_path: Path) -> None:
     """hvdrun says it of its own flags, rank 0 of Horovod's variables, also where it meets the others again."""
     (tmp_path / "c.yaml").write_text("logging: {hide_timestamp: true}\n")
     words = ["--config-file", str(tmp_path / "c.yaml"), "--torus", "--num-nccl=2", "--mpi-args", "-bind-to none"]

@@ -81,14 +81,14 @@ def test_results_are_in_rank_order(tmp_path: Path) -> None:
     assert len({one["pid"] for one in found}) == 3
 
 
-def test_one_rank_by_default_and_its_words_are_shown(tmp_path: Path) -> None:
+def test_default_is_one_rank_and_its_output_is_shown(tmp_path: Path) -> None:
     found, said = script(tmp_path, "hvd_kernel.run(lambda: print('hello', flush=True), verbose=2)")
     assert found == [None]
     assert "hello" in said
 
 
 @pytest.mark.parametrize("how", ["use_gloo=True", "use_mpi=True", "hosts='localhost:2', use_gloo=True"])
-def test_whoever_starts_the_ranks(tmp_path: Path, how: str) -> None:
+def test_results_under_every_launcher(tmp_path: Path, how: str) -> None:
     found, _ = script(tmp_path, f"hvd_kernel.run(joined, (1,), num_proc=2, {how})")
     assert isinstance(found, list)
     assert [(one["rank"], one["size"], one["sum"]) for one in found] == [(0, 2, 3), (1, 2, 3)]
@@ -100,7 +100,7 @@ def test_output_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["", pytest.param(", use_mpi=True", marks=pytest.mark.nightly)])
-def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, how: str) -> None:
+def test_exception_of_a_worker_is_the_cause_and_ranks_exit(tmp_path: Path, how: str) -> None:
     found, said = script(tmp_path, f"caught(fails, 1, np=3{how})")
     assert isinstance(found, dict)
     assert (found["type"], found["rank"]) == ("RankFailed", 1)
@@ -112,7 +112,7 @@ def test_the_workers_exception_is_the_cause_and_the_others_end(tmp_path: Path, h
     assert found["seconds"] < 60
 
 
-def test_the_exceptions_traceback_is_not_on_stderr_too(tmp_path: Path) -> None:
+def test_traceback_of_the_exception_is_not_on_stderr(tmp_path: Path) -> None:
     """A traceback of a rank that lives on is shown after a while: so it comes when nothing else is left to do."""
     found, said = script(tmp_path, "caught(lingers, output_filename='out')")
     assert isinstance(found, dict)
@@ -122,7 +122,7 @@ def test_the_exceptions_traceback_is_not_on_stderr_too(tmp_path: Path) -> None:
     assert said.count("Traceback (most recent call last)") == 1
 
 
-def test_a_rank_that_vanishes_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
+def test_vanished_rank_is_named_and_the_others_are_stopped(tmp_path: Path) -> None:
     found, _ = script(tmp_path, "caught(vanishes, np=2)")
     assert isinstance(found, dict)
     assert (found["type"], found["rank"]) == ("RankDied", 1)

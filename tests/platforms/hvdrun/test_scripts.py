@@ -39,7 +39,7 @@ def test_characters_are_learnt() -> None:
 
 
 @pytest.mark.nightly
-def test_the_throughput_of_all_is_the_sum_of_each() -> None:
+def test_total_throughput_is_the_sum_over_ranks() -> None:
     text = said(HVDRUN, 2, SMALL["resnet"])
     slowest, fastest, total = (
         float(re.search(pattern, text)[1])  # type: ignore[index]

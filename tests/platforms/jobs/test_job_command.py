@@ -37,7 +37,7 @@ def script(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_plan_as_json_has_what_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(DATA / "polyaxonfile.yml"), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {"kind", "tasks", "steps", "warnings"} <= set(said)
@@ -54,14 +54,14 @@ def test_a_plan_as_json_has_what_is_promised(capsys: pytest.CaptureFixture[str])
     }
 
 
-def test_a_command_behind_the_file_keeps_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_after_the_file_keeps_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["python", "-c", "print('a  b', \"$HOME\")"]
     assert main(["plan", str(DATA / "polyaxonfile-fragment.yml"), "--format", "json", "--", *line]) == 0
     (step,) = json.loads(capsys.readouterr().out)["steps"]
     assert shlex.split(step) == line
 
 
-def test_every_rank_runs_each_step_and_waits_for_all_behind_it(mark: str, tmp_path: Path) -> None:
+def test_every_rank_waits_for_all_after_each_step(mark: str, tmp_path: Path) -> None:
     file = tmp_path / "riseml.yml"
     file.write_text(STEPS)
     done = hvdrun("job", "run", str(file), cwd=tmp_path)
@@ -71,9 +71,7 @@ def test_every_rank_runs_each_step_and_waits_for_all_behind_it(mark: str, tmp_pa
     assert "never" not in done.stdout
 
 
-def test_a_command_behind_a_file_is_the_one_that_was_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_after_a_file_replaces_the_missing_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The warning that there is none was said all the same."""
     file = tmp_path / "line"
     file.write_text("mpirun -np 2 -bind-to none\n")
@@ -98,20 +96,20 @@ def test_gradient_line_runs_its_masters_mpirun(mark: str, script: Path) -> None:
     assert not Path("/generated").exists()
 
 
-def test_the_masters_status_is_the_jobs(mark: str, tmp_path: Path) -> None:
+def test_status_of_the_master_is_the_jobs(mark: str, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("import os, sys; sys.exit(int(os.environ['HOROVOD_RANK']) + 6)")
     assert hvdrun("job", "run", "--gpus", "none", str(DATA / "gradient.sh"), cwd=tmp_path).returncode in {6, 7, 8}
 
 
 @pytest.mark.parametrize("words", [["--"], pytest.param(["job", "run", "--"], marks=NIGHTLY)], ids=" ".join)
-def test_an_mpirun_line_of_the_tutorials_runs_as_it_stands(mark: str, script: Path, words: list[str]) -> None:
+def test_mpirun_command_of_the_tutorials_runs_unchanged(mark: str, script: Path, words: list[str]) -> None:
     line = "mpirun -np 2 -bind-to none -map-by slot -x GREETING=hi -mca pml ob1 -mca btl ^openib python train.py"
     done = hvdrun(*words, *line.split(), cwd=script)
     assert [lines_of(good(done), rank) for rank in range(2)] == [[f"{rank} 2 {rank} 2 1 3.0"] for rank in range(2)]
 
 
 @NIGHTLY
-def test_with_mpi_the_parameters_of_an_mpirun_line_reach_mpiexec(mark: str, script: Path) -> None:
+def test_parameters_of_an_mpirun_command_reach_mpiexec(mark: str, script: Path) -> None:
     line = "mpirun -np 2 -bind-to none -mca pml ob1 -mca btl ^openib -mca coll_base_verbose 7 python see.py"
     (script / "see.py").write_text(f"import os; print(os.environ['OMPI_MCA_coll_base_verbose']){SUM}")
     done = hvdrun("--mpi", "--", *line.split(), cwd=script)
@@ -120,14 +118,14 @@ def test_with_mpi_the_parameters_of_an_mpirun_line_reach_mpiexec(mark: str, scri
     assert "coll_base_verbose" in hvdrun("--", *line.split(), cwd=script).stderr
 
 
-def test_what_is_not_installed_is_refused_with_what_is(mark: str) -> None:
+def test_missing_framework_is_refused_naming_the_installed(mark: str) -> None:
     done = hvdrun("job", "run", "--gpus", "none", str(DATA / "riseml-processes.yml"))
     assert done.returncode == 2
     assert "the job wants tensorflow 1.5.0; no tensorflow is, but torch " in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["job", "mpijob", "trainjob", "swarm", "slurm", "lsf"])
-def test_a_file_is_written_and_planned_again(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_file_is_planned_again(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "written"
     words = ["--image", "python:3.11", "--name", "train", "-o", str(other)]
     job = ["write", str(DATA / "polyaxonfile-fragment.yml"), "--kind", kind, *words, "--", "python", "t.py"]
@@ -156,7 +154,7 @@ wait -n && wait -n
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="names of pods are faked by a mount of /etc/hosts, which only root can do"
 )
-def test_pods_of_an_indexed_job_start_their_own_ranks_and_meet(mark: str, tmp_path: Path) -> None:
+def test_pods_of_an_indexed_job_start_ranks_that_connect(mark: str, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 train-0.train\n")
     script = POD.format(hosts=hosts, hvdrun=f"{sys.executable} -P -m hvd_kernel.launch", python=sys.executable)

@@ -48,7 +48,7 @@ def test_memory_is_private_pages_of_all_and_shared_ones_once(tmp_path: Path) -> 
     assert used(1, TREE.__getitem__, tmp_path) == (111 + 50) * 1024, "3 has ended meanwhile"
 
 
-def test_bytes_are_said_as_people_say_them() -> None:
+def test_sizes_are_formatted_in_common_units() -> None:
     told = [binary_size(number) for number in (0, 512, 2**20, 1.02 * GIB, 256 * GIB, 3 * 2**40)]
     assert told == ["0 B", "512 B", "1 MiB", "1.02 GiB", "256 GiB", "3 TiB"]
     assert killed_for(int(1.02 * GIB), GIB) == "killed for memory: 1.02 GiB of its limit of 1 GiB"
@@ -64,7 +64,7 @@ def fake_cgroup(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_group_is_used_where_its_controllers_are_handed_down(fake_cgroup: Path) -> None:
+def test_cgroup_is_used_if_its_controllers_are_delegated(fake_cgroup: Path) -> None:
     own = fake_cgroup / "self"
     assert limits.writable_cgroup(fake_cgroup, own) == fake_cgroup / "slice"
     (fake_cgroup / "slice/cgroup.subtree_control").write_text("cpu\n")
@@ -73,7 +73,7 @@ def test_a_group_is_used_where_its_controllers_are_handed_down(fake_cgroup: Path
     assert limits.writable_cgroup(fake_cgroup, own) is None, "version 1"
 
 
-def test_a_group_has_the_limits_and_says_whom_the_kernel_killed(fake_cgroup: Path) -> None:
+def test_cgroup_has_the_limits_and_reports_killed_processes(fake_cgroup: Path) -> None:
     group = limits.make_cgroup(fake_cgroup / "slice", "hvd-1-0", 1.5, 2 * GIB)
     assert (group / "cpu.max").read_text() == "150000 100000"
     assert (group / "memory.max").read_text() == str(2 * GIB)
@@ -86,7 +86,7 @@ def test_a_group_has_the_limits_and_says_whom_the_kernel_killed(fake_cgroup: Pat
     assert limits.peak_if_killed(group) == 2 * GIB + 4096
 
 
-def test_a_rank_without_limits_is_left_alone() -> None:
+def test_rank_without_limits_is_unchanged() -> None:
     free = Confinement(0, Limits(), lambda _pid: [])
     assert not free.is_polled
     assert not free.exceeded(os.getpid())

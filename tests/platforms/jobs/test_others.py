@@ -28,7 +28,7 @@ def handed(line: str) -> str:
         ("-- mpirun -h", "--help"),
     ],
 )
-def test_a_line_behind_two_dashes_is_read(line: str, instead: str) -> None:
+def test_command_after_two_dashes_is_translated(line: str, instead: str) -> None:
     assert handed(line) == instead
 
 
@@ -44,7 +44,7 @@ def test_a_line_behind_two_dashes_is_read(line: str, instead: str) -> None:
         "",
     ],
 )
-def test_a_program_as_any_other_stays_the_command(line: str) -> None:
+def test_ordinary_program_remains_the_command(line: str) -> None:
     assert handed(line) == ""
 
 

@@ -26,7 +26,7 @@ def test_replicas_without_hosts_run_here_with_their_limits() -> None:
     assert (placed.gpus, placed.devices) == (1, "0")
 
 
-def test_ranks_of_a_replica_share_what_it_has() -> None:
+def test_ranks_of_a_replica_share_its_resources() -> None:
     placed = place(job(Replica("worker", 0, slots=2, resources=Resources(Bounds(limit=3), Bounds(limit=GIB), 2))), HERE)
     assert placed.limits == (Limits(1.5, GIB // 2),) * 2
     assert placed.devices == "0,1"
@@ -43,12 +43,12 @@ def test_an_allocation_that_is_too_small_is_named() -> None:
         place(job(Replica("worker", 0, slots=3)), HERE, [("n1", 2)])
 
 
-def test_hosts_that_the_job_names_stay() -> None:
+def test_hosts_named_by_the_job_are_kept() -> None:
     placed = place(job(Replica("host", 0, "a", 2), Replica("host", 1, "fe80::1")), HERE, [("n1", 9)])
     assert placed.spelled == "a:2,[fe80::1]:1"
 
 
-def test_devices_that_are_not_here_are_an_error_with_its_remedy() -> None:
+def test_missing_devices_are_an_error_with_its_remedy() -> None:
     greedy = job(Replica("worker", 0, slots=4, resources=Resources(gpus=4)))
     with pytest.raises(ConfigError, match=r"the 4 ranks here need 4 GPUs, this machine has 2: add --gpus none"):
         place(greedy, HERE)
@@ -56,7 +56,7 @@ def test_devices_that_are_not_here_are_an_error_with_its_remedy() -> None:
     assert place(job(Replica("worker", 0, resources=Resources(gpus=0))), HERE).devices == "none"
 
 
-def test_requests_beyond_this_machine_are_said() -> None:
+def test_requests_beyond_this_machine_are_reported() -> None:
     placed = place(job(Replica("worker", 0, resources=Resources(Bounds(5), Bounds(32 * GIB)))), HERE)
     assert placed.warnings == (
         "the ranks request 5 cores, this machine has 4: they take turns",

@@ -30,7 +30,7 @@ def test_a_launch_script_of_horovods_tutorials_runs_unchanged(mark: str, tmp_pat
     assert [line for line in done.stderr.splitlines() if "openib" in line] == [OPENIB]
 
 
-def test_ours_is_written_again_and_another_ones_stays(tmp_path: Path) -> None:
+def test_own_wrapper_is_rewritten_and_a_foreign_one_kept(tmp_path: Path) -> None:
     path = install_mpirun(str(tmp_path))
     path.write_text(path.read_text().replace(sys.executable, "/elsewhere/python"))
     assert install_mpirun(str(tmp_path)) == path
@@ -48,6 +48,6 @@ def test_ours_is_written_again_and_another_ones_stays(tmp_path: Path) -> None:
     ("folder", "whose"),
     [("/usr/local/bin", "the system's"), ("/bin", "system's"), (str(Path(sys.prefix, "bin")), "this environment's")],
 )
-def test_a_folder_that_all_share_is_refused(folder: str, whose: str) -> None:
+def test_world_writable_folder_is_refused(folder: str, whose: str) -> None:
     with pytest.raises(ConfigError, match=f"is .*{whose}, where mpirun is MPI's for all: choose a folder of your own"):
         install_mpirun(folder)

@@ -114,7 +114,7 @@ def bounds(draw: st.DrawFn, number: st.SearchStrategy[float]) -> Bounds:
 
 @pytest.mark.parametrize("kind", list(writers.WRITERS))
 @given(st.data())
-def test_what_is_written_is_read_as_the_same_job(kind: str, data: st.DataObject) -> None:
+def test_written_job_is_read_as_the_same_job(kind: str, data: st.DataObject) -> None:
     spec = data.draw(jobs(kind))
     port = spec.rendezvous.port if spec.rendezvous else 0
     text = writers.write(msgspec.structs.replace(spec, kind="riseml", rendezvous=None), kind, WriterOptions(port=port))

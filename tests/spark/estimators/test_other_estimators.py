@@ -26,36 +26,36 @@ def test_two_ranks_of_keras_equal_one_process_at_twice_the_rate(results: Mapping
     assert results["keras_two_ranks"]["files"] == ["keras/checkpoint", "keras/logs/events.out.tfevents.hvd"]
 
 
-def test_a_keras_model_comes_back_from_a_pipeline(results: Mapping[str, Any]) -> None:
+def test_keras_model_is_loaded_from_a_pipeline(results: Mapping[str, Any]) -> None:
     assert results["keras_two_ranks"]["back"] == [True, 16, "keras", True]
 
 
-def test_a_run_of_keras_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+def test_run_of_keras_resumes_from_its_checkpoint(results: Mapping[str, Any]) -> None:
     assert results["keras_goes_on"] is True
 
 
-def test_the_best_checkpoint_of_keras_is_taken_on_wish(results: Mapping[str, Any]) -> None:
+def test_best_checkpoint_of_keras_is_used_on_request(results: Mapping[str, Any]) -> None:
     assert results["keras_best"] == [True, True, ["loss", "mae"], True]
 
 
-def test_layers_and_losses_of_ones_own_travel(results: Mapping[str, Any]) -> None:
+def test_custom_layers_and_losses_are_sent(results: Mapping[str, Any]) -> None:
     assert results["keras_custom"] == ["DenseVector", ["loss", "val_loss"]]
 
 
-def test_an_estimator_of_keras_comes_back(results: Mapping[str, Any]) -> None:
+def test_keras_estimator_is_loaded(results: Mapping[str, Any]) -> None:
     assert results["keras_saved"] == [2, True, 0.5, True]
 
 
-def test_two_ranks_of_lightning_train_what_one_process_does(results: Mapping[str, Any]) -> None:
+def test_two_ranks_of_lightning_equal_one_process(results: Mapping[str, Any]) -> None:
     assert results["lightning_two_ranks"] == [True, [["epoch", "loss"]] * 2, True, True, 16]
 
 
-def test_a_run_of_lightning_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+def test_run_of_lightning_resumes_from_its_checkpoint(results: Mapping[str, Any]) -> None:
     assert results["lightning_goes_on"] == [True, [1, 2]]
     assert results["lightning_validates"] == [["epoch", "loss", "val_loss"]]
 
 
-def test_a_plain_model_of_torch_is_trained_by_lightning_too(results: Mapping[str, Any]) -> None:
+def test_lightning_trains_a_plain_torch_model(results: Mapping[str, Any]) -> None:
     assert results["legacy"] == [True, True], "also where model and optimizer were saved, each for itself"
 
 
@@ -69,5 +69,5 @@ def test_a_plain_model_of_torch_is_trained_by_lightning_too(results: Mapping[str
         ("nan_ends", "The loss of batch 0 is nan: terminate_on_nan ends the training."),
     ],
 )
-def test_what_cannot_be_is_said(results: Mapping[str, Any], case: str, text: str) -> None:
+def test_unsupported_settings_are_refused(results: Mapping[str, Any], case: str, text: str) -> None:
     assert (results[case]["raised"], results[case]["text"]) == ("ValueError", text)

@@ -20,7 +20,7 @@ def rows(pieces: list[Piece]) -> list[tuple[str, int]]:
 
 
 @given(SIZES, some.integers(1, 9), some.one_of(some.none(), some.integers(0, 99)))
-def test_even_shares_have_one_length_and_hold_every_row(sizes: list[int], size: int, order: int | None) -> None:
+def test_even_shares_have_equal_length_and_hold_every_row(sizes: list[int], size: int, order: int | None) -> None:
     every = [rows(share(groups(sizes), rank, size, order=order)) for rank in range(size)]
     assert {len(one) for one in every} == {-(-sum(sizes) // size)}
     assert set().union(*every) == {(f"part-{at}", row) for at, count in enumerate(sizes) for row in range(count)}
@@ -41,5 +41,5 @@ def test_the_order_of_groups_changes_with_its_number() -> None:
 @pytest.mark.parametrize(
     ("count", "size", "batch", "expected"), [(4, 2, 32, 1), (100, 2, 32, 2), (65, 2, 32, 2), (66, 2, 11, 3)]
 )
-def test_steps_are_those_of_the_longest_share(count: int, size: int, batch: int, expected: int) -> None:
+def test_steps_equal_those_of_the_longest_share(count: int, size: int, batch: int, expected: int) -> None:
     assert steps(count, size, batch) == expected

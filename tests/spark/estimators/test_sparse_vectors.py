@@ -24,12 +24,12 @@ def test_vectors_of_both_forms_are_made_dense(results: Mapping[str, Any]) -> Non
     assert results["made_dense"] == [DENSE, DENSE[1:3], [DENSE[3], DENSE[0]], [0, 3]]
 
 
-def test_a_column_is_sparse_where_each_row_is(results: Mapping[str, Any]) -> None:
+def test_column_is_sparse_if_each_row_is(results: Mapping[str, Any]) -> None:
     assert results["kinds"] == [["dense", [3]], ["sparse", [3]], ["sparse", [3]], ["sparse", None]]
 
 
 @pytest.mark.parametrize("case", ["another_length", "none_there"])
-def test_a_vector_of_another_length_or_none_is_refused(results: Mapping[str, Any], case: str) -> None:
+def test_vector_of_another_length_or_none_is_refused(results: Mapping[str, Any], case: str) -> None:
     assert results[case]["raised"] == "ValueError"
     assert results[case]["text"] == "Column x: every row must hold 3 numbers, and one holds others or none."
 
@@ -38,7 +38,7 @@ def test_batches_are_dense_and_hold_each_row(results: Mapping[str, Any]) -> None
     assert results["batches"] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], [True, True], True]
 
 
-def test_zeros_take_no_memory_but_in_batches(results: Mapping[str, Any]) -> None:
+def test_zeros_use_memory_only_in_batches(results: Mapping[str, Any]) -> None:
     seen, changed, is_small = results["memory"]
     assert seen == [[2, "ndarray", 1000]] * 5
     assert changed == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -57,11 +57,11 @@ def test_sparse_columns_stored_without_zeros_train_the_same(results: Mapping[str
     }
 
 
-def test_ranks_read_what_is_stored_without_zeros(results: Mapping[str, Any]) -> None:
+def test_ranks_read_vectors_stored_without_zeros(results: Mapping[str, Any]) -> None:
     assert results["several_ranks"] is True
 
 
-def test_predictions_are_sparse_where_each_label_was(results: Mapping[str, Any]) -> None:
+def test_predictions_are_sparse_if_each_label_was(results: Mapping[str, Any]) -> None:
     assert results["predictions"] == [
         ["(2,[],[])", "(2,[0],[0.5])", "(2,[1],[1.0])"],
         ["[0.0,0.0]", "[0.5,0.0]", "[0.0,1.0]"],

@@ -59,7 +59,7 @@ def test_paths_are_horovods(results: Mapping[str, Any]) -> None:
     assert results["given_paths"] == ["file:///t.1", "file:///r/x", None, None, "c", False]
 
 
-def test_spark_is_told_its_own_schemes(results: Mapping[str, Any]) -> None:
+def test_spark_gets_its_own_schemes(results: Mapping[str, Any]) -> None:
     train = "intermediate_train_data.0"
     assert results["spark_has_other_schemes"] == [
         "s3a://b/x",
@@ -69,11 +69,11 @@ def test_spark_is_told_its_own_schemes(results: Mapping[str, Any]) -> None:
     ]
 
 
-def test_files_are_whole_and_a_store_travels(results: Mapping[str, Any]) -> None:
+def test_files_are_complete_and_a_store_can_be_pickled(results: Mapping[str, Any]) -> None:
     assert results["files"] == [[False, "two", True, ["checkpoint"]]] * 2
 
 
-def test_hdfs_is_reached_where_the_prefix_says(results: Mapping[str, Any]) -> None:
+def test_hdfs_is_reached_at_the_address_of_the_prefix(results: Mapping[str, Any]) -> None:
     connection = {"host": "name", "port": 8020, "user": "me", "kerb_ticket": None, "extra_conf": None}
     assert results["hdfs"] == [connection, "kept", True, "hdfs://name:8020/work/intermediate_train_data.0", True]
 
@@ -82,7 +82,7 @@ def test_a_local_folder_is_copied_into_its_run(results: Mapping[str, Any]) -> No
     assert results["synced"] == ["1", True]
 
 
-def test_a_scheme_that_nobody_knows_is_named_with_the_remedy(results: Mapping[str, Any]) -> None:
+def test_unknown_scheme_is_named_with_the_remedy(results: Mapping[str, Any]) -> None:
     assert results["nothing_known"]["raised"] == "ConfigError"
     assert results["nothing_known"]["text"].startswith("Store nothing://x: no filesystem for nothing://: ")
     assert results["package_missing"]["text"].endswith("Remedy: pip install s3fs.")

@@ -51,7 +51,7 @@ def test_a_pipeline_predicts_the_same_in_another_process(results: Mapping[str, A
     assert again["kept"] == ["two", 2, 0.125, "dense"]
 
 
-def test_a_run_that_is_there_goes_on_from_its_checkpoint(results: Mapping[str, Any]) -> None:
+def test_existing_run_resumes_from_its_checkpoint(results: Mapping[str, Any]) -> None:
     assert results["goes_on"] is True
 
 
@@ -59,7 +59,7 @@ def test_rows_are_split_by_column_or_share(results: Mapping[str, Any]) -> None:
     assert results["splits"] == [["epoch", "train", "validation"], ["all_metrics", "loss"], ["group_0_y"], [True]]
 
 
-def test_the_best_checkpoint_is_taken_on_wish(results: Mapping[str, Any]) -> None:
+def test_best_checkpoint_is_used_on_request(results: Mapping[str, Any]) -> None:
     assert results["best"] == [True, True, True, False]
 
 
@@ -67,20 +67,20 @@ def test_weights_of_rows_multiply_their_losses(results: Mapping[str, Any]) -> No
     assert results["row_weights"] == [True, True]
 
 
-def test_the_minibatch_is_the_users(results: Mapping[str, Any]) -> None:
+def test_batch_size_is_that_of_the_user(results: Mapping[str, Any]) -> None:
     assert results["own_minibatch"] == [[[12, 2], [12, 1], None], [[4, 2], [4, 1], None]]
 
 
-def test_rows_are_what_the_transformation_makes_of_them(results: Mapping[str, Any]) -> None:
+def test_rows_are_transformed(results: Mapping[str, Any]) -> None:
     assert results["transformed"] is True
 
 
-def test_a_data_module_of_ones_own_is_read(results: Mapping[str, Any]) -> None:
+def test_custom_data_module_is_read(results: Mapping[str, Any]) -> None:
     given = {"shard": [0, 1], "fields": ["x", "y"], "steps": 1, "exists": True}
     assert results["data_module"] == [given, True]
 
 
-def test_data_that_is_in_the_store_is_trained_on(results: Mapping[str, Any]) -> None:
+def test_training_uses_data_in_the_store(results: Mapping[str, Any]) -> None:
     assert results["parquet"] == [True, "dense"]
 
 
@@ -88,7 +88,7 @@ def test_predictions_have_their_labels_type(results: Mapping[str, Any]) -> None:
     assert results["outputs"] == ["integer", "DenseVector", 3, "DenseVector", ["a", "b", "y", "x", "guess"]]
 
 
-def test_a_column_that_is_there_is_not_overwritten(results: Mapping[str, Any]) -> None:
+def test_existing_column_is_not_overwritten(results: Mapping[str, Any]) -> None:
     assert results["twice"]["raised"] == "ValueError"
     assert results["twice"]["text"] == "Column y__output exists already in the DataFrame: name others by setOutputCols."
 
@@ -97,7 +97,7 @@ def test_a_cross_validator_searches_its_params(results: Mapping[str, Any]) -> No
     assert results["searched"] == [2, True, 6]
 
 
-def test_an_estimator_comes_back_with_store_and_backend(results: Mapping[str, Any]) -> None:
+def test_estimator_is_loaded_with_store_and_backend(results: Mapping[str, Any]) -> None:
     assert results["saved_estimator"] == [True, 4, True, {"num_proc": 2, "env": {}, "start_timeout": 77}, True, True]
 
 
@@ -114,11 +114,11 @@ def test_an_estimator_comes_back_with_store_and_backend(results: Mapping[str, An
         ("both_losses", "only one of loss_constructors and loss parameters can be specified."),
     ],
 )
-def test_what_cannot_be_is_said_in_horovods_words(results: Mapping[str, Any], case: str, text: str) -> None:
+def test_refusals_have_horovods_messages(results: Mapping[str, Any], case: str, text: str) -> None:
     assert (results[case]["raised"], results[case]["text"]) == ("ValueError", text)
 
 
-def test_what_cannot_be_is_named(results: Mapping[str, Any]) -> None:
+def test_unsupported_arguments_are_named(results: Mapping[str, Any]) -> None:
     assert results["empty_split"]["text"].startswith(
         "Validation DataFrame does not have any samples with validation param held"
     )
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_named(results: Mapping[str, Any]) -> None:
     assert results["lists_differ"]["text"].startswith("Column x holds no numbers, or lists of several lengths: ")
 
 
-def test_what_a_store_holds_is_told_by_json(results: Mapping[str, Any], folder: Path) -> None:
+def test_store_describes_its_data_in_json(results: Mapping[str, Any], folder: Path) -> None:
     assert results["parquet"][0]
     kept = json.loads((folder / "store" / "intermediate_train_data.0" / "_hvd_columns.json").read_text())
     assert (kept["rows"], [each["name"] for each in kept["columns"]]) == (16, ["x", "y"])

@@ -10,7 +10,7 @@ from hvd_kernel.cluster.requests.gather import Gather
 from hvd_kernel.errors import ClusterError
 
 
-def test_who_does_not_answer_may_wait_for_one_that_has_failed() -> None:
+def test_error_of_a_rank_is_kept_beside_missing_answers() -> None:
     """That one's error is the cause; only the other rank, which waited for it, was named."""
     gather = Gather({0, 1, 2}, "rendezvous")
     gather.on_reply(2, {}, [])

@@ -45,7 +45,7 @@ def test_failed_introduction_of_a_rank_fails_the_start(monkeypatch: pytest.Monke
     assert failed.reason == "rank 0 cannot work: RuntimeError: can't start new thread"
 
 
-def test_an_error_instead_of_a_greeting_is_handed_on() -> None:
+def test_error_instead_of_a_greeting_is_passed_on() -> None:
     reported = []
     hands = Handshake([0, 1], ["shell", "control"], lambda rank, said: reported.append((rank, said)))
     who = {"pid": 7, "host": "here", "device": "cpu"}
@@ -151,7 +151,7 @@ def assert_whole_or_explained(world: VirtualCluster) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in range(1, 20))])
-def test_whatever_happens_in_whatever_order(batch: int) -> None:
+def test_random_events_in_any_order(batch: int) -> None:
     ends = explore_all(range(300 * batch, 300 * (batch + 1)))
     assert sum(world.generation > 1 for world in ends) > 60, "too little happens to find anything"
     resized = [told.value for world in ends for [told] in world.answers.values() if is_resized(told)]
@@ -215,7 +215,7 @@ def test_death_at_a_resize_is_reported_before_renumbering() -> None:
     assert forgotten < next(at for at, action in enumerate(done) if isinstance(action, e.Renumber))
 
 
-def test_a_start_says_how_far_it_is() -> None:
+def test_start_reports_progress() -> None:
     world = VirtualCluster(3, 1)
     progress: list[str] = []
     world.on_reportprogress = lambda action: progress.append(action.text)  # type: ignore[method-assign]
@@ -241,7 +241,7 @@ def test_a_start_says_how_far_it_is() -> None:
         (None, "ranks 0-1 did not come up within 120 s (ClusterSpec.start_timeout_s)."),
     ],
 )
-def test_a_start_that_fails_says_why_with_the_log(event: messages.Message | None, why: str) -> None:
+def test_failed_start_reports_the_log(event: messages.Message | None, why: str) -> None:
     world = VirtualCluster(2, 0)
     world.soon(lambda: world.deliver(messages.Connected({})))
     request = world.request(e.StartRequested)
@@ -277,7 +277,7 @@ def test_death_notice_names_a_process_not_its_replacement() -> None:
     assert world.membership.state is ClusterState.BROKEN
 
 
-def test_one_thing_at_a_time_and_who_waits_hears_of_the_end() -> None:
+def test_concurrent_requests_fail_and_a_stop_ends_waiting_ones() -> None:
     world = started(2)
     first = world.request(e.DetachRequested, WISH, 1)
     second = world.request(e.ReplaceRequested, None)
@@ -350,7 +350,7 @@ def test_shrink_drops_dead_then_newest_and_oldest_is_rank_0() -> None:
     assert [each.generation for each in world.processes if each.alive] == [world.generation] * 3
 
 
-def test_named_ranks_leave_and_the_others_keep_their_order() -> None:
+def test_named_ranks_are_removed_and_the_others_keep_order() -> None:
     world = started(4)
     before = pids(world)
     assert resized(world, 2, 0, 3) == ResizeOutcome(4, 2, (0, 3), {1: 0, 2: 1})
@@ -388,7 +388,7 @@ def test_a_cancelled_growth_is_undone_at_every_step() -> None:
     assert steps > 10
 
 
-def test_a_cancelled_shrink_keeps_who_was_not_asked_to_leave() -> None:
+def test_cancelled_shrink_keeps_ranks_not_yet_asked_to_leave() -> None:
     sizes = set()
     for steps in range(10_000):
         world = started(4)
@@ -407,7 +407,7 @@ def test_a_cancelled_shrink_keeps_who_was_not_asked_to_leave() -> None:
     assert sizes == {2, 4}
 
 
-def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:
+def test_smaller_cluster_is_not_ready_before_its_rendezvous() -> None:
     world = started(4)
     request = world.request(e.ResizeRequested, 2)
     while world.n == 4:
@@ -420,7 +420,7 @@ def test_a_smaller_cluster_whose_ranks_have_not_met_is_not_ready() -> None:
     assert {each.generation for each in world.processes if each.alive} == {world.generation}
 
 
-def test_who_joins_a_place_that_is_not_there_any_more_is_nobody() -> None:
+def test_process_joining_a_removed_place_is_ignored() -> None:
     world = started(2)
     world.deliver(messages.RanksJoining({1: 4711, 3: 4712}))
     assert not world.membership.ranks.arrivals
@@ -434,7 +434,7 @@ def test_who_joins_a_place_that_is_not_there_any_more_is_nobody() -> None:
         (3, set(), "rank 0 is not answering: `%hvd stacks` shows where, `%hvd respawn 0 --force` replaces it"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_has_happened(n: int, drop: set[int], why: str) -> None:
+def test_refused_requests_change_nothing(n: int, drop: set[int], why: str) -> None:
     world = started(2)
     world.living(0)[0].stopped_until = world.now + 30.0
     if drop:
@@ -468,7 +468,7 @@ NOTE = Membership._record
         (RankTable, "rank_of", lambda _self, _pid: -1),
     ],
 )
-def test_a_mistake_is_found(where: type, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_bug_is_found(where: type, name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, name, mutant)
     with pytest.raises(AssertionError):
         explore_all(range(300))

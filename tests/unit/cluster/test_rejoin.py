@@ -108,7 +108,7 @@ def until_told(changes: CellChanges, session: Session) -> None:
     changes.tick()
 
 
-def test_it_begins_when_all_that_live_wait_and_only_once() -> None:
+def test_rejoin_begins_once_all_living_ranks_wait() -> None:
     run, session, output, changes = begun(Respawned((1,), 0, ("model",)))
     changes.tick()
     die(run, session, 1)
@@ -133,7 +133,7 @@ def test_it_begins_when_all_that_live_wait_and_only_once() -> None:
     ]
 
 
-def test_why_it_could_not_be_done_is_told() -> None:
+def test_failed_rejoin_reports_the_reason() -> None:
     run, session, output, changes = begun(ClusterError("no memory"))
     die(run, session, 1)
     wait(run, 0)
@@ -146,7 +146,7 @@ def test_why_it_could_not_be_done_is_told() -> None:
     assert session.calls == 1, "it is not tried again and again"
 
 
-def test_a_death_that_nobody_waits_for_ends_with_the_others() -> None:
+def test_death_without_waiters_ends_with_the_cell() -> None:
     run, session, _, changes = begun(Respawned((), 0))
     die(run, session, 1)
     for rank in (0, 2):
@@ -160,7 +160,7 @@ def test_a_death_that_nobody_waits_for_ends_with_the_others() -> None:
     assert {rank: each and each.ename for rank, each in ended.items()} == {0: None, 1: "RankDied", 2: None}
 
 
-def test_who_has_ended_the_cell_does_not_come_back_to_it() -> None:
+def test_rank_that_ended_the_cell_does_not_rejoin_it() -> None:
     run, *_ = begun(Respawned((), 0))
     run.check_all_in()
     run.on_reply(2, {"hvd": {}}, [])
@@ -211,7 +211,7 @@ def test_joined_and_left_ranks_are_marked_and_reported() -> None:
     ]
 
 
-def test_why_ranks_do_not_come_is_told_and_shown() -> None:
+def test_missing_new_ranks_are_reported_and_shown() -> None:
     _, session, output, changes = begun(ClusterError("no memory\nThe cell goes on with 3 ranks."))
     told = changes.resize(5)
     changes.tick()

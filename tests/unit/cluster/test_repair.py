@@ -39,7 +39,7 @@ def ranks() -> Ranks:
     return Ranks()
 
 
-def test_of_several_ranks_that_say_so_one_repair_comes(ranks: Ranks) -> None:
+def test_several_reports_cause_one_repair(ranks: Ranks) -> None:
     for _ in range(3):
         ranks.say_broken()
     assert (ranks.pass_time(), ranks.pass_time(), ranks.made, ranks.repair.needed) == (1, 0, 1, False)
@@ -47,13 +47,13 @@ def test_of_several_ranks_that_say_so_one_repair_comes(ranks: Ranks) -> None:
     assert (ranks.pass_time(), ranks.made) == (1, 2)
 
 
-def test_a_cell_before_it_is_the_repair(ranks: Ranks) -> None:
+def test_start_of_a_cell_replaces_the_repair(ranks: Ranks) -> None:
     ranks.say_broken()
     ranks.repair.done()
     assert (ranks.pass_time(), ranks.pass_time(), ranks.made) == (1, 0, 0)
 
 
-def test_a_rank_that_says_so_while_a_cell_runs_is_not_forgotten(ranks: Ranks) -> None:
+def test_report_during_a_cell_is_not_lost(ranks: Ranks) -> None:
     """It was: the look found a running cell, none came after it, and who said so later was taken for the same."""
     ranks.say_broken()
     ranks.repair.done()  # by the cell that runs now

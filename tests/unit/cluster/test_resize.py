@@ -40,7 +40,7 @@ def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: igno
         (table(1, 0), 4, set(), set(), {0: 0, 1: 1}),
     ],
 )
-def test_who_leaves_and_who_is_which_rank_then(
+def test_leaving_ranks_and_new_numbers(
     ranks: RankTable, n: int, drop: set[int], leave: set[int], numbers: dict[int, int]
 ) -> None:
     assert ranks.leavers(n, drop) == leave
@@ -91,7 +91,7 @@ GIVEN = Respawned((4, 5), 0, ("model",))
         (ResizeOutcome(3, 2, (0,), {2: 0, 1: 1}), "ranks 0-1 stay (before 2, 1), rank 0 has left\n"),
     ],
 )
-def test_what_is_said(done: ResizeOutcome, text: str) -> None:
+def test_messages_of_the_change(done: ResizeOutcome, text: str) -> None:
     assert resize_outcome(done) == text
 
 
@@ -125,7 +125,7 @@ class Interruptible:
         ),
     ],
 )
-def test_an_interrupted_resize_says_what_became_of_it(n: int, leaves: int, before: list[str], text: str) -> None:
+def test_interrupted_resize_reports_its_outcome(n: int, leaves: int, before: list[str], text: str) -> None:
     said: list[str] = []
     session: Any = Interruptible(leaves, said)
     with pytest.raises(KeyboardInterrupt) as interrupted:
@@ -185,7 +185,7 @@ class Hub:
         return SimpleNamespace(send=lambda _to, kind, content: self.sent.append((kind, content["id"], content["uuid"])))
 
 
-def test_the_hub_moves_who_stays_and_forgets_who_left() -> None:
+def test_hub_renumbers_survivors_and_drops_removed_ranks() -> None:
     hub = Hub()
     for eid, uuid in enumerate("ABCD"):
         hub.engines[eid] = SimpleNamespace(id=eid, uuid=uuid, ident=uuid.encode())

@@ -52,11 +52,11 @@ from hvd_kernel.settings import lookup
         ),
     ],
 )
-def test_what_is_said(done: Respawned, text: str) -> None:
+def test_messages_of_the_change(done: Respawned, text: str) -> None:
     assert respawn_outcome(done) == text
 
 
-def test_nothing_kept_is_said_with_the_remedy() -> None:
+def test_missing_kept_names_are_reported_with_the_remedy() -> None:
     assert respawn_outcome(Respawned((1,), 0)).startswith("rank 1 is fresh: its variables are missing: run the cells")
     assert respawn_outcome(Respawned((1, 2), 0)).startswith(
         "ranks 1-2 are fresh: their variables are missing: run the cells"
@@ -91,7 +91,7 @@ def test_rendezvous_hides_its_secret() -> None:
         ((1, 2, 3), "ranks 1-3 are still dead, and `%hvd respawn` replaces them"),
     ],
 )
-def test_an_interrupted_respawn_says_what_it_leaves(dead: tuple[int, ...], text: str) -> None:
+def test_interrupted_respawn_reports_its_outcome(dead: tuple[int, ...], text: str) -> None:
     def press(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -104,7 +104,7 @@ def test_an_interrupted_respawn_says_what_it_leaves(dead: tuple[int, ...], text:
     assert str(interrupted.value) == f"the respawn was interrupted: {text}"
 
 
-def test_free_memory_is_what_the_machine_has_at_most() -> None:
+def test_free_memory_is_limited_by_the_machine() -> None:
     assert 0 < free_memory() <= os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -123,7 +123,7 @@ print(spare.wait())
 """
 
 
-def test_a_rank_to_be_that_nobody_needs_ends_by_itself() -> None:
+def test_unneeded_standby_rank_exits() -> None:
     ended = subprocess.run([sys.executable, "-P", "-c", NOBODY], capture_output=True, text=True, check=True)
     assert ended.stdout == "[Preloaded()]\n0\n", ended.stderr
 

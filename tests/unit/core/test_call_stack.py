@@ -25,7 +25,7 @@ def test_a_frame_between_two_lines_is_shown_at_its_function() -> None:
     assert shown.text == "def between() -> None:"
 
 
-def test_threads_that_run_code_of_the_users_are_told_from_others() -> None:
+def test_threads_running_user_code_are_distinguished() -> None:
     here, me = sys._getframe(), threading.current_thread()
     assert call_stack.runs_user_code(me, here)
     assert call_stack.runs_user_code(None, here), "one that began after the threads were listed"

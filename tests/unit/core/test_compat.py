@@ -66,14 +66,14 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("name", "target"), NAMES.items())
-def test_one_module_under_two_names(installed: None, name: str, target: str) -> None:
+def test_module_has_two_names(installed: None, name: str, target: str) -> None:
     assert importlib.import_module(name) is importlib.import_module(target)
     assert target_of(name) == target
     module = sys.modules[target]
     assert (module.__name__, module.__spec__.name) == (target, target), "the alias leaves the module as it was"
 
 
-def test_the_statements_that_programs_have(installed: None) -> None:
+def test_import_statements_of_programs(installed: None) -> None:
     import horovod
     import horovod.torch as hvd
     from horovod import torch as same
@@ -157,7 +157,7 @@ def test_missing_module_has_no_spec_and_its_import_says_why(installed: None, nam
     assert not [module for module in sys.modules if module.startswith(name)]
 
 
-def test_an_import_within_a_question_is_told_why(
+def test_import_within_find_spec_reports_the_reason(
     installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """find_spec("asks.below") imports asks, which itself imports what is not there: that is no question."""
@@ -168,12 +168,12 @@ def test_an_import_within_a_question_is_told_why(
         importlib.util.find_spec("asks.below")
 
 
-def test_from_horovod_import_what_is_not_there(installed: None) -> None:
+def test_from_horovod_import_of_a_missing_name(installed: None) -> None:
     with pytest.raises(ImportError, match="cannot import name 'tensor'"):
         exec("from horovod import tensor")
 
 
-def test_uninstalled_it_is_gone() -> None:
+def test_uninstalled_finder_is_gone() -> None:
     compat.install()
     compat.install()
     assert sum(isinstance(finder, HorovodFinder) for finder in sys.meta_path) == 1
@@ -205,7 +205,7 @@ def real(tmp_path: Path) -> Path:
 SAYS = "import horovod; print(horovod.__version__)"
 
 
-def test_the_real_one_goes_first_unless_told(real: Path) -> None:
+def test_real_horovod_is_preferred_unless_configured(real: Path) -> None:
     path = str(real)
     assert python(SAYS, **rank(PYTHONPATH=path)) == "real"
     assert python("import horovod.torch; print(horovod.torch.who)", **rank(PYTHONPATH=path)) == "real"
@@ -213,7 +213,7 @@ def test_the_real_one_goes_first_unless_told(real: Path) -> None:
     assert python(SAYS, **rank(PYTHONPATH=path, HVD_COMPAT="0")) == "real"
 
 
-def test_shadowing_comes_too_late(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shadowing_after_the_import_is_refused(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(real))
     importlib.import_module("horovod")
     assert real_exists()
@@ -224,7 +224,7 @@ def test_shadowing_comes_too_late(real: Path, monkeypatch: pytest.MonkeyPatch) -
         del sys.modules["horovod"]
 
 
-def test_a_bare_folder_of_that_name_is_not_the_real_one(tmp_path: Path) -> None:
+def test_bare_folder_named_horovod_is_not_the_real_package(tmp_path: Path) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "train.py").write_text("")
     assert python(SAYS, cwd=tmp_path, **rank()) == "0.28.1"
@@ -243,7 +243,7 @@ def test_rank_environment() -> None:
         compat.rank_environment({"HVD_COMPAT": "maybe"})
 
 
-def test_a_rank_and_its_children_have_it_and_others_have_not() -> None:
+def test_rank_and_children_have_the_names_and_others_do_not() -> None:
     assert python(SAYS, **rank()) == "0.28.1"
     child = f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {SAYS!r}], capture_output=True, text=True, check=False).stdout)"
     assert python(child, **rank()) == "0.28.1"
@@ -258,7 +258,7 @@ def test_start_loads_no_torch_and_leaves_no_path_entry() -> None:
 @pytest.mark.parametrize(
     ("told", "said"), [({}, "0.28.1"), ({"HVD_COMPAT": "0"}, "none"), ({"HVD_COMPAT": "1"}, "0.28.1")]
 )
-def test_as_told_for_this_process_alone(told: dict[str, str], said: str) -> None:
+def test_setting_applies_to_this_process_alone(told: dict[str, str], said: str) -> None:
     code = """
 import importlib.util, os
 from hvd_kernel import compat

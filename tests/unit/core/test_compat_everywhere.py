@@ -70,7 +70,7 @@ def test_opted_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert "not installed here: there is nothing to do" in capsys.readouterr().err
 
 
-def test_a_start_imports_nothing_more(plain: Path) -> None:
+def test_start_imports_no_further_modules(plain: Path) -> None:
     code = "import sys; print(sorted(sys.modules), 'Later' in [getattr(f, '__name__', '') for f in sys.meta_path])"
     without = said(plain, "-c", code)
     horovodrun.install_import([site_packages(plain)])
@@ -100,7 +100,7 @@ def test_a_module_of_horovods_runs_by_its_name(opted: Path) -> None:
     assert said(opted, "-m", "horovod.runner.launch", "--version") == hvd_kernel.__version__
 
 
-def test_a_folder_of_that_name_hides_nothing(opted: Path, tmp_path: Path) -> None:
+def test_folder_named_horovod_hides_no_module(opted: Path, tmp_path: Path) -> None:
     """A project's folder horovod/ without __init__.py is a module to Python, and its finders come first."""
     (tmp_path / "horovod").mkdir()
     for code in (
@@ -120,7 +120,7 @@ def test_a_folder_of_that_name_hides_nothing(opted: Path, tmp_path: Path) -> Non
         pytest.param({"HVD_COMPAT": "0"}, True, "real", marks=pytest.mark.nightly),
     ],
 )
-def test_a_real_one_that_comes_later_wins(
+def test_real_horovod_installed_later_is_preferred(
     opted: Path, real: Path, told: dict[str, str], with_real: bool, version: str
 ) -> None:
     path = {"PYTHONPATH": str(real)} if with_real else {}
@@ -128,7 +128,7 @@ def test_a_real_one_that_comes_later_wins(
 
 
 @pytest.mark.nightly
-def test_what_a_real_one_lacks_is_not_ours_to_give(opted: Path, real: Path) -> None:
+def test_names_missing_in_real_horovod_stay_missing(opted: Path, real: Path) -> None:
     code = "import horovod, sys\ntry: import horovod.torch\nexcept ImportError as e: print(e, [f for f in sys.meta_path if 'Horovod' in str(f)])"
     assert said(opted, "-c", code, PYTHONPATH=str(real)) == "No module named 'horovod.torch' []"
 
@@ -143,7 +143,7 @@ def test_ranks_of_such_an_environment_are_ranks(opted: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", pytest.param("an empty folder", marks=pytest.mark.nightly)])
-def test_without_hvd_kernel_python_starts_in_silence(tmp_path: Path, left: str) -> None:
+def test_python_without_hvd_kernel_starts_silently(tmp_path: Path, left: str) -> None:
     """pip knows nothing of the file: it stays where hvd_kernel is uninstalled."""
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
@@ -157,7 +157,7 @@ def test_without_hvd_kernel_python_starts_in_silence(tmp_path: Path, left: str) 
 
 
 @pytest.mark.nightly
-def test_a_broken_hvd_kernel_says_what_it_lacks(tmp_path: Path) -> None:
+def test_broken_hvd_kernel_names_what_is_missing(tmp_path: Path) -> None:
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
     (folder / "ours.pth").unlink()
@@ -167,7 +167,7 @@ def test_a_broken_hvd_kernel_says_what_it_lacks(tmp_path: Path) -> None:
     assert said(python, "-c", VERSION, status=1).endswith("No module named 'msgspec_that_is_gone'")
 
 
-def test_never_where_a_real_one_is(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opt_in_is_refused_beside_real_horovod(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(real))
     folder = tmp_path / "site"
     folder.mkdir()
@@ -180,12 +180,12 @@ def test_never_where_a_real_one_is(real: Path, tmp_path: Path, monkeypatch: pyte
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none/hvd_kernel_horovod\.pth cannot be written: No such file"):
         horovodrun.install_import([tmp_path / "none"])
 
 
-def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
+def test_older_file_of_ours_is_rewritten(tmp_path: Path) -> None:
     (tmp_path / shim.PTH_FOR_ALL).write_text("import sys; sys.older = 1\n")
     horovodrun.install_import([tmp_path])
     assert [path.name for path in tmp_path.iterdir()] == [shim.PTH_FOR_ALL]
@@ -195,7 +195,7 @@ def test_an_older_file_of_ours_is_written_anew(tmp_path: Path) -> None:
 # horovodrun.
 
 
-def test_horovodrun_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_horovodrun_is_removed_on_opt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
     assert horovodrun.uninstall(tmp_path) is None
     path = horovodrun.install(tmp_path)
@@ -206,7 +206,7 @@ def test_horovodrun_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_horovodrun_of_somebody_else_stays(tmp_path: Path) -> None:
+def test_foreign_horovodrun_is_kept(tmp_path: Path) -> None:
     (tmp_path / "horovodrun").write_text("#!/bin/sh\n")
     with pytest.raises(ConfigError, match="was not installed by hvdrun and is not removed"):
         horovodrun.uninstall(tmp_path)
@@ -214,7 +214,7 @@ def test_horovodrun_of_somebody_else_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_both_may_be_asked_for(opted: Path) -> None:
+def test_pth_file_and_wheel_may_be_combined(opted: Path) -> None:
     """What import horovod finds then is no real one."""
     path = said(opted, "-m", "hvd_kernel.launch", "--install-horovodrun")
     assert path == str(opted.parent / "horovodrun")
@@ -225,7 +225,7 @@ def test_both_may_be_asked_for(opted: Path) -> None:
 # The wheel.
 
 
-def test_the_wheel_is_what_its_record_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wheel_matches_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--build-horovod-shim", str(tmp_path / "new")]) == 0
     path = tmp_path / "new" / WHEEL
     assert capsys.readouterr().out == f"{path}\n"
@@ -243,7 +243,7 @@ def test_the_wheel_is_what_its_record_says(tmp_path: Path, capsys: pytest.Captur
     assert shim.build(path.parent).read_bytes() == first, "the same bytes each time"
 
 
-def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
+def test_distribution_is_named_horovod(tmp_path: Path) -> None:
     with zipfile.ZipFile(shim.build(tmp_path)) as wheel:
         wheel.extractall(tmp_path / "site")
     (found,) = importlib.metadata.distributions(path=[str(tmp_path / "site")])
@@ -271,14 +271,14 @@ def test_as_a_distribution_it_is_horovod(tmp_path: Path) -> None:
     assert said(sys.executable, "-c", code) == "0.28.1"
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the wheel cannot be written to .*/file/x: Not a directory"):
         horovodrun.build_shim(str(tmp_path / "file" / "x"))
 
 
 @pytest.mark.nightly
-def test_pip_installs_it_is_content_and_leaves_nothing(tmp_path: Path) -> None:
+def test_pip_installs_checks_and_uninstalls_the_wheel(tmp_path: Path) -> None:
     python = venv_with_ours(tmp_path / "venv")
     pip = (python, "-m", "pip", "--disable-pip-version-check")
     before = sorted(path for path in (tmp_path / "venv").rglob("*") if path.suffix != ".pyc")
@@ -300,7 +300,7 @@ def test_pip_installs_it_is_content_and_leaves_nothing(tmp_path: Path) -> None:
     assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
 
 
-def test_nothing_of_it_is_in_our_own_environment() -> None:
+def test_our_own_environment_has_not_opted_in() -> None:
     assert importlib.util.find_spec("horovod") is None
     assert [
         folder / name for folder in shim.folders() for name in (shim.PTH_FOR_ALL, shim.PTH) if (folder / name).exists()

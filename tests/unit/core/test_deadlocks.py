@@ -65,7 +65,7 @@ def test_a_rank_that_may_still_call_reports_nothing(case: str) -> None:
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_users_thread_may_call(daemon: bool) -> None:
+def test_running_thread_of_the_user_may_call(daemon: bool) -> None:
     over = threading.Event()
     thread = threading.Thread(target=lambda: over.wait(60), daemon=daemon)
     before = other_threads_may_call()

@@ -47,9 +47,7 @@ def test_refusal_has_reason_and_remedy_and_counts_no_call(engine: Engine) -> Non
         ),
     ],
 )
-def test_what_is_no_tensor_on_a_device_is_named(
-    engine: Engine, tensors: list[tuple[object, ...]], sentence: str
-) -> None:
+def test_non_device_tensor_is_named(engine: Engine, tensors: list[tuple[object, ...]], sentence: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
         engine.allreduce("x", tensors, SUM)  # type: ignore[arg-type]
     assert str(refused.value) == sentence

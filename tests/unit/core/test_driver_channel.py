@@ -121,7 +121,7 @@ def test_newest_pushed_answer_is_used_without_a_request(driver: FakeDriver, work
     assert driver.heard() == (7, Leaving()), "and it has not said that it is ready"
 
 
-def test_a_generation_that_has_lost_a_worker_is_left(driver: FakeDriver, worker: Worker) -> None:
+def test_worker_leaves_a_generation_that_lost_a_worker(driver: FakeDriver, worker: Worker) -> None:
     worker.begin("ask", 0, 60)
     driver.heard()
     driver.place(1, {7: 0, 3: 1}, {})
@@ -141,7 +141,7 @@ def test_a_generation_that_has_lost_a_worker_is_left(driver: FakeDriver, worker:
     assert worker.do("reasons") == ["a rank has failed: exit status 3"]
 
 
-def test_hosts_that_change_are_told_of(driver: FakeDriver, worker: Worker) -> None:
+def test_change_of_hosts_is_reported(driver: FakeDriver, worker: Worker) -> None:
     worker.do("register")
     assert driver.heard() == (7, Registered())
     driver.tell(7, HostsUpdated(1.25, 3))
@@ -150,12 +150,12 @@ def test_hosts_that_change_are_told_of(driver: FakeDriver, worker: Worker) -> No
     assert worker.do("updates") == [[1.25, 3]]
 
 
-def test_nobody_waits_for_ever(driver: FakeDriver, worker: Worker) -> None:
+def test_waits_for_the_driver_time_out(driver: FakeDriver, worker: Worker) -> None:
     late = "HvdTimeout: the driver of this elastic job has given this rank no place within 0.05 s."
     assert worker.do("ask", 0, 0.05).startswith(late)
 
 
-def test_a_driver_that_is_gone_is_an_error() -> None:
+def test_closed_driver_is_an_error() -> None:
     with FakeDriver() as driver:
         worker = Worker(driver, 0)
         worker.begin("ask", 0, 60)
@@ -164,7 +164,7 @@ def test_a_driver_that_is_gone_is_an_error() -> None:
     worker.close()
 
 
-def test_who_has_no_agent_is_told_at_once(driver: FakeDriver) -> None:
+def test_worker_without_an_agent_is_refused_at_once(driver: FakeDriver) -> None:
     worker = Worker(driver, 0, "alone")
     assert worker.do("ask", 0, 60).startswith(GONE)
     worker.close()

@@ -43,13 +43,13 @@ def begun(monkeypatch: pytest.MonkeyPatch, core: Core) -> Any:
     return finish
 
 
-def test_a_handle_holds_what_finishes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handle_holds_its_finish_function(monkeypatch: pytest.MonkeyPatch) -> None:
     core = Core()
     finish = begun(monkeypatch, core)
     assert (handles._live, handles._entering) == ({7: (core, finish)}, [])
 
 
-def test_what_was_refused_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_operation_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     begun(monkeypatch, Core(ValueError))
     assert (handles._live, handles._entering) == ({}, [])
 

@@ -26,7 +26,7 @@ def of_version_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hvd_kernel, "__version__", "1.0")
 
 
-def test_the_same_version_everywhere() -> None:
+def test_same_version_on_all_ranks() -> None:
     topology.check_versions(among())
     topology.check_versions(among(b"hvd_kernel 1.0", b"hvd_kernel 1.0"))
 
@@ -43,7 +43,7 @@ def test_many_ranks_are_a_span() -> None:
 
 
 @pytest.mark.parametrize("card", [b"", b"\x02\x00\x00\x00", b"GET / HTTP/1.1", b"hvd_kernel"])
-def test_what_is_no_version_is_named_too(card: bytes) -> None:
+def test_invalid_version_is_named(card: bytes) -> None:
     assert "1.0 on rank 0, an unknown one on rank 1;" in refusal(card)
 
 

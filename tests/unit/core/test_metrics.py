@@ -23,7 +23,7 @@ def test_counts() -> None:
     assert metrics.snapshot() == metrics.MetricsSnapshot(2, 32, {})
 
 
-def test_a_framework_may_count_by_itself() -> None:
+def test_framework_may_count_its_own_steps() -> None:
     counted = [(3, 96)]
     metrics.count_by(lambda: counted[0])
     metrics.step(samples=16)
@@ -32,7 +32,7 @@ def test_a_framework_may_count_by_itself() -> None:
     assert metrics.snapshot() == metrics.MetricsSnapshot(6, 176, {})
 
 
-def test_log_takes_numbers_tensors_and_arrays() -> None:
+def test_log_accepts_numbers_tensors_and_arrays() -> None:
     import torch
 
     metrics.log(a=1, b=2.5, c=torch.tensor(3.0, requires_grad=True), d=np.float32(4), e=torch.tensor([5]), f=True)
@@ -45,7 +45,7 @@ def test_log_takes_numbers_tensors_and_arrays() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", None, lambda torch: torch.ones(2), [1.0]])
-def test_log_names_what_it_cannot_take(value: object) -> None:
+def test_log_names_unsupported_values(value: object) -> None:
     value = value(pytest.importorskip("torch")) if callable(value) else value
     with pytest.raises(ValueError, match=r"log\(loss=\.\.\.\) takes a number or a tensor of one element"):
         metrics.log(loss=value)

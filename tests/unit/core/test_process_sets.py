@@ -28,7 +28,7 @@ def test_a_deep_copy_is_the_set_itself() -> None:
     assert copy.deepcopy([some, some]) == [some, some]
 
 
-def test_the_global_set_comes_back_as_itself() -> None:
+def test_unpickled_global_set_is_the_same_object() -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(hvd.global_process_set, protocol)) is hvd.global_process_set
     assert copy.copy(hvd.global_process_set) is hvd.global_process_set

@@ -35,7 +35,7 @@ ONE, TWO = card("m", eth0="10.0.0.1/24", ib0="10.1.0.1/16"), card("n", eth0="10.
         (card("m", eth0="10.0.0.2/24"), [TWO], "", None),
     ],
 )
-def test_the_address_that_others_reach(own: dict, others: list[dict], address: str, network: str | None) -> None:
+def test_address_that_other_hosts_reach(own: dict, others: list[dict], address: str, network: str | None) -> None:
     assert routes.reached(own, [own, *others]) == address
     found = routes.common(own, [own, *others])
     assert (found and str(found.network)) == network
@@ -48,7 +48,7 @@ def test_this_host() -> None:
     assert set(networks) <= {name for _, name in socket.if_nameindex()}
 
 
-def test_ranks_hear_each_others_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_exchange_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "machine", lambda: "m")
     monkeypatch.setattr(routes, "networks", lambda: ONE["networks"])
     peers = Peers(0, 2, "test", lambda mine: [mine, json.dumps(TWO).encode()])

@@ -97,7 +97,9 @@ def test_nothing_is_size_1(asked: list[object]) -> None:
         (MPI | MEETING | {"HVD_BOOTSTRAP": "tcp"}, (3, 4, "OMPI_COMM_WORLD_RANK"), ("127.0.0.1", 4321)),
     ],
 )
-def test_who_wins(asked: list[object], env: dict[str, str], found: tuple[int, int, str], address: object) -> None:
+def test_precedence_of_launchers(
+    asked: list[object], env: dict[str, str], found: tuple[int, int, str], address: object
+) -> None:
     assert who(env) == found
     assert asked == ([] if address is None else [(*found[:2], address)])
 
@@ -128,7 +130,7 @@ def test_torchruns_store_has_keys_for_each_round(asked: list[object]) -> None:
         (MPI | {"HVD_BOOTSTRAP": "tcp"}, topology.NO_ADDRESS.format(size_name="OMPI_COMM_WORLD_SIZE", size=4)),
     ],
 )
-def test_what_cannot_be_used_is_named(asked: list[object], env: dict[str, str], text: str) -> None:
+def test_unusable_values_are_named(asked: list[object], env: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         topology.find(env=env)
     assert text in str(caught.value)
@@ -292,7 +294,7 @@ def test_a_communicator_of_an_mpi_that_did_not_start_the_ranks(monkeypatch: pyte
         topology.find(comm=World(), env=HOROVOD | MEETING)
 
 
-def test_something_else_as_comm() -> None:
+def test_comm_of_another_type() -> None:
     with pytest.raises(ConfigError, match="takes an mpi4py communicator or a list of ranks, not str"):
         topology.find(comm="world")
 
@@ -300,7 +302,7 @@ def test_something_else_as_comm() -> None:
 @pytest.mark.parametrize(
     "module", ["hvd_kernel", "hvd_kernel.settings.lookup", "hvd_kernel.errors", "hvd_kernel.protocol.messages"]
 )
-def test_the_leaves_import_nothing_heavy(module: str) -> None:
+def test_base_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'mpi4py', 'hvd_kernel._native') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "[]"

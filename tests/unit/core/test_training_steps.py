@@ -88,7 +88,7 @@ def test_a_broadcast_after_the_first_step_is_no_exchange(ranks: FakeSession) -> 
     assert report().exchanged
 
 
-def test_a_count_that_cannot_be_read_stays(ranks: FakeSession) -> None:
+def test_unreadable_count_is_kept(ranks: FakeSession) -> None:
     counts: list[Any] = [3]
     optimizer = Counter()
     training_steps.follow(optimizer, "any", NBYTES, count=lambda: int(counts[0]), connected=lambda: False)
@@ -100,7 +100,7 @@ def test_a_count_that_cannot_be_read_stays(ranks: FakeSession) -> None:
     assert report().steps == 6
 
 
-def test_steps_begin_anew_after_a_recovery(ranks: FakeSession) -> None:
+def test_steps_restart_after_a_recovery(ranks: FakeSession) -> None:
     counter = Counter()
     counter.follow()
     counter.steps = 5
@@ -134,9 +134,7 @@ def test_report_while_another_thread_begins_a_run_has_its_steps(ranks: FakeSessi
     assert report().steps == 2
 
 
-def test_no_more_than_a_few_are_reported_and_none_that_is_off(
-    ranks: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_optimizers_are_reported_and_none_switched_off(ranks: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = [Counter() for _ in range(training_steps.MOST_OPTIMIZERS + 3)]
     for counter in counters:
         counter.follow()
@@ -235,7 +233,7 @@ def test_gluon_trainers_are_counted(ranks: FakeSession) -> None:
     assert report().exchanged
 
 
-def test_an_unknown_version_is_left_alone(ranks: FakeSession) -> None:
+def test_unknown_version_is_not_followed(ranks: FakeSession) -> None:
     step_counts.attach(ModuleType("keras"))
     keras = keras_module("tf_keras")
     step_counts.attach(keras)

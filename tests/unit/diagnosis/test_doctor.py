@@ -31,7 +31,7 @@ def test_report() -> None:
     assert report(findings[:1]).endswith("\neverything is in place\n")
 
 
-def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_check_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def _disk() -> CheckResult:
         raise OSError("no such device")
 
@@ -58,7 +58,7 @@ def test_no_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.fix == install_command("torch")
 
 
-def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_framework_is_listed_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [
         installed.Installed("PyTorch", "2.13.0", works=True, summary="all"),
         installed.Installed("MXNet", "1.9.1", works=False, summary="libhvd_mxnet.so was not built"),
@@ -78,7 +78,7 @@ def test_each_framework_is_told_with_why_it_does_not_work(monkeypatch: pytest.Mo
         (2, "2.11.0", True, "", "2; the core works on their tensors"),
     ],
 )
-def test_gpus_and_who_works_on_them(
+def test_gpus_and_the_backends_that_use_them(
     monkeypatch: pytest.MonkeyPatch, *, count: int | None, torch: str, plugin: bool, wish: str, found: str
 ) -> None:
     monkeypatch.setattr(machine.gpus, "count", lambda: count)
@@ -95,7 +95,7 @@ def test_a_torch_that_uses_no_gpu_names_the_fix(monkeypatch: pytest.MonkeyPatch)
     assert machine._gpus().fix.startswith("pip install --force-reinstall torch")
 
 
-def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_clusters_are_a_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "orphans", lambda: [Marked(77, "own", "holder", "python -m hvd_kernel.worker")])
     monkeypatch.setattr(machine, "folders", lambda: [Path("/tmp/hvd-x")])
     assert machine._leftovers() == CheckResult(
@@ -106,7 +106,7 @@ def test_what_clusters_left_is_a_finding_with_its_fix(monkeypatch: pytest.Monkey
     assert (machine._leftovers().good, machine._leftovers().state) == (True, "none")
 
 
-def test_nothing_heavy_is_imported_here() -> None:
+def test_doctor_imports_nothing_heavy() -> None:
     code = (
         "import sys; from hvd_kernel.diagnosis.machine import examine; examine(); "
         "print(sorted({'torch', 'mpi4py', 'hvd_kernel._native'} & set(sys.modules)))"
@@ -115,7 +115,7 @@ def test_nothing_heavy_is_imported_here() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_examination_leaves_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_leaves_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Looking at mpi4py used to initialise a lone MPI process, whose 16 MiB segment stayed in /dev/shm.
 
     Here it would stay in a folder that no other process uses meanwhile.

@@ -37,7 +37,7 @@ def test_a_rank_that_stays_in_one_operation_waits() -> None:
     assert activity.some_wait(0.7)
 
 
-def test_a13_a_loop_of_operations_of_one_name_is_no_wait() -> None:
+def test_a13_loop_of_operations_with_one_name_is_not_a_wait() -> None:
     """A training loop is in "its" allreduce at every sample, but each time in another one."""
     activity = Activity([0], 0.0)
     for i in range(50):
@@ -195,7 +195,7 @@ def test_a10_stopped_rank_is_diagnosed_by_the_others() -> None:
         {0: Whereabouts(0, "compute"), 1: Whereabouts(1, "compute")},
     ],
 )
-def test_ranks_that_wait_for_nobody_are_not_explained(found: dict[int, Whereabouts]) -> None:
+def test_ranks_without_a_missing_peer_are_not_explained(found: dict[int, Whereabouts]) -> None:
     assert sentence(found, range(2)) == ""
 
 
@@ -209,7 +209,7 @@ def test_ranks_that_wait_for_nobody_are_not_explained(found: dict[int, Whereabou
         ("allgather." + "x" * 100, "allgather '" + "x" * 59 + "…'"),
     ],
 )
-def test_operations_are_named_as_people_name_them(name: str, said: str) -> None:
+def test_operations_have_their_common_names(name: str, said: str) -> None:
     assert operation(name) == said
 
 
@@ -222,7 +222,7 @@ def test_one_block_for_ranks_at_one_place() -> None:
     assert whereabouts({2: found[2]}) == "rank 2 is in data.py:41 load(): time.sleep(60)"
 
 
-def test_a_rank_at_a_prompt_is_said_to_be_there() -> None:
+def test_rank_at_a_prompt_is_reported_as_such() -> None:
     asks = Whereabouts(2, "prompt", frames=(CELL,))
     assert whereabouts({2: asks}) == "rank 2 is at a prompt in cell 3:7: train()"
     assert report({2: asks}) == "[2] at a prompt\n    cell 3:7: train()\n"
@@ -231,7 +231,7 @@ def test_a_rank_at_a_prompt_is_said_to_be_there() -> None:
     assert sentence(found, range(3)) == said
 
 
-def test_whereabouts_travel_as_json() -> None:
+def test_whereabouts_are_sent_as_json() -> None:
     place = Whereabouts(2, "collective", "allreduce.g", (CELL, LOAD), (Pending("allreduce.g", 1.5, (1, 3)),))
     assert from_content(Whereabouts, json_round(to_content(place))) == place
 

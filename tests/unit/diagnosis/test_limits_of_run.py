@@ -59,12 +59,12 @@ def test_communication_is_compared_with_the_possible_bandwidth() -> None:
         ({"waited": 0.5}, 2.0 * GB),  # there is little to save
     ],
 )
-def test_no_advice_where_half_the_bytes_would_not_halve_the_time(more: dict[str, Any], possible: float | None) -> None:
+def test_no_advice_if_half_the_bytes_save_little_time(more: dict[str, Any], possible: float | None) -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0} | more
     assert bottleneck(of(rank(**moved), rank(**moved)), {}, lambda _size: possible).advice == ""
 
 
-def test_what_is_on_is_not_advised() -> None:
+def test_enabled_options_are_not_advised() -> None:
     moved = {"waited": 3.8, "communicated": 5.1, "bytes": 8 * GB, "ran": 6.0}
     assert bottleneck(of(rank(**moved), rank(**moved)), {}, lambda _size: 2.0 * GB).advice != ""
     assert bottleneck(of(rank(**moved), rank(**moved, options=(COMPRESSION,))), {}, lambda _size: 2.0 * GB).advice == ""
@@ -104,7 +104,7 @@ def test_a_rank_with_more_work() -> None:
     assert found.advice == ""
 
 
-def test_a_slow_rank_of_which_the_kernel_tells_nothing() -> None:
+def test_slow_rank_without_scheduler_figures() -> None:
     assert slowest(rank(ran=None)).sentences[0].endswith(": its own part of a step takes longer")
 
 

@@ -123,7 +123,7 @@ def test_a7_endless_recursion_shows_a_bounded_stack() -> None:
     assert sum(line.startswith("  … and ") for line in lines) == 2
 
 
-def test_a8_a_departure_is_named_with_its_line() -> None:
+def test_a8_exit_is_named_with_its_line() -> None:
     assert cause(Evidence(status=3 << 8, note=LEFT)).text == "it exited with os._exit(3) in a cell, line 2"
     assert (
         cause(Evidence(status=0, note=LEFT.replace("3", "0", 1))).text == "it exited with os._exit(0) in a cell, line 2"
@@ -134,7 +134,7 @@ def test_a8_a_departure_is_named_with_its_line() -> None:
     assert cause(Evidence(status=0, note=both)).text == "it was terminated (SIGTERM)"
 
 
-def test_a8_a_kill_after_the_note_of_a_departure_is_a_kill() -> None:
+def test_a8_kill_after_the_record_of_an_exit_is_a_kill() -> None:
     assert cause(Evidence(status=9, note=LEFT.replace("Stack", "Gone"))).text == "killed (SIGKILL)"
 
 
@@ -149,7 +149,7 @@ def test_a14_out_of_memory_needs_the_killers_count_and_sigkill() -> None:
     )
 
 
-def test_a19_the_end_of_mpiexec_is_the_reason_of_its_ranks() -> None:
+def test_a19_exit_of_mpiexec_is_the_cause_for_its_ranks() -> None:
     said = "mpiexec, which holds the ranks, was killed (SIGKILL)"
     assert launcher_exit(-9) == said
     assert launcher_exit(1) == "mpiexec, which holds the ranks, ended with exit status 1"
@@ -165,9 +165,7 @@ def test_every_signal_has_a_name() -> None:
         assert status_in_log(f"{said}{signal.strsignal(number)}\n", 5) == number
 
 
-def test_a_death_is_told_even_where_the_evidence_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_is_reported_if_the_evidence_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = sleeper()
     records, told = Recorder(tmp_path), []
     records.watch(1, child.pid)
@@ -186,17 +184,17 @@ def test_without_evidence_nothing_is_guessed() -> None:
 
 
 @pytest.mark.parametrize(("pid", "status"), [(30, 9), (31, 3 << 8), (303, 11), (3, None), (304, None)])
-def test_mpiexecs_words_are_read_by_process(pid: int, status: int | None) -> None:
+def test_mpiexecs_output_is_parsed_by_process(pid: int, status: int | None) -> None:
     assert status_in_log(LOG, pid) == status
 
 
-def test_mpiexecs_words_are_noise_to_people(tmp_path: Path) -> None:
+def test_mpiexecs_output_is_hidden_from_users(tmp_path: Path) -> None:
     log = tmp_path / "cluster.log"
     log.write_text(LOG + "ImportError: real\n")
     assert log_tail(log) == "ImportError: real"
 
 
-def test_the_dead_are_named_with_their_reason() -> None:
+def test_dead_ranks_are_named_with_their_reason() -> None:
     death = rank_died(1, 77, "here", Cause("killed (SIGKILL)", ("its stack",)), at=2.5)
     assert death.evalue.startswith(
         "rank 1 (process 77 on here) died: killed (SIGKILL); the variables of the other ranks"
@@ -252,7 +250,7 @@ def test_a_record_has_the_status_though_another_process_reaps(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("reaped_after", [1, 30])
-def test_a_supervisor_that_has_not_reaped_yet_is_waited_for(tmp_path: Path, reaped_after: int) -> None:
+def test_supervisor_that_has_not_reaped_yet_is_awaited(tmp_path: Path, reaped_after: int) -> None:
     """It may have much to do, or no time to do it, while one of its ranks dies."""
     child = sleeper()
     records, loop, told = Recorder(tmp_path), Loop(), []
@@ -273,7 +271,7 @@ def test_a_supervisor_that_has_not_reaped_yet_is_waited_for(tmp_path: Path, reap
 
 
 @pytest.mark.parametrize(("by_mpi", "patience"), [(True, 5.0), (False, 1.0)])
-def test_mpiexec_may_take_longer_to_tell_than_a_supervisor(
+def test_mpiexec_is_awaited_longer_than_a_supervisor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_mpi: bool, patience: float
 ) -> None:
     monkeypatch.setattr(recorder, "_GET_INFO", 0)
@@ -369,7 +367,7 @@ def test_a17_children_of_orphans_are_orphans(monkeypatch: pytest.MonkeyPatch) ->
             each.communicate()
 
 
-def test_a17_what_is_about_to_end_by_itself_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a17_exiting_processes_are_no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = sleeper()
     of_gone = mark(gone.pid)
     gone.kill()
@@ -402,7 +400,7 @@ def test_e3_process_with_the_number_of_an_orphan_is_spared(monkeypatch: pytest.M
         other.communicate()
 
 
-def test_e2_only_folders_of_holders_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e2_only_folders_of_ended_holders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = sleeper()
     names = {name: tmp_path / f"hvd-{name}" for name in ("dead", "alive", "unmarked", "link")}
     for name in ("dead", "alive", "unmarked"):

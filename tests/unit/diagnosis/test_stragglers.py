@@ -70,7 +70,7 @@ def test_a13_slow_rank_of_short_steps_is_found_in_two_seconds() -> None:
     assert first * 0.01 <= 2.0
 
 
-def test_a13_what_is_far_slower_is_found_after_five_rounds() -> None:
+def test_a13_far_slower_rank_is_found_after_five_rounds() -> None:
     badges, first = found(steady({3: 8.0}, 4, 0.5, noise=0.0), 12)
     assert set(badges) == {3}
     assert first <= 6
@@ -109,7 +109,7 @@ def test_a13_one_pause_of_seconds_is_no_slowness() -> None:
     assert (badges, first) == ({}, 60)
 
 
-def test_optimizer_steps_count_where_there_are_some() -> None:
+def test_optimizer_steps_are_preferred_if_counted() -> None:
     badges, first = found(steady({1: 1.3}, 2), 30, stepping=True)
     assert set(badges) == {1}
     assert first <= STEPS
@@ -142,7 +142,7 @@ def test_a_rank_at_a_prompt_is_not_slow() -> None:
     assert stragglers.slow == {}
 
 
-def test_one_rank_alone_and_strangers_are_nobodys_stragglers() -> None:
+def test_single_rank_and_unknown_ranks_get_no_badge() -> None:
     for ranks, speaking in (([3], [3]), ([0, 1], [5, 6])):
         stragglers = Stragglers(ranks)
         for i in range(100):
@@ -151,7 +151,7 @@ def test_one_rank_alone_and_strangers_are_nobodys_stragglers() -> None:
         assert stragglers.slow == {}
 
 
-def test_counters_that_begin_again_do_no_harm() -> None:
+def test_reset_counters_are_handled() -> None:
     """The communicator was reset: everything counts from zero, and another rank is slow."""
     stragglers = Stragglers(range(2))
     for start, slow in ((0.0, 1), (100.0, 0)):
@@ -160,7 +160,7 @@ def test_counters_that_begin_again_do_no_harm() -> None:
         assert set(stragglers.slow) == {slow}
 
 
-def test_who_leaves_the_step_of_the_others_loses_its_badge() -> None:
+def test_rank_that_leaves_the_common_step_loses_its_badge() -> None:
     stragglers = Stragglers(range(2))
     for one in samples(steady({1: 1.5}, 2), 40):
         alone = 10 * max(0, one.ops - 20) * (one.rank == 0)  # operations of a set in which rank 1 is not

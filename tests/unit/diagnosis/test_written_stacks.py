@@ -79,7 +79,7 @@ def test_c_stack_is_between_signal_and_interpreter() -> None:
     assert c_functions(CELL) == ()
 
 
-def test_a_stack_that_was_cut_off_gives_what_there_is() -> None:
+def test_truncated_stack_gives_its_complete_frames() -> None:
     assert python_calls(SCRIPT[:2], {}) == (Frame("train.py:7", "stuck", "", is_user_code=True),)
     assert below_signal([]) == ()
     assert below_signal(["/lib/libc.so.6(+0x3c050)"]) == ()

@@ -68,7 +68,7 @@ def test_the_order_of_what_is_stored() -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 4))
-def test_arrival_between_ranks_does_not_matter(random: object, n: int) -> None:
+def test_order_of_arrival_between_ranks_does_not_matter(random: object, n: int) -> None:
     own = {
         rank: [
             TextDelta(rank, "stdout", "common\n"),
@@ -160,7 +160,7 @@ def test_interactive_short_training_gets_its_board_at_the_end() -> None:
     assert [kind for kind, _ in output([sample(0, step=1)], writer)] == ["live"]
 
 
-def test_terminal_prints_lines_as_they_come_and_figures() -> None:
+def test_terminal_prints_lines_on_arrival_and_figures() -> None:
     writer = FakeWriter(terminal=True)
     events = [
         TextDelta(1, "stdout", "b\nhal"),
@@ -193,7 +193,7 @@ def test_death_is_marked_once_with_time_in_a_terminal() -> None:
     assert cell_output.figures(told).endswith("loss 0.5, rank 1 died at 1.3 s\n")
 
 
-def test_ranks_that_were_not_asked_are_ignored() -> None:
+def test_ranks_outside_of_the_cell_are_ignored() -> None:
     assert output([TextDelta(5, "stdout", "late\n")]) == []
 
 

@@ -37,7 +37,7 @@ def check(view: CellView) -> None:
     view.check()
 
 
-def test_a_good_cell() -> None:
+def test_successful_cell() -> None:
     view, session, writer = driven([TextDelta(0, "stdout", "a\n"), RankDone(0), None, RankDone(1)])
     check(view)
     assert session.interrupted == []
@@ -90,7 +90,7 @@ def test_b3_fate_of_replaced_ranks_replaces_the_remedy() -> None:
         check(view)
 
 
-def test_b2_presses_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b2_quick_presses_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "SAME_S", 60.0)
     view, session, _ = driven([press, press, press, press, None, RankDone(0), RankDone(1)])
     with pytest.raises(KeyboardInterrupt, match=r"^ranks 0-1 interrupted, variables are kept$"):
@@ -112,7 +112,7 @@ ONCE, AGAIN = (interrupts.not_responding((0, 1), presses) for presses in (1, 2))
 
 
 @pytest.mark.usefixtures("presses_count_each")
-def test_b3_every_press_says_what_it_did_and_the_next_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b3_every_press_reports_its_effect_and_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first report promised what the next press did not do, and the second press said nothing."""
     monkeypatch.setattr(cell_view, "PATIENT_S", 0.0)
     seen = FakeWriter(terminal=True)
@@ -125,7 +125,7 @@ def test_b3_every_press_says_what_it_did_and_the_next_will_do(monkeypatch: pytes
     assert interrupts.ending(view.left) == "ending ranks 0-1 and starting new ones; their variables are lost"
 
 
-def test_b3_the_stacks_come_by_themselves_when_ranks_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b3_stacks_are_shown_if_ranks_ignore_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_view, "PATIENT_S", 0.0)
     seen = FakeWriter(terminal=True)
     driven([press, None, None, RankDone(0), None, None, RankDone(1)], writer=seen)
@@ -166,7 +166,7 @@ def test_a9_error_before_the_timeout_is_the_cells_error(monkeypatch: pytest.Monk
     assert session.interrupted == [[0]]
 
 
-def test_a9_error_of_a_rank_that_is_given_up_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a9_error_of_an_abandoned_rank_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_view, "GRACE_S", 0.0)
     view, _, _ = driven([RankRaised(1, "ValueError", "the real reason")], timeout=1e-9)
     with pytest.raises(
@@ -194,7 +194,7 @@ def test_a9_error_is_shown_while_the_other_ranks_run(event: object, monkeypatch:
     assert board.explained == [sentence, ""]
 
 
-def test_a9_error_of_which_the_others_hear_is_not_announced() -> None:
+def test_a9_error_that_releases_the_others_is_not_announced() -> None:
     board = FakeBoard()
     script = [RankRaised(1, "ValueError", "v"), RankDone(1, OWN), None, RankDone(0)]
     CellView(
@@ -230,14 +230,14 @@ class AlwaysWaiting:
         self.sentence = "barrier waits for rank 1"
 
 
-def test_timeout_interrupts_and_says_so() -> None:
+def test_timeout_interrupts_and_is_reported() -> None:
     view, session, _ = driven([None, None, RankDone(0), RankDone(1)], timeout=1e-9)
     with pytest.raises(HvdTimeout, match="longer than 1e-09 s and was interrupted"):
         check(view)
     assert session.interrupted == [[0, 1]]
 
 
-def test_timeout_gives_up_on_ranks_that_do_not_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_abandons_unresponsive_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_view, "GRACE_S", 0.0)
     view, _, _ = driven([None, RankDone(0)], timeout=1e-9)
     with pytest.raises(

@@ -27,7 +27,7 @@ def failed() -> Any:
     return merged_error([Failure(1, "ValueError", "bad", ("Traceback", "ValueError: bad"), 1.0)])
 
 
-def test_the_option_is_spelt_as_in_ipythons_script_magic() -> None:
+def test_option_is_spelled_as_in_ipythons_script_magic() -> None:
     assert parse("%%hvdrun", "--no-raise-error") == Options(raise_error=False)
     assert parse("%%hvdrun", "--bg train --no-raise-error") == Options(bg="train", raise_error=False)
     assert parse("%%hvdrun", "").raise_error
@@ -40,7 +40,7 @@ def test_merged_traceback_is_shown_and_kept_for_the_debugger() -> None:
     assert (sys.last_value, sys.last_type, sys.last_traceback) == (error, type(error), None)
 
 
-def test_an_error_without_a_traceback_of_its_own_is_one_sentence() -> None:
+def test_error_without_a_traceback_is_one_sentence() -> None:
     writer = FakeWriter()
     show_error(HvdTimeout("too long"), writer)
     assert writer.said == [("stderr", "\x1b[31mHvdTimeout\x1b[0m: too long\n")]
@@ -57,5 +57,5 @@ def test_an_error_without_a_traceback_of_its_own_is_one_sentence() -> None:
         (ValueError("ours"), False),
     ],
 )
-def test_only_what_fails_on_the_ranks_is_not_raised(error: BaseException, of_the_ranks: bool) -> None:
+def test_only_errors_of_ranks_are_not_raised(error: BaseException, of_the_ranks: bool) -> None:
     assert isinstance(error, OF_THE_RANKS) == of_the_ranks

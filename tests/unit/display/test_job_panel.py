@@ -52,7 +52,7 @@ def test_trained_cell_is_stored_as_picture_and_kept_as_run() -> None:
     assert kept.runs == [(2, "done")]
 
 
-def test_ranks_of_an_elastic_job_come_and_go() -> None:
+def test_ranks_of_an_elastic_job_join_and_leave() -> None:
     writer: Any = FakeWriter()
     with job_panel(writer, 1, "elastic ranks on Spark", Kept()) as take:
         take(sample(0))
@@ -64,7 +64,7 @@ def test_ranks_of_an_elastic_job_come_and_go() -> None:
     assert picture.count(">left<") == 1
 
 
-def test_a_job_that_tells_nothing_has_no_panel() -> None:
+def test_job_without_samples_has_no_panel() -> None:
     writer: Any = FakeWriter()
     with job_panel(writer, 2, "2 ranks on Spark", Kept()):
         pass
@@ -75,7 +75,7 @@ def test_a_job_that_tells_nothing_has_no_panel() -> None:
     ("error", "states"),
     [(RankFailed("rank 1", 1), ["failed", "ended"]), (KeyboardInterrupt(), ["interrupted", "interrupted"])],
 )
-def test_how_it_has_ended_is_said(error: BaseException, states: list[str]) -> None:
+def test_end_of_the_job_is_reported(error: BaseException, states: list[str]) -> None:
     writer: Any = FakeWriter()
     kept = Kept()
 

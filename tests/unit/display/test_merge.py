@@ -30,7 +30,7 @@ def test_named() -> None:
     assert rank_list(range(0, 1000, 2)) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,... (500 ranks)"
 
 
-def test_common_lines_come_once_and_keep_their_place() -> None:
+def test_common_lines_appear_once_in_their_place() -> None:
     lines = {
         0: ["only root", "epoch 1", "loss 0", "epoch 2"],
         1: ["epoch 1", "loss 1", "epoch 2"],
@@ -39,12 +39,12 @@ def test_common_lines_come_once_and_keep_their_place() -> None:
     assert merge_lines(lines) == ("[0] only root\n[0-2] epoch 1\n[0] loss 0\n[1] loss 1\n[2] loss 2\n[0-2] epoch 2\n")
 
 
-def test_lines_of_their_own_come_rank_by_rank() -> None:
+def test_differing_lines_appear_rank_by_rank() -> None:
     lines = {rank: [f"{rank}:{i}" for i in range(3)] for rank in (1, 0)}
     assert merge_lines(lines) == "[0] 0:0\n[0] 0:1\n[0] 0:2\n[1] 1:0\n[1] 1:1\n[1] 1:2\n"
 
 
-def test_opposite_orders_go_on() -> None:
+def test_opposite_orders_are_merged() -> None:
     assert merge({0: ["a", "b", "c"], 1: ["c", "b", "a"]}) == [
         ((0,), "a"),
         ((0,), "b"),
@@ -99,7 +99,7 @@ def test_where_deltas_are_cut_does_not_matter(text: str, cuts: list[int]) -> Non
 
 
 @given(st.lists(st.text(alphabet="abc ", max_size=40), max_size=200), st.integers(2, 40), st.integers(20, 400))
-def test_what_is_kept_is_bounded_and_nothing_is_lost_silently(written: list[str], lines: int, chars: int) -> None:
+def test_kept_output_is_bounded_and_losses_are_reported(written: list[str], lines: int, chars: int) -> None:
     kept = Lines(TextLimits(lines, chars))
     for line in written:
         kept.feed(line + "\n")

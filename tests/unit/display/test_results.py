@@ -42,7 +42,7 @@ def test_per_rank_as_an_array_is_the_values_not_the_ranks() -> None:
         np.array(losses, copy=False)
 
 
-def test_one_rank_is_said_by_its_number_alone() -> None:
+def test_one_rank_is_shown_by_its_number() -> None:
     assert [says_one_rank(text) for text in ("2", "root", "all", "1:", "0,2", "2-2")] == [True, True, *[False] * 4]
 
 
@@ -73,7 +73,7 @@ def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPat
     assert requested_cluster(Options(), manager.spec) == ClusterSpec(4)
 
 
-def test_a_second_cell_is_told_to_wait() -> None:
+def test_second_cell_is_refused_while_one_runs() -> None:
     manager, caught = ClusterManager(), []
 
     def second() -> None:

@@ -30,7 +30,7 @@ def explore_all(batch: int) -> list[VirtualJob]:
 
 
 @pytest.mark.parametrize("batch", [*range(10), *(pytest.param(b, marks=pytest.mark.nightly) for b in range(10, 40))])
-def test_whatever_happens_in_whatever_order(batch: int) -> None:
+def test_random_events_in_any_order(batch: int) -> None:
     jobs = explore_all(batch)
     resets = sum(job.driver.generation > 1 for job in jobs)
     done = sum(job.end is not None and job.end.verdict == "done" for job in jobs)
@@ -85,7 +85,7 @@ ASSIGN, PLACES, START = state.assign, reset._places, reset._start
         (Timers, "cancel", lambda _timers, *_which, worker=-1: None),
     ],
 )
-def test_a_mistake_is_found(where: Any, name: str, mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_bug_is_found(where: Any, name: str, mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, name, mutant)
     with pytest.raises((AssertionError, KeyError)):
         explore_all(0)

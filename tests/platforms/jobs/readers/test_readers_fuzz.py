@@ -184,7 +184,7 @@ WORST = ("a million laughs", "an alias of itself", "deep lists", "deep maps", "a
 
 
 @pytest.mark.parametrize("title", WORST)
-def test_texts_made_to_hurt_files(title: str) -> None:
+def test_hostile_texts(title: str) -> None:
     for kind in ("", "polyaxonfile", "riseml"):
         end(HURTFUL[title], kind)
 
