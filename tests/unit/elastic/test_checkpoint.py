@@ -62,7 +62,7 @@ def told(value: Any) -> Any:
 
 
 @given(trees)
-def test_values_come_back_as_they_were(value: Any) -> None:
+def test_values_are_restored_unchanged(value: Any) -> None:
     encoder = Encoder()
     tree = checkpoints.shards.json.loads(checkpoints.shards.json.dumps(encoder.encode(value, "v")))
     assert told(decode(tree, encoder.tensors)) == told(value)
@@ -84,7 +84,7 @@ def test_values_come_back_as_they_were(value: Any) -> None:
     ],
     ids=str,
 )
-def test_tensors_come_back_as_they_were(tensor: Any) -> None:
+def test_tensors_are_restored_unchanged(tensor: Any) -> None:
     encoder = Encoder()
     again = decode(encoder.encode({"a": {"b": tensor}, "a.b": 0}, "v"), encoder.tensors)["a"]["b"]
     assert (type(again), again.dtype, again.shape) == (type(tensor), tensor.dtype, tensor.shape)
@@ -127,7 +127,7 @@ def test_a_value_that_cannot_be_stored_is_named(value: Any, said: str, tmp_path:
         state.commit()
 
 
-def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
+def test_objects_without_a_snapshot_are_refused(tmp_path: Path) -> None:
     class Counter(elastic.State):
         def save(self) -> None: ...
         def restore(self) -> None: ...
@@ -167,7 +167,7 @@ def resumed(folder: Path) -> tuple[int, int]:
     return state.x, state.commit_number
 
 
-def test_the_newest_is_taken_and_the_last_ones_are_kept(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_loaded_and_recent_ones_kept(tmp_path: Path) -> None:
     committed(tmp_path / "a" / "b", 7, every=2, keep=2)
     assert [(one.number, one.complete) for one in stored(tmp_path / "a" / "b")] == [(6, True), (4, True)]
     assert resumed(tmp_path / "a" / "b") == (6, 6)
@@ -190,7 +190,7 @@ def test_guarded_steps_count(tmp_path: Path) -> None:
     assert [one.number for one in stored(tmp_path)] == [12, 8], "the first commit after every four"
 
 
-def test_what_resumes_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     committed(tmp_path, 3)
     with caplog.at_level(logging.WARNING, "hvd_kernel"):
         assert resumed(tmp_path) == (3, 3)
@@ -199,7 +199,7 @@ def test_what_resumes_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert said.endswith(": commit 3, written by 1 ranks")
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_write, writes = threading.Event(), threading.Event()
 
     def before(_: int, name: str, __: Any) -> None:
@@ -235,7 +235,7 @@ FAULTS = [errno.ENOSPC, errno.EIO, errno.EROFS]
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, *(pytest.param(n, marks=pytest.mark.nightly) for n in FAULTS[1:])])
 @pytest.mark.parametrize("call", ["mkdir", "open", "write", "fsync", "rename"])
-def test_e5_a_disk_that_is_full_ends_no_training(
+def test_e5_full_disk_does_not_end_training(
     call: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     committed(tmp_path, 1)
@@ -282,7 +282,7 @@ class Played:
         return self.now[1]
 
 
-def test_a_folder_that_not_all_ranks_write_to_is_told(
+def test_folder_that_some_ranks_cannot_write_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     played = Played(monkeypatch)
@@ -368,7 +368,7 @@ def test_training_resumes_bit_for_bit_on_any_number_of_ranks(
     assert whole(other) == whole(state), "also what comes after"
 
 
-def test_another_model_is_no_damage(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_not_damage(tmp_path: Path) -> None:
     state = hvd.elastic.TorchState(torch.nn.Linear(2, 2))
     checkpoint = elastic.Checkpoint(tmp_path)
     checkpoint.attach(state)

@@ -115,7 +115,7 @@ def a_shard(where: Path) -> Path:
     return shard.write(where, 0, 1, Shard({"number": 1, "tree": tree}, encoder.tensors))
 
 
-def test_a_shard_is_what_libraries_of_safetensors_read(tmp_path: Path) -> None:
+def test_shard_is_readable_by_safetensors(tmp_path: Path) -> None:
     data = a_shard(tmp_path).read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -126,7 +126,7 @@ def test_a_shard_is_what_libraries_of_safetensors_read(tmp_path: Path) -> None:
     assert all(isinstance(value, str) for value in header["__metadata__"].values())
 
 
-def test_g3_a_shard_that_was_cut_off_or_has_changed_is_refused(tmp_path: Path) -> None:
+def test_g3_truncated_or_changed_shard_is_refused(tmp_path: Path) -> None:
     path = a_shard(tmp_path)
     data = path.read_bytes()
     for length in range(len(data)):
@@ -233,14 +233,14 @@ def test_g4_a_hostile_file_is_refused_and_runs_nothing(
     assert not Path("it-ran").exists()
 
 
-def test_g4_a_length_takes_no_memory(tmp_path: Path) -> None:
+def test_g4_claimed_length_allocates_no_memory(tmp_path: Path) -> None:
     path = tmp_path / f"shard-00000-of-00001-{'0' * 16}.safetensors"
     path.write_bytes((2**63).to_bytes(8, "little") + b"{}")
     with pytest.raises(Damaged, match="would be 9223372036854775808 bytes long, and the file has 10: it is cut off"):
         shard.read(path)
 
 
-def test_g4_no_link_is_followed_and_no_pipe_waited_for(tmp_path: Path) -> None:
+def test_g4_links_are_not_followed_and_pipes_not_awaited(tmp_path: Path) -> None:
     path = a_shard(tmp_path)
     real = path.rename(tmp_path / "elsewhere")
     path.symlink_to(real)

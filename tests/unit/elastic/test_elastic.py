@@ -109,7 +109,7 @@ def test_an_attribute_with_a_handler_is_replaced_and_kept() -> None:
     assert state.note == "not tracked"
 
 
-def test_half_a_commit_is_none() -> None:
+def test_interrupted_commit_is_discarded() -> None:
     class Fails(StateHandler):
         def save(self) -> None:
             raise HorovodInternalError("in the middle of a commit")
@@ -218,7 +218,7 @@ def test_a_failure_during_the_recovery_is_recovered_from() -> None:
     assert (work(state), troubles) == (2, [])
 
 
-def test_what_cannot_be_recovered_from_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrecoverable_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: BaseException) -> Any:
         @elastic.run
         def work(_: Any) -> None:
@@ -342,7 +342,7 @@ def test_a_lone_rank_of_an_elastic_job_reduces_too(monkeypatch: pytest.MonkeyPat
     assert (session.counters()["ops"] > before) == (elastic_job == "1")
 
 
-def test_who_waits_too_long_is_told_the_setting() -> None:
+def test_timeout_names_the_setting() -> None:
     def late() -> None:
         raise HvdTimeout("rank 1 did not come")
 
@@ -354,7 +354,7 @@ def test_who_waits_too_long_is_told_the_setting() -> None:
     assert "HVD_ELASTIC_TIMEOUT" in caught.value.__notes__[0]
 
 
-def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_that_has_exited_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 1 and 2 are processes of this machine, rank 3 is of another one, where rank 1's number is somebody's too."""
     code = "import sys; sys.stdin.read()"
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
@@ -388,7 +388,7 @@ def test_a_peer_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
             os.fstat(pidfd)
 
 
-def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     @elastic.run
@@ -408,7 +408,7 @@ def test_the_limit_of_resets_from_the_environment(monkeypatch: pytest.MonkeyPatc
         hvd.init()
 
 
-def test_commits_are_counted_and_a_failure_goes_back_to_the_last() -> None:
+def test_commits_are_counted_and_a_failure_restores_the_last() -> None:
     state = elastic.ObjectState(x=0)
     told: list[tuple[int, int]] = []
     state.register_commit_callbacks([lambda *numbers: told.append(numbers)])
@@ -422,7 +422,7 @@ def test_commits_are_counted_and_a_failure_goes_back_to_the_last() -> None:
     assert (state.x, state.commit_number, state.root) == (2, 2, 0)
 
 
-def test_a_step_that_all_have_is_kept_and_one_that_fails_is_not() -> None:
+def test_step_of_all_ranks_is_kept_and_a_failed_one_undone() -> None:
     model, plain, scheduler = model_and_optimizer()
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
     state = TorchState(model, optimizer, scheduler=scheduler, generator=torch.Generator(), batch=0)
@@ -467,7 +467,7 @@ def test_a_step_that_all_have_is_kept_and_one_that_fails_is_not() -> None:
     assert state.commit_number == 2
 
 
-def test_buffers_go_back_to_the_last_step() -> None:
+def test_buffers_are_restored_to_the_last_step() -> None:
     model = torch.nn.BatchNorm1d(2)
     state = TorchState(model, epoch=0)
     with elastic.StepGuard(state):
@@ -479,7 +479,7 @@ def test_buffers_go_back_to_the_last_step() -> None:
     assert int(model.num_batches_tracked) == 1
 
 
-def test_nobody_takes_the_values_of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_a_new_process_are_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     state = elastic.ObjectState(x=1)
     state.sync_from(0, fresh=[0])  # a job's beginning: all are new
     numbers = [(0, "a"), (5, "b"), (7, "c"), (7, "d")]

@@ -80,7 +80,7 @@ def test_local_and_cross_numbers_are_those_of_the_ranks(given_: dict) -> None:
 
 
 @given(situations())
-def test_the_local_rank_is_the_slot_wherever_it_can_be(given_: dict) -> None:
+def test_local_rank_is_the_slot_if_possible(given_: dict) -> None:
     found = assign(**given_)
     for each in found.ranks:
         assert each.local_rank == each.slot or each.slot >= each.local_size
@@ -103,7 +103,7 @@ def test_a_death_on_full_hosts_changes_no_local_rank(given_: dict, data: st.Data
 
 
 @given(situations())
-def test_it_is_the_same_again_when_its_wishes_are_fulfilled(given_: dict) -> None:
+def test_assignment_is_stable_once_applied(given_: dict) -> None:
     found = assign(**given_)
     now = [Living(each.rank, each.host, each.slot, 1) for each in found.ranks]
     again = assign(now, given_["hosts"], given_["max_np"], given_["blocked"])
@@ -140,7 +140,7 @@ def test_when_a_host_is_added_the_others_keep_their_ranks() -> None:
     assert [(each.host, each.slot) for each in found.empty] == [("host-2", 0), ("host-2", 1)]
 
 
-def test_hosts_that_stay_come_first() -> None:
+def test_remaining_hosts_come_first() -> None:
     before = settled(assign([], [Host(name, 1) for name in "abc"]))
     found = assign(before[1:], [Host(name, 1) for name in "bcd"])
     assert [each.host for each in found.ranks] == ["b", "c", "d"]
@@ -176,12 +176,12 @@ def test_failures_exclude_a_slot_and_then_its_host() -> None:
     assert blacklist.out(1e9) == {"a"}
 
 
-def test_a_host_of_one_slot_is_out_with_it() -> None:
+def test_host_of_one_slot_is_excluded_with_it() -> None:
     blacklist = Blacklist(None, 1, 2, lambda: 0.0)
     assert fails(blacklist, ("a", 0), size=1) == [f"a is left out {PERMANENTLY}"]
 
 
-def test_with_one_failure_for_all_it_is_horovods() -> None:
+def test_limit_of_one_failure_equals_horovods_rule() -> None:
     blacklist = Blacklist(None, 1, 1, lambda: 0.0)
     assert fails(blacklist, ("a", 1)) == [f"a is left out {PERMANENTLY}"]
 
@@ -208,7 +208,7 @@ def test_a_cooldown_is_in_its_range_and_longer_each_time(times: int, least: floa
     assert cooldown(times + 1, least, most, 0.0) >= cooldown(times, least, most, 1.0) or found == most
 
 
-def test_a_lost_host_that_discovery_names_anew_is_another_one() -> None:
+def test_rediscovered_lost_host_counts_as_a_new_host() -> None:
     blacklist = Blacklist(None, None, 2, lambda: 0.0)
     assert blacklist.lose("a", 0.0) == f"a is left out {PERMANENTLY}"
     blacklist.update(["a", "b"])
@@ -218,7 +218,7 @@ def test_a_lost_host_that_discovery_names_anew_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_after_its_cooldown_a_slot_has_all_its_failures_again(failures: int) -> None:
+def test_cooldown_resets_the_failures_of_a_slot(failures: int) -> None:
     blacklist = Blacklist((1.0, 60.0), failures, 9, lambda: 0.0)
     for _ in range(failures - 1):
         assert fails(blacklist, ("a", 0), size=9) == [""]

@@ -13,7 +13,7 @@ from hvd_kernel.launch.elastic.state import DriverSettings
 from hvd_kernel.protocol import elastic as p
 
 
-def test_where_nothing_happens_there_is_one_generation() -> None:
+def test_job_without_events_has_one_generation() -> None:
     job = trains()
     assert sizes(job) == [(A, 0), (A, 1), (B, 0), (B, 1)]
     assert let_finish(job) == e.EndJob("done")
@@ -53,7 +53,7 @@ def test_a_failed_rank_is_replaced_and_the_oldest_is_rank_0() -> None:
     assert not told(job, p.HostsUpdated), "who has lost a peer comes without being told"
 
 
-def test_the_newest_state_is_taken_of_those_the_oldest_process() -> None:
+def test_newest_state_of_the_oldest_process_is_used() -> None:
     job = trains()
     job.kill(worker(job, 0))
     for rank, step in ((1, 100), (2, 101), (3, 101)):
@@ -62,7 +62,7 @@ def test_the_newest_state_is_taken_of_those_the_oldest_process() -> None:
     assert job.checks.places[1].root == 2
 
 
-def test_the_first_failure_with_a_cause_of_its_own_is_blamed() -> None:
+def test_first_failure_with_its_own_cause_is_blamed() -> None:
     job = trains()
     for number, consequence in ((0, True), (1, False), (2, False), (3, True)):
         job.deliver(e.WorkerExited(number, 1, consequence=consequence))
@@ -112,7 +112,7 @@ def test_the_reset_limit_counts_resets_of_all_kinds(limit: int, generations: int
         assert f"--reset-limit {limit} is reached" in job.end.reason
 
 
-def test_new_hosts_alone_ask_for_no_reset_that_is_not_left() -> None:
+def test_new_hosts_request_no_reset_beyond_the_limit() -> None:
     job = trains(replace(FOUR, np=2, reset_limit=0), {A: 2})
     job.discover(BOTH)
     job.run(20.0)
@@ -137,7 +137,7 @@ def test_a_host_returns_last_after_its_cooldown() -> None:
     assert 4.0 <= delays[1] < 5.2
 
 
-def test_hosts_beyond_max_np_are_nothing_to_anybody() -> None:
+def test_hosts_beyond_max_np_are_ignored() -> None:
     job = trains()
     sent = len(job.sent)
     for hosts in (BOTH | {"c": 2}, {A: 3, B: 2}, BOTH):
@@ -160,7 +160,7 @@ def test_discovery_may_fail_later_but_not_at_first() -> None:
     assert let_finish(job) == e.EndJob("done")
 
 
-def test_a_job_starts_when_its_hosts_come() -> None:
+def test_job_starts_once_its_hosts_are_available() -> None:
     job = VirtualJob(FOUR, {}, 0, Chances(late=0.0), steps=LONG)
     job.discover()
     job.run(3.0)
@@ -171,7 +171,7 @@ def test_a_job_starts_when_its_hosts_come() -> None:
     assert len(job.ranks()) == 4
 
 
-def test_slots_of_a_host_go_and_come() -> None:
+def test_slots_of_a_host_are_removed_and_added() -> None:
     job = trains(replace(FOUR, np=4), {A: 4})
     job.discover({A: 2})
     job.run(20.0)
@@ -194,7 +194,7 @@ def test_all_hosts_of_the_last_generation_vanish_at_once(checkpoint: bool) -> No
     assert sorted(number for number, _ in told(job, p.Removed)) == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_has_a_job_go_on_that_has_lost_all_workers() -> None:
+def test_checkpoint_lets_a_job_survive_the_loss_of_all_workers() -> None:
     job = trains(replace(FOUR, checkpoint=True))
     for each in job.living():
         job.kill(each)
@@ -203,7 +203,7 @@ def test_a_checkpoint_has_a_job_go_on_that_has_lost_all_workers() -> None:
     assert job.checks.places[4].fresh == (0, 1, 2, 3)
 
 
-def test_a_state_that_begins_from_files_is_said_by_its_rank() -> None:
+def test_rank_reports_a_state_loaded_from_files() -> None:
     job = trains()
     job.deliver(e.WorkerMessage(2, p.Registered(resumes=True)))
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_below_min_np_the_ranks_wait_and_keep_their_state() -> None:
     assert job.checks.places[0].fresh == (2, 3)
 
 
-def test_who_ends_early_is_one_that_has_left() -> None:
+def test_worker_that_exits_early_has_left() -> None:
     job = trains()
     job.kill(worker(job, 3), 0)
     job.run(20.0)
@@ -238,7 +238,7 @@ def test_who_ends_early_is_one_that_has_left() -> None:
     assert let_finish(job) == e.EndJob("done")
 
 
-def test_who_ends_early_has_the_job_end_where_too_few_are_left() -> None:
+def test_early_exit_ends_a_job_with_too_few_workers() -> None:
     job = trains(replace(FOUR, min_np=4))
     job.kill(worker(job, 0), 0)
     job.run(20.0)
@@ -248,7 +248,7 @@ def test_who_ends_early_has_the_job_end_where_too_few_are_left() -> None:
     ] * 3
 
 
-def test_a_hung_worker_is_replaced_when_its_process_is_gone() -> None:
+def test_hung_worker_is_replaced_once_its_process_has_exited() -> None:
     job = trains()
     hung = worker(job, 2)
     hung.hangs = True
@@ -258,7 +258,7 @@ def test_a_hung_worker_is_replaced_when_its_process_is_gone() -> None:
     assert (job.driver.generation, job.ranks()[2], len(job.workers)) == (2, (B, 0, 4), 5)
 
 
-def test_who_does_not_come_to_a_reset_is_replaced() -> None:
+def test_worker_missing_at_a_reset_is_replaced() -> None:
     job = trains()
     worker(job, 2).hangs = True
     job.kill(worker(job, 0))
@@ -268,7 +268,7 @@ def test_who_does_not_come_to_a_reset_is_replaced() -> None:
     assert (job.driver.generation, len(job.ranks())) == (2, 4)
 
 
-def test_who_waits_to_meet_one_that_has_failed_is_told() -> None:
+def test_worker_waiting_for_a_failed_one_is_notified() -> None:
     job = trains()
     enter = job._enter
 
@@ -287,7 +287,7 @@ def test_who_waits_to_meet_one_that_has_failed_is_told() -> None:
     assert told(job, p.Lost) == [(0, lost), (1, lost), (2, lost)]
 
 
-def test_hosts_that_are_gone_for_a_moment_are_not_missed() -> None:
+def test_briefly_missing_hosts_cause_no_reset() -> None:
     job = trains(replace(FOUR, last_call_s=1.0))
     job.discover({})
     job.run(0.9)
@@ -315,7 +315,7 @@ def lose(job: VirtualJob, host: str, *, silent: bool) -> None:
         ({A: 2, B: 3}, A, True),
     ],
 )
-def test_of_a_cut_network_the_majority_goes_on(hosts: dict[str, int], lost: str, goes_on: bool) -> None:
+def test_majority_of_a_partitioned_network_continues(hosts: dict[str, int], lost: str, goes_on: bool) -> None:
     np = sum(hosts.values())
     job = trains(DriverSettings(np=np, min_np=1, max_np=np), hosts)
     lose(job, lost, silent=True)
@@ -327,7 +327,7 @@ def test_of_a_cut_network_the_majority_goes_on(hosts: dict[str, int], lost: str,
         assert "here, the minority" in job.end.reason
 
 
-def test_cuts_one_after_the_other_add_up() -> None:
+def test_successive_partitions_add_up() -> None:
     job = trains(DriverSettings(np=5, min_np=1), {A: 2, B: 2, "c": 1})
     job.deliver(e.HostLost(B, "no answer"))
     assert job.end is None
@@ -335,13 +335,13 @@ def test_cuts_one_after_the_other_add_up() -> None:
     assert job.end is not None
 
 
-def test_a_host_whose_connection_was_closed_is_behind_no_cut() -> None:
+def test_host_with_a_closed_connection_is_not_partitioned() -> None:
     job = trains(DriverSettings(np=5, min_np=1, max_np=5), {A: 2, B: 3})
     lose(job, B, silent=False)
     assert sizes(job) == [(A, 0), (A, 1)]
 
 
-def test_who_is_asked_to_leave_is_not_replaced() -> None:
+def test_worker_asked_to_leave_is_not_replaced() -> None:
     job = trains()
     job._say(worker(job, 1), p.Leaving())
     job.run(20.0)
@@ -353,7 +353,7 @@ def test_who_is_asked_to_leave_is_not_replaced() -> None:
     assert let_finish(job) == e.EndJob("done")
 
 
-def test_a_retired_slot_is_reused_when_discovery_lists_it_anew() -> None:
+def test_retired_slot_is_reused_once_rediscovered() -> None:
     job = trains()
     job._say(worker(job, 1), p.Leaving())
     job.run(20.0)
@@ -377,7 +377,7 @@ def test_a_slot_missing_for_a_moment_is_reused() -> None:
     assert job.ranks() == [(A, 0, 0), (A, 1, 4), (B, 0, 2), (B, 1, 3)]
 
 
-def test_who_enters_elastic_run_later_is_told_what_has_changed() -> None:
+def test_worker_entering_elastic_run_later_gets_the_changes() -> None:
     job = trains()
     late = worker(job, 2)
     job.driver._job.workers[late.number].registered = False
@@ -401,7 +401,7 @@ def test_a_failure_after_training_fails_without_a_reset() -> None:
     assert len(job.workers) == 4
 
 
-def test_a_program_that_never_comes_to_init_is_started_once() -> None:
+def test_program_without_init_is_started_once() -> None:
     job = VirtualJob(FOUR, BOTH, 0, Chances(death={"asking": 1.0}, late=0.0))
     job.discover()
     job.run()
@@ -416,7 +416,7 @@ def test_a_stop_ends_the_job_at_once() -> None:
     assert job.driver.step(e.WorkerExited(0, 1), job.now) == []
 
 
-def test_who_cleans_up_for_too_long_is_ended() -> None:
+def test_worker_that_cleans_up_too_long_is_killed() -> None:
     job = trains(replace(FOUR, leave_s=5.0))
     job.discover({A: 2, B: 1})
     leaving = worker(job, 3)

@@ -126,7 +126,7 @@ def test_order_of_hosts() -> None:
         ({"a": 2}, []),
     ],
 )
-def test_what_has_changed(hosts: dict[str, int], changes: list[int]) -> None:
+def test_kinds_of_host_changes(hosts: dict[str, int], changes: list[int]) -> None:
     job = trains(replace(STRICT, np=1, min_np=1, max_np=None), {"a": 2})
     job.discover(hosts)
     job.run(20.0)
@@ -134,7 +134,7 @@ def test_what_has_changed(hosts: dict[str, int], changes: list[int]) -> None:
     assert [*dict.fromkeys(found)] == changes
 
 
-def test_blacklisted_hosts_are_used_no_more() -> None:
+def test_blacklisted_hosts_are_not_used() -> None:
     job = trains()
     job.kill(job.workers[3], 1)
     job.run(20.0)

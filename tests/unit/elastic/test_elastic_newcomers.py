@@ -106,7 +106,7 @@ def test_a_failure_and_a_change_of_the_hosts_are_one_reset() -> None:
     assert (job.driver.generation, len(job.ranks())) == (2, 4)
 
 
-def test_ten_hosts_one_after_the_other_are_one_reset() -> None:
+def test_ten_successive_hosts_cause_one_reset() -> None:
     job = trains(DriverSettings(np=2, min_np=2, last_call_s=2.0), {A: 2})
     hosts = {A: 2}
     for number in range(10):

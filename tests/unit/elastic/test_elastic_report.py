@@ -54,6 +54,6 @@ def test_the_rank_that_raised_is_blamed_if_it_exits_second(ended: tuple[Ended, .
     assert (found.status, found.failed, found.failed_worker) == (1, rank, rank)
 
 
-def test_one_of_an_earlier_generation_is_not_named_instead() -> None:
+def test_failure_of_an_earlier_generation_is_not_named() -> None:
     workers, _ = job((1, OWN, 0), (1, RELEASED, 1))
     assert outcome(EndJob("failed", "", 1), workers).failed_worker == 1

@@ -173,7 +173,7 @@ def dealt(size: int, **kwargs: Any) -> list[list[int]]:
     return parts
 
 
-def test_the_order_is_horovods() -> None:
+def test_order_equals_horovods() -> None:
     order = list(range(10))
     random.Random(7).shuffle(order)
     assert dealt(1, seed=7) == [order]
@@ -181,7 +181,7 @@ def test_the_order_is_horovods() -> None:
     assert dealt(2, shuffle=False) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
-def test_an_epoch_goes_on_with_more_ranks() -> None:
+def test_epoch_continues_with_more_ranks() -> None:
     at(1, 2)
     sampler = ElasticSampler(range(12), shuffle=False)
     assert [sampler.get_indices(0, 2), sampler.get_indices(2, 2)] == [[1, 3], [9, 11]]
@@ -199,7 +199,7 @@ def test_an_epoch_goes_on_with_more_ranks() -> None:
     assert sorted(sampler.remaining_indices) == list(range(12))
 
 
-def test_one_rank_did_a_batch_more_than_another() -> None:
+def test_one_rank_processed_an_extra_batch() -> None:
     """Horovod takes batches for as many on all ranks: it would lose two samples of rank 1, or repeat two of rank 0."""
     at(0, 2)
     sampler = ElasticSampler(range(12), shuffle=False)
@@ -209,7 +209,7 @@ def test_one_rank_did_a_batch_more_than_another() -> None:
     assert sampler.remaining_indices == [5, 7, 8, 9, 10, 11]
 
 
-def test_the_last_batch_may_be_smaller_than_it_says() -> None:
+def test_last_batch_may_be_smaller_than_recorded() -> None:
     at(0, 1)
     sampler = ElasticSampler(range(10), shuffle=False)
     for batch in range(3):
@@ -238,7 +238,7 @@ def test_more_ranks_than_samples_are_left() -> None:
     assert (len(sampler), list(sampler)) == (0, [])
 
 
-def test_a_state_dict_of_horovods() -> None:
+def test_state_dict_of_horovod_is_loaded() -> None:
     at(0, 1)
     sampler = ElasticSampler(range(6), shuffle=False)
     sampler.load_state_dict({"epoch": 3, "processed_num": 2})

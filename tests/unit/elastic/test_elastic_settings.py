@@ -17,7 +17,7 @@ JOB = Job(command=["x"], np=2)
 HOSTS = (Host("a", 2),)
 
 
-def test_failures_until_a_slot_and_a_host_are_left_out() -> None:
+def test_failures_until_a_slot_and_a_host_are_excluded() -> None:
     unsaid = _settings(ElasticOptions(2, 1, hosts=HOSTS), JOB, {})
     assert (unsaid.slot_failures, unsaid.host_failures) == (None, 2)
     env = {"HVD_SLOT_FAILURES": "5", "HVD_HOST_FAILURES": "4"}
@@ -34,7 +34,7 @@ def test_the_driver_waits_longer_than_the_stall_monitor(flag: float | None, env:
     assert _settings(ElasticOptions(2, 1, hosts=HOSTS, hang_s=flag), JOB, env).patience_s > least
 
 
-def test_they_are_arguments_of_run() -> None:
+def test_settings_are_arguments_of_run() -> None:
     unsaid = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
     asked = parse_options(unsaid | {"np": 2, "min_np": 1, "slot_failures": 1, "host_failures": 3, "hang_timeout": 9.0})
     assert asked.elastic == ElasticOptions(

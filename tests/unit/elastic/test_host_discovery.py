@@ -43,21 +43,21 @@ from hvd_kernel.processes.event_loop import EventLoop
         ("a:0\nb:2", [("b", 2)]),
     ],
 )
-def test_what_a_script_prints(text: str, found: list[tuple[str, int]]) -> None:
+def test_output_of_a_discovery_script(text: str, found: list[tuple[str, int]]) -> None:
     assert [(host.name, host.slots) for host in parse_lines(text, 2)] == found
 
 
 @pytest.mark.parametrize(
     "line", ["a:b", "a:", "fe80::1:4", "a b", "-x:2", "a:-1", "a:1:2", "a:1,b:2", ":4", ":0", "a,b"]
 )
-def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
+def test_unparsable_line_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^line 3 is not a host with its slots: ") as error:
         parse_lines(f"good:1\n\n{line}\n", None)
     assert repr(line) in str(error.value)
 
 
 @pytest.mark.parametrize("answer", [None, ["a"], "a:1", {"a": "2"}, {"a": -1}, {1: 1}])
-def test_an_answer_of_an_object_that_is_none(answer: object) -> None:
+def test_invalid_answer_of_an_object(answer: object) -> None:
     with pytest.raises(ConfigError, match="must return"):
         parse_mapping(answer)
 
@@ -100,7 +100,7 @@ class FakeDiscovery:
         return answer
 
 
-def test_an_object_is_asked_again_and_again() -> None:
+def test_object_is_queried_repeatedly() -> None:
     asked = FakeDiscovery({"a": 1}, ValueError("no answer today"), ["a"], ConfigError("nothing there."), {})
     assert events_of(asked, 5) == [
         HostsFound((Host("a", 1),)),
@@ -111,7 +111,7 @@ def test_an_object_is_asked_again_and_again() -> None:
     ]
 
 
-def test_an_object_that_does_not_answer_holds_nobody_up() -> None:
+def test_unresponsive_object_blocks_nothing() -> None:
     class FakeSlowDiscovery:
         def __init__(self) -> None:
             self.may_answer = threading.Event()
@@ -139,7 +139,7 @@ def test_an_object_that_does_not_answer_holds_nobody_up() -> None:
     assert found == [DiscoveryFailed("it has not answered within 0.01 s"), HostsFound((Host("a", 1),))]
 
 
-def test_an_answer_after_the_end_is_nobodys() -> None:
+def test_answer_after_the_end_is_dropped() -> None:
     may_answer = threading.Event()
 
     class FakeLateDiscovery:
@@ -161,7 +161,7 @@ def test_an_answer_after_the_end_is_nobodys() -> None:
 # A file.
 
 
-def test_a_hosts_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+def test_hosts_file_is_read_at_every_query(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     hosts = HostsFile(str(file), 3)
     with pytest.raises(ConfigError, match=r"the hosts file .*hosts cannot be read: "):
@@ -218,12 +218,12 @@ def test_nodes_of_an_allocation_that_are_up(slurm: FakeSlurm, slots: int | None,
     assert SlurmHosts(slots, JOB, slurm).find_available_hosts_and_slots() == found
 
 
-def test_outside_of_slurm_there_is_nothing_to_ask() -> None:
+def test_slurm_discovery_needs_slurm() -> None:
     with pytest.raises(ConfigError, match="SLURM_JOB_ID is not set"):
         SlurmHosts(env={}).find_available_hosts_and_slots()
 
 
-def test_a_program_of_slurms_that_fails_is_told_of() -> None:
+def test_failing_slurm_command_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"^sh -c echo no such job >&2; exit 3: exit status 3: no such job\.$"):
         command_output(["sh", "-c", "echo no such job >&2; exit 3"])
     with pytest.raises(ConfigError, match="scontrol-that-is-not-there"):
@@ -245,7 +245,7 @@ def test_a_service_without_a_ready_pod_has_no_hosts() -> None:
     assert addresses("no-such-service.invalid") == []
 
 
-def test_pods_by_name_where_they_have_names() -> None:
+def test_pods_are_named_if_they_have_names() -> None:
     ready = [{"ip": "10.0.0.2", "hostname": "w-10"}, {"ip": "10.0.0.3", "hostname": "w-9"}, {"ip": "10.0.0.4"}]
     endpoints = {
         "metadata": {"name": "w"},
@@ -299,7 +299,7 @@ def test_ready_pods_as_the_api_server_names_them(fake_api_server: str, tmp_path:
         asked(token="wrong")
 
 
-def test_outside_of_a_pod_there_is_no_account(tmp_path: Path) -> None:
+def test_kubernetes_discovery_needs_a_service_account(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="this process is not in a pod with a service account"):
         KubernetesEndpoints("w", account=tmp_path).find_available_hosts_and_slots()
 
@@ -317,7 +317,7 @@ def test_outside_of_a_pod_there_is_no_account(tmp_path: Path) -> None:
         ("kubernetes.sh --all", None),
     ],
 )
-def test_what_the_flag_names(script: str, found: object) -> None:
+def test_sources_that_the_flag_names(script: str, found: object) -> None:
     assert discovery_object(script, 2) == found
     assert isinstance(discovery_object("slurm:", 2), SlurmHosts)
 

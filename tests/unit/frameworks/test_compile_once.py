@@ -57,7 +57,7 @@ class Inductor:
         return str(found)
 
 
-def test_who_comes_second_reads_what_the_first_has_compiled(tmp_path: Path) -> None:
+def test_second_process_reads_what_the_first_compiled(tmp_path: Path) -> None:
     saved: dict[str, str] = {}
     first, second = (Inductor(tmp_path, saved) for _ in range(2))
     first.go_on.clear()
@@ -75,7 +75,7 @@ def test_who_comes_second_reads_what_the_first_has_compiled(tmp_path: Path) -> N
     assert (first.counts["compiled"], second.counts["compiled"]) == (1, 1)
 
 
-def test_a_graph_that_cannot_be_compiled_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_failed_compilation_releases_waiting_processes(tmp_path: Path) -> None:
     saved: dict[str, str] = {}
     first, second = (Inductor(tmp_path, saved) for _ in range(2))
     first.fails = True
@@ -84,7 +84,7 @@ def test_a_graph_that_cannot_be_compiled_keeps_nobody_waiting(tmp_path: Path) ->
     assert second.run("a") == "graph a"
 
 
-def test_who_has_waited_too_long_compiles_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_waited_too_long_compiles_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_once, "WAIT_S", 0.0)
     saved: dict[str, str] = {}
     first, second = (Inductor(tmp_path, saved) for _ in range(2))
@@ -93,11 +93,11 @@ def test_who_has_waited_too_long_compiles_for_itself(tmp_path: Path, monkeypatch
     assert second.counts["compiled"] == 1
 
 
-def test_where_nothing_can_be_written_everybody_compiles(tmp_path: Path) -> None:
+def test_every_process_compiles_without_a_writable_cache(tmp_path: Path) -> None:
     assert Inductor(tmp_path / "none", {}).run("a") == "graph a"
 
 
-def test_other_words_of_another_version_are_left_alone() -> None:
+def test_unknown_torch_version_is_not_patched() -> None:
     compile_fx, codecache = SimpleNamespace(fx_codegen_and_compile=len), SimpleNamespace()
     compile_once.install(compile_fx, codecache)
     assert compile_fx.fx_codegen_and_compile is len

@@ -73,7 +73,7 @@ def test_the_interface() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 64])
-def test_every_epoch_is_whole_and_in_order(size: int) -> None:
+def test_every_epoch_is_complete_and_in_order(size: int) -> None:
     loader = NumbersAhead(size, count=7)
     me = threading.current_thread().name
     for epoch in range(1, 4):
@@ -83,7 +83,7 @@ def test_every_epoch_is_whole_and_in_order(size: int) -> None:
     assert len(loader) == 7
 
 
-def test_the_arguments_are_horovods() -> None:
+def test_arguments_equal_horovods() -> None:
     loader = NumbersAhead(3, True, 4, fails_at=2)
     assert (loader.async_loader_queue_size, loader.debug_data_loader) == (3, True)
     assert (loader.count, loader.fails_at) == (4, 2)
@@ -120,7 +120,7 @@ def test_no_more_than_the_queue_and_one_are_read_ahead() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 64])
-def test_an_exception_comes_after_the_batches_before_it(size: int) -> None:
+def test_exception_is_raised_after_earlier_batches(size: int) -> None:
     loader = NumbersAhead(size, fails_at=3)
     for _ in range(2):
         seen: list[int] = []
@@ -132,7 +132,7 @@ def test_an_exception_comes_after_the_batches_before_it(size: int) -> None:
     assert loader.closed == 2
 
 
-def test_the_users_own_exception_ends_the_thread() -> None:
+def test_exception_of_the_user_ends_the_thread() -> None:
     loader = NumbersAhead(2, count=1000)
 
     def work() -> None:
@@ -146,7 +146,7 @@ def test_the_users_own_exception_ends_the_thread() -> None:
     assert (readers(), loader.closed) == ([], 1)
 
 
-def test_an_epoch_that_is_left_leaves_nothing_to_the_next() -> None:
+def test_abandoned_epoch_leaves_nothing_to_the_next() -> None:
     loader = NumbersAhead(3, count=50)
     for _ in range(5):
         for batch, _ in loader:
@@ -181,7 +181,7 @@ def test_leaving_early_does_not_wait_but_the_next_epoch_does() -> None:
     assert list(again) == [1, 2]
 
 
-def test_close_ends_the_threads_and_who_waits_for_them() -> None:
+def test_close_ends_the_threads_and_their_waiters() -> None:
     loader = NumbersAhead(2, count=1000)
     first, second = iter(loader), iter(loader)
     assert next(first)[0] == next(second)[0] == 0
@@ -194,7 +194,7 @@ def test_close_ends_the_threads_and_who_waits_for_them() -> None:
     NumbersAhead(0).close_async_loader()
 
 
-def test_a_loader_that_nobody_holds_takes_its_thread_along() -> None:
+def test_garbage_collected_loader_ends_its_thread() -> None:
     batches = iter(NumbersAhead(2, count=1000))
     next(batches)
     (thread,) = readers()
@@ -204,7 +204,9 @@ def test_a_loader_that_nobody_holds_takes_its_thread_along() -> None:
     assert not thread.is_alive()
 
 
-def test_it_says_what_it_does_when_asked(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loader_logs_its_activity_if_verbose(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     with caplog.at_level(logging.INFO, "hvd_kernel"):
         quiet, talking = NumbersAhead(), NumbersAhead(5, debug_data_loader=True)
         for loader in (quiet, talking):
@@ -242,7 +244,7 @@ next(batches)
     assert ("KeyboardInterrupt" in done.stderr) == ("SIGINT" in ending)
 
 
-def test_a_forked_child_reads_by_itself() -> None:
+def test_forked_child_reads_independently() -> None:
     loader = NumbersAhead(2, count=6)
     batches = iter(loader)
     next(batches)

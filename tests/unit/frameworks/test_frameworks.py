@@ -36,7 +36,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return there
 
 
-def test_what_is_not_there_has_no_version(versions: dict[str, str]) -> None:
+def test_missing_framework_has_no_version(versions: dict[str, str]) -> None:
     assert state_of(SOME) == Installed("Some", "", works=False, summary="not installed")
 
 
@@ -63,7 +63,7 @@ def test_a_version_below_the_floor_does_not_work(versions: dict[str, str], versi
         ({"some-cpu": "3", "torch": "2.9"}, {"GPUs": "not in some-cpu 3: pip install some"}),
     ],
 )
-def test_each_way_works_or_says_why_not(
+def test_each_backend_works_or_reports_why_not(
     versions: dict[str, str], there: dict[str, str], lacking: dict[str, str]
 ) -> None:
     versions.update(there)
@@ -74,7 +74,7 @@ def test_each_way_works_or_says_why_not(
     assert found.summary == "; ".join([*working, *(f"not {title} ({why})" for title, why in lacking.items())])
 
 
-def test_one_whose_every_way_lacks_something_does_not_work(versions: dict[str, str]) -> None:
+def test_framework_without_a_working_backend_does_not_work(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     found = state_of(Framework("Some", "numpy", ("some",), features=FEATURES[2:]))
     assert (found.works, found.summary) == (False, "on torch: PyTorch is not installed: pip install torch")
@@ -86,7 +86,7 @@ def test_a_framework_without_its_compiled_part_says_which_one(versions: dict[str
     assert state_of(lacking) == Installed("Some", "3", works=False, summary="libhvd_none.so was not built")
 
 
-def test_one_without_an_api_of_ours_says_so(versions: dict[str, str]) -> None:
+def test_framework_without_our_api_reports_it(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     assert state_of(Framework("Some", "no_api", ("some",))).summary == "hvd_kernel has no API for it"
 
@@ -96,7 +96,7 @@ def test_every_adapter_is_of_a_framework_in_the_list() -> None:
     assert set(registry._MODULES) - other_names <= {each.package for each in FRAMEWORKS}
 
 
-def test_the_table_of_frontends_names_modules_that_are_there() -> None:
+def test_table_of_frontends_names_existing_modules() -> None:
     root = Path(__file__).parents[3]
     for each in (*FRONTENDS, NUMPY):
         assert each.package in registry._MODULES
@@ -118,7 +118,7 @@ def test_the_adapter_of_an_unimported_framework_is_not_in_use(monkeypatch: pytes
     sorted((Path(__file__).parents[2] / "frameworks" / "environments").glob("*.txt")),
     ids=lambda path: path.stem,
 )
-def test_what_we_need_lets_each_environments_packages_in(lock: Path) -> None:
+def test_requirements_allow_the_packages_of_each_environment(lock: Path) -> None:
     """numpy>=1.26 kept TensorFlow 2.13, which wants an older one, out of every environment of ours."""
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     needs = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}

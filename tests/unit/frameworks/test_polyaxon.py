@@ -47,7 +47,7 @@ def test_the_name_of_a_file(name: str, file: str) -> None:
     assert sinks.name_of(name) == file
 
 
-def test_the_run_and_what_there_is_of_it(tmp_path: Path) -> None:
+def test_run_and_its_metadata(tmp_path: Path) -> None:
     model = tmp_path / "m.pt"
     model.write_text("x" * 10)
     sink = Polyaxon(str(tmp_path), RUN)
@@ -95,7 +95,7 @@ def test_the_run_and_what_there_is_of_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_run_is_resumed(tmp_path: Path) -> None:
     for step in range(2):
         sink = Polyaxon(str(tmp_path), RUN)
         sink.log(Point({"loss": 1.0}, step, BEGAN))
@@ -113,7 +113,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         ({"POLYAXON_IS_MANAGED": "true"}, "/plx-context/artifacts/u"),
     ],
 )
-def test_where_polyaxon_looks(env: dict[str, str], folder: str) -> None:
+def test_folder_in_which_polyaxon_stores_a_run(env: dict[str, str], folder: str) -> None:
     assert str(folder_of("", "u", env)) == folder
     assert str(folder_of("/p", "u", env)) == "/p/runs/u"
 

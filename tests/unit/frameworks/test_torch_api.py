@@ -152,7 +152,7 @@ def test_build_info_says_what_check_build_prints() -> None:
 
 
 @pytest.mark.parametrize(("version", "found"), [(OLDEST_NCCL, OLDEST_NCCL), (OLDEST_NCCL - 1, 0)])
-def test_nccl_of_the_system_is_found_and_an_old_one_is_not_taken(
+def test_system_nccl_is_found_and_an_old_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, version: int, found: int
 ) -> None:
     """The core takes one that only the loader knows; the page looked for its wheel alone."""

@@ -112,7 +112,7 @@ def device_range(count: int, **how: Any) -> FakeDeviceTensor:
     return on_device(torch.arange(count, **how))
 
 
-def test_in_place_five_fields_go_to_the_core_and_streams_follow(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_in_place_sums_pass_pointers_and_order_streams(core: FakeEngine, cuda: FakeCuda) -> None:
     x = device_range(6, dtype=torch.float32).view(2, 3)
     handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
     assert core.log == [("allreduce", [(x.data_ptr(), x.data_ptr(), (2, 3), FLOAT, 1, 0xA1)])]
@@ -121,7 +121,7 @@ def test_in_place_five_fields_go_to_the_core_and_streams_follow(core: FakeEngine
     assert "recorded" not in x.__dict__, "its own stream orders its memory"
 
 
-def test_a_result_is_looked_at_only_behind_the_operation(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_result_is_read_only_after_the_operation(core: FakeEngine, cuda: FakeCuda) -> None:
     x = device_range(6).view(2, 3).t()  # has to be copied to be contiguous, and back
     core.writes = np.arange(6)[::-1].copy()
     assert hvd.allreduce_(x, name="x", op=hvd.Sum) is x
@@ -154,7 +154,7 @@ def test_operands_live_until_the_stream_is_past_the_operation(core: FakeEngine, 
 
 
 @pytest.mark.parametrize("name", ["broadcast", "broadcast_", "reducescatter"])
-def test_the_others_with_an_output(
+def test_other_collectives_with_an_output(
     name: str, core: FakeEngine, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collectives, "share_of", lambda shape, _: (shape[0] // 2, *shape[1:]))
@@ -182,7 +182,7 @@ def test_gathered_rows_are_memory_of_the_core_without_a_copy(core: FakeEngine, c
     assert (second.shape, second.dtype, second.device) == ((0, 2), torch.float32, torch.device("cuda", 1))
 
 
-def test_alltoall_takes_its_splits_from_the_host(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_alltoall_reads_its_splits_from_the_host(core: FakeEngine, cuda: FakeCuda) -> None:
     core.buffers = [FakeBuffer(np.arange(3, dtype=np.int64))]
     x = device_range(3)
     out, received = hvd.alltoall(x, splits=torch.tensor([1, 2], dtype=torch.int32), name="x")
@@ -203,7 +203,7 @@ def test_a_group_is_one_operation_with_one_wait(in_place: bool, core: FakeEngine
     assert all(t.__dict__["recorded"] == [0xB1] for t in (*tensors, *out))
 
 
-def test_an_error_behind_the_wait_is_the_operations(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_error_after_the_wait_is_that_of_the_operation(core: FakeEngine, cuda: FakeCuda) -> None:
     core.fails = RankDied("rank 1 died", 1)
     x = device_range(4)
     handle = hvd.allreduce_async_(x, name="x", op=hvd.Sum)
@@ -244,7 +244,7 @@ def test_an_engine_without_devices_is_queried_and_logged_once(
     assert (tensor.device_trouble(1), core.asked) == ("", [1, 1, 1]), "another engine may have another driver"
 
 
-def test_each_device_is_asked_of(core: FakeEngine, cuda: FakeCuda) -> None:
+def test_each_device_is_queried(core: FakeEngine, cuda: FakeCuda) -> None:
     assert [
         tensor.device_trouble(0),
         tensor.device_trouble(1),
@@ -265,7 +265,7 @@ def test_torch_stages_silently_if_the_user_requests_it(
     assert caplog.records == []
 
 
-def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_tensors_query_no_device(core: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: pytest.fail("this is no business of CUDA's"))
     x = torch.arange(4)
     hvd.allreduce_(x, name="x", op=hvd.Sum)
@@ -273,7 +273,7 @@ def test_cpu_tensors_ask_nothing(core: FakeEngine, monkeypatch: pytest.MonkeyPat
     assert core.asked == []
 
 
-def test_without_an_engine_the_error_is_horovods(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_an_engine_equals_horovods(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_engine", None)
     monkeypatch.setattr(session, "_generation", 7)
     monkeypatch.setattr(tensor, "_troubles", (0, {}))

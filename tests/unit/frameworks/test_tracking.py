@@ -56,7 +56,7 @@ def test_a_choice_is_read_and_written(text: str, written: str) -> None:
         ("off,jsonl", "off stands alone."),
     ],
 )
-def test_a_choice_that_is_none(text: str, said: str) -> None:
+def test_invalid_choice(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(text)
     assert str(error.value).startswith(f"HVD_TRACK={text!r} cannot be used: {said}")
@@ -101,7 +101,7 @@ def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:
         )
     )
 )
-def test_scalars_come_back(written: list[Scalar]) -> None:
+def test_scalars_are_read_back(written: list[Scalar]) -> None:
     data = tensorboard.version_event(0.0) + b"".join(map(tensorboard.scalar_event, written))
     assert list(map(repr, tensorboard.scalars(data))) == list(map(repr, written))  # NaN is not itself
     if written:
@@ -186,7 +186,7 @@ def test_a_sink_that_fails_is_named_once_and_dropped(tmp_path: Path, monkeypatch
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 5
 
 
-def test_a_process_that_becomes_rank_0_goes_on(tmp_path: Path) -> None:
+def test_process_that_becomes_rank_0_continues_the_run(tmp_path: Path) -> None:
     choice = parse(f"jsonl:{tmp_path}/a.jsonl,tensorboard:{tmp_path}/runs")
     rank = 0
     first = Tracker(choice, RUN, lambda: rank == 0)
@@ -233,7 +233,7 @@ def test_names_of_every_rank() -> None:
     }
 
 
-def test_a_difference_is_told_by_names() -> None:
+def test_difference_is_reported_by_names() -> None:
     said = metrics.names_difference([(["acc", "loss"], 3), (["loss"], 3), (["acc", "loss"], 3), ([], None)])
     assert said == (
         "hvd.log: ranks log different names or steps. ranks 0,2: acc, loss at step 3; rank 1: loss at step 3; "
@@ -255,7 +255,7 @@ def test_a_difference_is_told_by_names() -> None:
         ({"RANK": "zero"}, 0),
     ],
 )
-def test_a_rank_as_a_launcher_says_it(env: dict[str, str], rank: int) -> None:
+def test_rank_from_variables_of_a_launcher(env: dict[str, str], rank: int) -> None:
     assert process.rank_of(env) == rank
 
 
@@ -288,7 +288,7 @@ def test_log_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics.snapshot().logged == {"train/loss": 0.5, "acc": 1.0, "loss": 0.25}
 
 
-def test_log_on_a_rank_that_has_not_met_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_on_a_rank_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_TRACK", "jsonl")
     monkeypatch.setenv("HOROVOD_RANK", "1")
     metrics.log(loss=0.5)
@@ -297,7 +297,7 @@ def test_log_on_a_rank_that_has_not_met_the_others(monkeypatch: pytest.MonkeyPat
     assert metrics.snapshot().logged == {"loss": 0.5}
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_missing_model() -> None:
     metrics.log_model("m.pt")  # nothing is tracked
     tracking.choose("jsonl")
     with pytest.raises(FileNotFoundError, match=r"log_model: there is no .*/m\.pt"):
@@ -350,7 +350,7 @@ def test_the_page_of_every_kind(tmp_path: Path) -> None:
     assert "abcdef01" in tracking.page(parse(f"mlflow:{tmp_path}/mlflow"))
 
 
-def test_the_page_of_files_that_others_wrote(tmp_path: Path) -> None:
+def test_page_of_files_written_by_other_tools(tmp_path: Path) -> None:
     good = '{"run": "a", "time": "2026-11-23T18:43:53+00:00", "step": 1, "values": {"loss": "NaN"}}'
     (tmp_path / "a.jsonl").write_text(f'[]\n{{"run": 1}}\n{good}\n{good[:20]}')
     assert tracking.page(parse(f"jsonl:{tmp_path}/a.jsonl")).splitlines()[1].split()[-4:] == ["loss", "1", "nan", "?"]

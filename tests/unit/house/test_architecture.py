@@ -280,9 +280,7 @@ def test_no_file_uses_a_private_name_of_another() -> None:
     nobody("private names stay in their file", PYTHON_FILES, partial(private_uses, files=PYTHON_FILES))
 
 
-def test_a_private_attribute_of_another_file_of_the_room_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_attribute_of_another_file_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     monkeypatch.setattr("hvdtest.offenders.ROOT", tmp_path)
     made, user = tmp_path / "widgets" / "made.py", tmp_path / "widgets" / "user.py"
@@ -319,7 +317,7 @@ def test_no_headers_include_each_other_in_a_circle() -> None:
     assert not circles(include_edges(NATIVE_FILES))
 
 
-def test_a_circle_is_seen() -> None:
+def test_circle_is_detected() -> None:
     edges = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert circles(edges) == {frozenset("bc"), frozenset("de")}
 
@@ -351,7 +349,7 @@ def test_no_file_over_1000_lines() -> None:
         (private_imports, "widgets/bad.py", "import os\nfrom hvd_kernel.widgets.board import _shown\n", 2),
     ],
 )
-def test_the_rules_see_what_they_forbid(
+def test_rules_detect_violations(
     *, broken, file: str, source: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hvdtest.offenders.ROOT", tmp_path)

@@ -30,18 +30,18 @@ def test_the_picture_is_that_of_the_imports() -> None:
     assert found[1] == rooms.mermaid(), "put in what `PYTHONPATH=tests .venv/bin/python -m hvdtest.rooms` prints"
 
 
-def test_the_ways_name_functions_that_exist() -> None:
+def test_call_paths_name_existing_functions() -> None:
     assert len(PLACE.findall(text(PAGE))) > 20
     nobody("functions that the page names exist", [PAGE], missing_names)
 
 
-def test_a_name_that_is_gone_is_seen(tmp_path: Path) -> None:
+def test_missing_name_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("`magics/cell_view.py:check` and `magics/cell_view.py:gone`\n")
     assert list(missing_names(page)) == [(1, "magics/cell_view.py defines no gone")]
 
 
-def test_every_room_is_in_the_picture_or_left_out_with_a_reason() -> None:
+def test_every_folder_is_in_the_picture_or_excluded_by_reason() -> None:
     shown = [room for floor in rooms.FLOORS.values() for room in floor]
     assert len(shown) == len(set(shown))
     assert set(rooms.edges()) == set(shown) | rooms.EVERYWHERE | rooms.ASIDE
@@ -60,7 +60,7 @@ def test_no_arrow_points_up() -> None:
         ({"a": {"b", "d"}, "b": {"c"}, "c": {"d"}, "d": set()}, {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}),
     ],
 )
-def test_what_a_longer_way_says_is_left_out(graph: rooms.Edges, expected: rooms.Edges) -> None:
+def test_transitive_arrows_are_omitted(graph: rooms.Edges, expected: rooms.Edges) -> None:
     assert rooms.reduced(graph) == expected
 
 

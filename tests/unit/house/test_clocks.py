@@ -39,14 +39,14 @@ def test_f7_nothing_that_waits_reads_the_wall_clock() -> None:
     nobody("waits read the monotonic clock", (p for p in FILES if name(p) not in FOR_PEOPLE), wall_clocks)
 
 
-def test_f7_who_may_read_the_wall_clock_does() -> None:
+def test_f7_listed_readers_of_the_wall_clock_exist() -> None:
     assert {name(path) for path in FILES if name(path) in FOR_PEOPLE and list(wall_clocks(path))} == set(FOR_PEOPLE)
 
 
 @pytest.mark.parametrize(
     "read", ["time.time()", "datetime.now(UTC)", "std::chrono::system_clock::now()", "time(nullptr)"]
 )
-def test_f7_the_rule_sees_what_it_forbids(read: str, tmp_path: Path) -> None:
+def test_f7_rule_detects_violations(read: str, tmp_path: Path) -> None:
     (bad := tmp_path / "bad.cc").write_text(f"\n{read}\n")
     with pytest.raises(AssertionError, match=r"bad\.cc:2: reads "):
         nobody("a rule", [bad], wall_clocks)

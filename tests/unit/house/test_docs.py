@@ -21,7 +21,7 @@ from hvd_kernel.magics.commands.table import SUBCOMMANDS
 
 Lines = Iterator[tuple[int, str]]
 
-PATH = re.compile(  # tests/unit/house/test_docs.py::test_links_lead_somewhere, native/engine/, tests/native/*/*.cc
+PATH = re.compile(  # tests/unit/house/test_docs.py::test_links_have_targets, native/engine/, tests/native/*/*.cc
     r"(?<![\w./-])((?:hvd_kernel|native|magics|widgets|notebooks|tests|tools|docs|\.ci)/[\w./*-]*[\w*/])(?:::(\w+))?"
 )
 MODULE = re.compile(r"(?<![\w./-])((?:cluster|worker|torch|launch|kernel)/\w+)\b(?![./])")  # in the README's pictures
@@ -153,7 +153,7 @@ def test_paths_named_in_the_docs_exist() -> None:
     nobody("paths in the docs exist", pages(), missing_paths)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     nobody("links in the docs lead somewhere", pages(), broken_links)
 
 
@@ -213,7 +213,7 @@ def test_files_named_in_comments_exist() -> None:
         (packages_of_a_registry, "pip install --upgrade 'hvd-kernel[nothing]'"),
     ],
 )
-def test_the_rules_see_what_they_forbid(*, broken, line: str, tmp_path: Path) -> None:
+def test_rules_detect_violations(*, broken, line: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# A heading\n\n{line}\n")
     with pytest.raises(AssertionError, match=r"page\.md:3: .*(nothing|9999|selects no)"):

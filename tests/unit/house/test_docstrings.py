@@ -87,11 +87,11 @@ class Failed(Exception):
 OTHERS = {"good": good, "bare": bare}
 
 
-def test_a_docstring_that_tells_all_lacks_nothing() -> None:
+def test_complete_docstring_passes() -> None:
     assert [lacking(each, OTHERS) for each in (good, refers, Failed)] == [[], [], []]
 
 
-def test_what_is_lacking_is_named() -> None:
+def test_missing_parts_are_named() -> None:
     assert lacking(half, OTHERS) == [
         "op is not told",
         "more is told and is not a parameter",
@@ -108,7 +108,7 @@ def test_examples_of_two_ranks_are_for_two_ranks() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_is_told(module: str) -> None:
+def test_every_public_name_is_documented(module: str) -> None:
     loaded = importlib.import_module(module)
     there = {name: getattr(loaded, name) for name in loaded.__all__}
     wrong = {name: lack for name, each in public(module).items() if (lack := lacking(each, there))}
@@ -116,7 +116,7 @@ def test_every_public_name_is_told(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_tells_its_constants(module: str) -> None:
+def test_module_documents_its_constants(module: str) -> None:
     doc = importlib.import_module(module).__doc__ or ""
     assert [name for name in constants(module) if f"``{name}``" not in doc] == []
 
@@ -125,7 +125,7 @@ ROWS = {**MAGICS, **{f"%hvd {name}": row for name, row in SUBCOMMANDS.items()}}
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_magic_calls_has_an_example_that_the_magic_takes(name: str) -> None:
+def test_functions_behind_magics_have_a_working_example(name: str) -> None:
     doc = inspect.getdoc(inspect.unwrap(ROWS[name].act)) or ""
     [line] = re.findall(r"^Example: ``(.+)``\.$", doc, re.MULTILINE)
     magic, _, rest = line.partition(" ")
@@ -135,7 +135,7 @@ def test_what_a_magic_calls_has_an_example_that_the_magic_takes(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_magic_calls_tells_the_errors_that_it_raises(name: str) -> None:
+def test_functions_behind_magics_document_their_errors(name: str) -> None:
     act = inspect.unwrap(ROWS[name].act)
     raised = set(re.findall(r"\braise (\w+)\(", inspect.getsource(act)))
     told = re.findall(r"^(\w+)\n {4}\S", (inspect.getdoc(act) or "").partition("Raises\n------\n")[2], re.MULTILINE)

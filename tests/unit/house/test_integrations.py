@@ -23,9 +23,7 @@ ADAPTERS = ("hvd_kernel/integrations/", "hvd_kernel/spark/lightning/")
     ("library", "extra"),
     [("lightning", "lightning"), ("pytorch_lightning", "lightning"), ("transformers", "transformers")],
 )
-def test_without_the_library_the_line_that_installs_it(
-    library: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_names_its_install_command(library: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"hvd_kernel.integrations.{library}", raising=False)
     wanted = f"hvd_kernel.integrations.{library} needs {library}: {install_command(extra)}"
@@ -34,7 +32,7 @@ def test_without_the_library_the_line_that_installs_it(
     assert caught.value.name == library
 
 
-def test_nobody_else_imports_them() -> None:
+def test_other_modules_do_not_import_the_libraries() -> None:
     def imported(path: Path) -> Iterator[tuple[int, str]]:
         yield from ((line, target[0]) for target, line in imports(path) if target[0] in LIBRARIES)
 
@@ -46,7 +44,7 @@ def test_nobody_else_imports_them() -> None:
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
-def test_import_elsewhere_says_what_to_do(platform: str) -> None:
+def test_import_on_other_systems_names_the_remedy(platform: str) -> None:
     code = f"import sys; sys.platform = {platform!r}; import hvd_kernel"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -54,7 +52,7 @@ def test_import_elsewhere_says_what_to_do(platform: str) -> None:
     assert "WSL 2" in done.stderr
 
 
-def test_the_package_and_its_page_say_so() -> None:
+def test_package_and_page_document_the_systems() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "Operating System :: POSIX :: Linux" in project["classifiers"]
     assert "On Linux" in (ROOT / "README.md").read_text()

@@ -78,7 +78,7 @@ def test_no_expression_needs_a_docstring() -> None:
         ("a = 'x' + f.__doc__", 0, 1),
     ],
 )
-def test_rules_see_what_breaks_them(tmp_path: Path, source: str, checks: int, uses: int) -> None:
+def test_rules_detect_violations(tmp_path: Path, source: str, checks: int, uses: int) -> None:
     path = tmp_path / "case.py"
     path.write_text(source)
     assert (len([*_checks(path)]), len([*_docstring_uses(path)])) == (checks, uses)

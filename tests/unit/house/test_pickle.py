@@ -40,7 +40,7 @@ def code_on_a_wire(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"{node.arg} is pickle"
 
 
-def test_i6_s4_who_reads_from_a_socket_imports_no_pickle() -> None:
+def test_i6_s4_readers_of_sockets_import_no_pickle() -> None:
     nobody("who reads from a socket imports no pickle", FILES, loaders_beside_wires)
 
 
@@ -57,7 +57,7 @@ def test_s4_no_wire_carries_code() -> None:
         (code_on_a_wire, "\n\nSession(packer='pickle')\n"),
     ],
 )
-def test_i6_the_rules_see_what_they_forbid(
+def test_i6_rules_detect_violations(
     broken: Callable[[Path], Iterable[tuple[int, str]]], source: str, tmp_path: Path
 ) -> None:
     (bad := tmp_path / "bad.py").write_text(source)

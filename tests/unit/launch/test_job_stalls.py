@@ -83,7 +83,7 @@ def test_only_rank_0_is_queried_while_no_rank_waits() -> None:
 
 
 @pytest.mark.parametrize("begins", [1.0, 1.13, 1.39])
-def test_a_rank_that_does_not_come_is_told_within_a_second(begins: float) -> None:
+def test_missing_rank_is_reported_within_a_second(begins: float) -> None:
     job = Job()
     job.connect()
     job.run(begins)
@@ -93,7 +93,7 @@ def test_a_rank_that_does_not_come_is_told_within_a_second(begins: float) -> Non
     assert job.told[0][0] - begins < 0.75
 
 
-def test_rank_0_need_not_wait_itself_to_know_it() -> None:
+def test_rank_0_reports_it_without_waiting_itself() -> None:
     job = Job(waiting_since={1: 1.0, 2: 1.0})
     job.connect()
     job.run(3.0)
@@ -111,7 +111,7 @@ def test_a_lasting_stall_is_reported_again() -> None:
     assert 10 * second <= third < 10 * second + 2 * POLL_S
 
 
-def test_a_rank_that_is_late_again_and_again_is_told_once() -> None:
+def test_repeatedly_late_rank_is_reported_once() -> None:
     job = Job()
     job.connect()
     for epoch in range(20):
@@ -122,7 +122,7 @@ def test_a_rank_that_is_late_again_and_again_is_told_once() -> None:
     assert [text for _, text in job.told] == [WAITS]
 
 
-def test_another_operation_is_told_at_once() -> None:
+def test_another_operation_is_reported_at_once() -> None:
     job = Job(waiting_since={0: 0.0, 2: 0.0})
     job.connect()
     job.run(2.0)
@@ -159,7 +159,7 @@ def test_unreachable_ranks_are_reported_as_such() -> None:
 
 
 @pytest.mark.parametrize("job", [Job(watches=False), Job(ours=(1, 2))], ids=["switched off", "rank 0 is elsewhere"])
-def test_who_does_not_watch_asks_nobody_but_reports(job: Job) -> None:
+def test_disabled_monitor_queries_no_rank_but_reports(job: Job) -> None:
     job.connect()
     job.waiting_since = {rank: 0.0 for rank in job.ranks if rank != 1}
     job.run(60.0)
@@ -186,7 +186,7 @@ def test_a_report_has_every_rank() -> None:
     assert job.told == [(REPORT_PATIENCE_S, expected)]
 
 
-def test_after_the_end_of_rank_0_nobody_is_asked() -> None:
+def test_no_rank_is_queried_after_the_end_of_rank_0() -> None:
     job = Job()
     job.connect()
     job.run(1.0)

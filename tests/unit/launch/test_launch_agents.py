@@ -36,7 +36,7 @@ class Noted(AgentHandle):
         self.channel.close()
 
 
-def test_all_agents_are_told_before_the_end_of_one_is_waited_for() -> None:
+def test_all_agents_are_notified_before_one_is_awaited() -> None:
     agents, noted = Agents(), list[str]()
     for name in "ab":
         Noted(agents, name, noted)

@@ -153,6 +153,6 @@ more: {a: 1}
     assert read_config_file(str(file)) == ({}, [])
 
 
-def test_a_configuration_file_that_is_not_there() -> None:
+def test_missing_configuration_file() -> None:
     with pytest.raises(ConfigError, match=r"the configuration file /no/file cannot be read"):
         read_config_file("/no/file")

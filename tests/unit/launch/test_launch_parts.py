@@ -118,7 +118,7 @@ def test_this_host_has_many_names() -> None:
     assert not is_local("192.0.2.1")
 
 
-def test_jobs_that_cannot_be() -> None:
+def test_impossible_jobs() -> None:
     for wrong, said in (({"np": 0}, "np=0"), ({"command": []}, "no command"), ({"mpi_args": ("-v",)}, "add --mpi")):
         with pytest.raises(ConfigError, match=said):
             Job(**{"command": ["x"], "np": 1, **wrong})
@@ -127,7 +127,7 @@ def test_jobs_that_cannot_be() -> None:
 # Variables.
 
 
-def test_what_a_rank_alone_is_told() -> None:
+def test_environment_of_each_rank() -> None:
     variables = rank_variables(["m", "m", "n", "n", "n"], ["a", "a", "b", "b", "b"])
     keys = ("RANK", "HOSTNAME", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     assert [[env["HOROVOD_" + key] for key in keys] for env in variables] == [
@@ -139,7 +139,7 @@ def test_what_a_rank_alone_is_told() -> None:
     ]
 
 
-def test_what_stays_here() -> None:
+def test_variables_that_are_not_forwarded() -> None:
     assert set(carried({"PATH": "p", "SSH_AUTH_SOCK": "s", "TMPDIR": "t", "FOO": "f"})) == {"PATH", "FOO"}
 
 
@@ -172,7 +172,7 @@ FAR = {
         ([HERE | {"networks": {}}, FAR | {"ssh": []}], [False, True], "", ("here", 5)),
     ],
 )
-def test_where_the_rendezvous_is(
+def test_address_of_the_rendezvous(
     hellos: list[dict], remote: list[bool], interface: str, found: tuple[str, int]
 ) -> None:
     assert rendezvous_address(hellos, remote, interface) == found
@@ -192,7 +192,7 @@ def test_a_kept_port_is_free_for_rank_0_alone() -> None:
 # The control channel.
 
 
-def test_messages_in_pieces_behind_a_greeting() -> None:
+def test_fragmented_messages_after_a_greeting() -> None:
     sent = [Hello({"port": 1}), Output(3, "stderr", b"x\n\0" * 1000), RankExited(3, -9)]
     stream = b"Welcome!\n\x00hvd" + PREAMBLE + b"".join(map(pack, sent))
     for step in (1, 7, len(stream)):
@@ -217,7 +217,7 @@ class Heard:
         self.text += data
 
 
-def test_lines_get_whole_before_they_are_written() -> None:
+def test_lines_are_completed_before_they_are_written() -> None:
     heard = Heard()
     for piece in (b"a", b"b\nc", b"d\r", b"\ne\rf\n"):
         heard.output.write(piece)
@@ -227,7 +227,7 @@ def test_lines_get_whole_before_they_are_written() -> None:
     assert heard.text.endswith(b"> f\n> rest\n")
 
 
-def test_outputs_of_workers_that_have_ended_hold_no_file_open(tmp_path: Path) -> None:
+def test_outputs_of_exited_workers_keep_no_file_open(tmp_path: Path) -> None:
     """An elastic job has many in its life. What a worker has started may write later: that is in its file too."""
 
     def open_files() -> int:
@@ -250,7 +250,7 @@ def test_outputs_of_workers_that_have_ended_hold_no_file_open(tmp_path: Path) ->
     assert {file.read_text() for file in files} == {"begun\nhalf", "begun\nhalf late\n"}
 
 
-def test_a_line_without_end_is_not_kept_for_ever() -> None:
+def test_endless_line_is_not_kept_indefinitely() -> None:
     heard = Heard()
     heard.output.write(b"x" * 70_000)
     assert heard.text == b"> " + b"x" * 70_000
@@ -271,7 +271,7 @@ def test_a_traceback_is_held_until_it_is_the_last_or_overdue() -> None:
     assert heard.output.tail[0] == "before"
 
 
-def test_a_held_flood_is_let_go() -> None:
+def test_held_flood_is_released() -> None:
     heard = Heard(holds=True)
     heard.output.write(b"Traceback (most recent call last):\n" + b"y" * 1000 + b"\n")
     heard.output.write((b"z" * 1000 + b"\n") * 300)
@@ -290,7 +290,7 @@ def test_folders_sort_as_ranks_do(tmp_path: Path) -> None:
 # The verdict.
 
 
-def test_the_root_cause_is_the_first_failure_of_its_own() -> None:
+def test_root_cause_is_the_first_independent_failure() -> None:
     told = FailedRank(0, 1, ("Traceback", "hvd_kernel.errors.RankDied: rank 2 died"))
     shut = FailedRank(1, 1, ("Traceback", "hvd_kernel.errors.HorovodInternalError: Horovod has been shut down."))
     late = FailedRank(4, 1, ("Traceback", "hvd_kernel.errors.RankStalled: rank 2 did not come"))
@@ -373,9 +373,7 @@ def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert plan.command[-len(words) - 2 : -2] == words
 
 
-def test_of_several_interfaces_the_first_that_is_here_is_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_existing_interface_is_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(main, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.7"})
     told = "hvdrun: warning: ranks use one network interface: eth0, the first of them that is here\n"
     assert [main._interface(names) for names in ((), ("lo",), ("ib0", "eth0", "lo"))] == ["", "lo", "eth0"]
@@ -411,7 +409,7 @@ def test_an_unknown_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         mpi.plan(ORDER)
 
 
-def test_whom_mpiexec_blames() -> None:
+def test_process_that_mpiexec_blames() -> None:
     status = ["The first process to do so was:", "", "   Process name: [prterun-vm-22893@1,3]", "   Exit code:    7"]
     killed = ["prterun noticed that process rank 1 with PID 23000 on node vm exited on", "signal 9 (Killed)."]
     aborted = ["MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "  Proc: [[3,1],2]", "  Errorcode: 9"]
@@ -426,7 +424,7 @@ def test_whom_mpiexec_blames() -> None:
 # horovodrun.
 
 
-def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_horovodrun_is_installed_if_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
     path = horovodrun.install(tmp_path)
     assert path == tmp_path / "horovodrun"
@@ -438,7 +436,7 @@ def test_horovodrun_is_put_where_there_is_none(tmp_path: Path, monkeypatch: pyte
         horovodrun.install(tmp_path)
 
 
-def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_horovodrun_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "horovodrun").write_text("#!/bin/sh\n")
     (tmp_path / "theirs" / "horovodrun").chmod(0o755)
@@ -448,7 +446,7 @@ def test_horovodrun_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "horovodrun").exists()
 
 
-def test_an_end_is_told_with_its_signals_name() -> None:
+def test_exit_is_reported_with_the_name_of_its_signal() -> None:
     assert [exit_text(code) for code in (3, -11, -signal.SIGRTMIN - 1)] == [
         "exit status 3",
         "segmentation fault (SIGSEGV)",

@@ -61,7 +61,7 @@ def mpiexec() -> Mpiexec:
 
 
 @EVERYWHERE
-def test_a_rank_is_started_heard_and_let_go(addresses: list[str], agents: Agents) -> None:
+def test_rank_is_started_read_and_released(addresses: list[str], agents: Agents) -> None:
     with AgentListener(agents, SECRET, addresses) as listener:
         process = started(listener.address)
         (agent,) = listener.wait(mpiexec(), 1, PATIENCE_S)
@@ -78,7 +78,7 @@ def test_a_rank_is_started_heard_and_let_go(addresses: list[str], agents: Agents
 
 
 @EVERYWHERE
-def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str], agents: Agents) -> None:
+def test_stranger_is_refused_without_delaying_ranks(addresses: list[str], agents: Agents) -> None:
     with AgentListener(agents, SECRET, addresses) as listener:
         family = socket.AF_INET if addresses else socket.AF_UNIX
         with socket.socket(family) as silent, socket.socket(family) as loud:
@@ -105,7 +105,7 @@ def test_a_stranger_is_not_let_in_and_holds_nobody_up(addresses: list[str], agen
 
 @pytest.mark.parametrize("reads", [True, False], ids=["ends", "resets"])
 @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET], ids=["here", "tcp"])
-def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads: bool) -> None:
+def test_closed_connection_is_not_authenticated(family: socket.AddressFamily, reads: bool) -> None:
     with socket.socket(family) as impostor:
         impostor.bind(("127.0.0.1", 0) if family == socket.AF_INET else f"\0{secrets.token_hex()}")
         impostor.listen()
@@ -123,7 +123,7 @@ def test_one_who_hangs_up_has_proved_nothing(family: socket.AddressFamily, reads
     assert "the process that answers there does not have the secret of this run" in process.communicate()[1]
 
 
-def test_a_rank_takes_orders_from_nobody_else() -> None:
+def test_rank_obeys_only_its_launcher() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         process = started(f"127.0.0.1:{impostor.getsockname()[1]}")
         connection, _ = impostor.accept()
@@ -142,7 +142,7 @@ def unplugged(*_: object) -> bytes:
 
 
 @pytest.mark.parametrize("proven", [True, False])
-def test_a_host_that_is_lost_has_hung_up(proven: bool, monkeypatch: pytest.MonkeyPatch, agents: Agents) -> None:
+def test_lost_host_counts_as_disconnected(proven: bool, monkeypatch: pytest.MonkeyPatch, agents: Agents) -> None:
     here, there = socket.socketpair()
     heard: list[Message] = []
     agents.on_message = lambda _, message: heard.append(message)
@@ -169,7 +169,7 @@ def test_proofs_belong_to_a_role_and_a_conversation() -> None:
     assert not authentication.proves(b"", SECRET, authentication.AGENT, nonces)
 
 
-def test_ranks_that_do_not_come(agents: Agents) -> None:
+def test_ranks_that_do_not_connect(agents: Agents) -> None:
     with subprocess.Popen(["sleep", "100"]) as silent, AgentListener(agents, SECRET, []) as listener:
         with pytest.raises(ClusterError, match=r"0 of 2 ranks within 0\.05 s: .*--start-timeout") as late:
             listener.wait(mpiexec(), 2, 0.05)
@@ -196,7 +196,7 @@ def test_ranks_that_connect_during_a_pause_are_not_late(monkeypatch: pytest.Monk
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_other_ranks_than_were_asked_for(agents: Agents) -> None:
+def test_unexpected_ranks_connect(agents: Agents) -> None:
     with AgentListener(agents, SECRET, []) as listener:
         process = started(listener.address, rank=3)
         with pytest.raises(
@@ -207,7 +207,7 @@ def test_other_ranks_than_were_asked_for(agents: Agents) -> None:
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_mpiexecs_own_words() -> None:
+def test_output_of_mpiexec_itself() -> None:
     shown: list[bytes] = []
     ours = Mpiexec(shown.append)
     ours.receive(b"a warning\n", shown=False)

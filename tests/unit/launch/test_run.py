@@ -41,7 +41,7 @@ def options(**given: object) -> dict[str, object]:
     return defaults | given
 
 
-def test_the_signature_is_horovods_and_lazily_there() -> None:
+def test_signature_equals_horovods_and_is_loaded_lazily() -> None:
     parameters = inspect.signature(run).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == HOROVODS.split()
     assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == {
@@ -86,18 +86,18 @@ def test_the_signature_is_horovods_and_lazily_there() -> None:
         ({"reuse": True, "env": {"A": "b"}}, UsageError, "env is fixed when a rank starts"),
     ],
 )
-def test_what_cannot_be_honoured_is_named(given: dict[str, object], error: type[Exception], text: str) -> None:
+def test_unsupported_options_are_named(given: dict[str, object], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         run(**{"func": nothing, **given})
     assert text in str(caught.value)
 
 
-def test_of_several_interfaces_the_first_that_is_here_is_used() -> None:
+def test_first_existing_interface_is_used() -> None:
     with pytest.warns(UserWarning, match=r"network_interfaces=\['no-such-0', 'lo'\]\): ranks use one of them, lo"):
         assert parse_options(options(np=1, network_interfaces=["no-such-0", "lo"])).job.network_interface == "lo"
 
 
-def test_hosts_that_do_not_say_their_slots_have_those_of_slots(tmp_path: Path) -> None:
+def test_hosts_without_slots_get_the_slots_option(tmp_path: Path) -> None:
     """Horovod's run takes them as horovodrun --slots-per-host; ours refused the word."""
     (tmp_path / "hosts").write_text("a\nb slots=2\n")
     for where in ({"hosts": "a,b:2"}, {"hostfile": str(tmp_path / "hosts")}):
@@ -107,7 +107,7 @@ def test_hosts_that_do_not_say_their_slots_have_those_of_slots(tmp_path: Path) -
     assert parse_options(options(np=2, hosts="a,b:2")).job.hosts == "a,b:2", "what is not said stays as it was written"
 
 
-def test_slots_without_hosts_are_left_out_with_one_word() -> None:
+def test_slots_without_hosts_are_ignored_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="slots") as told:
         asked = parse_options(options(np=2, slots=3))
     assert [str(each.message) for each in told] == [
@@ -131,7 +131,7 @@ def test_how_the_number_of_ranks_may_change() -> None:
         assert parse_options(options(np=2, reset_limit=3)).elastic is None
 
 
-def test_what_the_launcher_is_told() -> None:
+def test_arguments_of_the_launcher() -> None:
     job = parse_options(
         options(
             np=3,
@@ -156,7 +156,7 @@ def test_what_the_launcher_is_told() -> None:
     assert (mpi.np, mpi.use_mpi, mpi.mpi_args) == (2, True, ("--tag-output", "-x", "A"))
 
 
-def test_a_notebooks_ranks_are_those_that_are_wanted() -> None:
+def test_ranks_of_a_notebook_match_the_request() -> None:
     running = ClusterSpec(2, hosts="a:1,b:1", mpi_args=("-v",), start_timeout_s=5.0)
     assert parse_options(options(np=2)).spec(running) == running, "what is not said stays"
     assert parse_options(options(np=2, start_timeout=9)).spec(running) == running, "they have started"
@@ -208,7 +208,7 @@ def test_a_rank_that_ended_wins_over_what_it_caused() -> None:
     )
 
 
-def test_a_rank_that_ended_without_a_word() -> None:
+def test_rank_that_exited_silently() -> None:
     with pytest.raises(RankDied, match="rank 1 of 2 ended with exit status 0 before its function returned"):
         values_of({0: answers("ok")[0]}, 2, Outcome((0, 0)))
 
@@ -291,7 +291,7 @@ def test_an_exception_that_cannot_travel_keeps_name_and_text(func: object, kind:
     assert "run_call.py" not in answer.trace, "the trace begins with the user's function"
 
 
-def test_leaving_is_returning() -> None:
+def test_exit_counts_as_return() -> None:
     task = Task(pack_call(lambda: sys.exit(0), (), {}, ()))
     task.perform()
     assert task.answer is not None
@@ -299,7 +299,7 @@ def test_leaving_is_returning() -> None:
     assert performed(lambda: sys.exit(3)).kind == "SystemExit"
 
 
-def test_what_cannot_be_sent_is_said() -> None:
+def test_unsendable_values_are_reported() -> None:
     with pytest.raises(ClusterError, match="`nothing` with its arguments cannot be sent to the ranks"):
         pack_call(nothing, (threading.Lock(),), {}, ())
     answer = performed(lambda: (number for number in range(3)))

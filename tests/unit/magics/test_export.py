@@ -15,7 +15,7 @@ def of(*cells: ScriptCell) -> Script:
     return script(cells, 4, "train.py", "hvd_kernel.torch", "torch")
 
 
-def test_cells_with_what_the_notebook_gave_them() -> None:
+def test_cells_with_pushed_values() -> None:
     cells = [
         ScriptCell(
             2,
@@ -72,7 +72,7 @@ seed, n
     assert of(*cells).notes == ["cell [4] failed and is left out"]
 
 
-def test_what_ipython_alone_knows() -> None:
+def test_ipython_syntax_is_translated() -> None:
     found = of(
         ScriptCell(
             1, "from __future__ import annotations\n%matplotlib inline\n%time x = hvd.size()\n!ls -l\ndisplay(x)"
@@ -137,12 +137,12 @@ def test_a_cell_of_comments_alone_for_some_ranks_is_still_python() -> None:
     ],
     ids=["assigned command", "await", "pushed object", "dealt object", "in a loop", "no Python"],
 )
-def test_what_a_script_cannot_have_is_named(cell: ScriptCell, why: str) -> None:
+def test_unexportable_code_is_named(cell: ScriptCell, why: str) -> None:
     with pytest.raises(UsageError, match=f"^%hvd export: {why}"):
         of(cell)
 
 
-def test_an_await_in_a_function_is_none_of_the_cells() -> None:
+def test_await_in_a_function_is_not_top_level() -> None:
     assert plain(1, "async def f():\n    await g()").text == "async def f():\n    await g()"
 
 
@@ -159,5 +159,5 @@ def test_an_await_in_a_function_is_none_of_the_cells() -> None:
         (object(), None),
     ],
 )
-def test_a_literal_is_equal_to_the_value(value: Any, text: str | None) -> None:
+def test_literal_equals_the_value(value: Any, text: str | None) -> None:
     assert literals({"x": value}) == {"x": text}

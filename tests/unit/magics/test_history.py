@@ -36,7 +36,7 @@ def history(folder: Path) -> History:
     return made
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_record_round_trips() -> None:
     line = to_line(RUN)
     found = from_line(line)
     assert found is not None
@@ -46,7 +46,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"number": "x"}', to_line(RUN)[:40]])
-def test_what_is_no_record_is_passed_over(line: str) -> None:
+def test_invalid_records_are_skipped(line: str) -> None:
     assert from_line(line) is None
 
 
@@ -70,7 +70,7 @@ def test_runs_of_simultaneous_kernels_get_distinct_numbers(tmp_path: Path) -> No
     assert [record.number for record in history(tmp_path).records()] == [*range(1, 41)]
 
 
-def test_the_file_is_bounded_and_numbers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_bounded_and_numbers_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_record, "MOST", 10)
     kept = history(tmp_path)
     lengths = []

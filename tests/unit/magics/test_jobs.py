@@ -87,7 +87,7 @@ def test_jobs_run_in_order_and_hold_the_ranks_throughout() -> None:
     assert not jobs.join(job("late", nothing)), "there is no queue to stand in"
 
 
-def test_what_a_job_shows_belongs_to_the_cell_that_started_it() -> None:
+def test_output_of_a_job_belongs_to_its_starting_cell() -> None:
     seen = []
     token = CELL.set("cell 7")
     _, _, (one,) = begun(lambda _job: seen.append(CELL.get()))
@@ -151,7 +151,7 @@ def test_cancel_ends_queued_jobs_and_interrupts_running_ones() -> None:
     assert ran == [third]
 
 
-def test_clear_cancels_all_and_says_whether_the_ranks_are_free() -> None:
+def test_clear_cancels_all_and_returns_if_ranks_are_free() -> None:
     gate = Gate()
     jobs, lock, (first, second) = begun(gate, nothing)
     assert not jobs.clear(0.01)
@@ -242,7 +242,7 @@ def test_a_wait_can_end_before_the_job() -> None:
     slow.wait(PATIENCE_S)
 
 
-def test_times_are_said_only_where_a_person_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_shown_only_to_users(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, now = Gate(), [100.0]
     monkeypatch.setattr(jobs_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     _, _, (quiet,) = begun(gate)

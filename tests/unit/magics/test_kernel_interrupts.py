@@ -29,7 +29,7 @@ def test_a_press_in_the_users_code_raises_there(interrupts: Interrupts) -> None:
         press()
 
 
-def test_a_press_beside_it_waits_for_the_next_statement(interrupts: Interrupts) -> None:
+def test_press_outside_user_code_waits_for_the_next_statement(interrupts: Interrupts) -> None:
     press()
     reached = False
     with pytest.raises(KeyboardInterrupt), interrupts.users_code():

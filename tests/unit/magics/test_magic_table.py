@@ -38,7 +38,7 @@ def complete(shell: InteractiveShell, line: str) -> list[str]:
     return list(completer(event))
 
 
-def test_without_a_word_it_is_status() -> None:
+def test_default_subcommand_is_status() -> None:
     assert find(parse("%hvd", "")) is SUBCOMMANDS["status"]
     assert find(parse("%hvd", "help")) is SUBCOMMANDS["help"]
 
@@ -52,7 +52,7 @@ def test_without_a_word_it_is_status() -> None:
         ("stop now", "%hvd: 'stop now' has too many arguments: write %hvd stop"),
     ],
 )
-def test_a_word_that_is_none_is_told_with_the_nearest(line: str, said: str) -> None:
+def test_unknown_subcommand_names_the_nearest_one(line: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
         find(parse("%hvd", line))
     assert str(error.value) == said
@@ -140,7 +140,7 @@ def test_every_word_shows_its_help_and_does_nothing(shell: InteractiveShell, nam
 
 
 @pytest.mark.parametrize("name", MAGICS)
-def test_every_option_is_completed_and_a_misspelt_one_is_told(shell: InteractiveShell, name: str) -> None:
+def test_every_option_is_completed_and_misspellings_reported(shell: InteractiveShell, name: str) -> None:
     row = MAGICS[name]
     spellings = [spelling for flag in row.flags for spelling in flag.spellings]
     assert complete(shell, f"{name} -") == spellings
@@ -152,7 +152,7 @@ def test_every_option_is_completed_and_a_misspelt_one_is_told(shell: Interactive
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_a_misspelt_word_is_told_with_one_that_is_there(name: str) -> None:
+def test_misspelled_option_names_the_nearest_one(name: str) -> None:
     with pytest.raises(UsageError, match="is not understood: did you mean "):
         find(parse("%hvd", f"{name}x"))
 

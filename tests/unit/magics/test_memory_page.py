@@ -17,7 +17,7 @@ def rank(resident: int, tensors: int, *, state: int = 0, **names: tuple[str, int
     return {"names": found, "kinds": kinds, "unseen": []}
 
 
-def test_the_largest_come_first_and_differences_are_told() -> None:
+def test_largest_values_come_first_and_differences_are_shown() -> None:
     ranks = {
         0: rank(
             500_000_000, 90_000_000, model=("Net", 20_000_000, 20_000_000), x=("Tensor", 30_000_000, 0), n=("int", 0, 0)
@@ -49,6 +49,6 @@ def test_of_many_variables_the_largest_are_listed() -> None:
     assert lines[-1] == "3 smaller ones"
 
 
-def test_what_a_framework_does_not_show_is_said_once() -> None:
+def test_hidden_memory_of_a_framework_is_noted_once() -> None:
     blind = rank(1000, 0) | {"unseen": ["JAX keeps no gradients"]}
     assert memory_table({0: blind, 1: rank(1000, 0), 2: blind}).splitlines()[-1:] == ["JAX keeps no gradients"]

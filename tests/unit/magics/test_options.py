@@ -105,7 +105,7 @@ def test_slots() -> None:
         slots("h1:x")
 
 
-def test_wanted_keeps_what_is_not_said() -> None:
+def test_unset_options_keep_the_running_values() -> None:
     running = ClusterSpec(n=4, hosts="h:4", mpi_args=("-v",))
     assert requested_cluster(Options(), ClusterSpec(3)) == ClusterSpec(n=3)
     assert requested_cluster(Options(), running) == running

@@ -63,7 +63,7 @@ class Rows(list[int]):
     ],
     ids=["array", "tensor", "tuple", "text", "table"],
 )
-def test_it_is_cut_along_the_first_axis(value: Any, parts: list[Any]) -> None:
+def test_array_is_split_along_the_first_axis(value: Any, parts: list[Any]) -> None:
     assert [np.asarray(list(part)).tolist() for part in split("x", value, 2)] == parts
 
 
@@ -125,7 +125,7 @@ def test_scatter_and_gather_keep_type_and_content(value: Any, count: int) -> Non
 
 
 @pytest.mark.parametrize(("parts", "whole"), [(["ab", "c"], "abc"), ([(1, 2), (3,)], (1, 2, 3)), ([b"a", b""], b"a")])
-def test_sequences_stay_what_they_are(parts: list[Any], whole: Any) -> None:
+def test_sequences_keep_their_type(parts: list[Any], whole: Any) -> None:
     assert joined("y", dict(enumerate(parts))) == whole
 
 

@@ -46,9 +46,9 @@ def test_plain_cells_move_to_the_ranks_when_auto() -> None:
 
 
 @pytest.mark.parametrize("request_", [SILENT, ASKING, INSPECTOR])
-def test_questions_of_the_front_end_stay_local(request_: dict[str, Any]) -> None:
+def test_front_end_requests_stay_local(request_: dict[str, Any]) -> None:
     assert transformed("x = 1\n", auto=True, request=request_) == "x = 1\n"
 
 
-def test_other_magics_that_begin_alike_are_not_ours() -> None:
+def test_magics_with_similar_names_are_not_ours() -> None:
     assert transformed("# c\n%%hvdrunner\nx\n") == "# c\n%%hvdrunner\nx\n"

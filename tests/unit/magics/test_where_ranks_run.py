@@ -46,7 +46,7 @@ def test_a_hostfile_that_cannot_be_read_names_the_line(tmp_path: Path, text: str
         slots_of_file(file_of(tmp_path, text))
 
 
-def test_a_hostfile_that_is_not_there_is_named() -> None:
+def test_missing_hostfile_is_named() -> None:
     with pytest.raises(UsageError, match="--hostfile /nowhere/hosts: it cannot be read"):
         slots_of_file("/nowhere/hosts")
 

@@ -43,7 +43,7 @@ def test_stored_bandwidth_is_private_and_per_number_of_ranks(cache: Path) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_the_nearest_size_says_what_is_possible() -> None:
+def test_nearest_size_gives_the_possible_bandwidth() -> None:
     keep(4, RESULTS)
     found = kept(4)
     assert found is not None
@@ -70,7 +70,7 @@ def test_a_machine_is_its_cpu_and_its_cores() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"ranks": 2, "time": 0, "seconds": {}}', '{"ranks": 3}', None])
-def test_a_file_that_is_not_whole_is_none(cache: Path, content: str | None) -> None:
+def test_incomplete_file_is_ignored(cache: Path, content: str | None) -> None:
     keep(2, RESULTS)
     (file,) = cache.iterdir()
     whole = json.loads(file.read_text())
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_whole_is_none(cache: Path, content: str | None) -> N
     assert kept(2) is None
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncreatable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
     assert keep(2, RESULTS) == f"Not a directory: {tmp_path / 'taken' / 'hvd_kernel'}"

@@ -61,7 +61,7 @@ def test_hosts_may_come_from_a_file_and_the_users_choice_counts(tmp_path: Path) 
     assert between(ClusterSpec(4, hostfile=str(file), mpi_args=chosen), env) == {}
 
 
-def test_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mpiexec_gets_the_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     far = " ".join(mpi_arguments(ClusterSpec(2, hosts="near:2"), tmp_path))
     assert "--mca btl_tcp_if_include 10.0.0.0/24" in far
@@ -71,7 +71,7 @@ def test_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 # What another launcher has left in the environment does not reach our ranks; what the user has set for MPI does.
 
 
-def test_what_stays() -> None:
+def test_variables_of_the_user_are_kept() -> None:
     env = {"PATH": "p", "OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_btl": "tcp", "RANK": "1", "HOROVOD_AUTOTUNE": "1"}
     assert set(without_launchers(env)) == {"PATH", "OMPI_MCA_btl", "HOROVOD_AUTOTUNE"}
 

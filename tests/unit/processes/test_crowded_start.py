@@ -45,7 +45,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "free_memory", lambda: 22_700_000_000)
 
 
-def test_it_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_precedes_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(ClusterManager, "start", lambda *_, **__: told.append("start"))
@@ -99,7 +99,7 @@ def test_ranks_that_fit_or_run_elsewhere_are_accepted(spec: ClusterSpec, running
     cluster_size.check_room(spec, running, force=force)
 
 
-def test_few_ranks_are_accepted_whatever_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_ranks_are_accepted_with_any_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "free_memory", lambda: 0)
     cluster_size.check_room(ClusterSpec(limits.ALWAYS), 0, force=False)
     with pytest.raises(UsageError, match="room for about 0 ranks; ask for at most 8"):

@@ -64,7 +64,7 @@ def until_it_has_its_environment(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_the_only_one_of_a_place_needs_no_name() -> None:
+def test_only_cluster_of_a_folder_needs_no_name() -> None:
     found = [cluster("other", "/home/bob"), cluster("train")]
     assert detached.choose(found, "", "/home/ann") is found[1]
     assert detached.choose(found, "other", "/home/ann") is found[0]
@@ -76,7 +76,7 @@ def test_attach_prefers_a_cluster_without_a_kernel() -> None:
     assert detached.choose([used], "", "/home/ann") is used, "whoever asks for it is told who has it"
 
 
-def test_several_of_a_place_are_named() -> None:
+def test_several_clusters_of_a_folder_are_named() -> None:
     with pytest.raises(ClusterError) as said:
         detached.choose([cluster("a"), cluster("b")], "", "/home/ann")
     assert str(said.value) == (
@@ -99,7 +99,7 @@ def test_several_of_a_place_are_named() -> None:
         ),
     ],
 )
-def test_none_says_what_to_do(found: list[DetachedCluster], name: str, said: str) -> None:
+def test_attach_without_a_cluster_names_the_remedy(found: list[DetachedCluster], name: str, said: str) -> None:
     with pytest.raises(ClusterError) as raised:
         detached.choose(found, name, "/home/ann")
     assert str(raised.value) == said
@@ -139,7 +139,7 @@ def test_s6_detached_cluster_files_are_private(folder: Path) -> None:
     assert detached.clusters()[0].note.kernel == 0
 
 
-def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
+def test_time_limit_runs_while_no_kernel_is_attached(folder: Path) -> None:
     cluster, loop = detachment(folder, Detach("train", "/home/ann", 4, 1e-9))
     assert loop._patience() is None
     cluster.released()
@@ -154,7 +154,7 @@ def test_the_clock_runs_while_no_kernel_has_it(folder: Path) -> None:
     assert 11 * 3600 < left <= 12 * 3600
 
 
-def test_both_ends_of_a_socket_know_whose_process_the_other_is(folder: Path) -> None:
+def test_both_ends_of_a_socket_know_the_peers_process(folder: Path) -> None:
     listening = attachment.listen(folder)
     channel, supervisor = attachment.connect(folder)
     kernel = attachment.accept(listening)
@@ -169,7 +169,7 @@ def test_both_ends_of_a_socket_know_whose_process_the_other_is(folder: Path) -> 
     channel.close()
 
 
-def test_a_channel_gives_messages_whole_however_they_are_cut() -> None:
+def test_channel_reassembles_fragmented_messages() -> None:
     here, there = pair()
     long = Remember({"x": "x" * 100_000})
     sending = threading.Thread(target=lambda: (there.send(long), there.send(SetSpares(2)), there.close()))
@@ -199,7 +199,7 @@ def test_specification_of_a_detached_cluster_round_trips() -> None:
     assert msgspec.convert(message.state["spec"], ClusterSpec) == spec
 
 
-def test_fresh_ranks_are_not_taken_for_those_that_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_ranks_are_not_mistaken_for_waiting_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, said = ClusterManager(), list[str]()
     cluster, _ = detachment(folder, Detach("train", manager.place, 4, 12.0))
     monkeypatch.setattr(ClusterManager, "start", lambda *_, **__: None)

@@ -39,7 +39,7 @@ def test_reused_descriptor_is_not_the_closed_one() -> None:
         os.close(descriptor)
 
 
-def test_reading_and_writing_on_one_descriptor_are_two_things() -> None:
+def test_read_and_write_callbacks_of_a_descriptor_are_separate() -> None:
     loop, called = EventLoop(), list[str]()
     reading, writing = os.pipe()
     loop.add_writer(writing, partial(called.append, "room"))
@@ -54,7 +54,7 @@ def test_reading_and_writing_on_one_descriptor_are_two_things() -> None:
     os.close(writing)
 
 
-def test_timers_come_in_their_order_and_a_cancelled_one_does_not() -> None:
+def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
     loop, called = EventLoop(), list[int]()
     loop.call_later(0.0, partial(called.append, 1))
     loop.call_later(0.0, partial(called.append, 2)).cancel()
@@ -65,7 +65,7 @@ def test_timers_come_in_their_order_and_a_cancelled_one_does_not() -> None:
     assert called == [1, 3]
 
 
-def test_another_thread_wakes_it() -> None:
+def test_loop_is_woken_from_another_thread() -> None:
     loop, called = EventLoop(), list[int]()
     caller = threading.Thread(
         target=lambda: (

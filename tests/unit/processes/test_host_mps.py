@@ -34,7 +34,7 @@ A, B = {"machine": "a", "devices": ["0"]}, {"machine": "b", "devices": ["0"]}
         ([A | {"devices": []}, A], [0, 1]),
     ],
 )
-def test_how_many_share_devices(cards: list[dict[str, object]], want: list[int]) -> None:
+def test_number_of_ranks_sharing_devices(cards: list[dict[str, object]], want: list[int]) -> None:
     assert [decision.sharing(each, cards) for each in cards] == want
 
 
@@ -72,7 +72,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
     assert not place.exists()
 
 
-def test_whoever_comes_first_starts_it_for_all(agents: Agents) -> None:
+def test_first_agent_starts_the_daemon_for_all(agents: Agents) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(agents.variables, range(3)))
     pipes = Path(found[0][decision.PIPES])
@@ -90,7 +90,7 @@ def test_rank_with_its_own_device_has_no_daemon(agents: Agents) -> None:
     assert agents.variables(2, ranks=2) == found
 
 
-def test_it_outlives_those_that_have_only_found_it(agents: Agents) -> None:
+def test_daemon_outlives_agents_that_did_not_start_it(agents: Agents) -> None:
     pipes = Path(agents.variables(0)[decision.PIPES])
     assert agents.variables(1)[decision.PIPES] == str(pipes)
     agents.close(1)
@@ -101,7 +101,7 @@ def test_it_outlives_those_that_have_only_found_it(agents: Agents) -> None:
     assert agents.variables(2)[decision.PIPES] != str(pipes), "who comes then starts another"
 
 
-def test_one_that_has_died_is_started_anew_for_who_comes_next(agents: Agents) -> None:
+def test_dead_daemon_is_restarted_for_the_next_agent(agents: Agents) -> None:
     pipes = Path(agents.variables(0)[decision.PIPES])
     [daemon] = members(pipes)
     os.kill(daemon, signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_one_that_has_died_is_started_anew_for_who_comes_next(agents: Agents) ->
     assert agents.variables(2)[decision.PIPES] == str(after)
 
 
-def test_that_it_does_not_start_is_said_by_the_first_alone(agents: Agents) -> None:
+def test_failed_start_is_reported_by_the_first_agent_alone(agents: Agents) -> None:
     assert [agents.variables(each, FAKE_MPS="refuses") for each in range(3)] == [{}, {}, {}]
     why = f"nvidia-cuda-mps-control did not start: [fake] {fake_mps.REFUSAL}"
     assert agents.said == [f"no MPS, so ranks take turns on the device: {why}"]
@@ -136,7 +136,7 @@ def _waited_for() -> str:
     return "".join(f"{line[6].rpartition(':')[2]} " for line in lines)
 
 
-def test_a_folder_of_somebody_elses_is_not_used(agents: Agents, tmp_path: Path) -> None:
+def test_folder_of_another_user_is_not_used(agents: Agents, tmp_path: Path) -> None:
     place = daemon._place(RUN)
     place.symlink_to(tmp_path)
     assert agents.variables(0) == {}

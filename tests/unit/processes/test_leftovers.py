@@ -58,7 +58,7 @@ def test_e2_unclaimed_folder_of_a_killed_process_is_swept(place: Path, moment: s
     assert not left.exists()
 
 
-def test_e2_a_claim_that_was_begun_is_none(place: Path) -> None:
+def test_e2_incomplete_claim_does_not_count(place: Path) -> None:
     begun = private_folder()
     (begun / CLAIM).touch()
     age(begun, 61.0)
@@ -66,7 +66,7 @@ def test_e2_a_claim_that_was_begun_is_none(place: Path) -> None:
     assert not begun.exists()
 
 
-def test_e3_what_is_claimed_or_used_or_not_of_our_making_stays(place: Path) -> None:
+def test_e3_claimed_used_or_foreign_folders_are_kept(place: Path) -> None:
     claimed, used, foreign = private_folder(), private_folder(), place / "hvd-bench-ab3_x9qz"
     claim(claimed)
     (used / "file").touch()
@@ -137,13 +137,13 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     "other", [{"host": "elsewhere"}, {"uid": 4242}, {"old": 0.0}], ids=["another host", "another user", "just made"]
 )
-def test_shared_memory_that_may_be_anothers_stays(place: Path, other: dict[str, Any]) -> None:
+def test_shared_memory_of_other_users_is_kept(place: Path, other: dict[str, Any]) -> None:
     stays = segment(place, **other)
     leftovers.sweep()
     assert stays.exists()
 
 
-def test_shared_memory_stays_where_a_process_hides_what_it_maps(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_is_kept_if_mappings_are_hidden(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stays = segment(place)
     monkeypatch.setattr(leftovers, "_mapped", lambda: None)
     leftovers.sweep()
@@ -184,7 +184,7 @@ def test_processes_that_cannot_be_signalled_are_skipped(monkeypatch: pytest.Monk
     lifetime.kill(1, signal.SIGKILL)
 
 
-def test_children_that_do_not_exit_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_that_do_not_exit_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child in an uninterruptible sleep (state D) exits whenever its driver lets it, or never."""
     now, killed = [0.0], set[int]()
 

@@ -57,7 +57,7 @@ CONTROL = "/usr/bin/nvidia-cuda-mps-control"
         ("1", 4, 1, CONTROL, {decision.PIPES: ""}, "", "a private daemon: 4 ranks share 1 device"),
     ],
 )
-def test_who_has_a_daemon(  # noqa: PLR0917 - a row
+def test_ranks_that_get_a_daemon(  # noqa: PLR0917 - a row
     choice: str, ranks: int, devices: int, control: str | None, env: dict[str, str], running: str, said: str
 ) -> None:
     assert decide(choice, ranks, devices, control=control, env=env, running=running).sentence == said
@@ -74,12 +74,12 @@ def test_who_has_a_daemon(  # noqa: PLR0917 - a row
         ("", None),
     ],
 )
-def test_what_the_daemon_sees(shown: str | None, given: str | None) -> None:
+def test_environment_of_the_daemon(shown: str | None, given: str | None) -> None:
     env = {"PATH": "/bin"} | ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
     assert decision.for_daemon(env) == {"PATH": "/bin"} | ({} if given is None else {"CUDA_VISIBLE_DEVICES": given})
 
 
-def test_what_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_of_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
     env = {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "5"}
     assert decision.inspect(2, env) == Mps("none", "nvidia-cuda-mps-control is not installed")
@@ -95,7 +95,7 @@ def test_what_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert decision.inspect(2, env) == Mps("running", f"its pipes are in {tmp_path / 'nvidia-mps'}")
 
 
-def test_a_named_pipe_answers_while_somebody_reads_it(tmp_path: Path) -> None:
+def test_named_pipe_is_alive_while_it_has_a_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "control")
     assert not decision.answers(tmp_path)
     reading = os.open(tmp_path / "control", os.O_RDONLY | os.O_NONBLOCK)
@@ -121,7 +121,7 @@ def said() -> list[str]:
     return []
 
 
-def test_a_private_one_from_its_start_to_its_end(env: dict[str, str], said: list[str]) -> None:
+def test_lifecycle_of_a_private_daemon(env: dict[str, str], said: list[str]) -> None:
     daemon = PrivateDaemon(said.append)
     variables = daemon.variables(2, env)
     pipes, logs = (Path(variables[name]) for name in (decision.PIPES, decision.LOGS))
@@ -139,7 +139,7 @@ def test_a_private_one_from_its_start_to_its_end(env: dict[str, str], said: list
     daemon.close()
 
 
-def test_one_that_has_died_is_started_anew(env: dict[str, str], said: list[str]) -> None:
+def test_dead_daemon_is_restarted(env: dict[str, str], said: list[str]) -> None:
     daemon = PrivateDaemon(said.append)
     variables = daemon.variables(2, env)
     pipes = Path(variables[decision.PIPES])
@@ -157,7 +157,7 @@ def test_one_that_has_died_is_started_anew(env: dict[str, str], said: list[str])
     assert (members(pipes), said) == ([], [])
 
 
-def test_one_that_does_not_quit_is_killed(
+def test_daemon_that_does_not_quit_is_killed(
     env: dict[str, str], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = PrivateDaemon(said.append)
@@ -205,7 +205,7 @@ def test_a_folder_whose_path_is_too_long_for_sockets(
     assert list(place.iterdir()) == []
 
 
-def test_one_that_runs_already_is_used_and_not_touched(env: dict[str, str], said: list[str], tmp_path: Path) -> None:
+def test_running_daemon_is_used_and_unchanged(env: dict[str, str], said: list[str], tmp_path: Path) -> None:
     with fake_mps.running(tmp_path / "theirs", env["PATH"]) as pipes:
         daemon = PrivateDaemon(said.append)
         assert daemon.variables(2, env | {decision.PIPES: str(pipes)}) == {}
@@ -221,7 +221,7 @@ sys.stdin.read()
 """
 
 
-def test_it_ends_when_what_has_started_it_is_killed(env: dict[str, str]) -> None:
+def test_daemon_ends_with_its_killed_starter(env: dict[str, str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _HOLDER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -249,7 +249,7 @@ def test_line_without_mps_needs_another_cluster() -> None:
         ClusterSpec(n=2, mps="1")
 
 
-def test_a_jobs_plan_says_which_ranks_share_devices() -> None:
+def test_plan_of_a_job_lists_ranks_sharing_devices() -> None:
     shared = [Replica("worker", number, slots=4, resources=Resources(gpus=2)) for number in range(2)]
     alone = Replica("chief", 0, slots=2, resources=Resources(gpus=2))
     what = "4 ranks of a host share 2 GPUs: they"

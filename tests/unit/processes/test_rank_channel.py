@@ -68,7 +68,7 @@ def connect(address: str) -> socket.socket:
         os.close(writer)
 
 
-def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
+def test_rank_answers_a_request(agent: Agent) -> None:
     with connect(agent.address(3)) as rank:
         assert agent.until_told(1) == [(3, {"state": "connected"})]
 
@@ -84,7 +84,7 @@ def test_a_rank_is_asked_and_answers(agent: Agent) -> None:
         thread.join()
 
 
-def test_what_is_no_business_of_the_agent_is_passed_on_both_ways(agent: Agent) -> None:
+def test_agent_forwards_other_messages_both_ways(agent: Agent) -> None:
     agent.channels.forward(3, b"to nobody")
     with connect(agent.address(3)) as rank:
         agent.until_told(1)
@@ -108,7 +108,7 @@ def test_last_output_of_a_rank_precedes_its_end(agent: Agent) -> None:
     agent.channels.drain(3)
 
 
-def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
+def test_missing_and_exited_ranks_are_absent(agent: Agent) -> None:
     agent.channels.query(0, None)
     assert agent.told == [(0, {"state": "absent"})]
     with connect(agent.address(0)):
@@ -117,7 +117,7 @@ def test_who_is_not_there_or_has_gone_is_absent(agent: Agent) -> None:
     assert agent.until_told(3)[2] == (0, {"state": "absent"})
 
 
-def test_child_of_a_rank_does_not_take_its_place(agent: Agent) -> None:
+def test_child_of_a_rank_cannot_register_as_the_rank(agent: Agent) -> None:
     with connect(agent.address(0)) as rank:
         agent.until_told(1)
         with connect(agent.address(0)) as child:
@@ -130,7 +130,7 @@ def test_child_of_a_rank_does_not_take_its_place(agent: Agent) -> None:
         assert agent.until_told(2)[1] == (0, {"state": "compute"})
 
 
-def test_a_stranger_is_not_let_in(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stranger_is_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_channel, "peer_of", lambda _: (1, os.geteuid() + 1))
     with pytest.raises(ConnectionRefusedError):
         connect(agent.address(0))
@@ -177,14 +177,14 @@ def test_unresponsive_rank_writes_its_stacks_at_a_signal(agent: Agent, mute: sub
         assert told["stack"].endswith("end of stack\n")
 
 
-def test_a_rank_that_is_stopped_is_said_to_be_that(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+def test_stopped_rank_is_reported_as_stopped(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
     mute.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)
     agent.channels.query(0, 0.0)
     assert agent.until_told(2)[1] == (0, {"state": "stopped"})
 
 
-def test_a_glance_tells_of_a_rank_that_is_stopped_and_asks_none(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
+def test_quick_inspection_reports_stopped_ranks_without_requests(agent: Agent, mute: subprocess.Popen[bytes]) -> None:
     agent.channels.report_if_stopped(0)
     mute.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, mute.pid, os.WSTOPPED | os.WNOWAIT)

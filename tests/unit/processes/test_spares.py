@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 
 @given(st.integers(0, 4), st.lists(st.sampled_from(["fill", "take", "end"]), max_size=40))
-def test_spares_are_kept_until_three_in_a_row_end(wanted: int, events: list[str]) -> None:
+def test_spares_are_kept_until_three_in_a_row_exit(wanted: int, events: list[str]) -> None:
     quota, there, ended = SpareQuota(wanted), 0, 0
     for event in events:
         if event == "fill":
@@ -64,11 +64,11 @@ def test_programs_of_python(words: str, program: Program) -> None:
     ["bash t.sh", "./t.py", "python", "python -c pass", "python -", "python -i t.py", "python -V", "python folder",
      "python -W", "python -m", "python --help", "pythonic t.py", "numactl python t.py"],
 )  # fmt: skip
-def test_what_only_the_command_itself_can_start(words: str) -> None:
+def test_commands_that_spares_cannot_run(words: str) -> None:
     assert program_of(words.split()) is None
 
 
-def test_where_python_looks_for_modules() -> None:
+def test_module_search_path_of_a_spare() -> None:
     for words, has_folder in (("", True), ("-u", True), ("-P", False), ("-I", False), ("-uP", False), ("-X P", True)):
         program = program_of(["python", *words.split(), "t.py"])
         assert program is not None
@@ -91,7 +91,7 @@ def test_modules_with_side_effects_are_not_preloaded(tmp_path: Path, monkeypatch
     assert names.index("json") < names.index("hypothesis") < names.index("hvd_kernel.core.elastic_worker")
 
 
-def test_variables_that_the_program_has_set_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_set_by_the_program_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     monkeypatch.setenv("HVD_WORKER", "7")
     found = elastic_worker.set_variables()
@@ -99,7 +99,7 @@ def test_variables_that_the_program_has_set_are_told(monkeypatch: pytest.MonkeyP
     assert not {"HVD_WORKER", "HOME"} & found.keys()
 
 
-def test_what_is_imported_fits_into_a_datagram() -> None:
+def test_list_of_imports_fits_into_a_datagram() -> None:
     names = [f"tensorflow.python.framework.some_module_{number}" for number in range(6000)]
     said = rank_channel.imports({"modules": names, "variables": {}})
     assert rank_channel.imports_of(said)["modules"] == names

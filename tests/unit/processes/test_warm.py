@@ -32,7 +32,7 @@ def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:
     assert not any(warm_ranks.is_plain(replace(ClusterSpec(4), **each)) for each in others)
 
 
-def test_alike_is_what_differs_in_the_front_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specs_that_differ_in_the_front_end_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     before = warm_ranks.likeness(ClusterSpec(4))
     monkeypatch.setenv("JPY_SESSION_NAME", "other.ipynb")
     monkeypatch.setenv("TERM_PROGRAM", "x")
@@ -42,14 +42,14 @@ def test_alike_is_what_differs_in_the_front_end_alone(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME", "MY_OWN", "PYTHONPATH", "TERMINAL"])
-def test_every_other_variable_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_other_variable_must_match(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name, raising=False)
     before = warm_ranks.likeness(ClusterSpec(4))
     monkeypatch.setenv(name, "1")
     assert warm_ranks.likeness(ClusterSpec(4)) != before
 
 
-def test_umask_and_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_umask_and_cores_must_match(monkeypatch: pytest.MonkeyPatch) -> None:
     before = warm_ranks.likeness(ClusterSpec(4))
     old = os.umask(0o077)
     try:
@@ -65,7 +65,7 @@ def test_umask_and_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warm_ranks.likeness(ClusterSpec(4)) == before
 
 
-def test_a_package_that_comes_or_goes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_packages_must_match(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tmp_path / "site-packages"
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
@@ -74,7 +74,7 @@ def test_a_package_that_comes_or_goes_counts(tmp_path: Path, monkeypatch: pytest
     assert warm_ranks.likeness(ClusterSpec(4)) != before
 
 
-def test_a_rank_that_moves_in_has_nothing_of_another_front_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adopted_rank_keeps_nothing_of_the_other_front_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"JPY_SESSION_NAME": "a", "TERM": "dumb", "OMP_NUM_THREADS": "2"})
     monkeypatch.chdir(Path.cwd())
     warm.move_in(str(tmp_path), {"JPY_SESSION_NAME": "b"})
@@ -96,14 +96,14 @@ def test_notes_of_living_supervisors_are_found_oldest_first(tmp_path: Path, monk
     assert [each.folder.name for each in warm.clusters()] == ["hvd-a"]
 
 
-def test_a_sentence_says_how_many_and_how_long() -> None:
+def test_message_gives_number_and_remaining_time() -> None:
     one = warm.WarmCluster(replace(NOTE, since=time.time() - 600), Path("/tmp/hvd-a"), "4711:1:2:3")
     assert one.sentence == "4 warm ranks, ready, for 20 more min (process 4711)"
     young = warm.WarmCluster(replace(NOTE, n=1, since=time.time(), ready=False), Path("/tmp/hvd-a"), "4711:1:2:3")
     assert young.sentence == "1 warm rank, getting ready, for 30 more min (process 4711)"
 
 
-def test_none_are_started_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_warm_ranks_are_started_if_memory_is_low(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setenv("HVD_POOL", "30")
     monkeypatch.setattr(warm_ranks, "begun", lambda *what: asked.append(what))

@@ -72,7 +72,7 @@ def test_a_number_that_the_core_refuses_is_refused_by_variable(row: Setting) -> 
         ("HOROVOD_ELASTIC", "maybe", "read as 0"),
     ],
 )
-def test_what_cannot_be_done_is_told_once_with_what_is_done(
+def test_unsupported_variable_is_reported_once_with_the_effect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, instead: str
 ) -> None:
     """A variable that an image has left there ended init()."""

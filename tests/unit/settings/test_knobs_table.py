@@ -55,7 +55,7 @@ def test_the_module_prints_the_page() -> None:
     assert printed.stdout == page()
 
 
-def test_every_variable_of_horovod_is_there() -> None:
+def test_every_variable_of_horovod_is_listed() -> None:
     assert HOROVODS - set(every_variable()) - {name for row in HOROVOD_VALUES for name in row.variables} == set()
 
 

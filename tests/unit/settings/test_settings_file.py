@@ -46,7 +46,7 @@ def test_settings_of_the_user_have_traitlets() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.trait)
-def test_the_kernels_help_says_type_meaning_and_variable(row) -> None:
+def test_help_of_the_kernel_gives_type_meaning_and_variable(row) -> None:
     told = HvdKernel.class_get_trait_help(HvdKernel.class_traits()[row.trait])
     assert told.startswith(f"--HvdKernel.{row.trait}=<{row.check.type}>")
     assert all(name in " ".join(told.split()) for name in row.variables)
@@ -86,7 +86,7 @@ def test_values_of_a_file_are_those_of_variables() -> None:
         ("keep", "all", "c.HvdKernel.keep = 'all' in {file} cannot be used: it must be 0, 1 or a name"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_name_and_its_file(name: str, value: object, wanted: str, tmp_path: Path) -> None:
+def test_wrong_value_is_reported_with_its_name_and_file(name: str, value: object, wanted: str, tmp_path: Path) -> None:
     file, other = tmp_path / "ipython_kernel_config.py", tmp_path / "jupyter_config.py"
     file.write_text(f"c.HvdKernel.{name} = {value!r}\n")
     other.write_text("c.Session.username = 'me'\n")
@@ -119,7 +119,7 @@ def test_cell_option_beats_file_beats_environment_beats_default(
 
 
 @pytest.mark.usefixtures("nothing_said")
-def test_hosts_of_the_settings_say_how_many_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hosts_of_the_settings_give_the_number_of_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HVD_HOSTS", "h1:2,h2:1")
     assert default_cluster() == ClusterSpec(3, hosts="h1:2,h2:1")
     assert requested_cluster(parse("%hvd", "start -H h3:2"), default_cluster()) == ClusterSpec(2, hosts="h3:2")
@@ -132,7 +132,7 @@ def test_hosts_of_the_settings_say_how_many_ranks(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("nothing_said")
-def test_a_wrong_file_loads_and_is_told_where_ranks_start() -> None:
+def test_wrong_file_loads_and_is_reported_when_ranks_start() -> None:
     shell = InteractiveShell(config=Config(HvdKernel={"spares": "many"}))
     load_ipython_extension(shell)
     try:

@@ -63,7 +63,7 @@ def test_a_budget_is_read(tmp_path: Path) -> None:
     assert read.touches == {"magics": ("unit",)}
 
 
-def test_a_shard_of_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_shard_of_a_missing_folder_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, TOML.replace("unit = 90", "unit = 90\ngone = 3") + TOUCHES)
     with pytest.raises(ValueError, match=r"budget\.toml: shard jupyter lists gone, which is not a folder of tests/"):
         budget.read(file)
@@ -77,7 +77,7 @@ def test_twice_the_budget_and_no_budget_are_failures() -> None:
     ]
 
 
-def test_a_slower_machine_has_more_seconds_at_most_twice_as_many_and_a_faster_one_no_fewer() -> None:
+def test_budget_scales_with_the_machine_up_to_twice() -> None:
     reference = budget.REFERENCE_S
     slowness = [budget.slowness(times * reference) for times in (0.5, 1.0, 1.5, 9.0)]
     assert slowness == pytest.approx([1.0, 1.0, 1.5, 2.0])
@@ -108,7 +108,7 @@ def test_a_folder_belongs_to_a_shard() -> None:
     assert [phases.shard_of(path, SMALL) for path in paths] == ["quick", "quick", None, "native", "lab", None]
 
 
-def test_the_default_tier_leaves_out_what_is_nightly_and_a_shard_does_not() -> None:
+def test_default_tier_excludes_nightly_tests_and_shards_do_not() -> None:
     default = {phase.name: phase for phase in phases.default_tier()}
     pytests = [default[folder] for folder in phases.FOLDERS]
     assert all(phase.pytest and " -m not nightly " in " ".join(phase.command) for phase in pytests)
@@ -152,7 +152,7 @@ def test_a_shard_with_extras_runs_in_the_copy_that_has_them() -> None:
         (["tests/native/engine/controller/test_wire.cc"], ["native/engine"], ["native"]),
     ],
 )
-def test_what_a_change_runs(changed: list[str], tests: list[str], shards: list[str]) -> None:
+def test_tests_that_a_change_runs(changed: list[str], tests: list[str], shards: list[str]) -> None:
     assert phases.tests_of(changed, SMALL) == tests
     assert phases.shards_of(changed, SMALL) == shards
 
@@ -177,7 +177,7 @@ def test_goals_of_the_whole() -> None:
     assert own.default["setup"] <= 4 * 60
 
 
-def test_what_touches_names_is_there() -> None:
+def test_names_in_the_touches_table_exist() -> None:
     own = budget.read()
     assert not [source for source in own.touches if not (ROOT / source).exists()]
     tests = {path for paths in own.touches.values() for path in paths}
@@ -185,7 +185,7 @@ def test_what_touches_names_is_there() -> None:
     assert all(sum(shard.seconds.values()) < 60 * 60 for shard in own.shards.values())
 
 
-def test_ci_runs_what_fits_of_a_shard() -> None:
+def test_ci_runs_the_tests_that_fit_of_a_shard() -> None:
     parts = budget.parts(Shard("native", {"native/plain": 10.0, "native/fuzz": 900.0}, ("spark",)))
     assert parts == [
         Shard("native: native/plain", {"native/plain": 10.0}, ("spark",)),

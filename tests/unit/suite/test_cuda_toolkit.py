@@ -47,7 +47,7 @@ def found(tmp_path: Path, *options: str, **environment: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("release", ["cu12", "cu13"])
-def test_the_wheels_of_pypi_are_found(tmp_path: Path, release: str) -> None:
+def test_wheels_of_pypi_are_found(tmp_path: Path, release: str) -> None:
     toolkit = toolkit_in(tmp_path / "packages" / "nvidia" / release)
     assert found(tmp_path, HIDDEN, PYTHONPATH=str(tmp_path / "packages"), PATH="") == {
         "nvcc": str(toolkit / "bin" / "nvcc"),
@@ -55,7 +55,7 @@ def test_the_wheels_of_pypi_are_found(tmp_path: Path, release: str) -> None:
     }
 
 
-def test_cuda_home_goes_before_the_wheels(tmp_path: Path) -> None:
+def test_cuda_home_is_preferred_to_the_wheels(tmp_path: Path) -> None:
     toolkit_in(tmp_path / "packages" / "nvidia" / "cu13")
     toolkit = toolkit_in(tmp_path / "home")
     assert found(tmp_path, HIDDEN, PYTHONPATH=str(tmp_path / "packages"), CUDA_HOME=str(toolkit), PATH="") == {
@@ -64,5 +64,5 @@ def test_cuda_home_goes_before_the_wheels(tmp_path: Path) -> None:
     }
 
 
-def test_without_any_there_is_none(tmp_path: Path) -> None:
+def test_no_toolkit_is_found_without_candidates(tmp_path: Path) -> None:
     assert found(tmp_path, HIDDEN, PATH="")["nvcc"] == "HVD_NVCC-NOTFOUND"

@@ -73,13 +73,13 @@ def test_the_venv_is_the_same_before_and_after(tmp_path: Path) -> None:
     assert str(checkout / ".venv") not in (copy.parent / "pip").read_text(), "its commands are its own"
 
 
-def test_environments_are_those_of_the_venv_in_a_copy_too() -> None:
+def test_copy_uses_the_environments_of_the_venv() -> None:
     here = sysconfig.get_path("purelib", vars={"base": str(ROOT / "build" / "extras")})
     assert ours(here) == Path(sysconfig.get_path("purelib", vars={"base": str(ROOT / ".venv")}))
     assert ours("/usr/lib/python3/site-packages") == Path("/usr/lib/python3/site-packages")
 
 
-def test_programs_and_libraries_are_found_beside_a_checkouts_python(tmp_path: Path) -> None:
+def test_programs_and_libraries_are_found_in_a_checkouts_venv(tmp_path: Path) -> None:
     downloaded, own = tmp_path / "downloaded", tmp_path / "own"
     for path in ("bin/python", "bin/mpiexec", "lib/libmpi.so", "lib/python3.11/site.py", "share/openmpi/help.txt"):
         for root in (downloaded, own) if "python" in path else (downloaded,):

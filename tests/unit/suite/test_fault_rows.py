@@ -92,21 +92,21 @@ def with_a_test(tiers: dict[str, set[str]], tier: str) -> set[str]:
     return named | {row for row, nodeid in ELSEWHERE.items() if tier in tiers.get(nodeid, ())}
 
 
-def test_r25_every_row_has_a_test_in_the_default_tier_or_says_why_not(tiers: dict[str, set[str]]) -> None:
+def test_r25_every_row_has_a_default_test_or_a_reason(tiers: dict[str, set[str]]) -> None:
     assert not set(NIGHTLY) & set(LACKING)
     assert ROWS - with_a_test(tiers, DEFAULT) == set(NIGHTLY) | set(LACKING)
 
 
-def test_r25_no_test_names_a_row_that_the_page_has_not(tiers: dict[str, set[str]]) -> None:
+def test_r25_tests_name_only_rows_of_the_page(tiers: dict[str, set[str]]) -> None:
     unknown = {nodeid: rows for nodeid in tiers if (rows := rows_of(nodeid) - ROWS)}
     assert not unknown, "write the row to docs/faults.md"
 
 
-def test_r25_what_is_tested_nightly_is(tiers: dict[str, set[str]]) -> None:
+def test_r25_rows_listed_as_nightly_have_nightly_tests(tiers: dict[str, set[str]]) -> None:
     assert set(NIGHTLY) <= with_a_test(tiers, NIGHTLY_TIER)
 
 
-def test_what_is_said_to_lack_a_test_lacks_one(tiers: dict[str, set[str]]) -> None:
+def test_rows_listed_without_a_test_have_none(tiers: dict[str, set[str]]) -> None:
     assert not set(LACKING) & (with_a_test(tiers, DEFAULT) | with_a_test(tiers, NIGHTLY_TIER))
 
 
@@ -116,7 +116,7 @@ def test_the_tests_with_other_names_are_collected(tiers: dict[str, set[str]]) ->
     }
 
 
-def test_the_page_tells_the_same() -> None:
+def test_page_lists_the_same_rows() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text()
     missing = [line for row, what in (NIGHTLY | LACKING).items() if (line := f"| {row} | {what} |") not in page]
     assert not missing
@@ -133,9 +133,7 @@ def test_the_binaries_run_what_their_sources_name() -> None:
             assert not ours - names, binary
 
 
-def test_a_binary_of_the_nightly_tier_does_not_stand_for_the_default_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binary_of_another_tier_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ThreadSanitizer's build, made later by the shard ``native``, has fewer cases than the sources."""
     monkeypatch.setattr("hvdtest.collected.ROOT", tmp_path)
     monkeypatch.setattr("hvdtest.collected.TESTS", tmp_path / "tests")

@@ -28,7 +28,7 @@ def test_sentences_are_read_and_written_alike(sentence: str, fault: Fault) -> No
 @pytest.mark.parametrize(
     "sentence", ["kill rank one at step 3", "kill rank 1", "stop rank 2 at step 5", "Kill rank 1 at step 3"]
 )
-def test_what_is_no_sentence_is_refused(sentence: str) -> None:
+def test_invalid_sentences_are_refused(sentence: str) -> None:
     with pytest.raises(ValueError, match="is not a fault: write one of"):
         parse(sentence)
 

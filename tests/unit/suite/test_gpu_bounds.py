@@ -55,16 +55,16 @@ def test_the_rows_that_are_known_to_miss() -> None:
         ([Row(GPT2, 2, False, DDP, 10.0), Row(GPT2, 2, False, DEFAULT, 10.3)], False),
     ],
 )
-def test_where_a_bound_is(rows: list[Row], kept: bool) -> None:
+def test_bounds_of_a_row(rows: list[Row], kept: bool) -> None:
     assert (misses(rows) == []) is kept
 
 
-def test_a_row_that_is_not_there_is_no_row_that_is_kept() -> None:
+def test_missing_row_does_not_meet_its_bound() -> None:
     wanted = [(GPT2, 2, True, way) for way in (NONE, DEFAULT)]
     rows = [Row(GPT2, 2, True, NONE, 10.0)]
     assert unmeasured(rows, wanted) == ["GPT-2 small, bf16, 2 ranks, with MPS: default was not measured"]
 
 
-def test_a_row_as_it_is_written() -> None:
+def test_formatted_row() -> None:
     assert str(RINGS[1]) == "| allreduce 256 MiB | 4 | yes | ring | 3.9 | 48 % |"
     assert str(ROWS[0]) == "| ResNet-50, batch 32, amp | 2 | no | none | 25.1 |  |"

@@ -65,7 +65,7 @@ def test_a_run_changes_nothing_of_others(tree: Path, tmp_path: Path) -> None:
     assert not written.exists()
 
 
-def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_rights_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PermissionError, match=r"need root.*leave AT_ONCE away"), calm.copies():
         pass

@@ -46,7 +46,7 @@ def test_without_mpi4py_there_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert installed(str(program(tmp_path, "mpiexec", MPICH).parent)) == []
 
 
-def test_its_ranks_get_its_library_and_none_of_a_launchers_variables(
+def test_ranks_of_an_mpi_get_its_library_and_no_foreign_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
@@ -58,7 +58,7 @@ def test_its_ranks_get_its_library_and_none_of_a_launchers_variables(
     assert said.read_text() == f"mpich {tmp_path}/lib:{tmp_path}/lib/release none 7 -n 2 PLAN\n"
 
 
-def test_ranks_that_fail_or_do_not_end_are_told(tmp_path: Path) -> None:
+def test_failed_and_hung_ranks_are_reported(tmp_path: Path) -> None:
     fails = OtherMpi("MPICH", "5.0.2", program(tmp_path, "mpiexec", "echo no fabric; exit 3"))
     with pytest.raises(ClusterError, match=r"mpiexec ended with status 3:\nno fabric"):
         run_ranks(fails, 2, [], {}, 60.0)

@@ -95,7 +95,7 @@ def played(tmp_path: Path, source: str, silent: float = 60.0) -> run.Folder:
     return folder
 
 
-def test_folders_that_leave_cores_idle_run_two_at_a_time_and_each_ones_output_is_in_one_piece(
+def test_light_folders_run_two_at_a_time_with_separate_output(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     names = ("one", "two")
@@ -116,7 +116,7 @@ def test_folders_that_leave_cores_idle_run_two_at_a_time_and_each_ones_output_is
     assert all("\n1 passed in" in block for block in blocks)
 
 
-def test_an_interrupt_ends_those_that_run_and_begins_no_other(tmp_path: Path) -> None:
+def test_interrupt_ends_running_folders_and_starts_no_other(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(run.__file__).resolve().parents[1])}
     stays = f"FOLDER = {str(tmp_path)!r}\n{STAYS}"
     command = (sys.executable, "-P", "-c", f"STAYS = {stays!r}\n{INTERRUPTED}")
@@ -131,9 +131,7 @@ def test_an_interrupt_ends_those_that_run_and_begins_no_other(tmp_path: Path) ->
     assert not [file for file in up if Path(f"/proc/{file.stem}").exists()]
 
 
-def test_a_hang_fails_one_test_which_is_named_with_who_waits_where_and_nothing_beside_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_hang_fails_one_test_with_the_stacks_of_its_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     good = phase_of(tmp_path / "good", "def test_good():\n    pass\n", "good", beside=True)
     bad = phase_of(tmp_path / "bad", HANGS, "bad", beside=True)
     assert [(folder.passed, folder.failed) for folder in ran([bad, good], tmp_path, silent=5.0)] == [(1, 2), (1, 0)]
@@ -149,7 +147,7 @@ def test_a_crash_fails_one_test_and_the_rest_runs(tmp_path: Path, capfd: pytest.
     assert "FAILED test_played.py::test_that_crashes: the process ended by SIGSEGV" in capfd.readouterr().out
 
 
-def test_a_test_with_a_longer_limit_of_its_own_is_given_that_time(tmp_path: Path) -> None:
+def test_test_with_its_own_longer_limit_gets_that_time(tmp_path: Path) -> None:
     """The wheel that is compiled for all devices was taken for hung: beside other work that takes longer than 420 s."""
     played(
         tmp_path,
@@ -162,7 +160,7 @@ def test_a_test_with_a_longer_limit_of_its_own_is_given_that_time(tmp_path: Path
     assert record.patience(lines[:long], 2000.0) == 2000
 
 
-def test_a_file_that_cannot_be_imported_is_a_failure(tmp_path: Path) -> None:
+def test_unimportable_file_is_a_failure(tmp_path: Path) -> None:
     folder = played(tmp_path, "import no_such_module_anywhere")
     assert folder.failed > 0
 
@@ -172,7 +170,7 @@ def test_a_command_that_fails_is_a_failure_of_its_phase(tmp_path: Path) -> None:
     assert (good.failed, bad.failed) == (0, 1)
 
 
-def test_a_native_room_has_a_line_of_its_own(tmp_path: Path) -> None:
+def test_native_folder_has_its_own_line(tmp_path: Path) -> None:
     line = '{"folder": "native/base", "kind": "asan", "tests": 3, "failed": 1, "seconds": 2.5, "slowest": [["a case", 2.0]]}'
     room, whole = run.run(
         [Phase("native/asan", ("bash", "-c", f"echo '{line}' >>$HVDTEST_RECORD"))], tmp_path / "results"
@@ -182,7 +180,7 @@ def test_a_native_room_has_a_line_of_its_own(tmp_path: Path) -> None:
     assert (whole.name, whole.failed) == ("native/asan", 0)
 
 
-def test_the_end_says_what_failed_and_how_many_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_lists_failures_and_counts_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [run.Folder("unit", 10.0, passed=5), run.Folder("jupyter", 50.0, passed=2, skipped=1)]
     alike = partial(run.finish, measured=lambda: budget.REFERENCE_S)
     assert alike(folders, {"unit": 9.0, "jupyter": 30.0}) == 0
@@ -194,7 +192,7 @@ def test_the_end_says_what_failed_and_how_many_passed(tmp_path: Path, capsys: py
     assert alike([run.Folder("unit", 1.0, passed=1, failed=1)], None) == 1
 
 
-def test_a_machine_of_half_the_speed_is_given_twice_as_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machine_of_half_the_speed_gets_twice_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     slow = partial(run.finish, measured=lambda: 2 * budget.REFERENCE_S)
     assert slow([run.Folder("unit", 15.0, passed=5)], {"unit": 4.0}) == 0
     assert slow([run.Folder("unit", 17.0, passed=5)], {"unit": 4.0}) == 1

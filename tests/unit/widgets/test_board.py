@@ -81,7 +81,7 @@ def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
     assert len(board.snapshot()["marks"]) == MOST_MARKS
 
 
-def test_a13_the_rank_that_the_others_wait_for_has_a_badge() -> None:
+def test_a13_awaited_rank_has_a_badge() -> None:
     """Of each round of 0.2 s the others wait 30 ms, which is 0.15 of it; they need 0.17 s and the slow one 0.2 s."""
     board = Board(range(4), "t", clock := Clock())
     for i in range(20):
@@ -133,7 +133,7 @@ def test_page_merges_curves_of_many_ranks_rows_take_turns() -> None:
 
 
 @needs_node
-def test_ranks_come_and_leave_and_every_view_follows() -> None:
+def test_every_view_follows_joining_and_leaving_ranks() -> None:
     board = Board(range(2), "t", clock := Clock())
     messages, wanted = [], []
     steps = {5: lambda: board.join(2), 12: lambda: board.leave(2), 18: lambda: board.join(2), 20: lambda: board.join(1)}
@@ -160,7 +160,7 @@ def test_ranks_come_and_leave_and_every_view_follows() -> None:
     assert (board.snapshot()["size"], board.row(2).state) == (None, "left")
 
 
-def test_what_has_not_changed_does_not_travel() -> None:
+def test_unchanged_values_are_not_sent() -> None:
     board = Board(range(2), "t", clock := Clock())
     feed(board, clock, 0, 2)
     board.increment()
@@ -236,7 +236,7 @@ def test_summary() -> None:
     }
 
 
-def test_values_json_has_no_number_for_travel_as_text() -> None:
+def test_values_without_a_json_number_are_sent_as_text() -> None:
     board = Board([0], "t", clock := Clock())
     feed(board, clock, 0, 1, logged={"loss": float("nan"), "big": float("inf")}, gpu={"util": float("nan")})
     feed(board, clock, 1, 1, logged={"loss": float("nan"), "big": float("inf")})
@@ -282,7 +282,7 @@ def test_a_second_cell_counts_from_its_own_beginning() -> None:
     assert digest["logged"] == {"loss": 0.4}
 
 
-def test_strangers_are_ignored() -> None:
+def test_unknown_ranks_are_ignored() -> None:
     board = Board([2, 5], "t", Clock())
     board.feed(MetricsSample(0, 1.0, "compute"))
     assert [board.row(rank).state for rank in (2, 5)] == ["starting", "starting"]

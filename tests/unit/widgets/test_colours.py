@@ -49,7 +49,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize(
     ("name", "colours", "least"), [("ranks", FEW, 0.09), ("timeline", [c for c, _ in KINDS.values()], 0.07)]
 )
-def test_every_two_are_told_apart_by_everybody(name: str, colours: Sequence[str], least: float) -> None:
+def test_every_two_colours_are_distinguishable(name: str, colours: Sequence[str], least: float) -> None:
     for who, matrix in SEEN_BY.items():
         seen = oklab(linear(colours) @ np.transpose(matrix))
         near = {

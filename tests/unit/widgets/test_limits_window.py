@@ -37,19 +37,19 @@ def test_limits_use_ten_seconds_live_and_all_at_the_end() -> None:
     assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith(" 7 % of the time")
 
 
-def test_nothing_is_said_of_the_first_moments() -> None:
+def test_first_seconds_give_no_sentence() -> None:
     assert fed(2, 0.5).bottleneck(range(2), {}, over=False).lines == []
     assert fed(2, 0.5).bottleneck(range(2), {}, over=True).lines != []
     assert fed(int(SOONEST_S), 0.5).bottleneck(range(2), {}, over=False).lines != []
 
 
-def test_after_a_reset_counting_begins_again() -> None:
+def test_counting_restarts_after_a_reset() -> None:
     window = fed(10, 0.5)
     fed(2, 0.0, window)  # the counters begin at zero
     assert window.bottleneck(range(2), {}, over=True).sentences[0].endswith("does not hide takes 0 % of the time")
 
 
-def test_who_shares_the_host_stands_behind_what_limits_the_run() -> None:
+def test_other_notebooks_on_the_host_follow_the_limits() -> None:
     board = Board(range(2), "cell 1", lambda: 0.0)
     board.increment()
     board.other_ranks = "4 ranks of other notebooks run on this host too: 6 ranks share 2 cores"

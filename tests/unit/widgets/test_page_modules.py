@@ -90,13 +90,13 @@ UNITS = {
 
 
 @pytest.mark.parametrize("name", sorted({*TABLE, *UNITS}))
-def test_a_unit_says_what_the_table_has(name: str) -> None:
+def test_units_format_as_in_the_table(name: str) -> None:
     said = [[*row[:-1], UNITS[name](*row[:-1])] for row in TABLE[name]]
     assert said == TABLE[name]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_is_a_dash(value: float) -> None:
+def test_non_numbers_are_a_dash(value: float) -> None:
     """JSON has no such number, so the browser gets none."""
     assert units.number(value) == units.NONE
 

@@ -40,7 +40,7 @@ def words(svg: str) -> list[str]:
     return [e.text or "" for e in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_it_says_the_final_numbers_of_every_rank_and_the_totals() -> None:
+def test_picture_has_final_numbers_of_ranks_and_totals() -> None:
     said = words(render(board(4).snapshot()))
     assert said.count("1,600") == 4  # samples/s of each rank
     assert "6,400" in said
@@ -74,7 +74,7 @@ def test_marks_are_lines_with_labels_that_do_not_overlap() -> None:
     assert len({y for _, y in places}) == 2, "one below the other"
 
 
-def test_what_limits_the_run_is_said_between_figures_and_charts() -> None:
+def test_limit_of_the_run_is_between_figures_and_charts() -> None:
     shot = board(2).snapshot()
     assert shot["limits"][0].startswith("limited by its own computation: ")
     shot["limits"] = ["a word " * 20, *shot["limits"][1:]]
@@ -111,7 +111,7 @@ def test_without_samples_there_is_a_table_and_no_chart() -> None:
     assert words(svg).count("starting") == 2
 
 
-def test_what_a_cell_has_not_is_not_shown() -> None:
+def test_missing_figures_are_not_shown() -> None:
     made_at = [0.0]
     made = Board(range(2), "cell 1", lambda: made_at[0])
     for made_at[0] in range(5):
@@ -156,7 +156,7 @@ def test_size_is_bounded() -> None:
 # ---- what is shipped
 
 
-def test_what_comes_from_uplot_is_what_its_authors_published() -> None:
+def test_uplot_files_equal_the_published_package() -> None:
     """npm pack uplot@1.6.32."""
     published = {
         "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",

@@ -26,7 +26,7 @@ def test_rates_are_growth_over_the_last_second() -> None:
     assert track.total == Counters(0, 300, 300 * 10**6, 500_000_000, 200_000_000, 0.0)
 
 
-def test_one_sample_says_nothing_and_stale_ones_are_ignored() -> None:
+def test_one_sample_gives_no_rate_and_stale_ones_are_ignored() -> None:
     track = Track()
     assert track.rates() == track.overall() == Rates()
     track.add(sample(5, samples=100))
@@ -52,7 +52,7 @@ def test_speed_is_over_the_time_in_which_the_rank_trained() -> None:
     assert track.overall().samples_per_s == pytest.approx(64)
 
 
-def test_a_wait_that_is_not_over_counts_and_is_not_counted_twice() -> None:
+def test_unfinished_wait_is_counted_once() -> None:
     track = Track()
     track.add(sample(0, "collective", ops=7))
     track.add(sample(1, "collective", ops=7))
@@ -76,7 +76,7 @@ def test_a_full_grid_merges_neighbours_and_doubles_its_width() -> None:
     assert grid.curves == {"loss": [[0.5, None], [2.5, None], [9.0, 5.0]]}
 
 
-def test_a_grid_stays_bounded_for_ever() -> None:
+def test_grid_is_always_bounded() -> None:
     grid, t = Grid(ranks=1, limit=60), 0.0
     for _ in range(20_000):
         t += 0.2
@@ -107,7 +107,7 @@ def test_columns_wait_for_late_ranks_half_a_width() -> None:
     assert grid.due(1.31, late=True)
 
 
-def test_mean_of_what_is_there() -> None:
+def test_mean_of_available_values() -> None:
     assert mean([1.0, None, 3.0]) == 2.0
     assert mean([None]) is None
     assert mean([]) is None

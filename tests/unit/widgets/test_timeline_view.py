@@ -52,7 +52,7 @@ def test_incomplete_trace_is_parsed_to_its_last_event(cut: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "mine", '[{"a": 1}]'])
-def test_what_is_no_timeline_is_refused(text: str) -> None:
+def test_invalid_timelines_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="it is not a timeline"):
         timeline.parse(text)
 

@@ -35,7 +35,7 @@ def test_a_cell_has_ended_between_two_cells() -> None:
     [{"busy": True}, {"has_clients": True}, {"latest": SimpleNamespace(ended=None)}],
     ids=lambda change: str(*change),
 )
-def test_a_cell_has_not_ended_while_more_may_come(change: dict[str, Any]) -> None:
+def test_cell_has_not_ended_while_work_is_scheduled(change: dict[str, Any]) -> None:
     assert not program(**change).is_over
     assert program(**change).run == (7 if "busy" in change else None)
 
@@ -84,7 +84,7 @@ def test_errors_of_this_rank(kind: type[Exception]) -> None:
     assert not is_secondary(kind("..."))
 
 
-def test_who_waited_in_vain_is_not_the_root_cause() -> None:
+def test_rank_that_timed_out_is_not_the_root_cause() -> None:
     """Rank 1 was stuck, so the others stalled; what it raised, later, is what has to be mended."""
     errors = {0: RankStalled("rank 1 ...", 1), 1: ValueError("bad"), 2: RankStalled("rank 1 ...", 1)}
     raised_at = {0: 2.0, 1: 5.0, 2: 2.0}

@@ -52,7 +52,7 @@ def replayed(old: Rank, *, retry: bool = False, fresh: Rank | None = None) -> tu
         (["def f(): return 1\n1 / 0\ndef f(): return 2"], "f()", 1),
     ],
 )
-def test_definitions_that_stand_are_replayed(cells: list[str], use: str, value: object) -> None:
+def test_definitions_of_cells_are_replayed(cells: list[str], use: str, value: object) -> None:
     old = Rank()
     for number, code in enumerate(cells, 1):
         old.run(number, code)
@@ -82,7 +82,7 @@ def test_tracebacks_and_sources_are_those_of_the_cell() -> None:
     assert fresh.names["f"].__globals__ is fresh.names
 
 
-def test_failing_definitions_are_named_and_tried_again() -> None:
+def test_failing_definitions_are_named_and_retried() -> None:
     old = Rank()
     old.run(1, "base = 3\ndef needs(x=base): return x\ntwice = lambda x: 2 * x")
     fresh, lost = replayed(old)

@@ -120,7 +120,7 @@ def test_dict_order_is_ignored_and_a_view_equals_its_copy() -> None:
 @pytest.mark.parametrize(
     "value", [object(), lambda: 0, np.array([object()]), torch.ones(2).to_sparse(), torch.ones(2, device="meta")]
 )
-def test_what_is_not_known_is_not_compared(value: object) -> None:
+def test_unknown_types_are_not_compared(value: object) -> None:
     assert of(value) == ""
     assert [leaf.digest for leaf in digest.leaves([1, value])][-1] == ""
     assert of([1, value]) != of([2, value]) != ""
@@ -223,7 +223,7 @@ def test_shards_are_compared_among_the_ranks_that_hold_them() -> None:
     assert differences(other) == [(("local",), {1: "b", 3: "c"})]
 
 
-def test_what_was_not_compared_comes_first() -> None:
+def test_uncompared_values_come_first() -> None:
     alone = sharded("ab", ["0:0", "0:1"])
     unknown = uncompared(alone)
     assert (differences(alone), [*unknown]) == ([], [("local",)])
@@ -236,7 +236,7 @@ def test_what_was_not_compared_comes_first() -> None:
     )
 
 
-def test_the_table_says_where_and_whether() -> None:
+def test_table_shows_ranks_and_differences() -> None:
     plain = {"type": "int", "shape": "", "dtype": "", "sampled": False, "partly": False}
     row = {"x": plain | {"value": "5", "digest": "d"}}
     odd = {"x": plain | {"value": "6", "digest": "e"}, "y": plain | {"value": "1", "digest": "f"}}
@@ -299,11 +299,11 @@ SPACE = {"model": net(), "trap": Trap(), "torch": torch, "table": {"first key": 
         ("model[i].wei", 0, []),
     ],
 )
-def test_completion_looks_without_running_code(text: str, length: int, found: list[tuple[str, str]]) -> None:
+def test_completion_runs_no_code(text: str, length: int, found: list[tuple[str, str]]) -> None:
     assert name_lookup.matches(SPACE, text) == (length, found)
 
 
-def test_inspection_looks_without_running_code() -> None:
+def test_inspection_runs_no_code() -> None:
     assert name_lookup.fields(SPACE["trap"], "trap", 0) == [
         ("Type", "Trap"),
         ("Class docstring", "Every way to run this object's code fails the test."),
@@ -389,7 +389,7 @@ def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
 
 
 @pytest.mark.parametrize("here", [{0, 1}, {1}, set()])
-def test_a_pull_asks_sizes_first_and_again_only_where_all_fits(here: set[int]) -> None:
+def test_pull_requests_sizes_before_values(here: set[int]) -> None:
     held = {0: np.zeros(1 << 10), 1: np.zeros(1 << 17)}
     asked: list[int | None] = []
 

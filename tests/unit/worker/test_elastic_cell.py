@@ -80,7 +80,7 @@ def await_first(published: list[Any]) -> None:
         pass
 
 
-def test_who_does_not_wait_is_given_nothing(cell: ElasticCell) -> None:
+def test_rank_that_does_not_wait_gets_no_task(cell: ElasticCell) -> None:
     assert "does not wait" in str(cell.run_in_main_thread(lambda: ({}, [])).exception())
     cell.end_wait("nobody hears it", None, ())
 
@@ -144,7 +144,7 @@ def test_early_change_of_ranks_is_not_lost(cell: ElasticCell, published: list[tu
         assert heard == [(2.0, 1)]
 
 
-def test_who_is_to_leave_ends_the_cell_as_sys_exit_does(
+def test_leaving_rank_ends_the_cell_like_sys_exit(
     cell: ElasticCell, published: list[tuple[str, dict[str, Any]]]
 ) -> None:
     cell.expect_change(1)

@@ -54,7 +54,7 @@ def test_figures_are_in_plain_units_and_of_the_ranks_own_device(
     assert devices[0].asked == []
 
 
-def test_a_counter_that_begins_again_is_no_rate(devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_counter_gives_no_rate(devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 1.0, 2.0, 3.0)
     devices[1].nvlink_tx_kib = 100
     assert "nvlink_tx" not in gpu_figures.sample()
@@ -84,7 +84,7 @@ def test_pcie_is_polled_once_a_second(devices: list[FakeDevice], monkeypatch: py
         ("pcie_kb", {"pcie_tx", "pcie_rx"}),
     ],
 )
-def test_what_a_device_does_not_have_is_left_out_alone(
+def test_figures_missing_on_a_device_are_omitted(
     lacks: str, names: set[str], devices: list[FakeDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = {"util", "memory", "power", "temperature", "nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"}
@@ -108,7 +108,7 @@ def test_a_rank_that_has_used_no_device_does_not_start_cuda(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("devices")
-def test_between_two_engines_the_first_device_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_device_is_used_between_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> int:
         raise NotInitialized
 

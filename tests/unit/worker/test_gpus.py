@@ -51,7 +51,7 @@ def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "choice"), [("auto", "auto"), ("all", "all"), ("none", "none"), ("3", "3"), (" 2, 00 ", "2,0")]
 )
-def test_what_is_understood(text: str, choice: str) -> None:
+def test_accepted_values(text: str, choice: str) -> None:
     assert gpus.checked(text) == choice
     assert parse("%%hvdrun", f"--gpus '{text}'") == Options(gpus=choice)
     assert hvdrun_flags.parse(["-np", "2", "--gpus", text, "true"]).env == {"HVD_GPUS": choice}
@@ -105,7 +105,7 @@ def test_invalid_calls_are_refused(text: str, words: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("four")
-def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
+def test_variables_for_cuda(given: dict[str, str], got: dict[str, str]) -> None:
     env = {"PATH": "/bin", **given}
     gpus.apply_choice(env)
     assert env == {"PATH": "/bin", **got}, "and nothing is left that would be counted again from there"
@@ -123,7 +123,7 @@ def test_what_cuda_reads(given: dict[str, str], got: dict[str, str]) -> None:
     ],
 )
 @pytest.mark.usefixtures("four")
-def test_devices_that_are_not_there(choice: str, visible: str | None, words: str) -> None:
+def test_missing_devices_are_refused(choice: str, visible: str | None, words: str) -> None:
     env = {"HVD_GPUS": choice} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     with pytest.raises(ConfigError) as caught:
         gpus.apply_choice(env)
@@ -131,7 +131,7 @@ def test_devices_that_are_not_there(choice: str, visible: str | None, words: str
 
 
 @pytest.mark.usefixtures("none")
-def test_a_host_without_a_gpu_says_so() -> None:
+def test_host_without_a_gpu_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"device 0 is not there: there is no GPU on this host; write --gpus none"):
         gpus.apply_choice({"HVD_GPUS": "0"})
     env: dict[str, str] = {"HVD_GPUS": "all"}
@@ -139,7 +139,7 @@ def test_a_host_without_a_gpu_says_so() -> None:
     assert env == {}
 
 
-def test_where_only_cuda_can_tell_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undetectable_devices_are_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dxg").touch()
     monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
     env = {"HVD_GPUS": "7"}
@@ -168,7 +168,7 @@ def test_other_devices_are_another_cluster() -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_the_words_of_the_cell_win_over_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_overrides_the_devices_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVD_GPUS", "1")
     assert launcher.possible(ClusterSpec(1))[1] == "1"
     assert launcher.possible(ClusterSpec(1, gpus="auto"))[1] == "auto"
@@ -205,7 +205,7 @@ def test_second_notebook_starts_with_the_free_gpus(
 
 
 @pytest.mark.usefixtures("four")
-def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
+def test_other_hosts_detect_their_own_devices(tmp_path: Path) -> None:
     far = ClusterSpec(2, hosts="a-host-that-is-not-this-one:2", gpus="9")
     assert launcher.possible(far)[1] == "9"
     assert "-x HVD_GPUS" in " ".join(launcher.mpi_arguments(far, tmp_path))
@@ -214,7 +214,7 @@ def test_another_host_looks_for_its_devices_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_what_starts_ranks_through_mpi_leaves_it_to_their_agents() -> None:
+def test_agents_assign_devices_to_ranks_of_mpi() -> None:
     plan = StartRanks(command=["true"], cwd="/", env={"HVD_GPUS": "1"}, ranks=[])
     assert agent._environment(plan) == {"HVD_GPUS": "1"}
     env = agent._environment(msgspec.structs.replace(plan, ranks_on_host=2))
@@ -254,7 +254,7 @@ def rank_with(**env: str) -> subprocess.CompletedProcess[str]:
         ("none", "-1", ["cuda:0", "cuda:1"]),
     ],
 )
-def test_what_cuda_shows_is_settled_before_torch(choice: str, visible: str | None, described: list[str]) -> None:
+def test_visible_devices_are_set_before_torch_loads(choice: str, visible: str | None, described: list[str]) -> None:
     done = rank_with(HVD_GPUS=choice)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True, visible, described]
@@ -263,12 +263,12 @@ def test_what_cuda_shows_is_settled_before_torch(choice: str, visible: str | Non
 @pytest.mark.parametrize(
     ("there", "found"), [(4, ["cuda:0", "cuda:1", "cuda:2"]), (2, ["cuda:0", "cuda:1", "cuda:0"]), (0, ["cpu"] * 3)]
 )
-def test_ranks_take_turns(there: int, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_assigned_in_turn(there: int, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: there)
     assert [str(devices.device("torch", rank)) for rank in range(3)] == found
 
 
-def test_a_rank_ends_in_one_line_where_a_device_is_not_there() -> None:
+def test_rank_without_its_device_exits_with_one_line() -> None:
     done = rank_with(HVD_GPUS="0,4")
     assert (done.returncode, done.stdout) == (1, "")
     said = "--gpus 0,4: device 4 is not there: there are devices 0 to 3 on this host; name others, or auto.\n"

@@ -90,7 +90,7 @@ def test_prefetch_pauses_while_a_cell_runs(package: Package) -> None:
     assert sys.modules[package.name].whole
 
 
-def test_a_cell_that_wants_what_is_half_imported_gets_it_whole(package: Package) -> None:
+def test_cell_gets_a_half_imported_module_complete(package: Package) -> None:
     with paused_in_cell(package):
         assert importlib.import_module(package.name).whole
 
@@ -101,7 +101,7 @@ def test_cell_waits_for_a_package_being_imported(package: Package) -> None:
         assert sys.modules[package.name].whole
 
 
-def test_a_cell_that_wants_something_else_waits_for_nothing(package: Package, tmp_path: Path) -> None:
+def test_cell_importing_another_module_does_not_wait(package: Package, tmp_path: Path) -> None:
     (tmp_path / f"another_{package.name}.py").write_text("there = True\n")
     prefetch = begun(package)
     assert package.begun.wait(PATIENCE_S)
@@ -110,7 +110,7 @@ def test_a_cell_that_wants_something_else_waits_for_nothing(package: Package, tm
         assert not package.second.is_set()
 
 
-def test_a_child_finds_it_whole(package: Package) -> None:
+def test_forked_child_finds_the_module_complete(package: Package) -> None:
     with paused_in_cell(package):
         child = os.fork()
         if child == 0:
@@ -127,14 +127,14 @@ def test_it_begins_when_no_cell_has_run_for_a_while(package: Package) -> None:
     assert package.begun.wait(PATIENCE_S)
 
 
-def test_what_fails_is_left_to_whoever_needs_it(tmp_path: Path, package: Package) -> None:
+def test_failed_imports_are_left_to_the_cell(tmp_path: Path, package: Package) -> None:
     (tmp_path / package.name / "__init__.py").write_text("raise RuntimeError('broken')\n")
     begun(package)._thread.join(PATIENCE_S)
     with pytest.raises(RuntimeError, match="broken"):
         importlib.import_module(package.name)
 
 
-def test_what_was_imported_shows_no_trace_of_it(package: Package) -> None:
+def test_prefetched_modules_are_unchanged(package: Package) -> None:
     package.goes_on.set()
     begun(package)._thread.join(PATIENCE_S)
     module = sys.modules[f"{package.name}.second"]
@@ -161,7 +161,7 @@ class Noting:
         self._lock.release()
 
 
-def test_whoever_was_first_is_let_finish_and_loses_no_moment(package: Package) -> None:
+def test_first_importer_finishes_without_delay(package: Package) -> None:
     """A request that imported torch just before the thread began to took 20 ms for each of torch's thousand modules."""
     importer = threading.Thread(target=importlib.import_module, args=(package.name,), name="importer")
     importer.start()
@@ -233,7 +233,7 @@ def test_first_companion_imports_both_packages(package: Package, companion: str)
     assert package.run == [companion, f"{companion}.part"]
 
 
-def test_who_takes_a_lock_that_nobody_has_waits_for_nobody() -> None:
+def test_free_import_lock_is_acquired_without_waiting() -> None:
     lock = importlib._bootstrap._ModuleLock("free")  # type: ignore[attr-defined]
     thread = threading.Thread(target=lock.acquire)
 

@@ -27,11 +27,11 @@ from hvd_kernel.worker.inspect.origins import MOST, Origins, assigned
         ("x = (", {}),
     ],
 )
-def test_names_that_code_assigns_where_it_stands(code: str, found: dict[str, int]) -> None:
+def test_names_assigned_at_the_top_level(code: str, found: dict[str, int]) -> None:
     assert dict(assigned(code)) == found
 
 
-def test_the_last_to_assign_a_name_is_told() -> None:
+def test_last_assignment_of_a_name_is_shown() -> None:
     origins = Origins()
     origins.ran(3, "x = 1\ny = 2")
     origins.pushed(["y", "z"])

@@ -160,7 +160,7 @@ def test_text_stands_above_the_prompt_and_is_not_stored_again() -> None:
         ("\x04", [(0, 1, True)]),
     ],
 )
-def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: list[tuple[int, int, str]]) -> None:
+def test_meaning_of_an_input_line(clock: Callable[[float], None], line: str, typed: list[tuple[int, int, str]]) -> None:
     front_end = FakeFrontEnd(line)
     prompts, session, _ = made(front_end)
     ask(prompts, 0, 1, 3)
@@ -170,7 +170,7 @@ def test_what_a_line_means(clock: Callable[[float], None], line: str, typed: lis
     assert session.typed == typed
 
 
-def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[[float], None]) -> None:
+def test_cast_waits_for_a_named_rank_and_reports_it(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd("@0,2 n")
     prompts, session, _ = made(front_end)
     ask(prompts, 0)
@@ -189,7 +189,7 @@ def test_a_cast_waits_for_a_rank_that_it_names_and_then_says_so(clock: Callable[
     assert front_end.seen[-1] == "stderr: rank 1 is not at a prompt and did not get 'c'\n"
 
 
-def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], None]) -> None:
+def test_cast_to_a_missing_rank_prompts_again(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd("@7 n")
     prompts, session, _ = made(front_end)
     ask(prompts, 0)
@@ -200,7 +200,7 @@ def test_a_cast_to_a_rank_that_is_not_there_asks_again(clock: Callable[[float], 
     assert session.typed == [(0, 1, "ok")]
 
 
-def test_a_password_is_asked_as_one_and_never_cast() -> None:
+def test_password_prompt_is_hidden_and_never_cast() -> None:
     front_end = FakeFrontEnd("@all n")
     prompts, session, _ = made(front_end)
     prompts.handle(Prompt(0, 1, "key: ", password=True))
@@ -211,7 +211,7 @@ def test_a_password_is_asked_as_one_and_never_cast() -> None:
     assert session.typed == [(0, 1, "@all n")]
 
 
-def test_a_rank_that_ended_or_was_interrupted_is_not_asked(clock: Callable[[float], None]) -> None:
+def test_ended_or_interrupted_rank_is_not_prompted(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd()
     prompts, _, _ = made(front_end)
     ask(prompts, 0, 1, 2)
@@ -240,7 +240,7 @@ def test_the_time_at_prompts_is_counted_once(clock: Callable[[float], None]) -> 
     assert prompts.waited == 4
 
 
-def test_a_rank_that_is_slow_to_take_its_line_is_not_asked_twice() -> None:
+def test_rank_slow_to_read_its_line_is_not_prompted_twice() -> None:
     front_end = FakeFrontEnd("a")
     prompts, session, _ = made(front_end)
     session.slow = True
@@ -276,7 +276,7 @@ def test_line_for_an_expired_prompt_is_reported(clock: Callable[[float], None]) 
     ]
 
 
-def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
+def test_line_for_a_dead_rank_is_not_requested_again() -> None:
     front_end = FakeFrontEnd("c")
     prompts, session, _ = made(front_end)
     session.dead = (0,)
@@ -289,13 +289,13 @@ def test_a_line_for_a_rank_that_has_died_is_not_asked_for_again() -> None:
 # Nobody in front, or a job.
 
 
-def test_nobody_in_front_is_a_refusal_at_once() -> None:
+def test_prompt_without_a_user_is_refused_at_once() -> None:
     prompts, session, _ = made(None)
     ask(prompts, 3)
     assert session.typed == [(3, 1, prompts_module.NO_USER)]
 
 
-def test_a_jobs_prompts_wait_for_a_cast_and_say_what_came_of_it() -> None:
+def test_prompts_of_a_job_wait_for_a_cast_and_report_it() -> None:
     front_end = FakeFrontEnd()
     prompts, session, output = made(front_end)
     prompts.park(has_user=True)
@@ -458,7 +458,7 @@ def sys_untrace() -> None:
     sys.settrace(None)
 
 
-def test_steps_go_from_statement_to_statement(
+def test_steps_move_from_statement_to_statement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["p 'first'", "n", "p x", "n", "p y", "c"]
@@ -491,7 +491,7 @@ def test_an_interrupt_at_the_prompt_ends_it(
         debugged(monkeypatch, capsys, interrupted(), "stop()", "y = 1")
 
 
-def test_nothing_to_look_at_is_said() -> None:
+def test_missing_traceback_is_reported() -> None:
     from hvd_kernel.worker.shell.prompt import Debugging
 
     with pytest.raises(UsageError, match="there is no failed cell to look at"):

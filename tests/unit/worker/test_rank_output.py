@@ -35,7 +35,7 @@ lines_of_text = st.lists(st.text("abcdé ", max_size=12), max_size=150)
 
 
 @given(lines_of_text, st.lists(st.floats(0, 1), max_size=8))
-def test_when_a_flood_was_looked_at_does_not_matter(written: list[str], cuts: list[float]) -> None:
+def test_flood_is_stored_the_same_for_any_polling(written: list[str], cuts: list[float]) -> None:
     data = "".join(f"{line}\n" for line in written).encode()
     room, limits = Room(head=400, tail=200), TextLimits(lines=8, chars=120)
     looked = stored(data, [int(cut * len(data)) for cut in cuts], room, limits)
@@ -70,7 +70,7 @@ def test_h5_one_endless_line_is_cut_and_counted() -> None:
     ]
 
 
-def test_h5_a_storm_of_returns_takes_no_room() -> None:
+def test_h5_carriage_returns_use_no_space() -> None:
     bars = "".join(f"\r{i:9d}%" for i in range(200_000))
     assert stored(f"before\n{bars}\nafter\n".encode(), [1000, 50_000], Room(65536, 32768), TextLimits()) == [
         "before",
@@ -177,7 +177,7 @@ def test_excerpts_of_a_log(tmp_path: Path) -> None:
     assert logs.stat().st_mode & 0o777 == 0o700
 
 
-def test_e5_a_full_disk_loses_nothing_on_the_way_and_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e5_full_disk_loses_no_output_and_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = files(tmp_path)
     log.append(b"before\n")
     write = os.write
@@ -207,7 +207,7 @@ def test_e5_no_log_at_all(tmp_path: Path) -> None:
     assert log.loss_reason == "No space left on device"
 
 
-def test_a_log_gives_up_its_older_half_at_the_limit(tmp_path: Path) -> None:
+def test_log_drops_its_older_half_at_the_limit(tmp_path: Path) -> None:
     log = files(tmp_path, limit=1 << 20)
     begin_cell(log, 1)
     line = b"%07d" + b"." * 1000 + b"\n"
@@ -236,7 +236,7 @@ def test_a_forked_child_writes_to_the_same_file(tmp_path: Path) -> None:
     assert log.read(0, log.size) == b"child\nparent\n"
 
 
-def test_random_bytes_never_break_the_way() -> None:
+def test_random_bytes_never_break_the_pipeline() -> None:
     source = random.Random(5)
     for _ in range(50):
         data = source.randbytes(5000)

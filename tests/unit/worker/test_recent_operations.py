@@ -121,7 +121,7 @@ def test_another_host_has_another_clock() -> None:
     assert abs(first.waited - 600) <= 300
 
 
-def test_what_is_sent_is_new_and_words_go_once() -> None:
+def test_only_new_operations_and_names_are_sent() -> None:
     window = Window("here", 1000)
     window.update(
         {0: recent(op("x", 1100, 1200, 1300), waits=((1150, 1300),), open=(Open("y", 1400, (1,)),), came=500)}, 2000
@@ -148,7 +148,7 @@ def test_what_is_sent_is_new_and_words_go_once() -> None:
     assert window.cursors() == {"0": [1, 7]}
 
 
-def test_a_rank_that_came_while_a_cell_ran_computes_from_then_on() -> None:
+def test_rank_that_joins_a_cell_computes_after_joining() -> None:
     """Its lane began with the cell's first operation, which it was not there for."""
     window = Window("here", 0)
     old, new = [op("x", at, at + 10, at + 20) for at in (0, 900)], op("x", 905, 910, 920)
@@ -172,7 +172,7 @@ def test_the_past_is_forgotten() -> None:
     assert [row[6] for row in window.news()["lanes"]["0"]["operations"]] == [1]
 
 
-def test_an_answer_survives_its_way() -> None:
+def test_answer_round_trips() -> None:
     before = recent(op("x", 1, 2, 3), waits=((1, 2),), open=(Open("y", 5, (0, 3)),), came=4)
     assert Recent.of(before.wire()) == before
 

@@ -38,14 +38,14 @@ def handling(deaf: int) -> Iterator[Handler]:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_that_was_on_its_way_is_the_same_interrupt() -> None:
+def test_signal_in_flight_is_the_same_interrupt() -> None:
     with handling(deaf=1) as handler:
         assert handler.interrupt.insist(lambda: True)  # two signals, of which the second is noticed
         os.kill(os.getpid(), signal.SIGINT)  # as the first one, if it comes late
     assert handler.raising == [True, False]
 
 
-def test_a_signal_of_somebody_else_raises() -> None:
+def test_signal_of_another_sender_raises() -> None:
     with handling(deaf=0) as handler:
         os.kill(os.getpid(), signal.SIGINT)  # nobody has asked for an interrupt
         assert handler.raising == [True]
@@ -61,7 +61,7 @@ def test_nothing_is_sent_to_a_cell_that_has_ended() -> None:
     assert handler.raising == []
 
 
-def test_a_main_thread_that_never_notices_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_main_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvd_kernel.worker.shell.repeated_signal._PAUSES_S", (0.0,) * 4)
     with handling(deaf=4) as handler:
         assert not handler.interrupt.insist(lambda: True)

@@ -36,12 +36,12 @@ def arrived(*wanted: str) -> dict[str, Any]:
     return found
 
 
-def test_a_function_sees_the_rank_that_it_is_on() -> None:
+def test_function_sees_the_rank_it_is_on() -> None:
     found = replicate.rebind(arrived("where"), {"rank": 1, "device": "cuda:1", "kept": "another"})
     assert found["where"]() == (1, "cuda:1", "its own")
 
 
-def test_so_do_the_methods_of_an_object() -> None:
+def test_methods_of_an_object_see_the_rank_they_are_on() -> None:
     assert replicate.rebind(arrived("model"), {"device": "cuda:1"})["model"].place() == "cuda:1"
 
 
@@ -120,14 +120,14 @@ def test_value_that_cannot_be_rebuilt_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert control.names["optimizer"]["of"] is control.names["model"], "they still belong together"
 
 
-def test_where_all_arrive_they_travel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_all_unpack_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     controls, told, world = given(2, monkeypatch, ["a", "b"], a=1, b=[2])
     assert told == [{"lost": {}}, {"lost": {}}]
     assert controls[1].names == {"a": 1, "b": [2]}
     assert world.calls == 2, "the values, and whether all have them"
 
 
-def test_after_the_last_try_nobody_asks_for_each_value_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_not_requested_after_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that only cannot be made again together."""
     load = replicate._load
 
@@ -156,7 +156,7 @@ def test_unrebuildable_values_are_not_packed_for_new_ranks(monkeypatch: pytest.M
     assert fresh.names["optimizer"]["of"] is fresh.names["model"], "they still belong together"
 
 
-def test_what_a_fresh_rank_cannot_make_of_a_pack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_a_new_rank_cannot_unpack_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvd_kernel.protocol.notebook.keep", lambda *_names: None)
     monkeypatch.setattr("hvd_kernel.core.session.local_rank", lambda: 0)
     packed, lost = replicate._pack({"fussy": Fussy(), "b": 2}, ["fussy", "b"])
@@ -167,7 +167,7 @@ def test_what_a_fresh_rank_cannot_make_of_a_pack_is_named(monkeypatch: pytest.Mo
     assert fresh.names == {}
 
 
-def test_a_framework_that_comes_with_a_value_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_is_loaded_with_a_received_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh rank was given a variable of TensorFlow's, and knew nothing of it until a cell ran: `%hvd check` differed."""
     (tmp_path / "some_framework.py").write_text("class Tensor:\n    pass\n")
     (tmp_path / "some_adapter.py").write_text(

@@ -19,7 +19,7 @@ from hvd_kernel.worker import job_telemetry, telemetry
 PATIENCE_S = 60.0
 
 
-def test_nothing_of_a_cell_comes_after_its_last_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sample_follows_the_last_one_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is being taken while the cell ends is late: whoever reads takes the last one for the end."""
     taking, ended, next_one = threading.Event(), threading.Event(), threading.Event()
     said: list[tuple[int, str]] = []
@@ -47,7 +47,7 @@ def test_nothing_of_a_cell_comes_after_its_last_sample(monkeypatch: pytest.Monke
     assert said[-1] == (2, "idle")
 
 
-def test_a_rank_tells_which_options_it_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_reports_the_options_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CastCompressor, "used", False)
     monkeypatch.setattr(telemetry, "_data_workers", False)
     assert telemetry.sample(0, running=True).options == ()
@@ -75,7 +75,7 @@ class Met:
 
 
 @pytest.mark.parametrize(("given", "ranks", "expected"), [("3", (), {3}), (None, (1,), {1}), ("3", (1,), {1})])
-def test_a_rank_of_a_job_tells_what_it_does_until_the_end(
+def test_rank_of_a_job_reports_until_the_end(
     given: str | None, ranks: tuple[int, ...], expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_telemetry, "session", Met(*ranks))
@@ -95,7 +95,7 @@ def test_a_rank_of_a_job_tells_what_it_does_until_the_end(
     assert [sample.state == "idle" for sample in told] == [False] * (len(told) - 1) + [True]
 
 
-def test_a_process_without_a_rank_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_a_rank_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_telemetry, "session", Met())
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
     told: list[MetricsSample] = []

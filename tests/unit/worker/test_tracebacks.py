@@ -34,7 +34,7 @@ WHERE = "%hvdlogs --cell 4 shows them"
         ),
     ],
 )  # fmt: skip
-def test_what_is_shown(parts: list[str], shown: list[str]) -> None:
+def test_frames_that_are_shown(parts: list[str], shown: list[str]) -> None:
     assert folded(parts, PACKAGES, WHERE) == shown
 
 
