@@ -1,4 +1,4 @@
-"""Shared by all tests: nothing is skipped in CI but what needs a GPU; each test has its own Jupyter and IPython folders."""
+"""Fixtures of all tests: CI skips only tests that need a GPU; each test has its own Jupyter and IPython folders."""
 
 from __future__ import annotations
 

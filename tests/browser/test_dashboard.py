@@ -1,4 +1,4 @@
-"""The dashboard in JupyterLab in Chromium: numbers move while the cell runs, a reload loses nothing, hostile text stays text."""
+"""The dashboard in JupyterLab in Chromium: numbers update during the cell, a reload loses nothing, hostile text is text."""
 
 from __future__ import annotations
 

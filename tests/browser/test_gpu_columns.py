@@ -1,4 +1,4 @@
-"""The dashboard's columns of GPU figures, in Chromium: there where a device has the figure, absent without a GPU."""
+"""The dashboard's columns of GPU figures, in Chromium: shown if a device has the figure, absent without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel and pictures in a narrow place, as beside a file browser: all that they show is there to see."""
+"""The panel and pictures in a narrow container, as beside a file browser: all content is visible."""
 
 from __future__ import annotations
 

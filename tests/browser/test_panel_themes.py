@@ -1,4 +1,4 @@
-"""The panel in light, dark, high-contrast and the system's own colours: what axe-core finds, what keys reach, 64 ranks as a heat map."""
+"""The panel in light, dark, high-contrast and system colours: axe-core's findings, keyboard access, 64 ranks as a heat map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update of the panel costs the page, and whom it does not disturb: 64 ranks in Chromium."""
+"""The cost of an update of the panel in the page, and what it leaves undisturbed: 64 ranks in Chromium."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Run:
 
 
 def test_update_causes_one_layout_of_the_page(page: Page) -> None:
-    """Whoever asks a page for a width after it has changed has it laid out; so does who scrolls it."""
+    """Reading a width after a change, or scrolling, forces a layout of the page."""
     run = Run(page)
     devtools = page.context.new_cdp_session(page)
     devtools.send("Performance.enable")

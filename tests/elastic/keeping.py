@@ -1,4 +1,4 @@
-"""Training whose every bit is compared: model, optimizer, generator, samples; who is killed where is a plan.
+"""Training whose every bit is compared: model, optimizer, generator, samples; a plan lists which rank is killed when.
 
     python keeping.py PLAN         a JSON file
 

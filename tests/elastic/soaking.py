@@ -1,4 +1,4 @@
-"""Training of the elastic soak: a torch model on an ElasticSampler, which notes what each step did, and of how many ranks.
+"""Training of the elastic soak: a torch model on an ElasticSampler that records each step and its number of ranks.
 
 python soaking.py FOLDER SAMPLES
 

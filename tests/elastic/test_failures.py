@@ -137,7 +137,7 @@ def test_19_new_rank_dies_during_the_reset(tmp_path: Path, place: str) -> None:
 
 
 def test_rank_is_killed_while_a_new_rank_starts(tmp_path: Path) -> None:
-    """The others go on without it, or nobody would: it waits for two epochs that they end."""
+    """The other rank continues without it: the new rank waits for two epochs that it completes."""
     exits = {"import": {3: "late:3"}, "1,5": {1: "kill"}}
     schedule = {0: "localhost:3", 1: "localhost:3 127.0.0.1:1"}
     job = ElasticJob(tmp_path, epochs=4, starts=[0], waits=[2], exits=exits, schedule=schedule)

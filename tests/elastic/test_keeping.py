@@ -1,4 +1,4 @@
-"""What a failure costs, by a real hvdrun: one step with a StepGuard, steps since the last commit without one, no bit ever."""
+"""The cost of a failure, by a real hvdrun: one step with a StepGuard, all steps since the last commit without one, and no bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hvdrun does besides for an elastic job: its end, files, input, run(); rows 27 and 29 of the scenarios."""
+"""Other duties of hvdrun in an elastic job: exit, files, input, run(); rows 27 and 29 of the scenarios."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_signal_ends_the_job(hanging: tuple[subprocess.Popen[str], ElasticJob]
 
 
 def test_training_ranks_clean_up_before_they_exit(tmp_path: Path, mark: str) -> None:
-    """They took the SIGTERM for a notice, waited for a driver that had ended, and were killed five seconds later."""
+    """Ranks treated the SIGTERM as a notice, waited for an ended driver, and were killed five seconds later."""
     job = ElasticJob(tmp_path, epochs=100_000)
     process = job.start("-np", "2", "--min-np", "1")
     until_line(job)

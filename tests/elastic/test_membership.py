@@ -1,4 +1,4 @@
-"""Elastic jobs whose hosts come and go, with two names of this machine as hosts: rows 1 to 3, 8 to 16 and 20."""
+"""Elastic jobs whose hosts are added and removed, with two names of this machine as hosts: rows 1 to 3, 8 to 16 and 20."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_14_all_hosts_are_replaced_at_once(tmp_path: Path) -> None:
 
 @NIGHTLY
 def test_15_fewer_slots_than_min_np_for_a_while(tmp_path: Path) -> None:
-    """Horovod's ranks wait for ever there: the old ones skip the sync in which the new one is."""
+    """Horovod's ranks wait forever here: the old ones skip the sync that the new one is in."""
     schedule = {0: "localhost:1 127.0.0.1:1", 1: ["localhost:1"] * 20 + ["localhost:2"]}
     ended = ElasticJob(tmp_path, waits=(0,), schedule=schedule).run("-np", "2", "--min-np", "2")
     ended.trained(2, 2, 2)

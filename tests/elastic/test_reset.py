@@ -1,4 +1,4 @@
-"""What is around a reset: order of callbacks, process sets, the timeline; rows 24 and 26 of the scenarios."""
+"""Around a reset: order of callbacks, process sets, the timeline; rows 24 and 26 of the scenarios."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ print(worker, *train(state))
 
 
 def test_cores_are_assigned_to_slots(tmp_path: Path) -> None:
-    """Rank 0 has died: worker 1 is rank 0, in slot 1. Its thread stays on the core of its slot, the new one has slot 0's."""
+    """Rank 0 has died: worker 1 is rank 0, in slot 1. Its thread keeps the core of its slot, the new worker gets slot 0's."""
     mine = sorted(os.sched_getaffinity(0))
     first, last = mine[0], mine[-1]
     flags = ["-np", "2", "--min-np", "1", "-H", "localhost:2"]

@@ -1,4 +1,4 @@
-"""Random faults in a row in one elastic job: deaths, stops, ranks and hosts that leave and come; rows 21 to 23."""
+"""Random successive faults in one elastic job: deaths, stops, ranks and hosts that leave and join; rows 21 to 23."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.mp, pytest.mark.nightly]
 
 
 def test_optimizer_state_moves_from_two_hosts_to_one(tmp_path: Path) -> None:
-    """Only the new rank's had its gradients in shared memory, for which it asked the other, for ever."""
+    """Only the new rank had its gradients in shared memory and waited for the other to agree, forever."""
     apart, together = {"localhost": 1, "127.0.0.1": 1}, {"localhost": 2}
     soaked = Soak(tmp_path, 1, hosts=apart).move(apart, together, apart)
     assert soaked.same, soaked.summary()
@@ -22,7 +22,7 @@ def test_optimizer_state_moves_from_two_hosts_to_one(tmp_path: Path) -> None:
 
 
 def test_slots_are_added_after_a_leaving_rank_has_exited(tmp_path: Path) -> None:
-    """Else it never went: the job left it empty, as of a rank that was asked to leave, and the soak waited for it."""
+    """The slot was never removed: the job left it empty, as after a requested exit, and the soak test waited for it."""
     soak = Soak(tmp_path, 1, hosts={"localhost": 1, "127.0.0.1": 2})
     words, env = [sys.executable, "-c", "input()", "soaking.py"], os.environ | {soak.mark: "1", "HVD_WORKER": "2"}
     with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as stays:

@@ -1,4 +1,4 @@
-"""Elastic jobs with spare processes, which take a failed rank's place at once: row 31 of the scenarios."""
+"""Elastic jobs with spare processes, which replace a failed rank at once: row 31 of the scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of the elastic scenarios: rank 0 appends a line per epoch to a log; who fails where is a plan.
+"""Training of the elastic scenarios: rank 0 appends a line per epoch to a log; a plan lists which rank fails when.
 
     python training.py PLAN        a JSON file
 

@@ -1,4 +1,4 @@
-"""Ranks that die in every way: the cell says which and why, the others live on. And nothing is left, however it ends."""
+"""Ranks that die in every way: the cell reports rank and cause, the others live on, and no process is left."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a7_crash_in_c_is_named_with_its_python_line(kernel: Kernel, call: str, 
 
 
 def test_a7_crash_is_the_cause_though_other_ranks_raise(kernel: Kernel) -> None:
-    """The others' error was first, because a death takes a moment to be known; the crash was one line without a stack."""
+    """The other ranks' error arrived first, because a death is detected later; the crash was one line without a stack."""
     code = "import ctypes, os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGSEGV)\nundefined_name"
     outcome = kernel.run(f"%%hvdrun\n{code}", allow_error=True)
     assert outcome.reply["ename"] == "RankDied", outcome.error
@@ -232,7 +232,7 @@ def test_r11_a17_kill_9_of_the_kernel_leaves_nothing(tmp_path: Path, turn: int) 
 
 
 def test_a17_clean_ends_orphans_of_dead_kernels_only(kernel: Kernel, tmp_path: Path) -> None:
-    """A supervisor that cannot do its duty (stopped) is the only way to leave orphans: then their kernel is killed."""
+    """Only a stopped supervisor leaves orphans: their kernel is killed while it is stopped."""
     mine = traces_of(kernel)
     with Kernel(tmp_path / "living") as other:
         other.run("%%hvdrun -np 2\nkept = rank", timeout=120)
@@ -302,7 +302,7 @@ def test_a18_a19_dead_launcher_is_named_and_leaves_nothing(victim: str) -> None:
 
 @pytest.mark.nightly
 def test_a1_older_linux_reads_the_status_from_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 6.15 a pidfd does not say how its process ended."""
+    """Before Linux 6.15 a pidfd does not tell how its process exited."""
     monkeypatch.setattr(recorder, "_GET_INFO", 0)
     session = Session.start(ClusterSpec(2))
     try:

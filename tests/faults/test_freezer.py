@@ -1,4 +1,4 @@
-"""A cluster that stands still as a whole, as on a machine that is suspended: nobody is taken for dead, the cell goes on (F8).
+"""A cluster that is suspended as a whole, as with its machine: no rank is declared dead, the cell continues (F8).
 
 The policy itself is tested in virtual time, in tests/native/transport/watch/test_stop_detector.cc; this is its smoke test in real time.
 """

@@ -1,4 +1,4 @@
-"""A dead rank is replaced: the others keep what they have, collectives work again, and what was kept travels."""
+"""Replacement of a dead rank: the others keep their variables, collectives work again, kept state is sent."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a2_killed_idle_rank_is_replaced_by_the_spare(
 
 
 def test_a2_late_death_notice_spares_the_replacement(session: Session) -> None:
-    """It was taken for the rank that was awaited; the hub then let go of it, and so the process on its way was ended."""
+    """The late notice was applied to the awaited replacement; the hub dropped it, and the new process was stopped."""
     wire, membership, joining = session._wire, session.executor._membership, dict[int, int]()
     uuid, step = wire.uuids[2], membership.step
     kill(session, 2)

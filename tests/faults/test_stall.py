@@ -1,4 +1,4 @@
-"""A rank that never calls: the others are told who it is, in which tensor, for how long, and get an error.
+"""A rank that never calls: the others are notified of the rank, the tensor and the time, and get an error.
 
 When that is, whose time counts and whose does not is told in virtual time: the stalls in tests/native/engine/controller/test_controller.cc.
 """

@@ -1,4 +1,4 @@
-"""The supervisor by itself, over its channel: what happens at one and the same time, before it has looked."""
+"""The supervisor alone, over its channel: simultaneous events that it has not yet noticed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def kill_and_wait(pid: int) -> None:
 def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
     supervised: Supervised, beside: list[m.Message]
 ) -> None:
-    """What is opened then, a pidfd or a door, has the number that was ready: who goes by it waits for a living one's end."""
+    """A descriptor opened meanwhile reuses the number that was ready: its callback would wait for a living process to exit."""
     first = supervised.replace(0)
     supervised.stopped()
     kill_and_wait(first)
@@ -124,7 +124,7 @@ def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
 
 
 def test_failure_of_the_watching_thread_leaves_no_process(supervised: Supervised) -> None:
-    """Without it nobody would see the kernel's end."""
+    """No other thread would notice the end of the kernel."""
     supervised.replace(0)
     supervised.channel.send(m.LimitRank(os.getpid(), 0, Limits(cores=float("nan"))))
     assert supervised.process.wait(PATIENCE_S) == 0
@@ -148,7 +148,7 @@ def in_process(tmp_path: Path) -> Iterator[tuple[Supervisor, ControlChannel]]:
 def test_kernel_may_reconnect_right_after_detaching(
     in_process: tuple[Supervisor, ControlChannel], tmp_path: Path
 ) -> None:
-    """Its process lives, so the supervisor must not take it for another one that has the cluster."""
+    """Its process is alive, so the supervisor must not mistake it for another kernel that owns the cluster."""
     supervisor, kernel = in_process
     kernel.close()
     back, _ = attachment.connect(tmp_path)

@@ -1,4 +1,4 @@
-"""Pools of two ranks for each flavour of a framework, which the tests of these folders share: a rank takes seconds to import it.
+"""Pools of two ranks for each flavour of a framework, shared by the tests of these folders: an import takes seconds.
 
 A test that asks for them runs in each flavour: with each version that one wheel works with, with Keras 2 beside the newest
 TensorFlow and with a single thread for its operations, on which whatever blocks it stops the rest.

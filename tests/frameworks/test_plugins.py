@@ -1,4 +1,4 @@
-"""Plugins of frameworks are loaded once, also where telemetry asks for their figures meanwhile."""
+"""Plugins of frameworks are loaded once, also while telemetry reads their figures."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ print(len(loaded))
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "script", "count"), [("jaxnew", JAX, "1 1"), ("tf221", TENSORFLOW, "1")])
 def test_a_plugin_is_loaded_once_if_counters_are_read_meanwhile(name: str, script: str, count: str) -> None:
-    """The panel showed 120 steps of 60, and two threads told of the same deadlock."""
+    """The panel showed 120 steps instead of 60, and two threads reported the same deadlock."""
     assert said(environment(name), ASKED + script) == f"{count}\n"

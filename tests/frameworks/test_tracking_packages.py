@@ -1,4 +1,4 @@
-"""What hvd.log writes, read back by the packages whose files these are: TensorBoard, traceml, MLflow."""
+"""Files of hvd.log, read back by the packages that define them: TensorBoard, traceml, MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on one device, or on as many as there are, in every way that their tensors can travel."""
+"""Ranks on one device, or on all available ones, with every path that their tensors can take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is told to every rank, in the same words; the engine goes on where it can, the device always."""
+"""An error on one rank is reported to every rank with the same text; the engine continues if possible, the device always."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many operations in one go: every rank starts them in an order of its own, all in flight at once, and looks at every result.
+"""Many operations at once: every rank starts them in its own order, all in flight together, and checks every result.
 
 Terms.
   case  a name, what starts it (giving a handle), and the result that is right

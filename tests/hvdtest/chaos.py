@@ -1,4 +1,4 @@
-"""The chaos driver: a training in a real kernel, faults by sentence, and what a person would do after each.
+"""The chaos driver: a training in a real kernel, faults by sentence, and a user's reaction to each.
 
 Terms.
   lap       one cell that trains from where the ranks stand to a step, with the faults of its plan

@@ -1,4 +1,4 @@
-"""Docstrings of public names: what they tell, what they lack, and their examples, run on ranks.
+"""Docstrings of public names: their parts, what is missing, and their examples, run on ranks.
 
 Terms.
   told     the parameters that a docstring describes: in its own section, or by "Parameters as in ``other``"

@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab whose ranks a cluster's engine holds: what Ray and Spark show alike, as a person sees it.
+"""A notebook in JupyterLab whose ranks a cluster's engine holds: the behaviour that Ray and Spark share.
 
 The kernel is that of an environment which has the engine; Lab itself is pytest's own.
 """

@@ -1,4 +1,4 @@
-"""Gradients on the fake driver's device while rank 0's device is busy: how many operations become of them, and what is in them.
+"""Gradients on the fake driver's device while rank 0's device is busy: number and contents of the resulting operations.
 
 Terms.
   gate   rank 0's stream is held until all ranks have asked for all gradients: the first is in flight until then

@@ -1,4 +1,4 @@
-"""A stand-in for Kubernetes' API server: it holds objects to their schemas, and runs a job's pods as processes here.
+"""A fake Kubernetes API server: it validates objects against their schemas, and runs a job's pods as local processes.
 
 What it has of a cluster: Jobs of the kind Indexed, Secrets as files of their pods, a list of pods, refusals in the
 server's own words. It has no scheduler, no images, no network of its own.

@@ -1,4 +1,4 @@
-"""For checks that run on ranks with a GPU: which device is the rank's, tensors there and back, and the ways they can travel.
+"""Helpers for ranks with a GPU: the device of the rank, copies of tensors, and the paths they can take.
 
 Terms.
   way   how the ranks' tensors are reduced: ring (the core's own), nccl, core (staged by the core), torch (staged by torch);

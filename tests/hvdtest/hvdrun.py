@@ -1,4 +1,4 @@
-"""hvdrun as a command, for tests: run, read, and nothing left behind.
+"""hvdrun as a command, for tests: run it, read its output, and check that no process is left.
 
 Terms.
   mark  a variable of every process of a test, inherited by descendants

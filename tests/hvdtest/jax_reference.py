@@ -1,4 +1,4 @@
-"""What JAX is to make of a collective, computed by NumPy from all ranks' arrays.
+"""Results of collectives for JAX, computed by NumPy from all ranks' arrays.
 
 Values are small whole numbers, so that every sum, product and half is exact in every type: results are compared bit by
 bit, and no tolerance hides anything.

@@ -1,4 +1,4 @@
-"""Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves nothing behind.
+"""Real processes as ranks: a pool that runs functions of the test files on all of them, and leaves no process.
 
 Terms.
   check    a function of a test file that runs on every rank and returns JSON

@@ -1,4 +1,4 @@
-"""Notebooks of this kernel as files, and what their cells may do: for tests that look at them in JupyterLab."""
+"""Notebooks of this kernel as files, and cells for them: for tests in JupyterLab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of ranks that stay for several tests. One is open at a time, because the ranks share few cores with everything else.
+"""Pools of ranks shared by several tests. One is open at a time, because the ranks share few cores with everything else.
 
 Terms.
   layout  a number of ranks, and how they reach each other: (2, "shm"); for GPUs also the way of their tensors: (2, "ring")

@@ -1,4 +1,4 @@
-"""Tests that ask for ``ranks`` run once per layout, on a pool that all tests of this layout share; see hvdtest.pools.
+"""Tests that request ``ranks`` run once per layout, on a pool that all tests of this layout share; see hvdtest.pools.
 
 Ranks take seconds to start: tests are put in an order in which each pool starts once a folder. The pools of frameworks'
 versions are ordered like those of layouts (``SHARED``).

@@ -1,4 +1,4 @@
-"""Record of a pytest run for tools/suite: which test begins, how each ended and how long it took, as JSON lines.
+"""Record of a pytest run for tools/suite: the running test, each result and its duration, as JSON lines.
 
 HVDTEST_RECORD names the file, HVDTEST_FOLDER what the lines say of the folder. HVDTEST_DONE names a record of tests that
 shall not run again: after a hang or a crash the rest of a folder runs in a process of its own.

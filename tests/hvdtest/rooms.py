@@ -1,4 +1,4 @@
-"""The import graph of the rooms as a Mermaid picture: what docs/architecture.md shows, drawn from the imports and includes.
+"""The import graph of the folders as a Mermaid picture: that of docs/architecture.md, drawn from imports and includes.
 
 ``PYTHONPATH=tests python -m hvdtest.rooms`` prints it; tests/unit/house/test_architecture_page.py compares.
 """

@@ -1,4 +1,4 @@
-"""The example scripts at a small size, and the ways to start them that must give the same loss, to the last bit."""
+"""The example scripts at a small size, and the launchers that must give the same loss, to the last bit."""
 
 from __future__ import annotations
 

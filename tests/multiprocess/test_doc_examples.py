@@ -1,4 +1,4 @@
-"""The examples in public docstrings give what they say: on one rank, and nightly on two and on three."""
+"""The examples in public docstrings give the documented results: on one rank, and nightly on two and on three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row C8: ranks that were started differently refuse each other in ``init``, and each says what differs and where."""
+"""Row C8: ranks started with different settings refuse each other in ``init``, and each names the difference and its host."""
 
 from __future__ import annotations
 

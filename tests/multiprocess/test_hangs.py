@@ -1,4 +1,4 @@
-"""A check that hangs: its test fails and names who waits where; the pool is thrown away, and the next test gets another."""
+"""A check that hangs: its test fails and names the waiting ranks; the pool is discarded, and the next test gets another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that have a host each: their small sums need no answer of rank 0, and nobody can tell by the result."""
+"""Ranks that have a host each: their small sums need no answer of rank 0, and give the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the tests, in which each layout's pool starts once a folder, and what an idle pool costs."""
+"""The order of tests, in which each layout's pool starts once per folder, and the cost of an idle pool."""
 
 from __future__ import annotations
 

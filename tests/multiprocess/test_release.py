@@ -1,4 +1,4 @@
-"""A rank that raises, leaves, exits or is killed: nobody waits for it for ever, and everybody hears who it was."""
+"""A rank that raises, leaves, exits or is killed: no rank waits forever, and every rank gets its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline: JSON at every moment, rank 0 writes it, and what is in it."""
+"""The timeline: valid JSON at every moment, written by rank 0, and its events."""
 
 from __future__ import annotations
 

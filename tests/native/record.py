@@ -1,4 +1,4 @@
-"""Adds to $HVDTEST_RECORD what a room's tests, or a build, took: ``record.py FOLDER KIND BEGUN STATUS [CASES]``.
+"""Add the duration of a folder's tests, or of a build, to $HVDTEST_RECORD: ``record.py FOLDER KIND BEGUN STATUS [CASES]``.
 
 BEGUN is in seconds of the clock of ``date``; CASES is what ``watchdog.cc`` has written.
 """

@@ -1,4 +1,4 @@
-"""A notebook of thirty cells with prints, figures, tracebacks, progress bars and floods: what is in it, and the tools that run it.
+"""A notebook of thirty cells with prints, figures, tracebacks, progress bars and floods: its outputs, and the tools that run it.
 
 nbval, which the default tier has, is test_nbval.py's.
 """
@@ -36,7 +36,7 @@ def test_there_are_thirty_cells_of_every_kind() -> None:
 
 @pytest.mark.nightly
 def test_papermill_runs_to_the_end_and_stores_the_same(tmp_path: Path) -> None:
-    """papermill calls a notebook with error outputs failed, wanted or not: this one shows its errors as text."""
+    """papermill reports a notebook with error outputs as failed, even if intended: this one shows its errors as text."""
     options = ["--no-progress-bar", "--log-level", "ERROR", "--start-timeout", "200"]
     run("papermill", *options, str(NOTEBOOK), str(tmp_path / "out.ipynb"))
     assert outputs(tmp_path / "out.ipynb") == outputs(NOTEBOOK)

@@ -1,4 +1,4 @@
-"""make demo, as a newcomer runs it: exit status, the table, the executed notebook, with what is stored in it, and the page."""
+"""make demo, as a newcomer runs it: exit status, the table, the executed notebook with its outputs, and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nbval runs the notebooks and finds what is stored in them. By default the quickstart is run by test_demo.py alone.
+"""nbval runs the notebooks and compares their stored outputs. By default test_demo.py alone runs the quickstart.
 
 A notebook of a framework, or of Spark, that .venv has not runs in an environment that has it; that of Keras in one without torch.
 """

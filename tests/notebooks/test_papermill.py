@@ -1,4 +1,4 @@
-"""A notebook whose number of ranks is a parameter of papermill's; what is saved can be read without any script."""
+"""A notebook whose number of ranks is a parameter of papermill; its saved output is readable without any script."""
 
 from __future__ import annotations
 

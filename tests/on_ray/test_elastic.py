@@ -1,4 +1,4 @@
-"""Elastic jobs on Ray: a node is lost and another one comes, a node is taken away in time, an actor is killed."""
+"""Elastic jobs on Ray: a node is lost and another one added, a node is removed with notice, an actor is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, a driver, a rank, a node that is lost at once: what the caller gets, and that no process is left.
+"""Ctrl-C, and the loss of a driver, a rank or a node: the error of the caller, and that no process is left.
 
 The driver is on a node of the cluster, or a client (``ray://``): there everything takes longer. Beside a load of 25 a
 client's first connection took 170 s, and all cases 400 s, of which 30 s are Ray's patience with a client that is gone.

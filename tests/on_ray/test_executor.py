@@ -1,4 +1,4 @@
-"""``RayExecutor`` on a real Ray of two nodes: where ranks are, what they keep over calls, and how a call fails."""
+"""``RayExecutor`` on a real Ray of two nodes: placement of ranks, state across calls, and failing calls."""
 
 from __future__ import annotations
 

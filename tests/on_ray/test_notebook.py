@@ -1,4 +1,4 @@
-"""``%%hvdrun --on ray`` on a real Ray of two nodes: ranks in actors, which stay between cells, also in JupyterLab."""
+"""``%%hvdrun --on ray`` on a real Ray of two nodes: ranks in actors persist between cells, also in JupyterLab."""
 
 from __future__ import annotations
 

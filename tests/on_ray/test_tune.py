@@ -1,4 +1,4 @@
-"""Trials of Ray Tune with several ranks each: figures, a checkpoint that the next trial goes on from, a trial that fails."""
+"""Trials of Ray Tune with several ranks each: metrics, a checkpoint that the next trial resumes from, a failing trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hvd_kernel.ray`` says and refuses without a Ray."""
+"""Messages and refusals of ``hvd_kernel.ray`` without a Ray."""
 
 from __future__ import annotations
 

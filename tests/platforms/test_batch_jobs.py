@@ -1,4 +1,4 @@
-"""A written batch script in a real Slurm: steps one after the other, on the nodes that the job says, in its environment."""
+"""A written batch script in a real Slurm: steps one after another, on the nodes and in the environment of the job."""
 
 from __future__ import annotations
 

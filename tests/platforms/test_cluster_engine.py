@@ -1,4 +1,4 @@
-"""Ranks that a cluster's engine starts: what holds of Spark and of Ray, by an engine that starts plain processes."""
+"""Ranks started by a cluster's engine: the behaviour shared by Spark and Ray, with an engine of plain processes."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_process_sets(python: Path, launcher: Any, np: int, variables: dict[str,
 
 
 def test_an_import_under_plain_mpirun(python: Path, tmp_path: Path) -> None:
-    """Nobody tells these ranks of hvd_kernel: the environment alone does."""
+    """No launcher informs these ranks of hvd_kernel: only the environment does."""
     code = """
 import horovod.torch as hvd, torch
 hvd.init()

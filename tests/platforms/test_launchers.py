@@ -145,7 +145,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 
 @pytest.mark.parametrize("np", [pytest.param(1, marks=NIGHTLY), 2, pytest.param(3, marks=NIGHTLY)])
 def test_horovodrun_of_horovod(tmp_path: Path, np: int) -> None:
-    """Its ranks learn from its HTTP store where rank 0 is, each time they meet; a proxy for the web is not asked."""
+    """Its ranks read the address of rank 0 from its HTTP store at each rendezvous; a web proxy is not used."""
     horovodrun = tmp_path / "horovodrun"
     horovodrun.write_text(HOROVODRUN)
     command = [sys.executable, str(horovodrun), "-np", str(np), sys.executable, "-P"]

@@ -1,4 +1,4 @@
-"""A machine without names, and hosts that know IPv6 alone: everything starts all the same (F9)."""
+"""A machine without name resolution, and hosts with IPv6 alone: everything starts (F9)."""
 
 from __future__ import annotations
 

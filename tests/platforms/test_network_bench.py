@@ -1,4 +1,4 @@
-"""The comparison between emulated hosts: links are as asked for, every rank's sum is exact or the run fails, nothing stays."""
+"""The comparison between emulated hosts: links have the requested speed, every sum is exact or the run fails, no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A notebook's ranks on a cluster's engine: what holds of Ray and of Spark, by an engine that starts plain processes."""
+"""A notebook's ranks on a cluster's engine: the behaviour shared by Ray and Spark, with an engine of plain processes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def pods(folder: Path, first: str) -> list[int]:
 
 
 def test_ranks_of_all_pods_wait_for_each_other_between_steps(tmp_path: Path) -> None:
-    """The ranks of the second pod come late to the end of the first step."""
+    """The ranks of the second pod reach the end of the first step late."""
     late = 'while [ "$HOROVOD_RANK" -ge 2 ] && [ ! -e first.1 ]; do sleep 0.01; done; touch first.$HOROVOD_RANK'
     assert pods(tmp_path, late) == [0, 0]
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""``--on k8s`` before a stand-in for the API server: an Indexed Job whose pods, processes here, hold a notebook's ranks."""
+"""``--on k8s`` with a fake API server: an Indexed Job whose pods, local processes, hold a notebook's ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel: what it holds, and that it works in a fresh environment where no framework and no JupyterLab is."""
+"""The wheel: its contents, and that it works in a new environment without a framework and JupyterLab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``TorchEstimator`` for a line; sums are exact, so two ranks train bit for bit what one process does."""
+"""``TorchEstimator`` for a line; sums are exact, so two ranks train bit for bit like one process."""
 
 from pathlib import Path
 

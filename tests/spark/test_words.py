@@ -1,4 +1,4 @@
-"""What ``hvd_kernel.spark`` says and reads without a Spark."""
+"""Messages and settings of ``hvd_kernel.spark`` without a Spark."""
 
 from __future__ import annotations
 

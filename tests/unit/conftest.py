@@ -1,4 +1,4 @@
-"""What these tests have in common: generated examples of the tier, a process that is the only rank."""
+"""Fixtures of the unit tests: generated examples of the tier, a process that is the only rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell in the background as a person sees it in JupyterLab: it ends at once, its panel and its output come where it stands."""
+"""A background cell in JupyterLab: it returns at once, and its panel and output appear below the starting cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole product, as a person sees it: JupyterLab, our kernel, a ``%%hvdrun`` cell that trains, and a panel whose numbers move."""
+"""The whole product in JupyterLab: our kernel, a ``%%hvdrun`` cell that trains, and a panel whose numbers change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of runs that are over, in JupyterLab: two of them over each other, and what fills the ranks."""
+"""Views of finished runs in JupyterLab: two runs overlaid, and the memory table."""
 
 from __future__ import annotations
 

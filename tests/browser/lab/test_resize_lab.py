@@ -1,4 +1,4 @@
-"""The number of ranks on the panel in JupyterLab, changed while a cell in elastic.run runs: it goes on with the new one."""
+"""The number of ranks, changed on the panel in JupyterLab during a cell in elastic.run, which continues with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The restart entry of JupyterLab's menu: detached ranks are there afterwards, others are gone with their kernel."""
+"""The restart entry of JupyterLab's menu: detached ranks survive, others exit with their kernel."""
 
 from __future__ import annotations
 

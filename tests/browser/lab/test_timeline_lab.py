@@ -1,4 +1,4 @@
-"""The live timeline in JupyterLab: lanes of real ranks, moved by mouse and keys, a bar's words, the files, what stays after the end.
+"""The live timeline in JupyterLab: lanes of real ranks, panning by mouse and keys, tooltips, files, and the final picture.
 
 And what limits the run, under its figures.
 """

@@ -1,4 +1,4 @@
-"""What a cluster writes and reads: private folders whatever the umask, nothing followed, nothing loaded from the notebook's.
+"""Files of a cluster: private folders for every umask, no link followed, nothing loaded from the notebook's folder.
 
 Rows I10, S6, S9. Rows E3, S12 and S15 need no kernel: tests/unit/processes/test_private_files.py.
 """
@@ -79,7 +79,7 @@ def test_s6_files_open_for_writing_are_in_private_folders(place: Place) -> None:
 
 
 def test_s9_shared_memory_is_unnamed_and_cannot_be_truncated(place: Place) -> None:
-    """A peer that shrank it would have the others die by SIGBUS."""
+    """A peer that shrank the memory would kill the others by SIGBUS."""
     ranks = [pid for pid, room in place.family().items() if room == "rank"]
     seals = {}
     for pid in ranks:

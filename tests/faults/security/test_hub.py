@@ -1,4 +1,4 @@
-"""What whoever has the ranks' keys may ask of the controller, and how long a stranger may keep a port waiting.
+"""Requests of a client with the ranks' keys to the controller, and how long a stranger may keep a port busy.
 
 Rows S5, S13, I4. Every test prints what it tried.
 """

@@ -98,7 +98,7 @@ def test_s7_rank_leaves_no_key_in_its_environment(place: Place) -> None:
 
 
 def test_s7_leaked_keys_are_detected(place: Place) -> None:
-    """These tests can fail: every form of every key is found where it is."""
+    """Check that these tests can fail: every form of every key is found in a text that contains it."""
     for name, secret in place.secrets.items():
         assert name in place.seen_in(b"before " + secret + b" after")
     shown = place.run("print(__import__('hvd_kernel.magics').magics.manager_of(get_ipython()).session._wire._config)")

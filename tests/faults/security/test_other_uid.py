@@ -1,4 +1,4 @@
-"""Another user of the machine, played by a child that becomes nobody: nothing of ours can be read, attached or spoken to.
+"""Another user of the machine, a child that runs as user nobody: it cannot read, attach or contact anything of ours.
 
 Rows I7, B6, S1, S9.
 """
@@ -102,7 +102,7 @@ def test_i7_other_users_cannot_read_our_processes(place: Place) -> None:
 
 
 def test_i7_no_command_line_shows_a_key(place: Place) -> None:
-    """Everybody may read those."""
+    """Every user may read command lines."""
     for pid in place.family():
         assert place.seen_in(told(pid, "cmdline")) == []
 

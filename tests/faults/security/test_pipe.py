@@ -33,7 +33,7 @@ def test_s1_forked_children_print_through_the_closed_pipe(place: Place) -> None:
 
 @pytest.mark.nightly  # five seconds
 def test_s1_forked_child_waits_for_a_paused_kernel(place: Place) -> None:
-    """As on a busy machine: of itself ipykernel throws away what a child has said and nobody takes within 3 s."""
+    """As on a busy machine: by default ipykernel drops a child's output that is not read within 3 s."""
     heard(place, PAUSE + FORK.replace("    try:\n", "    try:\n        pause(os.getppid(), 5)\n"))
 
 

@@ -1,4 +1,4 @@
-"""Strangers at every port: what listens is in a table, nobody without the key is heard, and the job goes on meanwhile.
+"""Strangers at every port: all listeners are in a table, peers without the key are ignored, and the job continues.
 
 Rows I1, I4, I5, S1, S5, S13, S14, R28, R29. Every test prints what it tried.
 """
@@ -160,7 +160,7 @@ def test_i4_s5_half_open_connections_are_closed(place: Place) -> None:
 
 
 def test_i5_s3_replayed_requests_are_ignored(place: Place, tmp_path: Path) -> None:
-    """A request goes through a stranger who records it; sent again, to the same port and to another, it does nothing."""
+    """Record a request at a proxy; sent again, to the same port and to another, it has no effect."""
     counted = tmp_path / "count"
     code = f"with open({str(counted)!r}, 'a') as file: file.write('x')"
     with Recorder(_port(place.client["mux"])) as recorder:

@@ -234,7 +234,7 @@ def test_h4_s10_text_in_a_saved_notebook_runs_nothing(place: Place) -> None:
 
 
 def test_h4_s10_forged_failures_run_nothing() -> None:
-    """Names of classes, tracebacks and messages come from a rank as they are: a byzantine one may write anything."""
+    """Class names, tracebacks and messages of a rank are shown unchanged: a byzantine rank may write anything."""
     cells = []
     for at in range(0, len(CORPUS), 6):
         few = CORPUS[at : at + 6]
@@ -258,7 +258,7 @@ def _show(cells: list[nbformat.NotebookNode]) -> None:
 
 
 def test_s11_page_cannot_control_the_notebook() -> None:
-    """Whatever a page sends over the widget's channel: a snapshot, so many ranks or the timeline may be asked for."""
+    """A page may request only a snapshot, a number of ranks or the timeline over the widget's channel."""
     dice = random.Random(11)
     sent: list[str] = []
 
@@ -297,7 +297,7 @@ def test_s11_page_cannot_control_the_notebook() -> None:
 
 @pytest.mark.nightly
 def test_corpus_runs_if_inserted_as_markup() -> None:
-    """These tests can fail: as markup, the corpus does run, calls and asks elsewhere.
+    """Check that these tests can fail: as markup, the corpus runs, opens dialogs and sends requests.
 
     Not all of it at once: some of it leads the page astray, so that the rest need not run.
     """

@@ -1,4 +1,4 @@
-"""One adapter per framework and way of calling it: how a program makes its arrays, calls an operation and reads the result.
+"""One adapter per framework and calling convention: how a program makes its arrays, calls an operation and reads the result.
 
 An adapter imports its framework when it is made, on a rank; what it supports is known without.
 """

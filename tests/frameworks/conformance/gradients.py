@@ -1,4 +1,4 @@
-"""Derivatives of the table's calls, by Horovod's definitions: what NumPy makes of every rank's weights of its results.
+"""Derivatives of the table's calls by Horovod's definitions, computed by NumPy from every rank's weights of its results.
 
 A rank's loss is the sum of its results times its weights; its gradient is that of its operands.
 """

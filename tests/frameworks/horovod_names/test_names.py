@@ -73,7 +73,7 @@ def test_every_module_can_be_imported(kind: str) -> None:
 
 
 def test_name_of_a_package_is_its_submodule() -> None:
-    """``from horovod.runner.util import network``: Python looks below the name that the package has in truth."""
+    """``from horovod.runner.util import network``: Python looks up submodules under the real name of the package."""
     for name in MODULES["works"] + MODULES["raises"]:
         package, _, last = name.rpartition(".")
         if package:

@@ -1,4 +1,4 @@
-"""What programs call of horovod.runner and horovod.common works: hosts, settings, commands, and the launchers."""
+"""Functions of horovod.runner and horovod.common that programs call: hosts, settings, commands, and the launchers."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_common_util() -> None:
 
 @pytest.mark.parametrize("name", ["horovod.data", pytest.param("horovod.torch", marks=pytest.mark.nightly)])
 def test_import_loads_no_further_modules(name: str) -> None:
-    """The table of plumbing, and the launcher's modules, are for who asks."""
+    """The table of unsupported internals and the launcher's modules are imported on request."""
     code = (
         "import sys; from hvd_kernel import compat; compat.install(); __import__(sys.argv[1])\n"
         "print([name for name in sys.modules if name.startswith(('hvd_kernel.launch', 'hvd_kernel.compat.'))])"

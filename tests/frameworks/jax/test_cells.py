@@ -1,4 +1,4 @@
-"""JAX in a notebook's cells, in a real kernel that has no torch: hvd, check by path, panel, doctor, fresh ranks, detached ranks."""
+"""JAX in cells, in a real kernel without torch: hvd, check by path, panel, doctor, new ranks, detached ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JaxState in real elastic jobs: a rank is killed while the others wait in a compiled step, and ranks come."""
+"""JaxState in real elastic jobs: a rank is killed while the others wait in a compiled step, and ranks join."""
 
 from __future__ import annotations
 

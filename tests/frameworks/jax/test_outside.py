@@ -1,4 +1,4 @@
-"""Operations outside of programs: which memory the core reads and writes, and what arrays come back."""
+"""Operations outside of programs: which memory the core reads and writes, and which arrays are returned."""
 
 from __future__ import annotations
 

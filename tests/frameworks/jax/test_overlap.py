@@ -1,4 +1,4 @@
-"""Reductions of a program are under way together and beside its computation: by the order of events, not by time."""
+"""Reductions of a program run concurrently and beside its computation: by the order of events, not by time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def held_back(path: str) -> list[str]:
 
 
 def test_backward_overlaps_the_first_reduction(newest: RankPool, tmp_path: Path) -> None:
-    """Also where an optimizer's update follows on each reduction, whose memory XLA would take for the next gradient."""
+    """This also holds if an optimizer update follows each reduction, whose memory XLA would reuse for the next gradient."""
     path = tmp_path / "timeline.json"
     names, _ = newest.run(held_back, str(path))
     asks, ends = of_timeline(path)
@@ -134,7 +134,7 @@ def both_train(path: str) -> None:
 
 
 def test_gradients_are_reduced_before_the_last_one_is_ready(newest: RankPool, tmp_path: Path) -> None:
-    """Of 8 in each step of a training; if reductions came behind the backward pass, it would be 0."""
+    """Of 8 in each training step; if reductions ran after the backward pass, the count would be 0."""
     path = tmp_path / "timeline.json"
     newest.run(both_train, str(path))
     asks, ends = of_timeline(path)

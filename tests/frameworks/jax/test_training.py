@@ -1,4 +1,4 @@
-"""Training: optax and value_and_grad equal one process with both batches; elastic state; what cells know of JAX."""
+"""Training: optax and value_and_grad equal one process with both batches; elastic state; the adapter for cells."""
 
 from __future__ import annotations
 

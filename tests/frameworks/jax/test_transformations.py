@@ -1,4 +1,4 @@
-"""Operations in loops, branches and nested programs (F16), and what a program does in each run; see test_properties.py."""
+"""Operations in loops, branches and nested programs (F16), and the operations of each run; see test_properties.py."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def compiled_once() -> list[Any]:
 
 
 def test_no_operation_is_recompiled_merged_or_dropped(jax_ranks: RankPool) -> None:
-    """F18: a barrier whose result nobody reads, two equal allreduces, one of a constant: four operations in each run."""
+    """F18: a barrier with an unused result, two equal allreduces, one of a constant: four operations in each run."""
     assert jax_ranks.run(compiled_once) == [[[6.0, 6.0], [2.0, 2.0], 1, 4, True]] * 2
 
 
@@ -236,6 +236,6 @@ def twice_at_a_time() -> str:
 
 
 def test_concurrent_use_of_one_name_is_exact_or_refused(jax_ranks: RankPool) -> None:
-    """A rank that is refused leaves the other one waiting, which is told when the first asks for something else or leaves."""
+    """A refused rank leaves its peer waiting, which gets the error when the refused rank calls another operation or leaves."""
     for told in jax_ranks.run(twice_at_a_time):
         assert not told or "is under way twice" in told or DIFFER in told

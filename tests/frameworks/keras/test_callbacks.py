@@ -1,4 +1,4 @@
-"""Callbacks and loading beyond a plain training: schedules (F13), the best model, local variables, classes of one's own."""
+"""Callbacks and loading beyond plain training: schedules (F13), the best model, local variables, user classes."""
 
 from __future__ import annotations
 

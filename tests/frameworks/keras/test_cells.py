@@ -1,4 +1,4 @@
-"""Keras in cells, in an environment that has TensorFlow and no torch: figures of the panel, a fresh rank's model."""
+"""Keras in cells, in an environment with TensorFlow and without torch: figures of the panel, a new rank's model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training step of Keras on JAX, compiled as one program with our operations in it; and what a failure leaves."""
+"""The training step of Keras on JAX, compiled as one program with our operations in it; and the state after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DistributedOptimizer can be told, and what models and optimizers may bring along: each as one process with all."""
+"""Options of a DistributedOptimizer, and features of models and optimizers: each equals one process with all batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cells and the doctor know of MXNet: facts, digests, copies, and that a rank has hvd for it."""
+"""The MXNet adapter of cells and the doctor: facts, digests, copies, and ``hvd`` on a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MXNet in a notebook's cells, in a real kernel that has no torch: hvd, check, interrupts, fresh ranks, detached ranks."""
+"""MXNet in cells, in a real kernel without torch: hvd, check, interrupts, new ranks, detached ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_hvd_is_the_mxnet_api_without_torch(cells: Kernel) -> None:
 
 
 def test_plain_trainers_are_warned(cells: Kernel) -> None:
-    """The guard against training apart counts steps of gluon.Trainer; ranks that have averaged before may take 1,024."""
+    """The guard against training apart counts steps of gluon.Trainer; ranks that averaged before may make 1,024 steps."""
     plain = 'mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, kvstore=None)'
     loop = "for _ in range(1100):\n    _ = step()"
     assert "hvd_kernel:" not in cells.run(f"%%hvdrun\n{loop}").text("stderr")

@@ -1,4 +1,4 @@
-"""Arrays of other kinds: in by their interface, out as the same kind; in place; and what is copied, by addresses."""
+"""Arrays of other kinds: read by their interface, returned as the same kind; in place; and which are copied, by address."""
 
 from __future__ import annotations
 

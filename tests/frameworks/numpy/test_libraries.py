@@ -1,4 +1,4 @@
-"""Arrays of Numba, PyArrow, Paddle, and stand-ins for those on devices: the same kind back, in place where it can be, what is copied."""
+"""Arrays of Numba, PyArrow, Paddle, and fakes on devices: the same kind is returned, in place if possible, and copies are known."""
 
 from __future__ import annotations
 

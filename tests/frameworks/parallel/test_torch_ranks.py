@@ -1,4 +1,4 @@
-"""The collectives for torch, as Horovod's own tests look at them: computed values on every rank, errors on every rank."""
+"""The collectives for torch, checked like Horovod's own tests: computed values and errors on every rank."""
 
 from __future__ import annotations
 

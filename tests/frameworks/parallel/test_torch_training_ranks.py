@@ -1,4 +1,4 @@
-"""What a training script uses, in the process that is the rank: equal parameters, shutdown."""
+"""Needs of a training script in the process of the rank: equal parameters, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cells and the doctor know of TensorFlow: facts, digests, copies for fresh ranks, and that a rank has hvd for it."""
+"""The TensorFlow adapter of cells and the doctor: facts, digests, copies for new ranks, and ``hvd`` on a rank."""
 
 from __future__ import annotations
 

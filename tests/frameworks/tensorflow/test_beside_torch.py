@@ -36,7 +36,7 @@ def names_of_a_chain() -> list[Any]:
 
 
 def test_names_are_short_enough_to_agree_without_a_message(tf_ranks: RankPool) -> None:
-    """The 40th one's had 700 bytes: each took two messages, and three times as long as another one's."""
+    """The 40th name had 700 bytes: each call needed two messages, and three times as long as others."""
     (right, longest, different, names), (_, _, _, of_the_other) = tf_ranks.run(names_of_a_chain)
     assert (right, longest, different) == (True, 120, 40)
     assert names == of_the_other

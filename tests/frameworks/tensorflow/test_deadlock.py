@@ -1,4 +1,4 @@
-"""Ranks whose graphs ask for different operations: told by name within a second; and no false alarm where they only are late."""
+"""Ranks whose graphs call different operations: reported by name within a second, without false alarms for late ranks."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def numbers_that_differ() -> list[Any]:
 
 
 def test_different_numbers_of_variables_are_reported_by_name(tf_ranks: RankPool) -> None:
-    """It waited for ever: the rank with more had operations that the other never began."""
+    """The call blocked forever: the rank with more variables had operations that the other never started."""
 
     def told(least: int, most: int, mine: int, names: str) -> str:
         head = "[Ranks give different numbers of variables to broadcast_variables, between]"

@@ -140,13 +140,13 @@ def tickets() -> list[list[int]]:
 
 
 def test_a_graph_has_one_ticket(tf_ranks: RankPool) -> None:
-    """One behind each barrier, and one for each operation in a loop of version 1."""
+    """One after each barrier, and one for each operation in a loop of version 1."""
     for found in tf_ranks.run(tickets):
         assert found == [[1, 2], [1], [1, 1, 1]]
 
 
 def test_no_operation_is_folded_merged_or_dropped(tf_ranks: RankPool) -> None:
-    """Operations on constants that are alike, and such as nobody reads: each happens in each call."""
+    """Equal operations on constants, and operations with unused results, are executed in each call."""
     assert tf_ranks.run(constants) == [[[9, [4.0] * 3], [6, []]]] * 2
 
 

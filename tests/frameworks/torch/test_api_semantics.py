@@ -1,4 +1,4 @@
-"""What is easily missed of Horovod's API: handles, names, shapes, types, and the values that its own tests leave out."""
+"""Easily missed semantics of Horovod's API: handles, names, shapes, types, and values that its own tests omit."""
 
 from __future__ import annotations
 

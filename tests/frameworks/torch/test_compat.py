@@ -1,4 +1,4 @@
-"""A program written for Horovod, unchanged, as real ranks that were started with what a launcher gives them."""
+"""A program written for Horovod, unchanged, on real ranks that were started with the variables of a launcher."""
 
 from __future__ import annotations
 

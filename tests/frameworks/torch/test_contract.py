@@ -1,4 +1,4 @@
-"""What a program written for Horovod does that is easily missed: every optimizer class, copies, wrong arguments."""
+"""Easily missed behaviour of programs written for Horovod: every optimizer class, copies, wrong arguments."""
 
 from __future__ import annotations
 

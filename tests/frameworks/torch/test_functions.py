@@ -1,4 +1,4 @@
-"""Objects and parameters from one rank to all, beyond the table of frameworks/conformance; what cannot be sent."""
+"""Objects and parameters from one rank to all, beyond the table of frameworks/conformance; unsendable objects."""
 
 from __future__ import annotations
 

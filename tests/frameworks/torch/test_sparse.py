@@ -1,4 +1,4 @@
-"""Sparse gradients: what sparse_allreduce_async sums, and how an optimizer sends them."""
+"""Sparse gradients: the sums of sparse_allreduce_async, and how an optimizer sends them."""
 
 from __future__ import annotations
 

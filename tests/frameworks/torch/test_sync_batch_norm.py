@@ -1,4 +1,4 @@
-"""SyncBatchNorm: ranks with a part of the batch each compute what one process computes with all of it."""
+"""SyncBatchNorm: ranks with a part of the batch each compute the values of one process with the whole batch."""
 
 from __future__ import annotations
 

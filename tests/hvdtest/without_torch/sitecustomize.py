@@ -1,4 +1,4 @@
-"""A Python without torch: found through PYTHONPATH, by ranks and by what they start."""
+"""A Python without torch: found through PYTHONPATH, by ranks and by their child processes."""
 
 import sys
 

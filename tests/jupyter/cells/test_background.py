@@ -1,4 +1,4 @@
-"""Cells in the background, in a real kernel with two ranks: the notebook stays usable and hears how every job ended."""
+"""Cells in the background, in a real kernel with two ranks: the notebook stays usable and gets the result of every job."""
 
 from __future__ import annotations
 

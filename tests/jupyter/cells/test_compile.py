@@ -1,4 +1,4 @@
-"""``torch.compile`` on ranks that all come to it at once: one of them compiles, the others read what it has made."""
+"""``torch.compile`` on ranks that all call it at once: one of them compiles, the others read its result."""
 
 from __future__ import annotations
 

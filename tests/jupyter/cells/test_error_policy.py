@@ -1,4 +1,4 @@
-"""%%hvdrun --no-raise-error, as a notebook without a person runs it; and what is said of a rank that died."""
+"""%%hvdrun --no-raise-error, as in an unattended notebook; and the report of a dead rank."""
 
 from __future__ import annotations
 

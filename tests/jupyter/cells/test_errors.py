@@ -1,4 +1,4 @@
-"""Errors on ranks, in a real kernel: displayed ones that the cell survives, and those that end it."""
+"""Errors on ranks, in a real kernel: displayed ones that the cell survives, and errors that end it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -
 
 
 def test_rank_that_formats_a_traceback_is_not_in_the_cells_code(kernel: Kernel, tmp_path: Path) -> None:
-    """It was said to be in the cell's own code, at a line of a library that IPython formats with."""
+    """It was reported in the cell's own code, at a line of a library that IPython formats with."""
     with Gate(tmp_path) as gate:
         slow = (
             f"class Slow(Exception):\n    def _render_traceback_(self):\n        {gate.hold}\n        return ['Slow']"

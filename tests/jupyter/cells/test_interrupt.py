@@ -1,4 +1,4 @@
-"""The interrupt key, what ranks are doing, and why they wait: in a real kernel, on four ranks, by the button's own path."""
+"""The interrupt key, the state of ranks, and why they wait: in a real kernel, on four ranks, by the button's message."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ except KeyboardInterrupt:
 
 
 def test_b1_interrupt_does_not_break_the_cells_except_block(kernel: Kernel) -> None:
-    """On a busy machine a rank was sent the signal again just as it took the first, and raised in its ``except``."""
+    """On a busy machine a rank got the signal again while it handled the first one, and raised in its ``except``."""
     kernel.run(LATE)
     interrupted(kernel, HANDLED)
     kernel.run("%%hvdrun\nrepeated_signal.threading = threading")
@@ -154,7 +154,7 @@ def test_b1_interrupt_does_not_break_the_cells_except_block(kernel: Kernel) -> N
 @pytest.mark.nightly
 @pytest.mark.parametrize("times", [3, 20])
 def test_b1_interrupts_in_a_loop_of_large_sums_are_coherent(kernel: Kernel, times: int) -> None:
-    """At random moments: every rank sees KeyboardInterrupt, and the next sum is right."""
+    """At random moments: every rank sees KeyboardInterrupt, and the next sum is exact."""
     loop = """%%hvdrun
 big, raised = torch.ones(1 << 24), ''
 try:
@@ -269,7 +269,7 @@ def explained(kernel: Kernel, code: str, sentence: str, release: Callable[[], ob
 
 @pytest.mark.parametrize("leaver", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_c5_a_rank_that_has_ended_the_cell_is_named(kernel: Kernel, leaver: int) -> None:
-    """Rank 0 knows whom the others wait for, also where it is itself the one that has left."""
+    """Rank 0 knows which rank the others wait for, even if it has itself ended the cell."""
     said = f"barrier waits for rank {leaver}, which has ended the cell"
     explained(kernel, f"if rank != {leaver}: hvd.barrier()", said)
 
@@ -292,7 +292,7 @@ def test_c4_two_deadlocked_collectives_are_both_named(kernel: Kernel) -> None:
 
 
 def test_a12_rank_holding_the_gil_in_c_is_named_with_its_line(kernel: Kernel, tmp_path: Path) -> None:
-    """Its control thread cannot answer: the stack comes from its signal handler. It opens a FIFO that has no writer yet."""
+    """Its control thread cannot answer: the stack is written by its signal handler, to a FIFO without a writer so far."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = f"""import ctypes
@@ -325,7 +325,7 @@ def test_a10_a_stopped_rank_is_named(kernel: Kernel) -> None:
 
 @pytest.mark.nightly
 def test_a13_slow_ranks_are_not_reported_as_waiting(kernel: Kernel) -> None:
-    """Ranks come to their sums up to 0.3 s late, in turn: nobody is stuck, though all together takes long."""
+    """Ranks reach their sums up to 0.3 s late, in turn: no rank is stuck, though the whole cell is slow."""
     code = """longest = 0.0
 for i in range(12):
     time.sleep(0.3 * (i % 4 == rank)); began = time.monotonic()
@@ -425,7 +425,7 @@ while True:
 @pytest.mark.cluster(2)
 @pytest.mark.parametrize("turn", range(10))
 def test_b3_third_press_replaces_all_unresponsive_ranks(kernel: Kernel, turn: int) -> None:
-    """It called them ended though they lived, and every later cell was told to interrupt the previous one first."""
+    """Living ranks were reported as ended, and every later cell asked to interrupt the previous one first."""
     kernel.run("%%hvdrun\nimport time\nmine = rank")
     before = {row.split()[2] for row in kernel.run("%hvd status").text().splitlines()[1:3]}
     with kernel.figures(cell_view_PATIENT_S=3600.0, interrupts_SAME_S=0.0):

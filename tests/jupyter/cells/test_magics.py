@@ -225,7 +225,7 @@ def number(outcome: Outcome) -> int:
 
 
 def test_cells_have_the_notebooks_number_on_the_ranks(kernel: Kernel, tmp_path: Path) -> None:
-    """Cell [4] failed in "Cell In[2]": rank cells were counted by themselves."""
+    """Cell [4] failed in "Cell In[2]": rank cells had their own counter."""
     kernel.run("'a cell here alone'")
     defined = number(kernel.run("%%hvdrun\ndef inverse(x):\n    return 1 / x"))
     kernel.run("'another one'")
@@ -285,7 +285,7 @@ def test_mistyped_magic_names_the_nearest_one(kernel: Kernel, cell: str, near: s
 
 
 def test_cells_without_history_get_different_numbers(kernel: Kernel) -> None:
-    """nbval: the numbers are those that its notebook has when it is run from the top."""
+    """nbval: the numbers are those of a notebook that runs from the top."""
     before = number(kernel.run("1"))
     for after in (1, 2):
         kernel.finish((kernel.client.execute("1", store_history=False), time.monotonic()))
@@ -297,7 +297,7 @@ def test_cells_without_history_get_different_numbers(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in range(1, 5))])
 def test_c2_mismatch_error_is_the_same_in_every_run(kernel: Kernel, turn: int) -> None:
-    """The first to raise released the others before they had heard of it: other ranks were named in each run."""
+    """The first rank to raise released the others before they received the mismatch: each run named other ranks."""
     outcome = kernel.run("%%hvdrun\nimport torch\nhvd.allreduce(torch.ones(3 + rank), name='m')", allow_error=True)
     lines = outcome.error.splitlines()
     assert lines[0] == "Mismatch on ranks 0-3"
@@ -309,7 +309,7 @@ def test_c2_mismatch_error_is_the_same_in_every_run(kernel: Kernel, turn: int) -
 
 
 def test_c2_rank_continuing_after_a_mismatch_is_released(kernel: Kernel) -> None:
-    """Rank 1 catches the error, so it is not ended by it; the ranks that are gone would never come."""
+    """Rank 1 catches the error, so it does not end; the ranks that left would never call the collective."""
     code = """%%hvdrun
 import torch
 import hvd_kernel.worker.shell.control
@@ -397,7 +397,7 @@ def test_status_and_doctor(kernel: Kernel) -> None:
 
 
 def test_new_ranks_get_kept_variables_loss_needs_force(kernel: Kernel) -> None:
-    """Kept names go with them, after one line of text; of another number alone who lives stays (test_resize.py)."""
+    """Kept names are sent after one line of text; with another number alone, surviving ranks stay (test_resize.py)."""
     kernel.run(
         "%%hvdrun -np 4\nimport torch, hvd_kernel\nlost = 1\nmodel = torch.full((3,), 7.0 + rank)\n"
         "def refuse(): raise RuntimeError('only once')\n"

@@ -1,4 +1,4 @@
-"""What ranks print and display, in a real kernel on four ranks: bounded, complete, the same every time; and their logs."""
+"""Output of ranks, in a real kernel on four ranks: bounded, complete, the same every time; and their logs."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ rank
 
 
 def test_e5_text_rejected_by_a_full_disk_is_not_lost(tmp_path: Path) -> None:
-    """The I/O thread may take what was kept at any moment in which the other one asks the system for something."""
+    """The I/O thread may flush the kept text at any moment in which the other thread is in a system call."""
     taken: list[tuple[int, bytes]] = []
 
     class Taken(LogFile):

@@ -1,4 +1,4 @@
-"""Earlier cells on ranks under IPython's names, and what IPython shows in a pager or writes into a cell."""
+"""Earlier cells on ranks under IPython's names, and IPython's pager and next-input payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%%hvdrun --smoke``: rank 0 runs the cell alone first, as the only rank; then all do, or nobody else does."""
+"""``%%hvdrun --smoke``: rank 0 runs the cell first, as the only rank; the others run it only if that succeeds."""
 
 from __future__ import annotations
 

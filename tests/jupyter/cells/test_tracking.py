@@ -1,4 +1,4 @@
-"""%hvd track in a real kernel: what cells log is written where the line says, once for all ranks, and listed."""
+"""%hvd track in a real kernel: logged values are written to the named outputs, once for all ranks, and listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every cell is answered on every rank, also where a rank cannot run it, or what it raises cannot be told."""
+"""Every cell is answered on every rank, also if a rank cannot run it or cannot send its error."""
 
 from __future__ import annotations
 

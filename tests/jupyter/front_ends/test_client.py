@@ -1,4 +1,4 @@
-"""An ordinary ipyparallel.Client beside the cells: what its views, results and magics do, as ipyparallel's own tests say."""
+"""A plain ipyparallel.Client beside the cells: its views, results and magics behave as in ipyparallel's own tests."""
 
 from __future__ import annotations
 

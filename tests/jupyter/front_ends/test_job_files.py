@@ -1,4 +1,4 @@
-"""Platforms' files in a notebook: the table of a file, and a cell that runs as the file says."""
+"""Platforms' files in a notebook: the table of a file, and a cell that runs with its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel `hvd_kernel` is a good Jupyter kernel: jupyter_kernel_test's suite, and what ipykernel's kernel can do."""
+"""The kernel `hvd_kernel` conforms to Jupyter: jupyter_kernel_test's suite, and the features of ipykernel's kernel."""
 
 from __future__ import annotations
 

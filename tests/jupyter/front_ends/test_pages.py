@@ -1,4 +1,4 @@
-"""What a page asks when it opens is answered while a cell runs, and the cell stays what the kernel is at."""
+"""Requests of an opening page are answered during a cell, and the kernel still reports the cell as running."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_opened_page_gets_comms_and_widgets_during_a_cell(kernel: Kernel, tmp_pa
 
 
 def test_opened_page_shows_an_idle_kernel_as_idle(kernel: Kernel, tmp_path: Path) -> None:
-    """A page asks for comms and for a subshell in one breath: two threads answer, and either may be the later one."""
+    """A page queries comms and a subshell at once: two threads answer, and either may be later."""
     with Gate(tmp_path) as gate:
         kernel.run(SLOW.format(arrive=gate.arrive, hold=gate.hold))
         asked = send(kernel, "comm_info_request")

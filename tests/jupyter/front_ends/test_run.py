@@ -1,4 +1,4 @@
-"""``hvd_kernel.run`` in a notebook: the ranks of ``%%hvdrun`` answer, and stay."""
+"""``hvd_kernel.run`` in a notebook: it uses the ranks of ``%%hvdrun``, which keep running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell in elastic.run whose cluster grows and shrinks under it: it goes on with the ranks that there are."""
+"""A cell in elastic.run whose cluster is resized: it continues with the current ranks."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_non_elastic_cell_is_resized_when_it_ends(own: Session, tmp_path: Path, 
 def test_rank_dead_before_the_commit_is_replaced_in_the_cell(
     own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, victim: int
 ) -> None:
-    """Also without ``--respawn auto``: the rank dies as soon as all have been told of the change."""
+    """This holds without ``--respawn auto``: the rank dies as soon as all ranks know of the change."""
     run = begin(own, tmp_path, last=n)
     before, announce = pids(own), CellRejoin._announce
 

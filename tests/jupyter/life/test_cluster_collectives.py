@@ -1,4 +1,4 @@
-"""Collectives in cells: what an exception, an interrupt or a death of one rank does to the others, and to the next cell."""
+"""Collectives in cells: the effect of an exception, an interrupt or a death on the other ranks, and on the next cell."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_rank_that_exits_voluntarily(session: Session) -> None:
 
 
 def test_cell_sent_to_a_rank_reported_dead_ends(session: Session) -> None:
-    """Between the look at who is dead and the message to the ranks there is a moment."""
+    """The check for dead ranks and the message to the ranks are not atomic."""
     os.kill(session.status()[1].pid, signal.SIGKILL)
     until(lambda: session.status()[1].why, "the death is told")
     session.ranks.dead.discard(1)

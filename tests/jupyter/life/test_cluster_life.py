@@ -1,4 +1,4 @@
-"""A cluster's life: how it starts, what it shows to others, and that nothing is left however it ends."""
+"""The lifecycle of a cluster: how it starts, what others can see, and that no process is left after any end."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_kernel_that_ends_without_stopping() -> None:
 
 @pytest.mark.nightly
 def test_kernel_forked_a_child_that_lives_on() -> None:
-    """A child of the kernel holds copies of its pipes: the end of the kernel must be seen all the same."""
+    """A child of the kernel holds copies of its pipes: the end of the kernel must be noticed anyway."""
     process, traces, _ = kernel("", then="child = os.fork(); child and print(child, flush=True); time.sleep(600)")
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -181,7 +181,7 @@ def test_interrupt_once_the_supervisor_exists_leaves_nothing(monkeypatch: pytest
 
 
 def test_ranks_with_a_lost_registration_notice_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the hub's first answer and our subscription to its news a rank could register, and was never heard of."""
+    """A rank could register between the hub's first answer and our subscription, and was never announced."""
     monkeypatch.setattr(Stream, "_dispatch_notification", lambda *_: None)
     started = Session.start(ClusterSpec(2, start_timeout_s=60.0))
     assert [each.rank for each in started.status()] == [0, 1]
@@ -190,7 +190,7 @@ def test_ranks_with_a_lost_registration_notice_are_known(monkeypatch: pytest.Mon
 
 @pytest.mark.nightly
 def test_stop_waits_for_a_slow_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it nobody would end what a cell has detached."""
+    """No other process would stop what a cell has detached."""
     monkeypatch.setattr(launcher, "_STOP_S", 0.0)  # as if it had taken longer
     started = Session.start(ClusterSpec(1))
     cell = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"

@@ -1,4 +1,4 @@
-"""Elastic training in a cell: a rank that dies in ``elastic.run`` is replaced, and the cell itself goes on."""
+"""Elastic training in a cell: a rank that dies in ``elastic.run`` is replaced, and the cell continues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def elastic_kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 @pytest.mark.nightly
 def test_newest_values_survive_any_death_shown_in_the_panel(elastic_kernel: Kernel, tmp_path: Path) -> None:
-    """Also where rank 0 dies, whose fresh process has none: two commits were made, so one step is undone, at most."""
+    """This holds for rank 0, whose replacement has no values: two commits were made, so at most one step is undone."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=0, every=2)
     outcome = elastic_kernel.run(
         cell.replace("        state.step += 1", "        state.step += 1\n        hvd.log(at=state.step)")
@@ -108,7 +108,7 @@ def test_error_of_one_rank_is_recovered_as_in_a_script(elastic_kernel: Kernel, t
 
 @pytest.mark.nightly
 def test_death_during_a_replacement_is_replaced(elastic_kernel: Kernel, tmp_path: Path) -> None:
-    """The fresh process kills itself as soon as it comes to elastic.run, once."""
+    """The new process kills itself once, when it reaches elastic.run."""
     cell = TRAIN.format(once=str(tmp_path / "once"), victim=1, every=1)
     again = "if once.exists() and not (two := once.with_name('two')).exists() and 'born' not in globals():"
     kill = f"\n{again}\n    two.touch(); os.kill(os.getpid(), signal.SIGKILL)\nstate ="

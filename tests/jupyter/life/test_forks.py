@@ -1,4 +1,4 @@
-"""What a cell forks is a Python process like any other: it hears signals, and a Pool ends."""
+"""Child processes of a cell are like those of any Python process: they receive signals, and a Pool ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""%%hvdrun --gpus in a real kernel: what ranks see, spares too, and a device that is not there. No GPU is needed."""
+"""%%hvdrun --gpus in a real kernel: devices of ranks and spares, and a missing device. No GPU is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test that hangs fails alone: its error says where the kernel and each rank are, and the next test has fresh ones."""
+"""A test that hangs fails alone: its error has the stacks of the kernel and each rank, and the next test has new ones."""
 
 from __future__ import annotations
 

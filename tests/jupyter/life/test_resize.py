@@ -1,4 +1,4 @@
-"""A living cluster grows and shrinks: who stays keeps its process and its variables, and has the right number."""
+"""Resizes of a running cluster: survivors keep their process and variables, and get the right number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real ranks, of which one is slow or waits for a person: what their telemetry says of it, and what is made of that."""
+"""Real ranks, one of which is slow or waits for a user: their telemetry, and the reports made of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""join: ranks with fewer batches take part with nothing of their own until all are there."""
+"""join: ranks with fewer batches take part without data until all ranks have joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process sets: static and dynamic, overlapping, and what is refused with nothing lost."""
+"""Process sets: static and dynamic, overlapping, and refusals that lose nothing."""
 
 from __future__ import annotations
 

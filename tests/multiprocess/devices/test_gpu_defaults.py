@@ -1,4 +1,4 @@
-"""What ranks with GPUs do when nobody has set anything, and what they say where they cannot: over a fake driver."""
+"""Defaults of ranks with GPUs, and their warnings about what is not possible: over a fake driver."""
 
 from __future__ import annotations
 

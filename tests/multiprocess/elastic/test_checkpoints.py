@@ -1,4 +1,4 @@
-"""Checkpoints of real ranks: a job of another size goes on from them, with every bit of what rank 0 had."""
+"""Checkpoints of real ranks: a job of another size resumes from them, with every bit of rank 0's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that fails on the way ends with the very bits of a training that does not: every rank is alive and goes back."""
+"""Training with failures ends with the bits of a training without them: every rank survives and restores its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that come, go and get other numbers, on living processes: a fake driver gives the places, all else is real.
+"""Ranks that join, leave and are renumbered, on living processes: a fake driver assigns places, all else is real.
 
 Terms.
   plan  as in hvdtest/elastic_plans.py
@@ -129,7 +129,7 @@ def counts_by_slots(plan: list[dict[str, int]]) -> list[int]:
 
 
 def test_local_ranks_are_the_slots_in_every_api() -> None:
-    """Worker 0, in slot 0, has died: worker 1 is rank 0 and stays local rank 1, for C and TensorFlow as for Python."""
+    """Worker 0, in slot 0, has died: worker 1 is rank 0 and remains local rank 1, for C and TensorFlow as for Python."""
     plan: Plan = [{0: 0, 1: 1}, {1: 0, 2: 1}]
     slots = {0: 0, 1: 1, 2: 0}
     with FakeDriver(slots) as driver, workers(driver, 3) as pool:

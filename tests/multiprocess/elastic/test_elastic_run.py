@@ -1,4 +1,4 @@
-"""``elastic.run`` on real ranks whose places a fake driver gives: deaths, planned ends, newcomers; who syncs from whom."""
+"""``elastic.run`` on real ranks placed by a fake driver: deaths, planned ends, new ranks; the source of the sync."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def is_told_to_end(folder: str) -> Any:
 @pytest.mark.nightly
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_notice_leads_to_a_planned_end(driver: FakeDriver, tmp_path: Path, notice: int) -> None:
-    """Only rank 1 has it: the others go by its word."""
+    """Only rank 1 has the notice: it informs the others."""
 
     def script() -> list[Any]:
         first = {0: 0, 1: 1, 2: 2}

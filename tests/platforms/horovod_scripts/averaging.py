@@ -1,4 +1,4 @@
-"""Averaged gradients in one process: what the scripts must arrive at, bit for bit, on two ranks.
+"""Averaged gradients in one process: the result that the scripts must reach, bit for bit, on two ranks.
 
 Half of a sum of two is exact, so the order in which ranks are added does not matter.
 """

@@ -1,4 +1,4 @@
-"""Training that goes on after a rank has failed once, as a user of Horovod writes it."""
+"""Training that continues after a rank has failed once, as a user of Horovod writes it."""
 
 import argparse
 from pathlib import Path

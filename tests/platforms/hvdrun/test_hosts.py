@@ -1,4 +1,4 @@
-"""Ranks on several hosts (network namespaces): where they are, what they compute, and who may come in.
+"""Ranks on several hosts (network namespaces): topology, results, and refused connections.
 
 By default test_hvdrun_hosts.py has two hosts, and test_names.py one without a name.
 """

@@ -1,4 +1,4 @@
-"""hvdrun, through the real command: what ranks get, and what is heard of them."""
+"""hvdrun, through the real command: the environment and input of ranks, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hvdrun, through the real command: how ranks end, what is said of it, and that nothing stays."""
+"""hvdrun, through the real command: how ranks exit, the report, and that no process is left."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ while True:
 
 
 def test_stdin_and_ctrl_c_on_a_terminal(mark: str) -> None:
-    """Rank 0 reads what is typed; Ctrl-C reaches the launcher alone, which ends the job."""
+    """Rank 0 reads the typed text; Ctrl-C reaches the launcher alone, which ends the job."""
     import pty
 
     def said(wanted: bytes) -> bytes:
@@ -266,7 +266,7 @@ def test_function_accepts_streams_of_text_and_of_bytes(mark: str) -> None:
 
 
 def test_an_agent_exits_although_its_output_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It waited until it was killed, 20 s after whoever read hvdrun's output had left."""
+    """The agent waited until it was killed, 20 s after the reader of hvdrun's output had left."""
     monkeypatch.setattr(agents, "_EXIT_HERE_S", 100.0)
     ours = Agents()
     try:

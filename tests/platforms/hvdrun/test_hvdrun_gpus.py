@@ -1,4 +1,4 @@
-"""hvdrun --gpus: what ranks see, however they are started, and a device that is not there. No GPU is needed."""
+"""hvdrun --gpus: devices of ranks under every launcher, and a missing device. No GPU is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hvdrun with hosts: where ranks run, what goes along to another machine, and what is said of one that cannot be used."""
+"""hvdrun with hosts: placement of ranks, what is forwarded to another machine, and the report of an unusable host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hvdrun --mpi: MPI starts the ranks, and all else is as without it (which test_hvdrun*.py look at, at night for both)."""
+"""hvdrun --mpi: MPI starts the ranks, and all else is as without it (test_hvdrun*.py check that, nightly for both)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_mpiexec_that_does_not_start(mark: str) -> None:
 @NIGHTLY
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_rank_on_another_machine(mark: str, tmp_path: Path) -> None:
-    """Its agent calls over TCP, and all that it says comes that way."""
+    """Its agent connects over TCP and sends all messages there."""
     script = "echo I am $OMPI_COMM_WORLD_RANK; [ $OMPI_COMM_WORLD_RANK = 0 ] || { ip -o -4 addr; exit 5; }; sleep 60"
     with Hosts(2) as hosts, hosts.inside(0):
         done = hvdrun("--mpi", "-H", "10.77.0.1:1,10.77.0.2:1", "sh", "-c", script, **hosts.ssh(tmp_path))
@@ -144,7 +144,7 @@ def test_a_rank_on_another_machine(mark: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_hosts_that_have_an_address_in_common_reach_each_other(mark: str, tmp_path: Path, transport: str) -> None:
-    """By Docker's address, the first of each host, a rank calls itself: MPI waited for ever, and so did init."""
+    """At Docker's address, the first one of each host, a rank reached itself: MPI and init() waited forever."""
     script = (
         SUM
         + """
@@ -165,7 +165,7 @@ print(sorted(set(found.tolist())), [session.engine().transport_to(peer) for peer
 @NIGHTLY
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_two_hosts_of_one_name_are_refused(mark: str, tmp_path: Path) -> None:
-    """Open MPI would not tell them apart: its allreduce gave one rank a wrong sum and did not return on the other."""
+    """Open MPI would not distinguish them: its allreduce gave one rank a wrong sum and did not return on the other."""
     with Hosts(2, name="twin") as hosts, hosts.inside(0):
         done = hvdrun("--mpi", "-H", "10.77.0.1:1,10.77.0.2:1", script="print('never')", **hosts.ssh(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
@@ -174,7 +174,7 @@ def test_two_hosts_of_one_name_are_refused(mark: str, tmp_path: Path) -> None:
 
 @NIGHTLY
 def test_a_failure_under_mpi_releases_the_waiting_ranks(mark: str) -> None:
-    """And the end of who has waited is the end of all, though MPI_Finalize would wait for the same rank."""
+    """The exit of a waiting rank ends all ranks, though MPI_Finalize would wait for the failed one."""
     script = """
 from mpi4py import MPI
 import os, time
@@ -218,7 +218,7 @@ class Told(AgentHandle):
 
 
 def test_late_output_of_mpiexec_is_written() -> None:
-    """And what it says of the end of their agents is not: that is our doing."""
+    """Its messages about the end of the agents are dropped: hvdrun ends them."""
     agents = Agents()
     holder, agent = Told(agents, holds_ranks=False), Told(agents, holds_ranks=True)
     said: list[bytes] = []

@@ -105,7 +105,7 @@ def test_mps_daemon_ends_with_any_end_of_the_launcher(mark: str, who: str, numbe
 
 @NIGHTLY
 def test_mps_daemon_outlives_a_rank_and_is_restarted(mark: str, tmp_path: Path, device: dict[str, str]) -> None:
-    """As the ranks of an elastic job are started: one after another, by an agent that stays."""
+    """Ranks of an elastic job start like this: one after another, by an agent that keeps running."""
     agents, said = Agents(), list[str]()
     env = clean_environment(**device)
 

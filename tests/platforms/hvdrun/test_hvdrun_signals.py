@@ -1,4 +1,4 @@
-"""Signals to hvdrun that are for the ranks: forwarded to each of them, and hvdrun goes on, as Open MPI's mpirun does."""
+"""Signals to hvdrun that are for the ranks: it forwards them to each rank and continues, like Open MPI's mpirun."""
 
 from __future__ import annotations
 

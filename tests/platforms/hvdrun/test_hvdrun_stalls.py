@@ -1,4 +1,4 @@
-"""What hvdrun tells of ranks that wait: who is missing and at which line, and every rank's stack on SIGQUIT."""
+"""hvdrun's report about waiting ranks: the missing rank and its line, and every rank's stack on SIGQUIT."""
 
 from __future__ import annotations
 

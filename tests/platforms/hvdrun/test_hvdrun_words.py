@@ -1,4 +1,4 @@
-"""hvdrun, through the real command: what it says of a crash in C, and of a command that is none."""
+"""hvdrun, through the real command: its messages about a crash in C, and about an unusable command."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ for _ in range(2):
 
 
 def test_replaced_settings_are_reported_once(tmp_path: Path) -> None:
-    """hvdrun says it of its own flags, rank 0 of Horovod's variables, also where it meets the others again."""
+    """hvdrun reports its own flags, rank 0 reports Horovod's variables, also after a second rendezvous."""
     (tmp_path / "c.yaml").write_text("logging: {hide_timestamp: true}\n")
     words = ["--config-file", str(tmp_path / "c.yaml"), "--torus", "--num-nccl=2", "--mpi-args", "-bind-to none"]
     done = hvdrun("-n", "2", *words, script=TWICE, HOROVOD_GPU_OPERATIONS="MPI", HOROVOD_WITH_PYTORCH="1")

@@ -1,4 +1,4 @@
-"""``hvd_kernel.run`` from a script: fresh processes, results in rank order, the worker's own exception, nothing left."""
+"""``hvd_kernel.run`` from a script: new processes, results in rank order, the worker's exception, no process left."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_exception_of_a_worker_is_the_cause_and_ranks_exit(tmp_path: Path, how: 
 
 
 def test_traceback_of_the_exception_is_not_on_stderr(tmp_path: Path) -> None:
-    """A traceback of a rank that lives on is shown after a while: so it comes when nothing else is left to do."""
+    """A traceback of a living rank is shown with a delay: this checks that none follows."""
     found, said = script(tmp_path, "caught(lingers, output_filename='out')")
     assert isinstance(found, dict)
     assert found["cause"] == ["Bad", True, ["slow", 0]]

@@ -1,4 +1,4 @@
-"""What all of these tests have: generated examples of the tier."""
+"""Settings of all tests of these folders: generated examples of the tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hvdrun doctor``: what is found in a Horovod project's files, line by line, and what it says to write."""
+"""``hvdrun doctor``: findings in a Horovod project's files, line by line, and their remedies."""
 
 from __future__ import annotations
 

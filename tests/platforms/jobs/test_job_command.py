@@ -72,7 +72,7 @@ def test_every_rank_waits_for_all_after_each_step(mark: str, tmp_path: Path) -> 
 
 
 def test_command_after_a_file_replaces_the_missing_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The warning that there is none was said all the same."""
+    """The warning about a missing command was printed although there was one."""
     file = tmp_path / "line"
     file.write_text("mpirun -np 2 -bind-to none\n")
     assert main(["plan", str(file), "--format", "json", "--", "python", "train.py"]) == 0

@@ -1,4 +1,4 @@
-"""Limits of ranks: which cores, how much memory, by which means, and what is said of a rank that passes them."""
+"""Limits of ranks: cores, memory, mechanisms, and the report of a rank that exceeds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another launcher's line behind ``hvdrun --``: what hvdrun is called with instead, and what is refused."""
+"""Another launcher's command after ``hvdrun --``: its translation to hvdrun's flags, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of jobs: on this machine, in an allocation, on hosts that the job names; what does not fit."""
+"""Placement of jobs: on this machine, in an allocation, on hosts that the job names; and jobs that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers and readers are inverse: what is written of a job, for what the platform can say, is read as the same job."""
+"""Writers and readers are inverse: a written job, as far as the platform can express it, is read as the same job."""
 
 from __future__ import annotations
 

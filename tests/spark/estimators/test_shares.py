@@ -1,4 +1,4 @@
-"""Rows of parquet files dealt to ranks: each row is seen, and all ranks take the same number of steps."""
+"""Rows of parquet files assigned to ranks: each row is used, and all ranks make the same number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SparseVectors as features and labels: stored with zeros or without, the ranks and the model see the same.
+"""SparseVectors as features and labels: stored with or without zeros, the ranks and the model get the same values.
 
 The first cases need no session; values are small fractions of powers of two, so that no sum rounds.
 """

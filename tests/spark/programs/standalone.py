@@ -1,4 +1,4 @@
-"""A standalone cluster with workers that come and go."""
+"""A standalone cluster with workers that start and exit."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Another process loads what a fit has saved."""
+"""Another process loads the saved result of a fit."""
 
 from typing import TYPE_CHECKING
 

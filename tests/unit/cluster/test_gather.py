@@ -1,4 +1,4 @@
-"""Requests to several ranks: errors of those that do not answer in time, or are dead, also of a thousand."""
+"""Requests to several ranks: errors of late or dead ranks, also of a thousand."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_resize_in_a_cell_drops_the_highest_ranks() -> None:
 
 
 def test_death_at_a_resize_is_reported_before_renumbering() -> None:
-    """Its cell's last word was that it waits: the cell counted it as in, and asked its successor to go on within it."""
+    """The rank last reported that it waits: the cell counted it as a member, and asked its successor to continue within it."""
     world = started(2)
     done: list[e.Action] = []
     check = world.check

@@ -1,4 +1,4 @@
-"""When ranks that died in a cell are replaced within it, and what is shown of it."""
+"""Conditions for replacing dead ranks within a cell, and the messages about it."""
 
 from __future__ import annotations
 

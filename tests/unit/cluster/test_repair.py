@@ -1,4 +1,4 @@
-"""Communication that a task has ended, in virtual time: made anew once, also where a cell runs when a rank says so."""
+"""Communication that a task has shut down, in virtual time: repaired once, also if a rank reports it during a cell."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_start_of_a_cell_replaces_the_repair(ranks: Ranks) -> None:
 
 
 def test_report_during_a_cell_is_not_lost(ranks: Ranks) -> None:
-    """It was: the look found a running cell, none came after it, and who said so later was taken for the same."""
+    """The check found a running cell, no check followed it, and a later report counted as the same one."""
     ranks.say_broken()
     ranks.repair.done()  # by the cell that runs now
     ranks.busy = True

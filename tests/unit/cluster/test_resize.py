@@ -1,4 +1,4 @@
-"""What a resize says, what would be lost by it, and who has which number afterwards: in files and at the hub."""
+"""Messages of a resize, values it would lose, and the new numbers of ranks: in files and at the hub."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_leaving_ranks_and_new_numbers(
 
 
 def test_replacement_keeps_an_identity_and_new_ranks_get_one() -> None:
-    """By identities the ranks know each other again after a rendezvous: process sets come back by them."""
+    """By identities the ranks recognise each other after a rendezvous: process sets are restored by them."""
     ranks = RankTable(3, "here")
     for rank in range(3):
         ranks.introduce(rank, {"pid": 100 + rank, "host": "here", "device": "cpu"})

@@ -1,4 +1,4 @@
-"""What %hvd respawn says, which names are kept, and when there is room for a spare."""
+"""Messages of %hvd respawn, the kept names, and the memory for a spare."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def nobody_expected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nobody_expected")
 def test_a_supervisor_sees_its_kernel_end_between_starts() -> None:
-    """It started a thousand processes before it looked, and outlived the kernel."""
+    """It started a thousand processes before it checked, and outlived the kernel."""
     started: list[int] = []
     supervisor = supervisor_of(started)
     kernel, end = os.pipe()

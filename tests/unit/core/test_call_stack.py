@@ -11,7 +11,7 @@ from hvd_kernel.core import call_stack
 
 
 def test_a_frame_between_two_lines_is_shown_at_its_function() -> None:
-    """Python says None for its line while it enters or leaves a block: of another thread that may be seen."""
+    """Python reports None for its line while it enters or leaves a block: another thread may observe that."""
 
     def between() -> None:
         """Never called."""

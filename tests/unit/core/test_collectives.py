@@ -1,4 +1,4 @@
-"""Collectives of every kind of memory, as a fake engine sees them: places, results, and what stays alive."""
+"""Collectives of every kind of memory, with a fake engine: pointers, results, and lifetimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's module names lead to our modules, where the real package is absent, and to nobody else's surprise."""
+"""Horovod's module names resolve to our modules if the real package is absent, without side effects on others."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_find_spec_and_reload(installed: None) -> None:
 
 
 def test_a_reload_changes_no_identity(installed: None) -> None:
-    """compression, reloaded above, has new classes; the package still has those that it was made with."""
+    """compression, reloaded above, has new classes; the package still has its original ones."""
     import horovod.torch as hvd
 
     assert hvd.Compression is hvd_kernel.torch.Compression
@@ -160,7 +160,7 @@ def test_missing_module_has_no_spec_and_its_import_says_why(installed: None, nam
 def test_import_within_find_spec_reports_the_reason(
     installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """find_spec("asks.below") imports asks, which itself imports what is not there: that is no question."""
+    """find_spec("asks.below") imports asks, which itself imports a missing module: that is not a query."""
     (tmp_path / "asks").mkdir()
     (tmp_path / "asks" / "__init__.py").write_text("import horovod.tensor\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -101,7 +101,7 @@ def test_a_module_of_horovods_runs_by_its_name(opted: Path) -> None:
 
 
 def test_folder_named_horovod_hides_no_module(opted: Path, tmp_path: Path) -> None:
-    """A project's folder horovod/ without __init__.py is a module to Python, and its finders come first."""
+    """Python treats a project's folder horovod/ without __init__.py as a module, and its finders are first."""
     (tmp_path / "horovod").mkdir()
     for code in (
         "import horovod.common.util as util, horovod; print(horovod.__version__, util.__name__)",
@@ -138,13 +138,13 @@ def test_switched_off_in_a_process(opted: Path) -> None:
 
 
 def test_ranks_of_such_an_environment_are_ranks(opted: Path) -> None:
-    """Both finders are there; neither asks the other in a circle."""
+    """Both finders are installed; neither calls the other in a circle."""
     assert said(opted, "-c", VERSION, **compat.rank_environment({})) == "0.28.1"
 
 
 @pytest.mark.parametrize("left", ["nothing", pytest.param("an empty folder", marks=pytest.mark.nightly)])
 def test_python_without_hvd_kernel_starts_silently(tmp_path: Path, left: str) -> None:
-    """pip knows nothing of the file: it stays where hvd_kernel is uninstalled."""
+    """pip does not know the file: it remains when hvd_kernel is uninstalled."""
     python = venv_with_ours(tmp_path / "venv")
     folder = site_packages(python)
     (folder / "ours.pth").unlink()
@@ -215,7 +215,7 @@ def test_foreign_horovodrun_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_pth_file_and_wheel_may_be_combined(opted: Path) -> None:
-    """What import horovod finds then is no real one."""
+    """``import horovod`` then finds the opted-in package, which is not a real one."""
     path = said(opted, "-m", "hvd_kernel.launch", "--install-horovodrun")
     assert path == str(opted.parent / "horovodrun")
     assert said(path, "--version") == hvd_kernel.__version__

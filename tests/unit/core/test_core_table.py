@@ -1,4 +1,4 @@
-"""The core's C table, reached by its address and by its library: one engine, whichever way."""
+"""The core's C table, reached by its address and by its library: both give the same engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between a rank and the driver of its job, over a real agent's socket: a process asks, a fake driver answers."""
+"""Messages between a rank and the driver of its job, over a real agent's socket: a process sends, a fake driver answers."""
 
 from __future__ import annotations
 

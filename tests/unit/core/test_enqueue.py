@@ -1,4 +1,4 @@
-"""What the core may write to stays held, also where an interrupt comes ahead of the handle."""
+"""Memory that the core writes to stays alive, also if an interrupt arrives before the handle."""
 
 from __future__ import annotations
 

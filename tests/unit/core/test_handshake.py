@@ -1,4 +1,4 @@
-"""Ranks of different versions are told apart before they say anything else to each other."""
+"""Ranks of different versions are detected before any other message."""
 
 from __future__ import annotations
 

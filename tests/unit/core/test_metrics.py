@@ -1,4 +1,4 @@
-"""What the training loop counts and logs."""
+"""Counters and logged values of the training loop."""
 
 from __future__ import annotations
 

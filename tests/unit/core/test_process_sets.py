@@ -1,4 +1,4 @@
-"""A process set that is copied or pickled along with what holds it: the ranks that are meant stay the same."""
+"""A process set that is copied or pickled with its owner still has the same ranks."""
 
 from __future__ import annotations
 

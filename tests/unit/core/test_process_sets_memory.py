@@ -1,4 +1,4 @@
-"""What the core reads while ranks agree on sets stays there, also when a person interrupts the wait."""
+"""Memory that the core reads while ranks agree on sets stays alive, also if a user interrupts the wait."""
 
 from __future__ import annotations
 

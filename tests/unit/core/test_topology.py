@@ -185,7 +185,7 @@ def test_horovods_store_gives_the_address_of_rank_0(
 def test_rank_of_horovods_elastic_launcher_names_hvdrun(
     asked: list[object], stored: tuple[dict[str, str], dict[str, bytes]], size: str
 ) -> None:
-    """Which ranks there are changes by that launcher's word, so that ranks which met once would wait for others in vain."""
+    """That launcher changes the set of ranks, so ranks that connected once would wait for missing ones."""
     env, kept = stored
     elastic = env | {"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "0", "HOROVOD_SIZE": size}
     with pytest.raises(

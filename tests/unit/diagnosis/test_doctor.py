@@ -1,4 +1,4 @@
-"""What %hvd doctor says, and that each bad finding comes with its fix."""
+"""Findings of %hvd doctor, each bad one with its fix."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_doctor_imports_nothing_heavy() -> None:
 
 
 def test_doctor_leaves_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Looking at mpi4py used to initialise a lone MPI process, whose 16 MiB segment stayed in /dev/shm.
+    """Inspecting mpi4py used to initialise a lone MPI process, whose 16 MiB segment remained in /dev/shm.
 
     Here it would stay in a folder that no other process uses meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Why ranks wait, from what they say: who is asked about, when, and in which words. No ranks, and a clock that is wound."""
+"""Explanations of waiting ranks from their reports: which ranks are queried, when, and the text. No ranks, a fake clock."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a12_rank_with_unread_messages_is_not_silent(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("samples", [False, True])
 def test_a12_mute_rank_is_inspected_although_every_tick_is_late(samples: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the silence was measured anew at every tick, and the stall was never explained."""
+    """On a busy machine the silence was measured from zero at every tick, and the stall was never explained."""
     now, inquiry = [100.0], RankOneIsMute()
     monkeypatch.setattr(stall, "Inquiry", lambda *_: inquiry)
     monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -127,7 +127,7 @@ def test_a12_mute_rank_is_inspected_although_every_tick_is_late(samples: bool, m
 def test_a_rank_has_ended_the_cell_only_with_its_last_sample(
     ended: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a rank that was asked before it began the cell, it was said that it had ended the cell."""
+    """A rank that was queried before it began the cell was reported as having ended it."""
     now = [100.0]
     known = {0: waiting(0, missing=(1,)), 1: Whereabouts(1, "idle")}
     inquiry = SimpleNamespace(silent=set, answers=lambda: known, from_outside=lambda _ranks: {})

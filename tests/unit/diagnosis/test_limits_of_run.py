@@ -1,4 +1,4 @@
-"""What limits a run: each cause from figures that show it, and advice only where it was measured."""
+"""The limit of a run: each cause with the figures that show it, and advice only if it was measured."""
 
 from __future__ import annotations
 

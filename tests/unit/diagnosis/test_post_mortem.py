@@ -1,4 +1,4 @@
-"""From what a dead rank left behind to the sentence and the stack that a cell shows."""
+"""From the remains of a dead rank to the sentence and the stack that a cell shows."""
 
 from __future__ import annotations
 

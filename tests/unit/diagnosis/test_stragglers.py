@@ -1,4 +1,4 @@
-"""Who keeps the others waiting, from what telemetry would say of made-up ranks: their steps are exact, its looks are not."""
+"""Stragglers, from simulated telemetry: steps are exact, samples are not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a13_far_slower_rank_is_found_after_five_rounds() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a13_healthy_ranks_get_no_badge_in_ten_thousand_rounds(ranks: int) -> None:
-    """Every step varies by a tenth, one in 50 takes up to four times as long: 0.3 s steps, a round at every one or two."""
+    """Every step varies by a tenth, one in 50 lasts up to four times as long: 0.3 s steps, a round every one or two."""
     chance = random.Random(ranks)
 
     def own() -> float:

@@ -1,4 +1,4 @@
-"""Events in, stored output out: the same for every order of arrival, with a dashboard exactly where the rules want one."""
+"""Stored output of a cell from its events: the same for every order of arrival, with a dashboard where the rules require one."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ ONCE, AGAIN = (interrupts.not_responding((0, 1), presses) for presses in (1, 2))
 
 @pytest.mark.usefixtures("presses_count_each")
 def test_b3_every_press_reports_its_effect_and_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first report promised what the next press did not do, and the second press said nothing."""
+    """The first report promised what the next press did not do, and the second press printed nothing."""
     monkeypatch.setattr(cell_view, "PATIENT_S", 0.0)
     seen = FakeWriter(terminal=True)
     view, session, _ = driven([press, None, None, press, None, None, press, None], writer=seen)
@@ -142,7 +142,7 @@ def shown(error: BaseException) -> list[str]:
 
 @pytest.mark.parametrize("event", [RankRaised(1, "ValueError", "the real reason"), RankDone(1, OWN)])
 def test_a9_error_before_an_interrupt_is_the_cells_error(event: object) -> None:
-    """It was lost: the cell said only that its ranks were interrupted."""
+    """It was lost: the cell reported only that its ranks were interrupted."""
     view, _, _ = driven([event, None, press, None, RankDone(1, OWN), RankDone(0, OBEYED)])
     with pytest.raises(ValueError, match=r"^the real reason$") as caught:
         check(view)

@@ -1,4 +1,4 @@
-"""--no-raise-error: what an error of the ranks is, how it is shown, and where it is kept."""
+"""--no-raise-error: which errors are the ranks', how they are shown, and where they are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel of a job whose ranks are not the notebook's: when it begins, and what it says at the end."""
+"""The panel of a job whose ranks are not the notebook's: when it begins, and its message at the end."""
 
 from __future__ import annotations
 

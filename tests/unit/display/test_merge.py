@@ -1,4 +1,4 @@
-"""Merging of ranks' outputs: examples, and what holds for all inputs."""
+"""Merging of ranks' outputs: examples, and properties of all inputs."""
 
 from __future__ import annotations
 

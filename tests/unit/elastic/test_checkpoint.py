@@ -1,4 +1,4 @@
-"""Checkpoints of one process, and of several played one after the other: what is stored is what was committed."""
+"""Checkpoints of one process, and of several simulated in turn: the stored state is the committed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that were cut off, have changed, or come from somebody who means harm."""
+"""Checkpoints that are truncated, changed, or made by an attacker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_g1_a_kill_at_any_system_call_leaves_the_old_or_the_new(begins: str, tmp
 
 
 def test_g2_a_power_failure_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that file systems may do with what is not durable yet: lose it, in any part and any order."""
+    """Cover all that file systems may do with data that is not durable: lose any part, in any order."""
     root = tmp_path / "disk"
     root.mkdir()
     write(root, 1, "a")

@@ -1,4 +1,4 @@
-"""Elastic state and sampler in one process, which is a cluster of one: what is kept, what is undone, what is dealt out."""
+"""Elastic state and sampler in one process, a cluster of one: kept state, undone state, assigned samples."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_no_memory_is_both_kinds_of_error() -> None:
 def test_how_long_the_ranks_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, str], seconds: float
 ) -> None:
-    """The first time the start timeout counts, then the elastic one; the program's environment stays as it is."""
+    """The start timeout applies first, then the elastic one; the program's environment is unchanged."""
     waited: list[float] = []
     options_of = lookup.engine_options
 
@@ -330,7 +330,7 @@ def test_how_long_the_ranks_wait_for_each_other(
 
 @pytest.mark.parametrize("elastic_job", ["0", "1"])
 def test_a_lone_rank_of_an_elastic_job_reduces_too(monkeypatch: pytest.MonkeyPatch, elastic_job: str) -> None:
-    """Others may join it later. What counts is what was said when the rank was initialised."""
+    """Other ranks may join it later. The setting at init() decides."""
     hvd.shutdown()
     monkeypatch.setenv("HOROVOD_ELASTIC", elastic_job)
     hvd.init()
@@ -355,7 +355,7 @@ def test_timeout_names_the_setting() -> None:
 
 
 def test_peer_that_has_exited_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks 1 and 2 are processes of this machine, rank 3 is of another one, where rank 1's number is somebody's too."""
+    """Ranks 1 and 2 are local processes, rank 3 runs on another host, where rank 1's pid may belong to another process."""
     code = "import sys; sys.stdin.read()"
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(2)]
     here = membership._place()

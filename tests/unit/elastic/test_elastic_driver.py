@@ -1,4 +1,4 @@
-"""Driver of elastic jobs, event by event: the scenarios of an elastic job in virtual time, where nothing else happens."""
+"""Driver of elastic jobs, event by event: the scenarios of an elastic job in virtual time, without other events."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_retired_slot_is_reused_once_rediscovered() -> None:
 
 
 def test_a_slot_missing_for_a_moment_is_reused() -> None:
-    """Within the last call: what counted before and what counts then are the same."""
+    """Within the last call: the values that counted before and after are the same."""
     job = trains(replace(FOUR, last_call_s=5.0))
     job._say(worker(job, 1), p.Leaving())
     job.run(20.0)

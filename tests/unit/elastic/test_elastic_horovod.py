@@ -1,4 +1,4 @@
-"""What Horovod's own unit tests ask of an elastic driver, by behaviour (test/single/test_elastic_driver.py there)."""
+"""Horovod's own unit tests of an elastic driver, by behaviour (test/single/test_elastic_driver.py there)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_host_shutdown_on_worker_failure() -> None:
 
 
 def test_only_registered_workers_are_notified_of_changes() -> None:
-    """Horovod's worker_notification_manager and send_notifications_without_assignments: it tells rank 0 alone, once."""
+    """Horovod's worker_notification_manager and send_notifications_without_assignments: it notifies rank 0 alone, once."""
     job = trains(hosts={"host-1": 2})
     job.driver._job.workers[1].registered = False
     job.discover(TWO)

@@ -1,4 +1,4 @@
-"""Newcomers of an elastic job, in virtual time: who waits for them, and who does not."""
+"""New workers of an elastic job, in virtual time: which events wait for them, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdict of an elastic job (launch/elastic/job.py): whom its last line and its status name."""
+"""Verdict of an elastic job: the worker named by its last line and its exit status."""
 
 from __future__ import annotations
 

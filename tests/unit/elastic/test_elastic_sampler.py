@@ -200,7 +200,7 @@ def test_epoch_continues_with_more_ranks() -> None:
 
 
 def test_one_rank_processed_an_extra_batch() -> None:
-    """Horovod takes batches for as many on all ranks: it would lose two samples of rank 1, or repeat two of rank 0."""
+    """Horovod assumes equal batch counts on all ranks: it would lose two samples of rank 1, or repeat two of rank 0."""
     at(0, 2)
     sampler = ElasticSampler(range(12), shuffle=False)
     sampler.update_agreed(np.array([0, 4, 0, 0, 2, 0]))

@@ -1,4 +1,4 @@
-"""Settings of an elastic job's driver: from its options, and from the environment where those say nothing."""
+"""Settings of an elastic job's driver: from its options, else from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host discovery of elastic jobs: what answers mean, and objects that ask Slurm, Kubernetes, a file or the user's code."""
+"""Host discovery of elastic jobs: parsing of answers, and objects that query Slurm, Kubernetes, a file or the user's code."""
 
 from __future__ import annotations
 

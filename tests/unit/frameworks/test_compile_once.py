@@ -1,4 +1,4 @@
-"""One process compiles a graph while others wait: the turn, without torch."""
+"""One process compiles a graph while others wait: the lock, without torch."""
 
 from __future__ import annotations
 

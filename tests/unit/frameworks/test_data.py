@@ -1,4 +1,4 @@
-"""Loaders that read ahead: every batch once and in order, an exception arrives, and no thread is left behind."""
+"""Loaders that read ahead: every batch once and in order, exceptions are passed on, and no thread is left."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_none_is_a_batch_too() -> None:
 
 
 def test_no_more_than_the_queue_and_one_are_read_ahead() -> None:
-    """The reader stands still when the queue is full: it goes on with each batch that is taken."""
+    """The reader stops while the queue is full: it continues with each batch that is consumed."""
     full = threading.Event()
 
     class Counting(NumbersAhead):

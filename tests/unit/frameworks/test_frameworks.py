@@ -1,4 +1,4 @@
-"""Frameworks that are installed: told by their metadata and our files, without importing any of them."""
+"""Installed frameworks: detected by their metadata and our files, without importing any of them."""
 
 from __future__ import annotations
 

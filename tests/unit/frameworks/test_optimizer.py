@@ -1,4 +1,4 @@
-"""DistributedOptimizer refuses what it cannot do, in Horovod's words, before anything is initialised."""
+"""Refusals of DistributedOptimizer, with Horovod's messages, before anything is initialised."""
 
 from __future__ import annotations
 

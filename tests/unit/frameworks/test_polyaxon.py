@@ -122,7 +122,7 @@ def test_folder_in_which_polyaxon_stores_a_run(env: dict[str, str], folder: str)
 
 
 def test_polyaxons_calls_on_one_rank_do_not_make_log_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script calls them behind ``if hvd.rank() == 0``: hvd.log would wait there for ranks that do not come."""
+    """A script calls them after ``if hvd.rank() == 0``: a collective hvd.log would wait there for the other ranks."""
     monkeypatch.setenv("POLYAXON_OFFLINE_ROOT", "plx")
     polyaxon.init(name="mine")
     polyaxon.log_metrics(step=1, loss=0.5)

@@ -143,7 +143,7 @@ def test_build_info() -> None:
 
 
 def test_build_info_says_what_check_build_prints() -> None:
-    """They said that there is no MPI where --check-build had a cross."""
+    """They reported no MPI where --check-build had a cross."""
     page = check_build.report()
     operations = page.partition("Available Tensor Operations:\n")[2].partition("\n\n")[0]
     rows = {row.split("] ")[1]: "[X]" in row for row in operations.splitlines()}
@@ -155,7 +155,7 @@ def test_build_info_says_what_check_build_prints() -> None:
 def test_system_nccl_is_found_and_an_old_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, version: int, found: int
 ) -> None:
-    """The core takes one that only the loader knows; the page looked for its wheel alone."""
+    """The core uses one that only the loader knows; the page looked only for its wheel."""
 
     class System:
         """What the loader finds by name; there is no wheel."""

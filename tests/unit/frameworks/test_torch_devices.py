@@ -1,4 +1,4 @@
-"""Tensors of a GPU on their way to the core and back, on fakes of both: places, streams, what stays alive, what is asked."""
+"""GPU tensors on their way to the core and back, on fakes of both: pointers, streams, lifetimes, queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hvd.log is given, as it stands in files: exact bytes and lines, the choice of where, and what happens on failure."""
+"""Values of hvd.log in files: exact bytes and lines, the choice of outputs, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of the folders, C++ includes and Python imports: only what is below, and never in a circle. How large files and folders are."""
+"""Layers of the folders, C++ includes and Python imports: only downwards, and never in a circle; sizes of files."""
 
 from __future__ import annotations
 

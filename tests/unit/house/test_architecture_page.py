@@ -1,4 +1,4 @@
-"""docs/architecture.md says what the tree says: its picture is drawn from the imports, its ways name functions that exist."""
+"""docs/architecture.md matches the tree: its picture is drawn from the imports, its call paths name existing functions."""
 
 from __future__ import annotations
 

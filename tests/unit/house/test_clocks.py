@@ -1,4 +1,4 @@
-"""Waits read the monotonic clock: who may look at the wall clock stands here, with what for (F7)."""
+"""Waits read the monotonic clock: the allowed readers of the wall clock are listed here, with their purpose (F7)."""
 
 from __future__ import annotations
 

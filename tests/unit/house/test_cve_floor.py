@@ -1,4 +1,4 @@
-"""Versions below which a known hole is open: declared in pyproject.toml, met by what CI installs and by what is installed.
+"""Versions with a known vulnerability: excluded in pyproject.toml, in what CI installs and in what is installed.
 
 Rows S14, S16.
 """

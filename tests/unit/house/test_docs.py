@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and docs/ name is there: files, tests, links and their anchors, targets of make, magics.
+"""README, CONTRIBUTING and docs/ name existing files, tests, links and anchors, make targets and magics.
 
 A source may name a page or a file in its comments and docstrings too, and that page or file is there.
 """

@@ -1,4 +1,4 @@
-"""Public docstrings tell what a name takes, returns and raises, and have an example."""
+"""Public docstrings describe arguments, results and errors, and have an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md do what the page says, and are short."""
+"""The examples of docs/extending.md work as the page describes, and are short."""
 
 from __future__ import annotations
 

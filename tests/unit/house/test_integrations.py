@@ -1,4 +1,4 @@
-"""Imports that cannot work say what to do: adapters without their library, Linux alone; no other module imports those libraries."""
+"""Imports that cannot work name the remedy: adapters without their library, Linux alone; no other module imports those libraries."""
 
 from __future__ import annotations
 

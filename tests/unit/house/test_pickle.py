@@ -1,4 +1,4 @@
-"""Nothing is unpickled before the peer has shown the key: who may import pickle, and who reads from sockets, are apart.
+"""Nothing is unpickled before the peer has proved the key: modules that import pickle and modules that read sockets are disjoint.
 
 Rows I6, S4. What happens to a pickle sent to every port is in tests/faults/security/test_ports.py.
 """

@@ -1,4 +1,4 @@
-"""The stub and the extension name the same things, and their methods take the same arguments."""
+"""The stub and the extension define the same names, and their methods accept the same arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stall monitor of scripts: whom it asks, when, and what it tells, in virtual time and without ranks."""
+"""The stall monitor of scripts: which ranks it queries, when, and its reports, in virtual time and without ranks."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ loop.run()
 
 
 def test_stdin_is_not_read_in_the_background_of_a_terminal() -> None:
-    """Who reads there is stopped by SIGTTIN, and what is typed is the shell's."""
+    """SIGTTIN stops a process that reads there, and the typed text belongs to the shell."""
     import pty
 
     shell, terminal = pty.fork()

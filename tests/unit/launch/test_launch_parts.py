@@ -228,7 +228,7 @@ def test_lines_are_completed_before_they_are_written() -> None:
 
 
 def test_outputs_of_exited_workers_keep_no_file_open(tmp_path: Path) -> None:
-    """An elastic job has many in its life. What a worker has started may write later: that is in its file too."""
+    """An elastic job has many over its lifetime. Processes that a worker started may write later: that is in its file too."""
 
     def open_files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -364,7 +364,7 @@ def test_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_open_mpi_5_gets_two_dashes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, written: str) -> None:
-    """It took `-bind-to none` for a program named none, and `-map-by` for nothing at all."""
+    """It took `-bind-to none` for a program named none, and `-map-by` as an option without effect."""
     pretend(monkeypatch, tmp_path, "mpiexec (Open MPI) 5.0.11")
     plan = mpi.plan(replace(ORDER, args=tuple(given.split())))
     for folder in plan.folders:

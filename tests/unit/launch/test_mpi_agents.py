@@ -1,4 +1,4 @@
-"""Agents that MPI has started: who may connect, who may not, and what is said when they do not come."""
+"""Agents started by MPI: accepted and refused connections, and the report about missing ones."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_ranks_that_do_not_connect(agents: Agents) -> None:
 
 
 def test_ranks_that_connect_during_a_pause_are_not_late(monkeypatch: pytest.MonkeyPatch, agents: Agents) -> None:
-    """The deadline passes while a hello is on its way."""
+    """The deadline passes while a hello is in flight."""
     now, on_hello = [100.0], ConnectedAgent.on_hello
 
     def late_hello(agent: ConnectedAgent, hello: Hello) -> None:

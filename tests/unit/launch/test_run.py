@@ -1,4 +1,4 @@
-"""``run``: what it refuses and why, and whose exception it raises when several ranks fail."""
+"""``run``: its refusals with reasons, and which exception it raises when several ranks fail."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_first_existing_interface_is_used() -> None:
 
 
 def test_hosts_without_slots_get_the_slots_option(tmp_path: Path) -> None:
-    """Horovod's run takes them as horovodrun --slots-per-host; ours refused the word."""
+    """Horovod's run treats them like horovodrun --slots-per-host; ours refused the argument."""
     (tmp_path / "hosts").write_text("a\nb slots=2\n")
     for where in ({"hosts": "a,b:2"}, {"hostfile": str(tmp_path / "hosts")}):
         asked = parse_options(options(np=5, slots=3, **where))

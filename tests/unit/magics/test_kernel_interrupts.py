@@ -61,7 +61,7 @@ def test_code_that_runs_a_cell_is_still_the_users_afterwards(interrupts: Interru
 
 
 def test_a_repeated_press_after_the_cell_has_no_effect(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last of five quick presses came between the ranks' end and the cell's error, and replaced the error."""
+    """The last of five quick presses arrived between the ranks' end and the cell's error, and replaced the error."""
     monkeypatch.setattr(presses, "SAME_S", 600.0)
     with interrupts.users_code():
         with presses.counted() as count:

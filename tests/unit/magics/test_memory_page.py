@@ -1,4 +1,4 @@
-"""``%hvd memory``: the table of what fills the ranks."""
+"""``%hvd memory``: the table of the largest variables of the ranks."""
 
 from __future__ import annotations
 

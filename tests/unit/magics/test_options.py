@@ -1,4 +1,4 @@
-"""Options of the magics: every spelling, and what is refused with which words."""
+"""Options of the magics: every spelling, and the messages of refusals."""
 
 from __future__ import annotations
 

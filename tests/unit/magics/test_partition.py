@@ -1,4 +1,4 @@
-"""``--scatter`` and ``--gather``: a value's parts for the ranks, and what ranks' parts make up."""
+"""``--scatter`` and ``--gather``: the parts of a value for the ranks, and the value joined from parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a cell's text before IPython reads it."""
+"""Transformations of a cell's text before IPython reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""-H and --hostfile of the magics: how many ranks they mean, and what they replace in the cluster that runs."""
+"""-H and --hostfile of the magics: the number of ranks they give, and what they replace in the running cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hvd.bench()`` and ``%hvd bench``: what is kept of a measurement, for whom, and how it is shown."""
+"""``hvd.bench()`` and ``%hvd bench``: what is stored of a measurement, its permissions, and how it is shown."""
 
 from __future__ import annotations
 

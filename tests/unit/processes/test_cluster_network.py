@@ -77,7 +77,7 @@ def test_variables_of_the_user_are_kept() -> None:
 
 
 def test_chosen_network_reaches_the_ranks_of_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It counts as the user's choice, so none is made here: if it got lost on the way, ranks of two hosts would hang."""
+    """It counts as the user's choice, so none is made here: if it were lost, ranks of two hosts would hang."""
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     monkeypatch.setenv("PRTE_MCA_prte_tmpdir_base", "/elsewhere")

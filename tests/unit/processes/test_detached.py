@@ -1,4 +1,4 @@
-"""Detached clusters on paper: their notes, their names, their sockets, and the clock of one that nobody has."""
+"""Detached clusters without processes: their notes, names and sockets, and the time limit without a kernel."""
 
 from __future__ import annotations
 

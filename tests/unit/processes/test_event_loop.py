@@ -1,4 +1,4 @@
-"""The event loop of agents: who is called back when, and who is not."""
+"""The event loop of agents: which callbacks run, when, and which do not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_closed_loop_leaves_no_descriptor() -> None:
 
 
 def test_a_timer_may_be_due_in_months() -> None:
-    """poll takes 24 days: HVD_KEEP_HOURS=1000 ended the detached ranks as soon as their kernel had left."""
+    """poll() accepts 24 days: HVD_KEEP_HOURS=1000 ended the detached ranks as soon as their kernel had left."""
     loop, called = EventLoop(), list[str]()
     for seconds in (1000 * 3600.0, float("inf")):
         loop.call_later(seconds, partial(called.append, "due"))

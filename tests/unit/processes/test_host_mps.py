@@ -1,4 +1,4 @@
-"""MPS where each rank of a host has an agent of its own: one daemon for all, from the first that comes. A fake one."""
+"""MPS for hosts where each rank has its own agent: the first agent starts one daemon for all. The daemon is a fake."""
 
 from __future__ import annotations
 

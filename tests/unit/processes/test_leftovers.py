@@ -1,4 +1,4 @@
-"""Which folders a start sweeps away: those whose cluster is gone, and those that nobody came to call his own."""
+"""Folders that a start sweeps away: those of ended clusters, and those that were never claimed."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def segment(place: Path, *, host: str = "", uid: int | None = None, old: float =
 
 
 def test_shared_memory_of_ranks_killed_under_mpirun_is_swept(place: Path) -> None:
-    """SIGKILL leaves Open MPI no moment to remove it, and each run took more of /dev/shm."""
+    """After SIGKILL Open MPI cannot remove it, and each run used more of /dev/shm."""
     left = segment(place)
     held = """
 import mmap, sys

@@ -1,4 +1,4 @@
-"""MPS for ranks that share a device: who has a daemon and why not, what it is started with, and how it ends. A fake one."""
+"""MPS for ranks that share a device: the decision and its reason, the daemon's environment and its end. The daemon is a fake."""
 
 from __future__ import annotations
 

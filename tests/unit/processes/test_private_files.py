@@ -1,4 +1,4 @@
-"""Private folders where others can write, names that others have taken, and an import that starts nothing.
+"""Private folders where others can write, names that others have occupied, and an import that starts nothing.
 
 Rows E3, S12, S15.
 """

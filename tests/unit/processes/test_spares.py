@@ -1,4 +1,4 @@
-"""Spares of an elastic job's hosts: how many are started, which programs they run, what they import, and as what they run."""
+"""Spares of an elastic job's hosts: their number, the programs they can run, their imports, and their environment."""
 
 from __future__ import annotations
 

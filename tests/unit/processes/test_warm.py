@@ -1,4 +1,4 @@
-"""Warm ranks without processes: which are alike, what they are told, what is said of them."""
+"""Warm ranks without processes: which specifications are alike, the adopted environment, the messages."""
 
 from __future__ import annotations
 

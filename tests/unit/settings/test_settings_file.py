@@ -1,4 +1,4 @@
-"""Settings in a Jupyter configuration file: traitlets made from the table, what wins, and how a wrong value is told."""
+"""Settings in a Jupyter configuration file: traitlets made from the table, precedence, and errors of wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/suite, what it decides: budgets and verdicts, which command runs a folder, which tests a changed file asks for."""
+"""Decisions of tools/suite: budgets and verdicts, the command of a folder, the tests that a changed file selects."""
 
 from __future__ import annotations
 

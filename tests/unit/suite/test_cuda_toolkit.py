@@ -1,4 +1,4 @@
-"""Where the build looks for nvcc: a machine's toolkit first, PyPI's wheels where there is none."""
+"""The build's search for nvcc: a machine's toolkit first, else the wheels of PyPI."""
 
 from __future__ import annotations
 

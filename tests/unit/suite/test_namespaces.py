@@ -1,4 +1,4 @@
-"""Runs of the suite beside each other: what one writes, shares and leaves behind is in namespaces of its own.
+"""Concurrent runs of the suite: everything that one writes, shares and leaves is in its own namespaces.
 
 And runs in a row beside a load, counted back to the last one in which a test failed.
 """

@@ -1,4 +1,4 @@
-"""Other MPIs as the benchmark's peers: which are found, and what their ranks get. The programs are made up."""
+"""Other MPIs as the benchmark's peers: which are found, and the environment of their ranks. The programs are fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of wording, class names and commit subjects: what each rule finds, and what it leaves alone."""
+"""Rules of wording, class names and commit subjects: what each rule finds, and what it accepts."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_crash_fails_one_test_and_the_rest_runs(tmp_path: Path, capfd: pytest.
 
 
 def test_test_with_its_own_longer_limit_gets_that_time(tmp_path: Path) -> None:
-    """The wheel that is compiled for all devices was taken for hung: beside other work that takes longer than 420 s."""
+    """The wheel compiled for all devices was reported as hung: on a busy machine that takes longer than 420 s."""
     played(
         tmp_path,
         "import pytest\n\n@pytest.mark.timeout(900)\ndef test_long():\n    pass\n\ndef test_short():\n    pass\n",

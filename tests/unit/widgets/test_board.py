@@ -1,4 +1,4 @@
-"""What travels to the browser: a view that starts from a snapshot and applies increments shows what the board holds."""
+"""Messages to the browser: a view that starts from a snapshot and applies increments shows the state of the board."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_marks_are_sent_once_with_cell_time_and_limited() -> None:
 
 
 def test_a13_awaited_rank_has_a_badge() -> None:
-    """Of each round of 0.2 s the others wait 30 ms, which is 0.15 of it; they need 0.17 s and the slow one 0.2 s."""
+    """In each round of 0.2 s the others wait 30 ms, a share of 0.15; they need 0.17 s and the slow rank 0.2 s."""
     board = Board(range(4), "t", clock := Clock())
     for i in range(20):
         feed(board, clock, i, 4)
@@ -170,7 +170,7 @@ def test_unchanged_values_are_not_sent() -> None:
 
 
 def test_64_ranks_take_less_than_20_kb_a_second() -> None:
-    """What stands in a message beside the board's is Jupyter's, 0.4 kB of it."""
+    """The rest of a message is Jupyter's, 0.4 kB of it."""
     board, size = Board(range(64), "t", clock := Clock()), 0
     for i in range(300):
         feed(board, clock, i, 64, logged={"loss": 2.3 - i / 1000}, waiting_for="grad/conv1.weight")

@@ -1,4 +1,4 @@
-"""The palette of the ranks and of the timeline: told apart whatever colours a person sees, and seen on a light and a dark background."""
+"""Colours of ranks and of the timeline: distinguishable with every colour vision, visible on light and dark backgrounds."""
 
 from __future__ import annotations
 

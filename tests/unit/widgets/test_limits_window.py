@@ -1,4 +1,4 @@
-"""Figures of the last seconds, for what limits a run: which samples they are of, and when sentences travel."""
+"""Figures of the last seconds, for the limit of a run: which samples count, and when sentences are sent."""
 
 from __future__ import annotations
 

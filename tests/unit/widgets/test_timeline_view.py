@@ -1,4 +1,4 @@
-"""A trace as sums and lanes: what is counted, files that are not whole, and how large the picture gets."""
+"""A trace as sums and lanes: counting, incomplete files, and the size of the picture."""
 
 from __future__ import annotations
 

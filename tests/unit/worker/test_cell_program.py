@@ -1,4 +1,4 @@
-"""Whether a cell has ended on a rank: not while it runs, nor while it has left something behind that could call."""
+"""Whether a cell has ended on a rank: not while it runs, nor while a task of it may still call."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_errors_of_this_rank(kind: type[Exception]) -> None:
 
 
 def test_rank_that_timed_out_is_not_the_root_cause() -> None:
-    """Rank 1 was stuck, so the others stalled; what it raised, later, is what has to be mended."""
+    """Rank 1 was stuck, so the others stalled; what it raised later is the error to fix."""
     errors = {0: RankStalled("rank 1 ...", 1), 1: ValueError("bad"), 2: RankStalled("rank 1 ...", 1)}
     raised_at = {0: 2.0, 1: 5.0, 2: 2.0}
     failures = [

@@ -1,4 +1,4 @@
-"""A value as leaves with digests: equal bit for bit or not, bounded; and names that are looked at without running code."""
+"""Digests of the leaves of a value: equal bit for bit or not, bounded; and inspection of names without running code."""
 
 from __future__ import annotations
 

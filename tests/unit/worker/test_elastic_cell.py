@@ -1,4 +1,4 @@
-"""A rank that waits in elastic.run for the notebook: what its main thread does meanwhile, and which steps were undone."""
+"""A rank that waits in elastic.run for the notebook: the tasks of its main thread, and the undone steps."""
 
 from __future__ import annotations
 

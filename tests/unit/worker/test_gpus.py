@@ -1,4 +1,4 @@
-"""The words of --gpus: what a rank's process gets for them, and what is refused with which words. No GPU is needed."""
+"""Values of --gpus: the resulting environment of a rank, and the messages of refusals. No GPU is needed."""
 
 from __future__ import annotations
 

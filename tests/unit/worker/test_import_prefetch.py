@@ -1,4 +1,4 @@
-"""Prefetch of imports: they stand still while a cell runs, and nobody sees or waits for what is half imported."""
+"""Prefetch of imports: it pauses during a cell, and no code sees or waits for a half-imported module."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Noting:
 
 
 def test_first_importer_finishes_without_delay(package: Package) -> None:
-    """A request that imported torch just before the thread began to took 20 ms for each of torch's thousand modules."""
+    """A request that imported torch just before the thread started needed 20 ms for each of torch's thousand modules."""
     importer = threading.Thread(target=importlib.import_module, args=(package.name,), name="importer")
     importer.start()
     assert package.begun.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Where a variable was made: the line of a cell that assigned it last, and the sentence where memory was refused."""
+"""Where a variable was created: the line of the cell that assigned it last, and the sentence after an out-of-memory error."""
 
 from __future__ import annotations
 

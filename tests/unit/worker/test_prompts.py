@@ -1,4 +1,4 @@
-"""Prompts of ranks: the rank's wait for a line, the order in which the user is asked, casts, refusals; pdb in a cell."""
+"""Prompts of ranks: the wait for a line, the order of prompts, casts, refusals; pdb in a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's text becomes on its way: through the log's file, past the bounds, into the lines that are stored."""
+"""The path of a rank's text: through the log's file, past the bounds, into the stored lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations from the core's records, and whom they waited for: what the timeline of the panel is drawn from."""
+"""Operations from the core's records, and the ranks they waited for: the data of the panel's timeline."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_answer_round_trips() -> None:
 def test_operations_of_the_last_cell_stay_available(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The notebook said how long ago the cell began, and a question that took 50 ms to come lost the first 50 ms of it."""
+    """The notebook sent how long ago the cell began, and a request that was 50 ms late lost the first 50 ms."""
     cell_begun = time.monotonic() - 10.0
     first = round(1e6 * cell_begun) + 1
     made = [

@@ -1,4 +1,4 @@
-"""SIGINT that is sent until it is noticed: one interrupt raises once, and nobody else's signal is lost."""
+"""SIGINT that is sent until it is noticed: one interrupt raises once, and signals of other senders are kept."""
 
 from __future__ import annotations
 

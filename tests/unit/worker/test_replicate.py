@@ -1,4 +1,4 @@
-"""What a fresh rank gets from a living one: functions of cells see the rank that they are on."""
+"""Values that a new rank gets from a living one: functions of cells see the rank they are on."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_values_that_a_new_rank_cannot_unpack_are_named(monkeypatch: pytest.Monk
 
 
 def test_adapter_is_loaded_with_a_received_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fresh rank was given a variable of TensorFlow's, and knew nothing of it until a cell ran: `%hvd check` differed."""
+    """A new rank got a variable of TensorFlow's, but loaded no adapter until a cell ran: `%hvd check` differed."""
     (tmp_path / "some_framework.py").write_text("class Tensor:\n    pass\n")
     (tmp_path / "some_adapter.py").write_text(
         "from hvd_kernel.frameworks.adapter import FrameworkAdapter\nADAPTER = FrameworkAdapter()\n"

@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 def test_no_sample_follows_the_last_one_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample that is being taken while the cell ends is late: whoever reads takes the last one for the end."""
+    """A sample in progress at the end of the cell is late: readers treat the last one as the end."""
     taking, ended, next_one = threading.Event(), threading.Event(), threading.Event()
     said: list[tuple[int, str]] = []
 

@@ -50,7 +50,7 @@ def test_files_have_packages_but_for_the_users_own() -> None:
 def test_frame_without_source_lines_has_a_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The thread that answers an agent ended there, and with it all that a driver has to say to a rank."""
+    """The thread that answers an agent ended there, and with it all messages of a driver to a rank."""
     names: dict[str, object] = {}
     exec(compile("def f():\n    return sys._getframe()", "<kept elsewhere>", "exec"), {"sys": sys}, names)
     monkeypatch.setitem(linecache.cache, "<kept elsewhere>", (1, None, None, "<kept elsewhere>"))

@@ -1,4 +1,4 @@
-"""Reductions of tensors in functions, and of IndexedSlices (F1, F3): values, and what is refused."""
+"""Reductions of tensors in functions, and of IndexedSlices (F1, F3): values and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of training, counted where no Python runs: what the panel's steps/s of TensorFlow comes from."""
+"""Training steps counted without Python code: the source of the panel's steps/s for TensorFlow."""
 
 from __future__ import annotations
 

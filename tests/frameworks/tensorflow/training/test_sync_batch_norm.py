@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: what one process computes with the whole batch, whatever part of it each rank has."""
+"""SyncBatchNormalization computes the values of one process with the whole batch, for every division of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocations: any environment gives one, none or a JobError; that of a real Slurm (others: data/readers)."""
+"""Allocations: every environment gives one, none or a JobError; that of a real Slurm (others: data/readers)."""
 
 from __future__ import annotations
 
