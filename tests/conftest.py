@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
-    """With CI=true a skip is a failure that says what is missing, unless the test is marked gpu."""
+    """With CI=true, turn a skip into a failure that names what is missing, unless the test is marked gpu."""
     report = pytest.TestReport.from_item_and_call(item, call)
     if report.skipped and os.environ.get("CI") == "true" and item.get_closest_marker("gpu") is None:
         report.outcome = "failed"

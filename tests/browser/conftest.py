@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 class Shared:
-    """Both, from the first test that asks for them to the last one of this folder."""
+    """Start both at the first test that requests them, and keep them until the last test of this folder."""
 
     def __init__(self) -> None:
         self._chromium: Chromium | None = None

@@ -77,7 +77,7 @@ def write(folder: Path, *cells: str) -> Path:
 
 
 def numbers(notebook: Notebook) -> list[dict[str, Any]]:
-    """What each view shows: figures, cells of the table, last line of the output, points drawn."""
+    """Return what each view shows: figures, cells of the table, last line of the output, drawn points."""
     script = """() => [...document.querySelectorAll('.hvd')].map(v => ({
         figures: Object.fromEntries([...v.querySelectorAll('.hvd-figure')].map(f => [...f.children].map(e => e.textContent))),
         rows: [...v.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.innerText.trim())),

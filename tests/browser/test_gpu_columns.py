@@ -29,7 +29,7 @@ HOST = ["rank", "state", "step", "samples/s", "comm", "GB/s", "CPU", "memory"]
 
 
 def snapshot(*gpus: dict[str, float]) -> dict[str, Any]:
-    """A board of as many ranks."""
+    """Return the snapshot of a board of this many ranks."""
     now = [0.0]
     board = Board(range(len(gpus)), "train", lambda: now[0])
     for i in range(6):

@@ -62,7 +62,7 @@ def main(folder: Path, samples: int) -> None:
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, steps=0)
 
     def is_within_epoch() -> bool:
-        """Tell whether a reset has interrupted one: it is trained to its end."""
+        """Tell whether a reset has interrupted this epoch, which is then completed."""
         return bool(sampler.processed_num or sampler.processed_indices)
 
     @hvd.elastic.run

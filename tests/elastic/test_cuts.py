@@ -32,7 +32,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def cut(hosts: Hosts, folder: Path, where: str) -> tuple[int, str, list[dict[str, object]], dict[int, str]]:
-    """Train there, hvdrun being here, and cut the network after an epoch; return what came of it, and of each worker."""
+    """Train beyond the link, with hvdrun on this side, and cut the network after an epoch; return the result, and each worker's."""
     job = ElasticJob(folder, starts=[0])
     slots = [int(host[-1]) for host in where.split(",")]
     np = sum(slots)

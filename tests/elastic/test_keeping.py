@@ -21,7 +21,7 @@ Kills = Mapping[int, Mapping[str, Sequence[int]]]
 
 
 class Job:
-    """One job, and what it has left."""
+    """One job, and its files."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What training ends with when nothing happens, guarded and committed."""
+    """Return the result of training without faults, guarded and committed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     jobs = {how: Job(folder / how, how) for how in ("guard", "commit")}
     assert [job.status for job in jobs.values()] == [0, 0], [job.told for job in jobs.values()]

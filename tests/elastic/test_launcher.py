@@ -34,7 +34,7 @@ def until_line(job: ElasticJob) -> None:
 
 @pytest.fixture
 def hanging(tmp_path: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], ElasticJob]]:
-    """A job whose ranks wait for each other, in epoch 1, for ever."""
+    """Start a job whose ranks wait for each other forever, in epoch 1."""
     job = ElasticJob(tmp_path, exits={"1,0": {0: "hang"}})
     process = job.start(*FOUR)
     try:

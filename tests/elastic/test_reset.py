@@ -52,7 +52,7 @@ print(worker, hvd.rank(), hvd.size(), events)
 
 
 def job(tmp_path: Path, np: int, dies: int, uses: str = "", **env: str) -> list[str]:
-    """What the ranks say at their end, of a job in which one dies at step 10."""
+    """Return the final reports of the ranks of a job in which one dies at step 10."""
     flags = ["-np", str(np), "--min-np", "1", "-H", f"localhost:{np}"]
     done = ran([*HVDRUN, *flags, sys.executable, "-P", "-c", SCRIPT, str(dies), uses], tmp_path, **env)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,7 +27,7 @@ SECONDS = 150.0
 
 
 class Watched:
-    """A job that runs; what it writes on stderr is waited for, line by line."""
+    """A running job whose stderr is awaited line by line."""
 
     def __init__(self, job: ElasticJob, process: subprocess.Popen[str], mark: str) -> None:
         self.job, self._process, self._mark = job, process, mark
@@ -56,7 +56,7 @@ class Watched:
             assert is_there(), self.lines
 
     def spares(self) -> list[int]:
-        """The processes that wait, or get ready to, and those that have waited."""
+        """Return the waiting or starting spare processes, and those that have waited."""
         found = [line for line in processes_with(self._mark) if f"-m {ENTRY} " in line]
         return [int(line.rpartition("(")[2].rstrip(")")) for line in found]
 

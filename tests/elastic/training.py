@@ -61,7 +61,7 @@ def wait_to_go(place: str) -> None:
 
 
 def act(place: str) -> None:
-    """Fail as the plan has it, where it has this place for this worker."""
+    """Fail as planned for this place and worker."""
     how = plan["exits"].get(place, {}).get(str(worker), "")
     if how.startswith("wait"):
         wait_to_go(place)
@@ -87,7 +87,7 @@ def act(place: str) -> None:
 
 
 class State(hvd.elastic.ObjectState):
-    """What is trained; it may fail in ``sync``."""
+    """The trained state; it may fail in ``sync``."""
 
     def sync(self) -> None:
         act("sync" if self.syncs else "first sync")
@@ -113,7 +113,7 @@ def wait_for(what: Callable[[], bool], else_says: str) -> None:
 
 
 def wait(state: State) -> None:
-    """As rank 0, wait for what the plan has after an epoch."""
+    """As rank 0, wait for the event planned after an epoch."""
     if state.epoch in plan["waits"]:
         assert changes.heard.wait(PATIENCE_S), "nobody has told of changed hosts"
     if state.epoch in plan["starts"]:

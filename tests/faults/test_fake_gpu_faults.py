@@ -69,7 +69,7 @@ def test_failing_device_is_the_same_error_on_all_ranks(way: str, when: str) -> N
 
 
 def lost_under_an_operation(victim: int, illegal: int) -> list[object]:
-    """As in a cell: torch raises on the victim, whose exception releases the others; they compute on."""
+    """Fail as in a cell: torch raises on the victim, whose exception releases the others; they continue to compute."""
     import torch
     from hvdtest import fake_gpu
     from hvdtest.gpu import here, there
@@ -146,7 +146,7 @@ def test_killed_rank_leaves_no_mapped_device_memory(way: str, mapped: int) -> No
 
 
 def ended_in_peace(rounds: int) -> list[int]:
-    """Engines that come and go, with their arenas and with memory that the ranks share: released, or kept to the end."""
+    """Start and stop engines with arenas and shared memory: all is released, or kept to the end."""
     import torch
     from hvdtest import fake_gpu
     from hvdtest.gpu import here, there

@@ -19,7 +19,7 @@ layout = layouts((2, "shm"), nightly=((3, "tcp"),))
 
 
 def refused(kind: str, lacking: int) -> list[object]:
-    """Gather what one rank has no room for; return what this rank is told, and the sum that comes next."""
+    """Gather what one rank has no memory for; return the error of this rank, and the next sum."""
     import torch
 
     import hvd_kernel.torch as hvd

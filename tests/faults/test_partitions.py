@@ -75,7 +75,7 @@ def test_silent_connection_to_another_host_times_out(one_each: HostPool) -> None
 
 
 def sum_until_lost(folder: str) -> list[object]:
-    """Sum for ever; give back the error and who is named."""
+    """Sum until a failure; return the error and the named rank."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -125,7 +125,7 @@ def test_f2_one_way_link_releases_the_ranks_of_both_hosts(
 
 
 def sums(rounds: int, count: int) -> float:
-    """Exact sums; give back how long they took."""
+    """Check exact sums; return their duration."""
     import time
 
     import torch

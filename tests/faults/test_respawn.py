@@ -73,7 +73,7 @@ def kill(session: Session, *ranks: int) -> None:
 
 
 def assert_whole(session: Session, fresh: set[int]) -> None:
-    """Every rank is where it belongs, sums are right on all, and who was not replaced has its array, bit for bit."""
+    """Check that every rank is in its place, sums are exact on all, and survivors have their array, bit for bit."""
     code = (
         "import numpy as np\nfrom hvd_kernel.core import ops\n"
         "total = ops.allreduce(np.array([rank + 1, 1], np.int64), name='whole', op=ops.Sum).tolist()\n"

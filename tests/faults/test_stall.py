@@ -18,7 +18,7 @@ SHUTDOWN_S = 20  # every collective here must have all its ranks within this tim
 
 
 def absent(folder: str) -> float:
-    """How long a rank has waited for the one that does not come.
+    """Return how long a rank has waited for the missing one.
 
     That one, the last, is at a prompt, whose time does not count, until rank 0 knows that it alone is missing.
     """
@@ -64,7 +64,7 @@ def absent(folder: str) -> float:
 
 
 def late_from_a_prompt() -> None:
-    """The last rank takes its time at what may as well be a prompt; nobody is failed for it."""
+    """Delay the last rank as at a prompt; no rank fails because of it."""
     import time
 
     import torch
@@ -94,7 +94,7 @@ def test_missing_rank_is_named_but_not_while_it_is_at_a_prompt(tmp_path: Path) -
 
 
 def patient(words: str) -> None:
-    """Until the warning, but not for ever: nothing is lost."""
+    """Wait for the warning, with a limit: nothing is lost."""
     import time
 
     import torch

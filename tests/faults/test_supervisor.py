@@ -33,14 +33,14 @@ RANKS = 2
 
 @dataclass
 class Supervised:
-    """A supervisor whose kernel is this test, with a process that is no mpiexec and does nothing."""
+    """A supervisor whose kernel is this test, with a process in the place of mpiexec that does nothing."""
 
     process: subprocess.Popen[bytes]
     channel: ControlChannel
     received: list[m.Message] = field(default_factory=list)
 
     def await_message(self, kind: type[M]) -> M:
-        """Return the first message of a type that has not been asked for."""
+        """Return the first message of a type that was not requested."""
         while not any(isinstance(each, kind) for each in self.received):
             assert is_ready(self.channel.fileno(), PATIENCE_S), f"the supervisor sent {self.received} and no {kind}"
             self.received += self.channel.receive()
@@ -55,7 +55,7 @@ class Supervised:
         return self.await_message(m.RanksJoining).pids[rank]
 
     def stopped(self) -> None:
-        """Have it look at nothing until ``go_on``."""
+        """Pause the supervisor's loop until ``go_on``."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -99,7 +99,7 @@ def supervised(tmp_path: Path) -> Iterator[Supervised]:
 
 
 def kill_and_wait(pid: int) -> None:
-    """Return when it is dead, though nobody may have buried it."""
+    """Return when the process is dead, even if it has not been reaped."""
     ended = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
     is_ready(ended, None)
@@ -132,7 +132,7 @@ def test_failure_of_the_watching_thread_leaves_no_process(supervised: Supervised
 
 @pytest.fixture
 def in_process(tmp_path: Path) -> Iterator[tuple[Supervisor, ControlChannel]]:
-    """A supervisor in this process, whose cluster is detached, and the channel of its kernel, which is this process."""
+    """Start a supervisor in this process, whose cluster is detached, and the channel of its kernel, which is this process."""
     ours, theirs = socket.socketpair()
     kernel = ControlChannel(theirs, theirs)
     plan = {"mpiexec": ["sleep", "600"], "folders": [str(tmp_path)], "ranks": RANKS}

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> tuple[int, bool]:
-    """Layout after layout, because ranks take seconds to start; what loses ranks is the last of each."""
+    """Order tests by layout, because ranks take seconds to start; tests that lose ranks are the last of each."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     layout = params.get("layout")
     return LAYOUTS.index(layout) if layout else len(LAYOUTS), item.path.stem == "test_errors"

@@ -9,7 +9,7 @@ SIZES = (3, 1000, 70_001, 33, 1, 257)
 
 
 def reduced_where_they_lie(dtype: str) -> tuple[bool, int]:
-    """Whether gradients have homes; how many regions came back when nobody had them any more."""
+    """Return whether gradients share memory, and how many regions were freed once unused."""
     import gc
     import warnings
 

@@ -14,7 +14,7 @@ ON_TWO_AND_FOUR = pytest.mark.parametrize("layout", [*NATIVE, (4, "ring"), (4, "
 
 
 def here_and_there() -> list[str]:
-    """One rank gives a tensor of the host where the others give one of a GPU."""
+    """One rank passes a host tensor where the others pass one of a GPU."""
     import torch
     from hvdtest.exact import raises
     from hvdtest.gpu import alike, here, there
@@ -43,7 +43,7 @@ def test_host_and_gpu_tensors_mismatch_on_every_rank(ranks: RankPool) -> None:
 
 
 def too_much() -> list[object]:
-    """Gather what does not fit: each rank holds a share of what is free, and nobody has room for all of them."""
+    """Gather more than fits: each rank holds a share of the free memory, and no rank has room for all shares."""
     import gc
 
     import torch
@@ -86,7 +86,7 @@ def test_out_of_device_memory_is_one_error_on_all_ranks(ranks: RankPool) -> None
 
 
 def killed_with_handles_open(victim: int) -> list[object]:
-    """The victim dies with operations on their way; the others hear of it, and their device works on."""
+    """The victim dies with operations in flight; the others get the error, and their device continues to work."""
     import os
     import signal
 

@@ -7,7 +7,7 @@ from hvdtest.launch import RankPool
 
 
 def behind_slow_work() -> None:
-    """What the stream was given before is waited for, and what it is given afterwards waits: the host does neither."""
+    """Work queued before the operation is awaited, and work queued after it waits: the host does neither."""
     import torch
     from hvdtest.gpu import device
 
@@ -27,7 +27,7 @@ def behind_slow_work() -> None:
 
 
 def memory_in_use() -> None:
-    """A tensor whose last reference is the handle's keeps its memory; so does one whose handle ends on another stream."""
+    """A tensor referenced only by the handle keeps its memory; so does one whose handle completes on another stream."""
     import torch
     from hvdtest.gpu import device
 

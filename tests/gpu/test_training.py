@@ -17,7 +17,7 @@ PLAUSIBLE = {
 
 
 def trained(where: str, how: str) -> str:
-    """Digest of the parameters after 12 steps whose arithmetic is exact but for the sums of the ranks' gradients.
+    """Return a digest of the parameters after 12 steps with exact arithmetic except the sums of the ranks' gradients.
 
     Each gradient is the rank's own random data; the step multiplies by powers of two only, so host and device round alike.
     """
@@ -59,7 +59,7 @@ def test_training_on_the_device_equals_training_on_the_host(ranks: RankPool) -> 
 
 
 def learned() -> list[float]:
-    """A model with everything around it: state broadcast, SyncBatchNorm, AMP, Adam; the loss falls, ranks stay alike."""
+    """Train a complete model: state broadcast, SyncBatchNorm, AMP, Adam; the loss falls, ranks stay equal."""
     import torch
     from hvdtest.gpu import alike, device
 

@@ -36,7 +36,7 @@ def test_every_type_and_operation(ranks: RankPool) -> None:
 
 
 def scaled_and_in_place() -> None:
-    """Scales before and after; in place; views that begin at odd elements; what has to be copied to be contiguous."""
+    """Scales before and after; in place; views that begin at odd elements; tensors that must be copied to be contiguous."""
     import torch
     from hvdtest.gpu import alike, device, here, there
 

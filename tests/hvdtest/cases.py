@@ -37,7 +37,7 @@ class Case:
 
 
 def run(cases: Iterable[Case], seed: int) -> dict[str, Any]:
-    """What went wrong, case by case, and a digest of all results."""
+    """Return the errors, case by case, and a digest of all results."""
     import hvd_kernel.torch as hvd
 
     wrong: list[str] = []
@@ -92,7 +92,7 @@ def reducible(dtype: str, op: str) -> bool:
 
 
 def numbers(shape: tuple[int, ...], rank: int, dtype: str, op: str = "Sum") -> np.ndarray:
-    """Numbers whose reduction over 8 ranks is exact in the type; different on every rank and at every place.
+    """Return numbers whose reduction over 8 ranks is exact in the type; different on every rank and at every index.
 
     Whole ones for an average are near the ends of the type's range: sums of them do not fit.
     """

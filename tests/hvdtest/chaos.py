@@ -69,7 +69,7 @@ saved = done, copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_d
 
 @dataclass(frozen=True)
 class Lap:
-    """What one lap gave."""
+    """The result of one lap."""
 
     faults: tuple[Fault, ...]
     outcome: Outcome
@@ -91,7 +91,7 @@ class Chaos:
         self._equal()
 
     def lap(self, until: int, faults: Sequence[Fault] = ()) -> Lap:
-        """Train up to a step with faults on the way; after a failure repair, and train on without it."""
+        """Train up to a step with planned faults; after a failure repair, and continue without it."""
         for fault in faults:
             assert fault.rank < self.ranks, fault
         plan = [fault.as_dict() for fault in faults]

@@ -127,7 +127,7 @@ def _link(entry: Path) -> str:
 
 @dataclass
 class Traces:
-    """Everything that belongs to one running cluster, to be looked for when it should be gone."""
+    """Everything that belongs to one running cluster, to be searched once it has ended."""
 
     processes: set[int]
     folders: set[str]

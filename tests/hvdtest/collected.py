@@ -39,7 +39,7 @@ CASE = re.compile(r"^TEST_CASE(?:_TEMPLATE)?\(\s*(?P<name>(?:\"(?:[^\"\\]|\\.)*\
 
 
 def tier(item: pytest.Item) -> str:
-    """Where the tests of a tier are chosen: tools/suite/phases.py; a condition that is text counts as met."""
+    """Return the tier of a test, as tools/suite/phases.py selects it; a condition that is text counts as met."""
     skips = [True for _ in item.iter_markers("skip")]
     skips += [any(mark.args) or bool(mark.kwargs.get("condition")) for mark in item.iter_markers("skipif")]
     if item.get_closest_marker("gpu") is not None or any(skips):
@@ -48,7 +48,7 @@ def tier(item: pytest.Item) -> str:
 
 
 class Collector:
-    """Remembers what pytest would run."""
+    """A plugin that records the tests that pytest would run."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
@@ -115,7 +115,7 @@ def native_tests() -> list[Case]:
 
 
 def room_of(path: Path, folder: str) -> str:
-    """What runs in a process that has loaded NCCL is a binary of its own, from the folder cuda."""
+    """Return the folder whose binary runs a case: tests of a process that has loaded NCCL have their own."""
     return "nccl" if path.parent.name == "nccl" else folder
 
 

@@ -33,7 +33,7 @@ def public(module: str) -> dict[str, Any]:
 
 
 def constants(module: str) -> list[str]:
-    """The names of a module's __all__ that cannot be called: the module's own docstring has to tell them."""
+    """Return the non-callable names of a module's __all__, which the module's own docstring must describe."""
     return [name for name in importlib.import_module(module).__all__ if name not in _callables(module)]
 
 
@@ -43,7 +43,7 @@ def _callables(module: str) -> dict[str, Any]:
 
 
 def lacking(thing: Callable[..., Any], others: Mapping[str, Callable[..., Any]]) -> list[str]:
-    """What the docstring of a class or function does not tell; ``others``: where it may refer to, by name."""
+    """Return what the docstring of a class or function does not describe; ``others``: names it may refer to."""
     doc = inspect.getdoc(thing) or ""
     wanted, told = list(_signature(thing).parameters), _told(doc, others)
     wrong = [f"{name} is not told" for name in wanted if name not in told]
@@ -91,7 +91,7 @@ def _errors(doc: str, others: Mapping[str, Callable[..., Any]]) -> bool:
 
 
 def run_examples() -> dict[str, str]:
-    """Run every example that holds for this number of ranks; what went wrong, by name. All ranks call this together."""
+    """Run every example that holds for this number of ranks; return the failures by name. All ranks call this together."""
     import hvd_kernel.torch as hvd
 
     wrong = {}
@@ -110,7 +110,7 @@ def run_examples() -> dict[str, str]:
 
 
 def example(name: str, doc: str, size: int) -> doctest.DocTest:
-    """The example of a docstring: what holds for any number of ranks, and on two what holds for two."""
+    """Return the example of a docstring: for any number of ranks, and on two ranks the example for two."""
     anywhere, _, two = doc.partition(TWO)
     return doctest.DocTestParser().get_doctest(anywhere + (two if size == 2 else ""), {}, name, None, 0)
 
@@ -122,7 +122,7 @@ def _globals(module: str) -> dict[str, Any]:
 
 
 def _run(test: doctest.DocTest) -> str:
-    """What one test has to say; it has a folder of its own, and leaves the environment as it was."""
+    """Return the failure of one test; it has its own folder, and leaves the environment unchanged."""
     said, before = io.StringIO(), dict(os.environ)
     runner = doctest.DocTestRunner(verbose=False)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

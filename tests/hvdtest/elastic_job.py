@@ -88,7 +88,7 @@ class ElasticJob:
         self.script = None if schedule is None else self._script(schedule)
 
     def _script(self, schedule: Mapping[int, Hosts]) -> Path:
-        """A script that prints the hosts for as many lines as the log has."""
+        """Return a script that prints the hosts for the current number of lines in the log."""
         cases = []
         for lines, hosts in sorted(schedule.items()):
             several = [hosts] if isinstance(hosts, str) else [*hosts]

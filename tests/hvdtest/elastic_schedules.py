@@ -80,7 +80,7 @@ def change_hosts(job: VirtualJob) -> None:
 
 
 def lose_host(job: VirtualJob) -> None:
-    """Have a host go down; it may come up again, and discovery may see both."""
+    """Stop a host; it may start again, and discovery may see both."""
     up = sorted(job.hosts.keys() - job.down)
     if not up:
         return

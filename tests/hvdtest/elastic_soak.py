@@ -208,7 +208,7 @@ class Soak:
         return self._recovered()
 
     def _drawn(self) -> str:
-        """Return a kind; in the place of one for which there are too few slots some come, and where none is missing one goes."""
+        """Return a kind of event; replace one that the current slots do not allow by an addition or a removal."""
         kind = self.chance.choices([*self.kinds], [*self.kinds.values()])[0]
         on_their_way = Counter(self.leaving.values())  # their slots will be gone when the fault's turn comes
         hosts = {host: slots - on_their_way[host] for host, slots in self.hosts.items()}
@@ -250,7 +250,7 @@ class Soak:
                 return self._signals(kind, sorted(self._workers()), {})
 
     def _changes(self, choices: dict[str, int]) -> bool:
-        """Have discovery answer otherwise for one of these hosts, where a rank that has the state stays."""
+        """Change the answer of discovery for one of these hosts, while a rank with the state stays."""
         each = [self.hosts | {host: slots} for host, slots in sorted(choices.items())]
         may = [hosts for hosts in each if sum(hosts.values()) >= LEAST_SLOTS and self._has_survivors(hosts)]
         if may:

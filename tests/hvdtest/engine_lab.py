@@ -83,7 +83,7 @@ def interrupt(notebook: Notebook, cell: int, number: int, said: str, shot: str) 
 
 
 def train_and_interrupt(notebook: Notebook, engine: str, seen: Path, trained: str) -> None:
-    """Run cells 0 to 4 of ranks on an engine: its cluster, the start, a training until ``seen`` is there, ``HANG``, ``STILL``.
+    """Run cells 0 to 4 of ranks on an engine: its cluster, the start, a training until ``seen`` exists, ``HANG``, ``STILL``.
 
     ``trained``: what the training prints at its end. Pictures are of the panel while they train and while they wait.
     """

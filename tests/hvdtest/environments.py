@@ -154,7 +154,7 @@ def _link_all(python: Path, lock: Path, downloaded: Path) -> None:
 
 
 def _link_beside(theirs: Path, ours: Path) -> None:
-    """What packages have beside Python's own folders, as mpiexec and its libraries: it is looked for beside the Python."""
+    """Link the files that packages have beside Python's own folders, as mpiexec and its libraries: they are searched there."""
     for each in theirs.iterdir():
         here = ours / each.name
         if not here.exists():

@@ -37,7 +37,7 @@ def most_in_turns(seconds: float) -> int:
 
 
 def reduce_behind_gate(engine: Any, rank: int, size: int, driver: str) -> tuple[int, float]:
-    """Sum the gradients; return how many operations that were, and how many seconds it took, the gate included."""
+    """Sum the gradients; return the number of operations, and the seconds, gate included."""
     device = fake_cuda_driver.FakeCudaDriver(driver)
     stream, calls = device.stream.cuda_stream, ctypes.CDLL(driver)
     gradients = [np.arange(1 + number, dtype=np.float32) + rank for number in range(GRADIENTS)]

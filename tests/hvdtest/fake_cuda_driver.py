@@ -12,7 +12,7 @@ _ANY_STREAM = 1  # CU_STREAM_NON_BLOCKING
 
 
 class FakeStream:
-    """As torch.cuda.Stream, as far as the frontend looks."""
+    """A fake of the parts of torch.cuda.Stream that the frontend uses."""
 
     def __init__(self, pointer: int) -> None:
         self.cuda_stream = pointer
@@ -50,7 +50,7 @@ class FakeCudaDriver:
 
 
 def why_not() -> str:
-    """Return what is missing for the fake driver; empty if nothing is."""
+    """Return what is missing for the fake driver; empty if it is complete."""
     from hvd_kernel.core import build_info
 
     if not driver().exists():

@@ -54,7 +54,7 @@ def turn(switch: str, *how: Any) -> int:
 
 
 def counts() -> dict[str, int]:
-    """What there is of this rank on its fake devices: FakeCounts."""
+    """Return this rank's resources on its fake devices: FakeCounts."""
     names = ("allocations", "bytes", "pinned", "mappings", "streams", "events", "modules", "contexts")
     numbers = (ctypes.c_size_t * len(names))()
     turn("fake_cuda_counts", numbers)
@@ -62,7 +62,7 @@ def counts() -> dict[str, int]:
 
 
 def settled(most: dict[str, int], patience: float = 20.0) -> dict[str, int]:
-    """What there is when it is no more than that: what is given back is behind its stream. Else: after the patience."""
+    """Return the resources once they have fallen to this limit (memory is freed in stream order), else after the timeout."""
     end = time.monotonic() + patience
     while True:
         found = counts()

@@ -114,7 +114,7 @@ class ScriptedExecution:
 
 
 class FakeAnswers:
-    """Answers to a question that have come at once."""
+    """Answers that all arrive at once."""
 
     def __init__(self, answers: dict[int, dict[str, Any]]) -> None:
         self._answers = answers

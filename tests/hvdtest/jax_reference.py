@@ -127,7 +127,7 @@ class Example(NamedTuple):
         return self.collective.values(factor * self.both)[self.rank]
 
     def gradient(self) -> Any:
-        """This rank's gradient of the loss; by the way that JAX has it, the weights are the results' gradients."""
+        """Return this rank's gradient of the loss; by JAX's method, the weights are the results' gradients."""
         assert self.collective.back is not None
         return self.collective.back(self.weights)[self.rank]
 
@@ -141,7 +141,7 @@ Way = Callable[[Example], list[Pair]]
 
 
 def ways() -> dict[str, Way]:
-    """What JAX makes of a function, by name."""
+    """Return JAX's transformations of a function, by name."""
     import jax
     import jax.numpy as jnp
     from jax import lax

@@ -59,7 +59,7 @@ REPLY = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one cell caused."""
+    """All effects of one cell."""
 
     reply: dict[str, Any]
     messages: list[dict[str, Any]]
@@ -173,7 +173,7 @@ class Kernel:
         return made
 
     def reply_of(self, shell: str, code: str) -> dict[str, Any]:
-        """Run a cell in a subshell, and return its reply; other replies that come meanwhile are lost."""
+        """Run a cell in a subshell, and return its reply; other replies that arrive meanwhile are dropped."""
         content = {"code": code, "silent": False, "store_history": False, "stop_on_error": False}
         message = self.client.session.msg("execute_request", content)
         message["header"]["subshell_id"] = shell

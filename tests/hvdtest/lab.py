@@ -114,7 +114,7 @@ class Lab:
         return [server, *server.children(recursive=True)]
 
     def running(self, module: str) -> list[psutil.Process]:
-        """Those of the family that run this module; one that ends while it is looked at is none."""
+        """Return the processes of the family that run this module; processes that exit meanwhile are left out."""
         found = []
         for each in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -212,7 +212,7 @@ def blank_page(**how: Any) -> Iterator[Page]:
 
 
 def panel(cell: int) -> str:
-    """An expression: the dashboard of that cell. A cell before it has one too where it took its time."""
+    """Return an expression for the dashboard of that cell. An earlier cell has one too if it was slow."""
     titled = f"each.querySelector('h3').textContent === 'cell {cell}'"
     return f"[...document.querySelectorAll('.hvd')].find(each => {titled})"
 

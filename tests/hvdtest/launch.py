@@ -33,7 +33,7 @@ _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
 
 def free_port() -> int:
-    """One of those that the kernel gives to nobody who asks for any: it stays free until the rank that is to have it is up."""
+    """Return a port outside of the kernel's range for automatic ports: it stays free until its rank has started."""
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(min(10_000, first_given - 1), first_given)
@@ -129,7 +129,7 @@ class RankPool:
         return f"{check} is overdue\n" + "\n".join(f"--- rank {number}: {each}" for number, each in enumerate(told))
 
     def close(self) -> None:
-        """End the processes, and see that nothing is left. (The core's shared memory has no name: it goes with them.)"""
+        """Stop the processes, and check that none is left. (The core's shared memory is unnamed: it is freed with them.)"""
         for rank in self.ranks:
             rank.close()
         deadline = time.monotonic() + ENDED_WITHIN_S

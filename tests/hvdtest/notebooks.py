@@ -22,7 +22,7 @@ ALL = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def run(*words: str, **variables: str) -> None:
-    """Run a module from the root, not as a test's own child: pytest's variables would change what the kernel does."""
+    """Run a module from the root, without pytest's variables, which would change the kernel's behaviour."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | variables
     command = [sys.executable, "-P", "-m", *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -39,7 +39,7 @@ def kernels_of(python: Path, folder: Path) -> Path:
 
 
 def outputs(path: Path) -> list[list[tuple[str, ...]]]:
-    """Of each code cell that nbval compares: outputs' kinds, and text without what differs by nature."""
+    """Return for each code cell that nbval compares its outputs' kinds, and the text without variable parts."""
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     compared = [cell for cell in notebook.cells if cell.cell_type == "code" and not cell.source.startswith(IGNORED)]
     return [[_said(output) for output in cell.outputs] for cell in compared]

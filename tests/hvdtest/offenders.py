@@ -83,7 +83,7 @@ def nobody(rule: str, paths: Iterable[Path], broken: Callable[[Path], Iterable[t
 
 
 def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Groups of nodes each of which leads to all others of its group (Tarjan), those of one node left out."""
+    """Return groups of nodes that each reach all others of the group (Tarjan), without groups of one node."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     open_nodes: list[str] = []

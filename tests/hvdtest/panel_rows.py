@@ -38,7 +38,7 @@ def rows_of(content: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def run_and_seen(kernel: Kernel, folder: Path, code: str) -> dict[str, list[Any]]:
-    """Run a cell whose two ranks train until a file says that they were seen; return each one's row."""
+    """Run a cell whose two ranks train until a file reports that they were seen; return each one's row."""
     begun = kernel.start(code, prompts=True)
     rows: dict[str, list[Any]] = {}
     while not all(rows.get(rank, [0] * 3)[2] > 1 and rows[rank][-1][:1] not in ([], [None]) for rank in "01"):

@@ -101,7 +101,7 @@ class Place:
 
     @property
     def secrets(self) -> dict[str, bytes]:
-        """Every secret in every form that it might be seen in: name -> text."""
+        """Return every secret in every form in which it might appear: name -> text."""
         raw = {
             "session key": self.client["key"].encode(),
             "session key's bytes": bytes.fromhex(self.client["key"]),

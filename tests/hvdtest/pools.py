@@ -21,7 +21,7 @@ def layout_id(layout: tuple[int, str]) -> str:
 
 
 def layouts(*usual: tuple[int, str], nightly: tuple[tuple[int, str], ...] = ()) -> Any:
-    """A fixture ``layout`` for a file whose tests ask for ``ranks``: those of every run, and those of the nightly one."""
+    """Return a fixture ``layout`` for a file whose tests request ``ranks``: layouts of every run, and of the nightly one."""
     params = [*usual, *(pytest.param(each, marks=pytest.mark.nightly) for each in nightly)]
 
     @pytest.fixture(name="layout", params=params, ids=layout_id)

@@ -26,7 +26,7 @@ _BUILD_S = 900
 
 @functools.cache
 def interpreter(version: str) -> Path | None:
-    """Return the Python of this version on the PATH or of pyenv; None if there is none. None is run: each test run asks."""
+    """Return the Python of this version on the PATH or of pyenv; None if there is none. None is started: each test run checks."""
     listed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
     found = [Path(path) for path in (shutil.which(f"python{version}"),) if path]
     module = Path("lib", f"python{version}", "venv", "__init__.py")  # pyenv's shims have none

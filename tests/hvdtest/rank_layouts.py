@@ -31,7 +31,7 @@ def ranks(layout: tuple[int, str], request: pytest.FixtureRequest) -> RankPool:
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own order
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folder by folder, layout by layout, last what starts processes of its own; otherwise in the order that there was."""
+    """Order tests by folder and layout, tests with own processes last; otherwise keep their order."""
     folders = {each: number for number, each in enumerate(dict.fromkeys(map(_folder, items)))}
     pools = {each: number for number, each in enumerate(dict.fromkeys(map(_pool, items)))}
     items.sort(key=lambda item: (folders[_folder(item)], _pool(item) is None, pools[_pool(item)]))

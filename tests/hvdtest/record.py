@@ -46,7 +46,7 @@ class Recorder:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Say how long a test may take that has a limit of its own; in a worker of pytest-xdist, as only that has the test."""
+    """Report the time limit of a test that has its own; in a worker of pytest-xdist, since only that has the test."""
     limit = item.get_closest_marker("timeout")
     if limit is not None and limit.args and "HVDTEST_RECORD" in os.environ:
         _add(may_take=limit.args[0], which=item.nodeid)

@@ -58,7 +58,7 @@ def _room(dotted: tuple[str, ...]) -> str:
 
 
 def merged(graph: Mapping[str, set[str]]) -> Edges:
-    """The graph with rooms that import each other as one node, "keras + tensorflow": what is left has no circle."""
+    """Return the graph with rooms that import each other as one node, "keras + tensorflow": the result has no circle."""
     name = {room: " + ".join(sorted(circle)) for circle in circles(dict(graph)) for room in circle}
     found: Edges = defaultdict(set)
     for room, others in graph.items():

@@ -39,7 +39,7 @@ TIDY = "print(__import__('json').dumps(__import__('hvdtest.tidy').tidy.kernel(ge
 
 @dataclass(frozen=True)
 class Needs:
-    """What tests may share. ``ranks`` 0: a kernel of which a test may start and stop the ranks."""
+    """Needs of tests that share a kernel. ``ranks`` 0: a kernel whose ranks a test may start and stop."""
 
     what: str
     ranks: int
@@ -210,7 +210,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(autouse=True)
 def no_spare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spare imports torch while a test runs that has no use for it: who wants one says ``@pytest.mark.spare``."""
+    """Start no spare by default, since it imports torch during the test: ``@pytest.mark.spare`` requests one."""
     monkeypatch.setenv("HVD_SPARES", "1" if request.node.get_closest_marker("spare") else "0")
 
 

@@ -31,7 +31,7 @@ exec {ssh} -o UserKnownHostsFile={folder}/known "$@"
 
 
 def why_not() -> str:
-    """Return what is missing for sshd; empty if nothing is."""
+    """Return what is missing for sshd; empty if it is complete."""
     if not os.access(SERVER, os.X_OK):
         return f"there is no {SERVER}: `.ci/system slurm` installs it"
     return "" if shutil.which("ssh") and shutil.which("ssh-keygen") else "the ssh client is missing"
@@ -39,7 +39,7 @@ def why_not() -> str:
 
 @contextmanager
 def serving(hosts: Hosts, host: int, folder: Path) -> Iterator[dict[str, str]]:
-    """A server on that host for who has ``folder/person``; gives the variables by which ``ssh`` knows it."""
+    """Start a server on that host for the user of ``folder/person``; yield the variables by which ``ssh`` recognises it."""
     for name in ("host", "person"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     (folder / "known").write_text(f"[{address(host)}]:{PORT} {(folder / 'host.pub').read_text()}")

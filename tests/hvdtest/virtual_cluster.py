@@ -54,7 +54,7 @@ class Question:
 
 
 class VirtualCluster:
-    """Carries out the actions of a membership of n ranks; ``run`` until nothing more is to come."""
+    """Carries out the actions of a membership of n ranks; ``run`` until no event is left."""
 
     def __init__(self, n: int, seed: int) -> None:
         self.now = 0.0

@@ -34,7 +34,7 @@ TROUBLE_S = 120.0
 
 @dataclass(frozen=True)
 class Chances:
-    """How often what happens."""
+    """Probabilities of the events."""
 
     death: dict[str, float] = field(default_factory=dict)  # at a point
     hang: float = 0.0  # at a point
@@ -67,7 +67,7 @@ class VirtualWorker:
 
 
 class VirtualJob:
-    """Carries out the actions of a driver; ``run`` until nothing more is to come."""
+    """Carries out the actions of a driver; ``run`` until no event is left."""
 
     def __init__(
         self, settings: DriverSettings, hosts: dict[str, int], seed: int, chances: Chances = Chances(), steps: int = 8
@@ -216,7 +216,7 @@ class VirtualJob:
         self._go(worker, seconds, lambda: self._ask(worker))
 
     def _learn(self, host: str) -> None:
-        """Have a host's agent keep spares, now that one of its ranks has come to ``elastic.run``."""
+        """Let a host's agent keep spares, since one of its ranks has reached ``elastic.run``."""
         if host not in self._spares:
             self._spares[host] = VirtualSpares(self.spares, self.chances.spare_death, self.random, self.later)
         self._spares[host].learn()

@@ -22,7 +22,7 @@ class VirtualSpares:
         self._death, self._chance, self._later = death, chance, later
 
     def learn(self) -> None:
-        """A rank of the host has come to ``elastic.run``."""
+        """Record that a rank of the host has reached ``elastic.run``."""
         for _ in range(self.quota.missing):
             self.quota.start()
             self.coming += 1

@@ -36,7 +36,7 @@ def three() -> Iterator[RankPool]:
 
 
 def refused(variable: str, value: str) -> list[str]:
-    """What ``init`` says while a variable differs on the strange rank, and that it works once it is the same."""
+    """Return the error of ``init`` while a variable differs on rank 1, and that it works once it is equal."""
     import os
 
     import torch

@@ -37,7 +37,7 @@ def on_alarm() -> Iterator[None]:
 
 
 def asked() -> None:
-    """Every rank but one asks for a sum, which stays on its way."""
+    """Request a sum on every rank but one, which remains in flight."""
     import torch
 
     import hvd_kernel.torch as hvd

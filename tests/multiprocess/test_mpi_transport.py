@@ -114,7 +114,7 @@ def scripted(folder: Path, np: int, text: str, *more: str) -> subprocess.Complet
 
 @pytest.fixture(scope="module", params=RANKS, ids=lambda np: f"np{np}")
 def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What every rank found in the whole matrix, by transport and check."""
+    """Return the findings of every rank in the whole matrix, by transport and check."""
     np, folder = request.param, tmp_path_factory.mktemp("matrix")
     done = launched(folder, np, ["-m", "hvdtest.under_mpi", str(MATRIX), str(folder), *WANTED], timeout=LONGEST_S + 10)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,7 +19,7 @@ layout = layouts((2, "shm"), (3, "tcp"), nightly=((2, "tcp"), (4, "shm"), (4, "t
 
 
 def waiting(folder: str) -> list[object]:
-    """Wait in each kind of collective for a rank that does not come; return the errors.
+    """Wait in each kind of collective for a missing rank; return the errors.
 
     That this rank waits in the first of them is told by a file of its number.
     """
@@ -174,7 +174,7 @@ def test_shutdown_of_all(ranks: RankPool) -> None:
 
 
 def interrupted(blocking: bool) -> str:
-    """Ctrl-C while waiting raises KeyboardInterrupt at once; the memory stays the core's until the operation ends."""
+    """Ctrl-C while waiting raises KeyboardInterrupt at once; the core keeps the memory until the operation ends."""
     import gc
     import threading
     import weakref
@@ -230,7 +230,7 @@ def test_interrupt(ranks: RankPool, blocking: bool) -> None:
 
 
 def nameless() -> bool:
-    """The shared memory has no name that could stay behind."""
+    """The shared memory has no name that could remain."""
     maps = Path("/proc/self/maps").read_text()
     assert "/dev/shm" not in maps
     return "/memfd:" in maps
@@ -241,7 +241,7 @@ def test_shared_memory_has_no_name(ranks: RankPool, layout: tuple[int, str]) -> 
 
 
 def cuda_files() -> list[str]:
-    """What of CUDA this rank has mapped, after operations on tensors of the CPU."""
+    """Return the CUDA files that this rank has mapped, after operations on CPU tensors."""
     import torch
 
     import hvd_kernel.torch as hvd

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mp
 
 
 def as_it_is(path: Path) -> str:
-    """The file at one moment: two reads would see two. None at which it is written, for a read may see half of a write."""
+    """Return the file at one moment: two reads could differ. None while it is written, since a read may see half of a write."""
     while True:
         before = writer()
         with path.open("rb", buffering=0) as file:
@@ -30,7 +30,7 @@ def as_it_is(path: Path) -> str:
 
 
 def writer() -> str:
-    """What the thread that writes this process's timeline does, and how often it has begun to do something."""
+    """Return the state of the thread that writes this process's timeline, and how often it has started to run."""
     for task in Path("/proc/self/task").iterdir():
         try:
             name, status = (task / "comm").read_text(), (task / "status").read_text()

@@ -17,7 +17,7 @@ ALL = " Every rank has to log the same."
 
 
 def tracked(folder: str) -> int:
-    """Log from every rank; say how many warnings there were."""
+    """Log from every rank; return the number of warnings."""
     import os
     import warnings
 

@@ -10,5 +10,5 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def fonts() -> None:
-    """Without its cache of fonts, matplotlib complains on stderr while it makes one, if that takes long enough."""
+    """Build matplotlib's font cache first: without it matplotlib prints to stderr if that takes long enough."""
     subprocess.run([sys.executable, "-P", "-c", "import matplotlib.font_manager"], check=True)

@@ -85,7 +85,7 @@ def test_settings_keep_a_key_file_for_the_user_alone(tmp_path: Path) -> None:
 
 
 class Nodes:
-    """What Ray tells of its nodes."""
+    """A fake of Ray's list of nodes."""
 
     def __init__(self, *nodes: tuple[str, str, bool, dict[str, float]]) -> None:
         names = ("NodeID", "NodeManagerAddress", "Alive", "Resources")

@@ -38,7 +38,7 @@ EVERYWHERE = pytest.mark.parametrize("addresses", [[], pytest.param(["127.0.0.1"
 
 
 def called(function: object, engine: Processes, *args: object, seconds: float = 60.0, **env: str) -> list[Any]:
-    """What a function returns on the ranks of an engine."""
+    """Return the results of a function on the ranks of an engine."""
     job = Job(command=[""], np=len(engine._hosts), env=env, engine=engine, start_timeout_s=seconds)
     return in_processes(pack_call(function, args, {}, ()), job, stdout=OUT[-1], stderr=OUT[-1])
 
@@ -190,7 +190,7 @@ def test_engine_that_ends_before_the_ranks_start_reports_why() -> None:
 
 
 class Never(Processes):
-    """One that brings a rank too few, and goes on."""
+    """An engine that starts a rank too few, and keeps running."""
 
     def work(self, invitation: Invitation) -> None:
         self._hosts = self._hosts[:-1]
@@ -208,7 +208,7 @@ def test_engine_without_resources_times_out() -> None:
 
 
 class Retrying(Processes):
-    """One that starts a process again whose end was not its own, as Spark does with tasks."""
+    """An engine that restarts a process that was killed, as Spark does with tasks."""
 
     def work(self, invitation: Invitation) -> None:
         with ThreadPoolExecutor(len(self._hosts)) as threads:
@@ -252,7 +252,7 @@ def test_an_elastic_job_continues_with_a_new_engine_process(fails: bool, tmp_pat
 
 
 def shrinks(folder: str) -> int:
-    """Steps until rank 1 is seen to be gone; it goes when both have been seen, with the engine's process that holds it."""
+    """Step until rank 1 is gone; it exits after both ranks were seen, with the engine's process that holds it."""
     import hvd_kernel.numpy as hvd
 
     hvd.init()

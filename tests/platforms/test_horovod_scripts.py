@@ -67,13 +67,13 @@ EACH_LAUNCHER = pytest.mark.parametrize("launcher", [*HERE, WITH_SLURM])
 
 @pytest.fixture
 def variables(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What leads srun to its Slurm; the others need nothing."""
+    """Return the variables that lead srun to its Slurm; the other launchers need none."""
     by_slurm = request.node.callspec.params["launcher"] is by_srun
     return request.getfixturevalue("slurm").variables if by_slurm else {}
 
 
 def saved(command: list[str], np: int, folder: Path, *words: str, **env: str) -> list[dict[str, Any]]:
-    """What each rank has saved, in their order."""
+    """Return what each rank has saved, in rank order."""
     import torch
 
     good(ran([*command, *words, "--checkpoints", str(folder)], folder, **env))
@@ -96,7 +96,7 @@ def equal(got: Any, want: Any, what: str) -> None:
 
 
 def ends(script: str) -> dict[str, Any]:
-    """What every rank of two must save, computed in this process."""
+    """Return what every rank of two must save, computed in this process."""
     import torch
 
     threads = torch.get_num_threads()

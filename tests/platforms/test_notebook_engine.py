@@ -135,7 +135,7 @@ def test_engine_that_ends_before_the_ranks_start_reports_why() -> None:
 
 
 class Never(Processes):
-    """One that brings a rank too few, and goes on."""
+    """An engine that starts a rank too few, and keeps running."""
 
     def work(self, invitation: Invitation) -> None:
         self.start(invitation, 0).wait()

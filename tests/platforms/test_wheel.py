@@ -68,7 +68,7 @@ def run(*words: str | Path, cwd: Path = ROOT) -> None:
     scope="module", params=["of_the_editable_build", pytest.param("from_nothing", marks=pytest.mark.nightly)]
 )
 def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of what the editable installation has compiled, for the devices that it knows; or compiled anew, for all devices."""
+    """Build the wheel from the editable installation, for its devices; or compile anew for all devices."""
     folder = tmp_path_factory.mktemp("wheel")
     editable = request.param == "of_the_editable_build"
     build = ["-Cbuild-dir=build/editable", "-Ccmake.define.HVD_MPI=ON"] if editable else [f"-Cbuild-dir={folder}/build"]

@@ -24,7 +24,7 @@ def wait_for_text(notebook: Notebook, text: str) -> None:
 
 
 def answer(notebook: Notebook, line: str) -> None:
-    """Fill the box; one that was answered stays for a moment, so it is marked."""
+    """Fill the box; an answered box remains for a moment, so it is marked."""
     box = notebook.page.wait_for_selector(NEW_BOX, timeout=60_000)
     assert box is not None
     box.evaluate("box => box.dataset.answered = 'yes'")

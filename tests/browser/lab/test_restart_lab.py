@@ -41,7 +41,7 @@ def home(lab: Lab, place: Path) -> Iterator[Path]:
 
 
 def run(notebook: Notebook, cell: int, count: int, shown: str = "") -> None:
-    """Run a cell; return when it has ended as the kernel's number ``count`` and shows this, above it a panel if it took long."""
+    """Run a cell; return when it has ended as the kernel's number ``count`` and shows this text, below a panel if it was slow."""
     notebook.run(cell)
     notebook.wait(f"{PROMPTS}[{cell}].includes('[{count}]')")
     notebook.wait(f"{OUTPUTS}[{cell}].includes({json.dumps(shown)})")

@@ -74,7 +74,7 @@ def test_lanes_update_live_pan_and_remain(lab: Lab, place: Path) -> None:
 
 
 def _move_by_mouse(page: Page) -> None:
-    """The wheel zooms about the pointer, a drag to the right shows what was before."""
+    """Zoom about the pointer with the wheel; drag to the right to show earlier times."""
     page.focus(f"{OPEN} {CANVAS}")
     page.keyboard.press("Home")
     whole = _ticks(page)
@@ -102,7 +102,7 @@ def _middle(page: Page) -> tuple[float, float]:
 
 
 def _ticks(page: Page) -> list[float]:
-    """The seconds on the axis of what is seen, as the picture has them that the page saves."""
+    """Return the seconds on the visible axis, as in the picture that the page saves."""
     return [float(at) for at in re.findall(r">([0-9.]+) s<", _saved(page, "SVG").decode())]
 
 

@@ -30,7 +30,7 @@ HALF = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
 
 
 def as_nobody(probe: Callable[[], Any]) -> Any:
-    """Run a function in a child of another user and group, and return what it returned (JSON)."""
+    """Run a function in a child of another user and group, and return its result (JSON)."""
     if os.geteuid() != 0:
         pytest.skip("to become another user the tests must run as root")
     reading, writing = os.pipe()

@@ -43,7 +43,7 @@ GREETING = 64  # bytes of ZMTP's, all that either side says before keys are aske
 
 
 def zmtp(mechanism: bytes, *commands: bytes) -> bytes:
-    """ZMTP 3.1's greeting and what follows it."""
+    """Send ZMTP 3.1's greeting and the following frames."""
     return b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32) + b"".join(commands)
 
 
@@ -51,7 +51,7 @@ EXPLODED = Path(tempfile.gettempdir(), f"hvd-test-pickle-{os.getpid()}")
 
 
 class Bomb:
-    """A pickle that leaves a file where it is loaded."""
+    """A pickle that leaves a file when it is loaded."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, (str(EXPLODED),)
@@ -254,7 +254,7 @@ def _until_closed(stranger: socket.socket) -> None:
 
 
 class Recorder:
-    """Stands between a client and a port, passes everything on, and keeps what the client said."""
+    """A proxy between a client and a port that forwards everything and records the client's bytes."""
 
     def __init__(self, port: int) -> None:
         self.said = b""

@@ -119,7 +119,7 @@ POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'"
 
 @contextmanager
 def page(files: dict[str, tuple[str, str]], policy: str = "") -> Iterator[tuple[Page, list[str]]]:
-    """A page that knows these paths (path -> type and text) and nothing of the network; and what it asked for elsewhere."""
+    """Open a page that serves these paths (path -> type and text) without network access; record its requests elsewhere."""
     asked: list[str] = []
 
     def answer(route: Route) -> None:
@@ -148,7 +148,7 @@ def harmless(one: Page, asked: list[str]) -> None:
 
 
 def hostile_board(few: list[str]) -> Board:
-    """A board whose every text is hostile: title, names, states, operations, streams, lines, the sentence about waiting."""
+    """Return a board whose every text is hostile: title, names, states, operations, streams, lines, the sentence about waiting."""
     board = Board(range(len(few)), few[0], lambda: 1.0)
     for step in range(4):
         for rank, payload in enumerate(few):

@@ -48,7 +48,7 @@ EMPTY_GROUPS = ("grouped_allreduce, nothing", "grouped_allgather, nothing", "gro
 
 
 class Adapter:
-    """The frontend on NumPy arrays; others say what differs."""
+    """The frontend on NumPy arrays; subclasses define the differences."""
 
     module = "hvd_kernel.numpy"
     dtypes: ClassVar[Sequence[str]] = (*WITHOUT_BFLOAT16, "uint32", "uint64")
@@ -92,11 +92,11 @@ class Adapter:
     # Arrays
 
     def array(self, value: Value) -> Any:
-        """Return an array of the framework: what its own conversion makes of the numbers."""
+        """Return an array of the framework, made by its own conversion from the numbers."""
         return np.array(narrow(value), value.dtype)
 
     def target(self, value: Value) -> Any:
-        """Return what an operation in place may overwrite."""
+        """Return an array that an operation in place may overwrite."""
         return self.array(value)
 
     def strided(self, value: Value) -> Any:
@@ -136,7 +136,7 @@ class Adapter:
     def gradients(
         self, operation: str, operands: list[Any], options: Mapping[str, Any], weights: list[Any]
     ) -> list[list[Any]]:
-        """Return the gradients of the operands, in each way that a program gets them: of the results times the weights."""
+        """Return the gradients of the operands, by each method of a program: of the results times the weights."""
         raise NotImplementedError
 
     def broadcast_parameters(self, parameters: dict[str, Any], root: int) -> dict[str, Any]:
@@ -145,16 +145,16 @@ class Adapter:
         return parameters
 
     def begin(self, value: Value) -> Callable[[], Any] | None:
-        """Start a sum, and return what waits for its result; None: the frontend waits in the call."""
+        """Start a sum, and return the function that waits for its result; None if the frontend waits in the call."""
         return None
 
     def meant(self, error: Exception) -> tuple[str, str]:
-        """Return class and message of an error; those that are meant, where the framework raises one of its own."""
+        """Return class and message of an error; the expected ones, if the framework raises its own."""
         return type(error).__name__, str(error)
 
 
 class Core(Adapter):
-    """What frontends without operations of their own are made of."""
+    """Functions of the core that frontends without own operations use."""
 
     operations = OPERATIONS
     sweeps = False
@@ -461,7 +461,7 @@ class MxnetNumpy(Mxnet):
 
 
 class Keras(Adapter):
-    """Values of NumPy, which come back as tensors of the backend."""
+    """Values of NumPy, which are returned as tensors of the backend."""
 
     module = "hvd_kernel.keras"
     dtypes = ("uint8", "int8", "int16", "int32", "float16", "float32", "bool")

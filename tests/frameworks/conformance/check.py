@@ -23,7 +23,7 @@ from hvd_kernel.errors import NotInitialized
 
 
 def conforms(ranks: RankPool, framework: str, subject: str) -> None:
-    """The ranks have made every check of the subject, with results and errors of the table, and told errors alike."""
+    """Check that the ranks ran every check of the subject, with the results and errors of the table, and equal errors on all ranks."""
     reports = ranks.run(run, framework, subject, timeout=240)
     wrong = [f"rank {rank}: {text}" for rank, report in enumerate(reports) for text in report["wrong"]]
     assert not wrong, f"{len(wrong)} of {framework}:\n" + "\n".join(wrong[:40])
@@ -35,7 +35,7 @@ def conforms(ranks: RankPool, framework: str, subject: str) -> None:
 
 
 def names_of(framework: str, subject: str, size: int) -> list[str]:
-    """Return what a framework is checked for: the rows of a subject that it has, or a scene."""
+    """Return the checks of a framework: its rows of a subject, or a scene."""
     return [subject] if subject in {*SCENES, TRAININGS} else [row.name for row in _rows_for(framework, subject, size)]
 
 
@@ -44,7 +44,7 @@ def _rows_for(framework: str, subject: str, size: int) -> Iterator[Row]:
 
 
 def run(framework: str, subject: str) -> dict[str, Any]:
-    """Return the names of the checks that were made, what was wrong, and the errors that all ranks are to raise alike."""
+    """Return the names of the checks that ran, the wrong results, and the errors that all ranks must raise alike."""
     adapter = ADAPTERS[framework]()
     adapter.hvd.init()
     report: dict[str, Any] = {"ran": [], "wrong": [], "told": {}}
@@ -70,7 +70,7 @@ def run(framework: str, subject: str) -> dict[str, Any]:
 
 
 def _run(adapter: Adapter, row: Row, team: list[int] | None = None, process_set: Any = None) -> str:
-    """Make the call of a row; return the message of the error where the row is one that all ranks raise."""
+    """Make the call of a row; return the message of the error if all ranks must raise it."""
     hvd = adapter.hvd
     team = team or list(range(hvd.size()))
     place, size = team.index(hvd.rank()), len(team)
@@ -191,7 +191,7 @@ def _raises(adapter: Adapter, row: Row, kind: str, text: str, process_set: Any =
 
 
 def _uneven_batches(adapter: Adapter) -> None:
-    """Rank r has r + 1 batches, then joins: what is reduced without it has nothing of it."""
+    """Rank r has r + 1 batches, then joins: reductions without it contain nothing of it."""
     hvd = adapter.hvd
     rank, size = hvd.rank(), hvd.size()
     for batch in range(rank + 1):

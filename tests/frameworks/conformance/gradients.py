@@ -46,7 +46,7 @@ def differentiated() -> Iterator[Row]:
 
 
 def weights(row: Row, place: int, size: int) -> list[Value]:
-    """Return a rank's weights of its results, which tell ranks and places apart."""
+    """Return a rank's weights of its results, which differ between ranks and positions."""
     results = row.expected(place, size)[: None if row.operation.startswith("grouped") else 1]
     return [Value(numbers(value.numbers.shape, place + 7, value.dtype), value.dtype) for value in results]
 

@@ -130,7 +130,7 @@ def each(dtype: str, shape: tuple[int, ...], op: str = "Sum") -> Operands:
 
 
 def rows_of(dtype: str, count: Callable[[int, int], int], rest: tuple[int, ...] = (3,), op: str = "Sum") -> Operands:
-    """Numbers of as many rows as a rank at a place in a team has."""
+    """Return the values of all rows that a rank at a position in a set has."""
     return lambda place, size: [Value(numbers((count(place, size), *rest), place, dtype, op), dtype)]
 
 
@@ -337,7 +337,7 @@ def _odd(place: int) -> bool:
 
 
 def disagreements() -> Iterator[Row]:
-    """Rank 1 does something else than the others: every rank raises Mismatch, with the same text."""
+    """Let rank 1 make another call than the others: every rank raises Mismatch, with the same text."""
 
     def row(name: str, text: str, operands: Operands, options: Chosen = NO_OPTIONS) -> Row:
         operation = name.split(",", maxsplit=1)[0]

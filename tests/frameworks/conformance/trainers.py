@@ -59,7 +59,7 @@ LOCAL = frozenset(("local", "scale_local_gradients"))
 
 
 class Torch(Trainer):
-    """Parameters with names; the step reduces what backward has left."""
+    """Parameters with names; the step reduces the gradients of backward."""
 
     traits = COMMON | {"backward_passes_per_step", "missing", "joins", "gradients_in_buckets"}
     named = True

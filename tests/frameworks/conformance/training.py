@@ -33,7 +33,7 @@ class Training:
 
     @property
     def traits(self) -> set[str]:
-        """Return what a trainer must support beyond plain steps."""
+        """Return the features that a trainer must support beyond plain steps."""
         found = {name for name in ("unused", "missing", "local", "apart", "joins") if getattr(self, name)}
         options = {f"op {value}" if name == "op" else name for name, value in self.options.items()}
         return found | options
@@ -43,7 +43,7 @@ class Training:
         return [*range(rank + 1), LAST] if self.joins else list(range(STEPS))
 
     def is_counted(self, rank: int) -> bool:
-        """Tell whether every framework counts the steps of a rank: those of Adasum, and outside of a set, only some do."""
+        """Tell whether every framework counts the steps of a rank: with Adasum, and outside of a set, only some do."""
         return self.options.get("op") != "Adasum" and not (self.apart and rank % 2)
 
     def gradients(self, rank: int, step: int) -> list[list[Value | None]]:

@@ -40,7 +40,7 @@ def parts(rank: int, size: int) -> list[tuple[Any, Any]]:
 
 
 def in_double_precision() -> tuple[list[float], list[Any]]:
-    """What one process computes by hand, in float64: losses and weights."""
+    """Compute losses and weights of one process in float64."""
     w1, b1, w2, b2 = (each.astype(np.float64) for each in start())
     losses = []
     for images, labels in parts(0, 1):

@@ -100,7 +100,7 @@ def _place(hvd: Any, alone: bool) -> tuple[int, int]:
 
 
 def _result(losses: list[float], weights: list[Any], alone: bool) -> dict[str, Any]:
-    """Losses over the whole batches: the mean of the ranks', whose parts have one size."""
+    """Return losses over the whole batches: the mean over ranks, whose parts have equal size."""
     import hvd_kernel.numpy as hvd
 
     means = losses if alone else hvd.allreduce(np.array(losses), op=hvd.Average).tolist()
@@ -108,7 +108,7 @@ def _result(losses: list[float], weights: list[Any], alone: bool) -> dict[str, A
 
 
 def trained(ranks: RankPool, check: Any) -> dict[str, Any]:
-    """By two ranks, whose weights are equal to the bit, and by one process."""
+    """Train on two ranks, whose weights are equal to the bit, and in one process."""
     first, second = ranks.run(check, False)
     assert first == second
     return {"two ranks": first, "one process": ranks.run(check, True)[0]}

@@ -141,7 +141,7 @@ def test_signatures_accept_horovods_arguments(module: str) -> None:
 
 
 def differs(ours: Any, taken: str) -> str:
-    """Why a call that Horovod takes would mean something else to ours; empty: it does not."""
+    """Return why a call that Horovod accepts would mean something else in our function; empty if it does not."""
     mine = list(inspect.signature(ours).parameters.values())
     arguments = ast.parse(f"def f{taken}: ...").body[0].args  # type: ignore[attr-defined]
     theirs = [one.arg for one in arguments.args]
@@ -184,7 +184,7 @@ def test_internal_classes_can_be_caught_derived_and_tested() -> None:
 
     class Mine(BasicTaskService):
         def __init__(self) -> None:
-            """Does not call what it derives from, which says so nevertheless."""
+            """Do not call the base class, which raises."""
 
     assert not isinstance(1, BasicTaskService)
     with pytest.raises(plumbing.HorovodOnly, match="BasicTaskService asks Horovod's hosts"):

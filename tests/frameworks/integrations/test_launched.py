@@ -110,12 +110,12 @@ def program(folder: Path, text: str) -> str:
 
 
 def said(output: str) -> list[str]:
-    """What the ranks have said, without who has."""
+    """Return the output of the ranks without rank labels."""
     return [line.split("said ", 1)[1] for line in output.splitlines() if "said (" in line]
 
 
 def both(found: list[str]) -> str:
-    """Two ranks, that say the same."""
+    """Return the equal output of two ranks."""
     assert len(found) == 2
     assert found[0] == found[1]
     assert found[0].startswith("(2, ")

@@ -85,7 +85,7 @@ def loader() -> Any:
 
 
 def alone(epochs: int = 1, passes: int = 1, clip: bool = False) -> Any:
-    """What one process without Lightning and without us ends with, from rank 0's beginning."""
+    """Train in one process without Lightning and hvd_kernel, from rank 0's initial state."""
     import torch
 
     net = torch.nn.Linear(2, 1).double()
@@ -162,7 +162,7 @@ def test_each_sample_is_seen_by_one_rank(ranks: RankPool) -> None:
 
 
 def resumed(folder: str) -> Any:
-    """Stopped after one of three epochs, gone on with from the file."""
+    """Stop after one of three epochs and resume from the file."""
     import lightning
     import torch
 
@@ -190,7 +190,7 @@ def test_training_continues_from_lightnings_checkpoint(ranks: RankPool, tmp_path
 
 
 def measured() -> None:
-    """What is logged on each rank, and a metric of torchmetrics, which has seen a different number of samples on each."""
+    """Return values logged on each rank, and a metric of torchmetrics that has seen another number of samples on each."""
     import torch
     import torchmetrics
 
@@ -260,7 +260,7 @@ def test_collectives(ranks: RankPool) -> None:
 
 
 def by_hand(toggled: bool) -> None:
-    """Two optimizers with one loss each; gradients are looked at, clipped and accumulated before a step."""
+    """Train two optimizers with one loss each; gradients are read, clipped and accumulated before a step."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -408,7 +408,7 @@ def test_optimizers_and_their_options(ranks: RankPool, kind: str) -> None:
 
 
 def older_name() -> None:
-    """The same for those who import pytorch_lightning, whose classes are others."""
+    """Run the same for imports of pytorch_lightning, whose classes differ."""
     import pytorch_lightning
     import torch
 

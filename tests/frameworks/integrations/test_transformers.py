@@ -85,7 +85,7 @@ def trainer(folder: str, rank: int | None = None, data: Any = None, **options: A
 
 
 def alone(epochs: int = 1, passes: int = 1) -> list[Any]:
-    """What one process without the Trainer and without us ends with, from rank 0's beginning."""
+    """Train in one process without the Trainer and hvd_kernel, from rank 0's initial state."""
     import torch
 
     net = model(0)
@@ -150,7 +150,7 @@ def test_clipping_sees_averaged_gradients(ranks: RankPool, tmp_path: Path) -> No
 
 
 def resumed(folder: str) -> None:
-    """Stopped after one of three epochs, gone on with from the folder; what is logged is the ranks' mean."""
+    """Stop after one of three epochs and resume from the folder; logged values are the ranks' mean."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -223,7 +223,7 @@ def test_evaluation_loss_counts_each_row_once(ranks: RankPool, tmp_path: Path, c
 
 
 def left_behind(folder: str) -> list[list[str]]:
-    """What accelerate tells others than our Trainer, before and after it is used, and while it is."""
+    """Return accelerate's state for other code, before, during and after the use of our Trainer."""
     from accelerate import Accelerator, PartialState
     from accelerate.state import AcceleratorState, GradientState
 
@@ -273,7 +273,7 @@ def test_no_state_of_accelerate_remains(ranks: RankPool, tmp_path: Path) -> None
 
 
 def dealt(folder: str) -> list[int]:
-    """The rows that this rank trains with, where the order is random."""
+    """Return the rows that this rank trains with in random order."""
     import torch
 
     from hvd_kernel.core import session

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def collectives() -> dict[str, Any]:
-    """What each kind gave, what the operand was then, and for whom the library was asked."""
+    """Return each kind's result, the operand afterwards, and the stream for which the library was called."""
     import numpy as np
     from hvdtest import fake_array as xp
 
@@ -71,7 +71,7 @@ def test_every_kind_of_array_stays_in_its_memory() -> None:
 
 
 def names() -> list[object]:
-    """Whether JAX's own library does what the stand-in does, on the CPU: a place of its own, taken over, in order."""
+    """Tell whether JAX's own library behaves like the fake, on the CPU: own memory, adopted, in order."""
     import jax
     import jax.numpy as jnp
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def addresses() -> dict[str, Any]:
-    """What the core is given, beside where JAX has its arrays."""
+    """Return the pointers passed to the core, beside the addresses of JAX's arrays."""
     import jax
     import jax.numpy as jnp
 

@@ -43,7 +43,7 @@ def train_step(groups: int) -> tuple[Any, Any, Any]:
 
 
 def asked() -> Iterator[list[str]]:
-    """Again and again, the reductions that rank 1 waits for rank 0 with; not for ever."""
+    """Poll, with a limit, the reductions in which rank 1 waits for rank 0."""
     import time
 
     from hvd_kernel.core import session
@@ -65,7 +65,7 @@ def take_part(names: list[str], tensors: int) -> None:
 
 
 def held_back(path: str) -> list[str]:
-    """Rank 1 trains; rank 0 takes part in nothing before rank 1 has asked for all of it: the names in that order."""
+    """Rank 1 trains; rank 0 joins no reduction before rank 1 has requested all of them: return the names in that order."""
     import jax
 
     import hvd_kernel.jax as hvd
@@ -101,7 +101,7 @@ def test_backward_overlaps_the_first_reduction(newest: RankPool, tmp_path: Path)
 
 
 def of_timeline(path: Path) -> tuple[dict[str, dict[int, list[float]]], dict[str, list[float]]]:
-    """Of each reduction when each rank asked for it, and when it ended."""
+    """Return of each reduction when each rank requested it, and when it ended."""
     events = json.loads(path.read_text())
     rows = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     rows = {row: name for row, name in rows.items() if name.startswith(KIND)}
@@ -147,7 +147,7 @@ def test_gradients_are_reduced_before_the_last_one_is_ready(newest: RankPool, tm
 
 
 def of_long_reductions() -> dict[str, list[float]]:
-    """Seconds of rank 1's steps, whose reductions last 30 ms each: so long rank 0 lets it wait, from when it has asked."""
+    """Return the seconds of rank 1's steps, whose reductions last 30 ms each: rank 0 delays each by that time."""
     import time
 
     import jax
@@ -190,7 +190,7 @@ def test_eight_long_reductions_take_the_time_of_one(newest: RankPool) -> None:
 
 
 def backwards() -> list[float]:
-    """Rank 0 has all of them in a program; rank 1 takes part in one after the other, the last one first."""
+    """Rank 0 has all of them in a program; rank 1 calls them one after another, the last one first."""
     import jax
     import jax.numpy as jnp
 

@@ -28,7 +28,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def differing(way: str, example: dict[str, Any]) -> list[str]:
-    """What of each collective differs from what NumPy computes with both ranks' arrays."""
+    """Return the differences between each collective and NumPy's result from both ranks' arrays."""
     import jax.numpy as jnp
     import numpy as np
     from hvdtest import jax_reference as reference
@@ -55,7 +55,7 @@ def differing(way: str, example: dict[str, Any]) -> list[str]:
 
 
 def examples(types: tuple[str, ...]) -> Any:
-    """Shapes, types and what else a collective depends on."""
+    """Generate shapes, types and other parameters of a collective."""
     return some.fixed_dictionaries(
         {
             "halves": some.integers(1, 3),

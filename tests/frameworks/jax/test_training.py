@@ -199,7 +199,7 @@ def test_gradients_parameters_and_buckets(jax_ranks: RankPool) -> None:
 
 
 def counted() -> list[list[int]]:
-    """Steps and samples, in programs and outside, of functions that know their batch and of an optimizer that may be told."""
+    """Return steps and samples, in programs and outside, of functions that know their batch and of an optimizer with a given one."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -344,7 +344,7 @@ def test_cells_know_jax(jax_ranks: RankPool) -> None:
 
 
 def weighed() -> dict[str, int]:
-    """What a model of 1000 parameters and Adam's state of it add to the memory of this rank, by kinds."""
+    """Return what a model of 1000 parameters and Adam's state add to the memory of this rank, by kinds."""
     import gc
 
     import jax.numpy as jnp

@@ -134,7 +134,7 @@ def test_no_operation_is_recompiled_merged_or_dropped(jax_ranks: RankPool) -> No
 
 
 def one_name_again() -> dict[str, Any]:
-    """What a name means that is given to several calls, in a program and outside."""
+    """Return the meaning of a name that is passed to several calls, in a program and outside."""
     import jax
     import jax.numpy as jnp
     from jax import lax

@@ -22,7 +22,7 @@ def hvd() -> Any:
 
 
 def how() -> dict[str, Any]:
-    """How models are compiled: on JAX by Keras's default, as one program, unless the flavour says that Python runs the step."""
+    """Return arguments of compile(): on JAX Keras's default, as one program, unless the flavour runs the step in Python."""
     from hvd_kernel.keras.flavour import BACKEND
 
     return {} if BACKEND == "jax" and "HVDTEST_STEP_IN_PYTHON" not in os.environ else {"jit_compile": False}

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def copies() -> dict[str, Any]:
-    """Both ranks train, then rank 1 goes on with a copy of its model, as a fresh rank would with rank 0's."""
+    """Both ranks train, then rank 1 continues with a copy of its model, as a new rank would with rank 0's."""
     from frameworks.keras import small as s
 
     from hvd_kernel.core import metrics
@@ -70,7 +70,7 @@ def test_copy_of_a_model_continues_training_with_other_ranks(keras_ranks: RankPo
 
 
 def weighed() -> list[int]:
-    """What a layer of 5050 weights, trained with Adam, adds to the memory of this rank: parameters, optimizer state."""
+    """Return what a layer of 5050 weights, trained with Adam, adds to the memory of this rank: parameters, optimizer state."""
     import gc
     from collections import Counter
 

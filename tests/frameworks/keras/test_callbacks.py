@@ -83,7 +83,7 @@ def test_schedules_equal_horovods_at_every_batch(keras_ranks: RankPool) -> None:
 
 
 def the_rest(folder: str) -> dict[str, Any]:
-    """The best model, a variable that stays with its rank, the end of a warm-up, and an optimizer of the user's."""
+    """Train with the best model, a local variable, the end of a warm-up, and an optimizer of the user."""
     import contextlib
     import io
 

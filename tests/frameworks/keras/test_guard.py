@@ -17,7 +17,7 @@ STEPS = 12  # of two epochs
 
 
 def trained() -> dict[str, Any]:
-    """The reports of this rank for each way to train, as of cells that have ended."""
+    """Return the reports of this rank for each trainer, as of cells that have ended."""
     import numpy as np
 
     import hvd_kernel.keras as hvd

@@ -16,7 +16,7 @@ WAYS = ["plain", "sum", "predivided", "two groups", "lists", "fp16", "local"]
 
 
 def _trained(way: str) -> dict[str, Any]:
-    """What two steps make of the weights, and which operations the program had."""
+    """Return the weights after two steps, and the operations of the program."""
     from frameworks.keras import small as s
 
     from hvd_kernel.jax.library import counters
@@ -68,7 +68,7 @@ def test_a_compiled_step_reduces_in_its_program(keras_ranks: RankPool, way: str)
 
 
 def _local_gradients() -> list[list[float]]:
-    """What a compiled update does with one local variable and one that all share."""
+    """Return the results of a compiled update with one local variable and one that all share."""
     import jax
     from frameworks.keras import small as s
 
@@ -93,7 +93,7 @@ def test_local_gradient_is_kept_with_equal_weight(keras_ranks: RankPool) -> None
 
 
 def _fails_and_goes_on() -> dict[str, Any]:
-    """Rank 1 trains another model at first: both are told, both have their weights, and equal models train on."""
+    """Train another model on rank 1 at first: both ranks raise and keep their weights, and equal models continue."""
     from frameworks.keras import small as s
 
     hvd, k = s.hvd(), s.keras()

@@ -53,7 +53,7 @@ def test_each_batch_counts_as_a_step_with_its_samples(keras_ranks: RankPool) -> 
 
 
 def uncounted() -> list[int]:
-    """A training step of the user's own, which keeps no loss of Keras's; and a model whose optimizer is not ours."""
+    """Run a training step of the user that keeps no loss of Keras, and a model with a plain optimizer."""
     import numpy as np
     from frameworks.keras import small
 

@@ -104,7 +104,7 @@ def test_saved_models_load_with_and_without_hvd_kernel(keras_ranks: RankPool, fl
 
 
 def check_resumes(folder: str) -> list[Any]:
-    """Rank 0 has loaded what it saved, optimizer and all; the other one has made its model anew."""
+    """Resume: rank 0 has loaded its saved model with the optimizer; the other one has created its model again."""
     s = _small()
     hvd, k = s.hvd(), s.keras()
     x, y = s.data()
@@ -170,7 +170,7 @@ def test_warmup_and_momentum_equal_horovods_exactly(keras_ranks: RankPool) -> No
 
 
 def check_warmup_in_a_traced_step() -> list[Any]:
-    """Its rates, what it warns of, and whether the weights are those of a step in Python with those rates."""
+    """Return the rates, the warnings, and whether the weights equal those of a step in Python with those rates."""
     import warnings
 
     s = _small()
@@ -306,7 +306,7 @@ def test_unsupported_settings_are_refused_before_training(keras_ranks: RankPool)
 
 
 def check_auto() -> list[Any]:
-    """TensorFlow on a machine that has a GPU, as Keras sees it: its default would compile the step."""
+    """Run TensorFlow as on a machine with a GPU: its default would compile the step."""
     import tensorflow as tf
 
     s = _small()

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def trained() -> dict[str, Any]:
-    """Of each way the weights after two epochs, and those of one process that has all of the batches."""
+    """Return the weights of each option after two epochs, and those of one process with all batches."""
     import numpy as np
     from frameworks.keras import small as s
 
@@ -55,7 +55,7 @@ def trained() -> dict[str, Any]:
 
 
 def _embedding(seed: int) -> Any:
-    """A model whose first gradient is of rows: the inputs' whole parts are what it looks up."""
+    """Return a model whose first gradient is sparse: the inputs' integer parts are the rows it looks up."""
     from frameworks.keras import small as s
 
     k = s.keras()
@@ -79,7 +79,7 @@ def test_every_option_trains_as_one_process_with_all_batches(keras_ranks: RankPo
 
 
 def check_compute_gradients(passes: int) -> list[Any]:
-    """What Horovod's optimizer of Keras 2 has in programs of that time, of an older and a newer optimizer."""
+    """Check the attributes of Horovod's optimizer of Keras 2 in programs of that time, for an older and a newer optimizer."""
     import tensorflow as tf
     from frameworks.keras import small as s
 

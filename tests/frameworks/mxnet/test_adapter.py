@@ -65,7 +65,7 @@ def test_cells_know_mxnet(mx_ranks: RankPool) -> None:
 
 
 def weighed() -> list[Any]:
-    """What a layer of 5050 weights, trained with Adam, and a slice of an array add to the memory of this rank, by kinds."""
+    """Return what a layer of 5050 weights, trained with Adam, and a slice of an array add to the memory of this rank, by kinds."""
     import gc
 
     import mxnet as mx

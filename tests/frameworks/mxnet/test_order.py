@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def opposite_starts() -> list[float]:
-    """Each rank begins with another one: what blocked MXNet's only thread would never end."""
+    """Each rank begins with another operation: blocking MXNet's only thread would deadlock."""
     import mxnet as mx
 
     import hvd_kernel.mxnet as hvd
@@ -28,7 +28,7 @@ def test_operations_started_in_opposite_orders_complete(mx_ranks: RankPool) -> N
 
 
 def what_waits_for_another_rank() -> list[Any]:
-    """An operation that waits for another rank takes no thread of MXNet's: what does not depend on it goes on."""
+    """An operation that waits for another rank holds no thread of MXNet: independent operations continue."""
     import mxnet as mx
 
     import hvd_kernel.mxnet as hvd
@@ -60,7 +60,7 @@ def test_waiting_operation_blocks_no_other(mx_ranks: RankPool) -> None:
 
 
 def readers_and_writers() -> list[float]:
-    """Nobody waits in between: each step sees what the one before it wrote."""
+    """No wait in between: each step sees the writes of the previous one."""
     import mxnet as mx
 
     import hvd_kernel.mxnet as hvd
@@ -84,7 +84,7 @@ def test_each_step_sees_the_writes_of_the_previous_one(mx_ranks: RankPool) -> No
 
 
 def one_name() -> list[list[float]]:
-    """Of one name the n-th call meets the n-th: also where the second tensor is ready before the first one."""
+    """The n-th calls of one name match, also if the second tensor is ready before the first one."""
     import mxnet as mx
 
     import hvd_kernel.mxnet as hvd
@@ -148,7 +148,7 @@ def test_layouts_of_onednn_are_read_row_by_row(mx_ranks: RankPool) -> None:
 
 
 def failed_before() -> list[Any]:
-    """A tensor whose own computation has failed is not sent: this rank hears of that failure."""
+    """A tensor whose own computation has failed is not sent: this rank gets that failure."""
     import mxnet as mx
 
     import hvd_kernel.mxnet as hvd

@@ -104,7 +104,7 @@ def test_in_place_and_out(ranks: RankPool) -> None:
 
 
 def addresses() -> None:
-    """What the ordinary way gives to the core is the operand's memory, and what comes back is the core's."""
+    """The usual path passes the operand's memory to the core, and returns the core's."""
     import torch
 
     import hvd_kernel.numpy as hvd
@@ -144,7 +144,7 @@ def test_arrays_are_not_copied_if_their_memory_allows(ranks: RankPool) -> None:
 
 
 class Labelled:
-    """A stand-in for a Series."""
+    """A fake of a Series."""
 
     __module__ = "pandas.core.series"
 
@@ -153,7 +153,7 @@ class Labelled:
 
 
 class Sparse:
-    """A stand-in for a sparse matrix."""
+    """A fake of a sparse matrix."""
 
     def toarray(self) -> np.ndarray:
         return np.ones(2)

@@ -20,7 +20,7 @@ def array_ranks() -> Iterator[RankPool]:
 
 
 def given_to_the_core(call: Any) -> tuple[Any, list[tuple[int, int]]]:
-    """What a call returns, and the addresses of operands and results that the ordinary way gave to the core."""
+    """Return a call's result, and the addresses of operands and results that the usual path passed to the core."""
     from hvd_kernel.core import handles
     from hvd_kernel.core import ops as core
     from hvd_kernel.numpy import ops
@@ -120,7 +120,7 @@ def test_paddle(array_ranks: RankPool) -> None:
 
 
 def on_device() -> None:
-    """Libraries of CuPy's and of Numba's interface, whose arrays the host cannot read: only their own functions copy."""
+    """Libraries with CuPy's and Numba's interface, whose arrays the host cannot read: only their own functions copy."""
     import sys
     from types import ModuleType
 

@@ -15,7 +15,7 @@ _SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 @pytest.fixture(scope="module", autouse=True)
 def own_world() -> Iterator[None]:
-    """A file begins with communication that no other test has touched, and leaves none behind."""
+    """Start each file with communication that no other test has used, and leave none."""
     import hvd_kernel.torch as hvd
 
     hvd.shutdown()
@@ -47,5 +47,5 @@ def in_step(own_world: None) -> None:
 
 @pytest.fixture
 def started() -> int:
-    """How many ranks there must be, by the word of whoever started this process."""
+    """Return the number of ranks according to the launcher of this process."""
     return next((int(os.environ[name]) for name in _SIZES if name in os.environ), 1)

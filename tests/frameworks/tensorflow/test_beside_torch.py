@@ -17,7 +17,7 @@ WORST_S = 0.25  # that a survivor may need, R1 of docs/reliability.md
 
 
 def names_of_a_chain() -> list[Any]:
-    """Each takes the last one's result, so that its default name has the last one's in it."""
+    """Each operation uses the previous result, so that its default name contains the previous one."""
     import tensorflow as tf
 
     import hvd_kernel.tensorflow as hvd

@@ -16,7 +16,7 @@ SAID = "Ranks wait for each other for ever, because they request different opera
 
 
 def told(step: Any) -> tuple[str, float]:
-    """What a step is failed with, and after how many seconds of waiting; the engine works on."""
+    """Return the error of a step, and the seconds of waiting; the engine continues to work."""
     import time
 
     import tensorflow as tf
@@ -201,7 +201,7 @@ def test_differing_graphs_are_reported_within_a_second(tf_ranks: RankPool, case:
 
 
 def late_ranks() -> list[Any]:
-    """Each program waits long for a rank that comes after all: 1.5 s of a thread, a function of Python's, or a loop."""
+    """Each program waits long for a rank that is late: 1.5 s in a thread, a Python function, or a loop."""
     import threading
     import time
 
@@ -233,7 +233,7 @@ def late_ranks() -> list[Any]:
         return [results["x"], results["y"]]
 
     def main_and_timer() -> list[float]:
-        """The main thread waits for what a timer will begin on the other rank."""
+        """The main thread waits for what a timer will start on the other rank."""
         results: dict[str, float] = {}
 
         def later() -> None:
@@ -247,7 +247,7 @@ def late_ranks() -> list[Any]:
 
     @tf.function
     def branches() -> Any:
-        """Two operations that do not depend on each other; on each rank another one comes late, in Python."""
+        """Two independent operations; on each rank another one is late, in Python."""
         names = ["a", "b"] if hvd.rank() else ["b", "a"]
         late = tf.py_function(lambda: time.sleep(1.5) or 1.0, [], tf.float32)
         first = hvd.allreduce(tf.constant(mine), name=names[0])

@@ -330,7 +330,7 @@ def test_a_traced_function_after_a_new_init(tf_ranks: RankPool) -> None:
 
 
 def alone_after() -> list[Any]:
-    """Two ranks, then each a job of its own: the function of before gives what is right now."""
+    """Run two ranks, then a job of one rank each: the earlier function gives the new result."""
     import os
 
     import tensorflow as tf

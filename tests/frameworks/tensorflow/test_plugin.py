@@ -148,7 +148,7 @@ def table(enqueue: Callable[[Any, Any, Any, int], int]) -> Table:
 
 
 def ends_within_the_call() -> dict[str, Any]:
-    """Operations of a core that calls ``done`` before enqueue() returns, well or with a failure, or takes none."""
+    """Operations of a core that calls ``done`` before enqueue() returns, with success or a failure, or accepts none."""
     import tensorflow as tf
     from frameworks.tensorflow.test_plugin import Outcome, table
 

@@ -27,7 +27,7 @@ def batch(rank: int, step: int) -> object:
 
 
 def known_sums() -> None:
-    """Steps in different directions add up, equal ones stay what they are."""
+    """Steps in different directions add up, equal ones are unchanged."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -48,7 +48,7 @@ def test_known_sums(ranks: RankPool) -> None:
 
 
 def combined(kind: str) -> None:
-    """Several steps of an optimizer with state: every move is what Adasum makes of the moves of all ranks."""
+    """Take several steps of an optimizer with state: every update is Adasum of the updates of all ranks."""
     import torch
 
     import hvd_kernel.torch as hvd

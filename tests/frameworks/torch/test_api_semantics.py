@@ -140,7 +140,7 @@ def test_side_by_side(ranks: RankPool) -> None:
 
 
 def objects() -> None:
-    """Default names come from the type of each rank's own object, so ranks with other types must give one."""
+    """Default names depend on the type of each rank's object, so ranks with other types must pass one."""
     import hvd_kernel.torch as hvd
 
     rank, size = hvd.rank(), hvd.size()

@@ -31,7 +31,7 @@ def test_compression(ranks: RankPool) -> None:
 
 
 def through_operators() -> None:
-    """Min, Max and Product are reduced the same way on the way back, as in Horovod; a graph may be walked twice."""
+    """Gradients of Min, Max and Product are reduced with the same operator, as in Horovod; a graph may be used twice."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -54,7 +54,7 @@ def test_operators(ranks: RankPool) -> None:
 
 
 def through_group_piecewise() -> None:
-    """Each result of a group is walked back by itself, without retain_graph: one node, several times."""
+    """Backward runs for each result of a group separately, without retain_graph: one node, several times."""
     import torch
 
     import hvd_kernel.torch as hvd

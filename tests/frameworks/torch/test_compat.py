@@ -48,7 +48,7 @@ print(hvd.rank(), hvd.size(), total.item(), [p.tolist() for p in model.parameter
 
 
 def launched(np: int, folder: Path, command: list[str], **env: str) -> list[str]:
-    """What each rank prints; the command's last word is the program's file."""
+    """Return the output of each rank; the last word of the command is the program's file."""
     program = folder / "train.py"
     program.write_text(PROGRAM)
     port = free_port()

@@ -40,7 +40,7 @@ def counted(rank: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def every_class() -> list[str]:
-    """Each takes the steps that the plain one takes with the mean of the gradients, to the bit."""
+    """Each optimizer makes the steps of the plain one with the mean of the gradients, to the bit."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -125,7 +125,7 @@ def test_state_of_every_optimizer_class(ranks: RankPool, trained: bool) -> None:
 
 
 def zero_gradients() -> None:
-    """Horovod leaves gradients of zeros where there was no state; programs look at them."""
+    """Horovod leaves zero gradients if there was no state; programs read them."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -156,7 +156,7 @@ def test_zero_gradients_after_the_broadcast_of_no_state(ranks: RankPool) -> None
 
 
 def pending_at_join() -> None:
-    """What a rank has started before it joins is its own part still."""
+    """Operations that a rank has started before it joins still contain its part."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -177,7 +177,7 @@ def test_join_with_an_operation_in_flight(ranks: RankPool) -> None:
 
 
 def copied() -> None:
-    """A copy is the plain optimizer, with the state, and says so: what it does is not reduced."""
+    """A copy is the plain optimizer with its state, and reports it: its steps are not reduced."""
     import copy
     import io
     import pickle
@@ -226,7 +226,7 @@ def test_copies_of_an_optimizer(ranks: RankPool) -> None:
 
 
 def wrong_things() -> None:
-    """What is not a tensor is refused by name, before anything is sent."""
+    """Non-tensors are refused by name, before anything is sent."""
     import numpy as np
     import torch
 

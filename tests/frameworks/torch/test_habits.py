@@ -125,7 +125,7 @@ def test_metrics_and_gathered_lists(ranks: RankPool) -> None:
 
 
 def resumed() -> None:
-    """Only rank 0 reads the checkpoint; epoch, parameters and optimizer state reach the others by broadcast."""
+    """Only rank 0 reads the checkpoint; epoch, parameters and optimizer state are broadcast to the others."""
     import io
 
     import torch

@@ -63,7 +63,7 @@ def test_is_like_its_class(ranks: RankPool) -> None:
 
 
 def passes() -> None:
-    """The number of passes changes between steps, and a step may come before all passes."""
+    """The number of passes changes between steps, and a step may be called before all passes."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -154,7 +154,7 @@ def test_unused_and_frozen_parameters(ranks: RankPool) -> None:
 
 
 def overlapping() -> bool:
-    """The last layer's gradient is on its way before the first layer's is computed."""
+    """The last layer's gradient is in flight before the first layer's is computed."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -185,7 +185,7 @@ def test_reduction_overlaps_backward(ranks: RankPool) -> None:
 
 
 def rewrapped() -> None:
-    """A notebook's cell that makes the optimizer is run again: the newest one reduces, the older ones' hooks are gone."""
+    """A cell that creates the optimizer runs again: the newest one reduces, the hooks of older ones are removed."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -210,7 +210,7 @@ def test_wrapping_again(ranks: RankPool) -> None:
 
 
 def counted() -> list[int]:
-    """Steps and samples are seen without user code."""
+    """Steps and samples are counted without user code."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -239,7 +239,7 @@ def test_steps_and_samples(ranks: RankPool) -> None:
 
 
 def reset_between_cells() -> None:
-    """The communicator is reset between two cells, as after a failure: an optimizer from before goes on."""
+    """The communicator is reset between two cells, as after a failure: an existing optimizer continues."""
     import contextlib
 
     import torch

@@ -15,7 +15,7 @@ layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp"), (4, "shm")))
 
 
 def closed_over() -> None:
-    """What a closure computes is reduced before the step uses it; also where the optimizer calls it several times."""
+    """Gradients of a closure are reduced before the step uses them, also if the optimizer calls it several times."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -56,7 +56,7 @@ def test_closures(ranks: RankPool) -> None:
 
 
 def grown() -> None:
-    """Parameters that are unfrozen or added after the optimizer was made are reduced like the others."""
+    """Parameters that are unfrozen or added after the optimizer was created are reduced like the others."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -90,7 +90,7 @@ def test_parameters_added_later(ranks: RankPool) -> None:
 
 
 def clipped() -> None:
-    """Clipping between synchronize and step sees the reduced gradients: one norm on all ranks."""
+    """Clipping between synchronize and step uses the reduced gradients: one norm on all ranks."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -114,7 +114,7 @@ def test_clipping(ranks: RankPool) -> None:
 
 
 def twice() -> None:
-    """A step after synchronize reduces again, and says so once; a new round makes no such remark."""
+    """A step after synchronize reduces again, and warns once; a new round does not warn."""
     import warnings
 
     import torch
@@ -154,7 +154,7 @@ def test_synchronize_twice(ranks: RankPool) -> None:
 
 
 def scaled_by_amp() -> None:
-    """A GradScaler between synchronize and step: all ranks take the step, or none does after one rank's overflow."""
+    """A GradScaler between synchronize and step: all ranks make the step, or none does after one rank's overflow."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -195,7 +195,7 @@ def scaled_by_amp() -> None:
 
 
 def resumed() -> None:
-    """A scheduler that was made before the optimizer was wrapped still sets its learning rate after a state came in."""
+    """A scheduler created before the optimizer was wrapped still sets its learning rate after a state was loaded."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -225,7 +225,7 @@ def test_gradient_scaler(ranks: RankPool) -> None:
 
 
 def two_at_once() -> None:
-    """Two optimizers that take turns, as in a GAN, each freezing the other's parameters meanwhile."""
+    """Two alternating optimizers, as in a GAN, each freezing the other's parameters meanwhile."""
     import torch
 
     import hvd_kernel.torch as hvd

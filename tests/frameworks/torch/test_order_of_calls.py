@@ -43,7 +43,7 @@ def loss_of(net: Any, step: int, rank: int, some: set[int]) -> Any:
 
 
 class Loop:
-    """What a trial's loop does in each step; it draws the same on every rank and alone."""
+    """The steps of a trial's loop, with equal random choices on every rank and in one process."""
 
     def __init__(self, kind: str, seed: int) -> None:
         import random
@@ -250,7 +250,7 @@ def test_shared_weight_with_two_names(ranks: RankPool) -> None:
 
 
 def kept() -> bool:
-    """What the user keeps of a gradient keeps its values; a gradient that lives elsewhere stays there."""
+    """Gradients that the user keeps retain their values; a gradient in other memory stays there."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -324,7 +324,7 @@ def test_kept_gradients_keep_their_values(ranks: RankPool) -> None:
 
 
 def converted() -> None:
-    """A model that is converted, or whose parameters get another shape, after the first steps."""
+    """A model that is converted, or whose parameters change their shape, after the first steps."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -458,7 +458,7 @@ def test_differing_graphs(ranks: RankPool) -> None:
 
 
 def edited() -> None:
-    """A gradient that is changed while others are being reduced: an error on every rank, which names it."""
+    """Change a gradient while others are being reduced: every rank gets an error that names it."""
     import torch
 
     import hvd_kernel.torch as hvd

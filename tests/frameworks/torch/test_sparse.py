@@ -113,7 +113,7 @@ def test_graphs_that_differ(ranks: RankPool) -> None:
 
 
 def mixed_kinds() -> None:
-    """A gradient that has been agreed on as dense stays so, and the other way round, whatever one rank's graph does."""
+    """A gradient agreed on as dense stays dense, and the other way round, for every graph of one rank."""
     import torch
 
     import hvd_kernel.torch as hvd

@@ -17,7 +17,7 @@ layout = layouts((2, "shm"), nightly=((1, "auto"), (3, "tcp")))
 
 
 def part(rank: int, shape: tuple[int, ...], step: int = 0, rows: int | None = None) -> object:
-    """A rank's samples; as many as its number says, so that no two ranks have the same number."""
+    """Return a rank's samples; the number depends on the rank, so that no two ranks have the same."""
     import torch
 
     generator = torch.Generator().manual_seed(100 * step + rank)

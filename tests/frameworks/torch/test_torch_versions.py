@@ -63,7 +63,7 @@ def test_training_from_rank_0s_state(ranks: Any) -> None:
 
 
 def accumulated() -> dict[str, Any]:
-    """Two backward passes for a step, in fp16 on the way, and Adam's state from rank 0."""
+    """Two backward passes for a step, sent as fp16, and Adam's state from rank 0."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -91,7 +91,7 @@ def test_accumulation_and_adams_state(ranks: Any) -> None:
 
 
 def normed() -> dict[str, Any]:
-    """Of inputs -1 and 1 on two ranks: mean 0, variance 1 (2 where it is unbiased)."""
+    """Normalise inputs -1 and 1 on two ranks: mean 0, variance 1 (2 if unbiased)."""
     import torch
 
     import hvd_kernel.torch as hvd

@@ -98,7 +98,7 @@ ROWS = 20
 
 
 def reader() -> object:
-    """An embedding whose gradient is sparse, and a dense head."""
+    """Return an embedding whose gradient is sparse, and a dense head."""
     import torch
 
     torch.manual_seed(11)
@@ -107,7 +107,7 @@ def reader() -> object:
 
 
 def optimizers_of(kind: str, model: object) -> list[object]:
-    """One for dense gradients; where it cannot take the table's sparse ones, another for those."""
+    """Return an optimizer for dense gradients, and a second one for the table's sparse ones if the first lacks support."""
     import torch
 
     table, dense = list(model[0].parameters()), [p for part in model[1:] for p in part.parameters()]
@@ -118,7 +118,7 @@ def optimizers_of(kind: str, model: object) -> list[object]:
 
 
 def read(kind: str, rank: int, size: int, passes: int, options: dict[str, object] | None) -> object:
-    """Train; a rank takes every size-th sample, in equal passes. None: one process, one pass."""
+    """Train; a rank uses every size-th sample, in equal passes. None: one process, one pass."""
     import torch
 
     import hvd_kernel.torch as hvd

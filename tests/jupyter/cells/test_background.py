@@ -338,7 +338,7 @@ def headless(kernel: Kernel) -> list[list[dict[str, Any]]]:
 
 
 def _unnumbered(output: dict[str, Any]) -> dict[str, Any]:
-    """Without what IPython itself counts: the number of the cell."""
+    """Remove the number of the cell, which IPython counts."""
     return {key: value for key, value in output.items() if key != "traceback"} | (
         {"text": output["text"].split("In[")[0]} if "text" in output else {}
     )

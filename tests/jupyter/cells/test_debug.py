@@ -35,7 +35,7 @@ def question(kernel: Kernel) -> dict[str, object]:
 
 
 def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: bool = False) -> Outcome:
-    """Run a cell as a person who is asked these prompts and answers them so, and is asked nothing more."""
+    """Run a cell as a user who gets these prompts, answers them like this, and gets no other."""
     started = kernel.start(cell, prompts=True)
     for prompt, line in turns:
         assert question(kernel) == {"prompt": prompt, "password": False}
@@ -47,7 +47,7 @@ def talk(kernel: Kernel, cell: str, turns: Sequence[tuple[str, str]], *, error: 
 
 @pytest.fixture
 def unhurried(kernel: Kernel) -> Iterator[None]:
-    """Have the kernel expect a rank's next prompt, in its turn, for longer than a busy machine may take to it."""
+    """Let the kernel wait for a rank's next prompt, in its turn, for longer than a busy machine may need."""
     with kernel.figures(cell_prompts_SETTLE_S=10.0, cell_prompts_CAST_S=30.0, inspection_ANSWER_S=60.0):
         yield
 
@@ -58,7 +58,7 @@ def assert_asked_no_more(kernel: Kernel) -> None:
 
 
 def assert_works(kernel: Kernel) -> None:
-    """All ranks run a collective and nothing of an earlier cell is in the way."""
+    """Check that all ranks run a collective and nothing of an earlier cell interferes."""
     cell = "%%hvdrun\nimport torch\nhvd.allreduce(torch.ones(1), name='after', op=hvd.Sum).item()"
     assert kernel.run(cell, timeout=PATIENCE_S).shown == ["[0-2] 3.0"]
 

@@ -110,7 +110,7 @@ def test_status_shows_users_the_number_of_warm_spares(kernel: Kernel) -> None:
     assert len(status(kernel)) == 3, "what differs from run to run is for a person"
 
     def is_told() -> bool:
-        """A line on the ranks of other notebooks follows, where tests beside this one have some."""
+        """Accept a further line on the ranks of other notebooks, which concurrent tests may have."""
         return status(kernel, prompts=True)[3] == "1 spare process ready"
 
     until(lambda: is_told() or hurry_spares(kernel), "the line on a warm spare", patience=240)

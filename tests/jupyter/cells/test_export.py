@@ -40,7 +40,7 @@ print(losses if rank == 0 else "", end="")
 
 
 def run(script: Path, *arguments: str, n: int = 2) -> str:
-    """Run a script on as many ranks as the notebook has; what rank 0 writes."""
+    """Run a script on as many ranks as the notebook has; return the output of rank 0."""
     command = [sys.executable, "-P", "-m", "hvd_kernel.launch", "-np", str(n), sys.executable, "-P"]
     done = subprocess.run([*command, str(script), *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -48,7 +48,7 @@ def deadlock(library):
 
 
 def assert_sound(kernel: Kernel) -> None:
-    """The next cell is right on every rank, and every variable is there (B4)."""
+    """Check that the next cell is exact on every rank, and every variable exists (B4)."""
     total = "int(hvd.allreduce(torch.tensor([kept[0] + 1]), name='sound', op=hvd.Sum)), kept[1]"
     assert kernel.run(f"%%hvdrun\n{total}").shown == ["[0-3] (10, 'kept')"]
 
@@ -58,12 +58,12 @@ def pids(kernel: Kernel) -> list[int]:
 
 
 def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4) -> None:
-    """A dashboard shows what every rank says there."""
+    """Wait until a dashboard shows the output of every rank."""
     gather(kernel, started[0], lambda seen: len(who_said(seen, "in")) == ranks)
 
 
 def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
-    """Run a cell as a person does, press the button when every rank has printed something, and give its end."""
+    """Run a cell as a user does, press the button when every rank has printed a line, and return the outcome."""
     started = kernel.start(f"%%hvdrun\n{code}", prompts=True)
     wait_until_inside(kernel, started)
     for _ in range(presses):
@@ -252,7 +252,7 @@ def gather(kernel: Kernel, identity: str, enough: Any) -> list[dict[str, Any]]:
 
 
 def explained(kernel: Kernel, code: str, sentence: str, release: Callable[[], object] = lambda: None) -> Outcome:
-    """Run a hanging cell until its dashboard says the sentence (a pattern), interrupt it, and give its end.
+    """Run a hanging cell until its dashboard shows the sentence (a pattern), interrupt it, and return the outcome.
 
     ``release`` ends what no interrupt can end.
     """
@@ -352,7 +352,7 @@ def test_headless_output_of_a_long_wait_is_the_printed_text(kernel: Kernel) -> N
 
 
 def until_said(kernel: Kernel, cell: str, expected: str) -> None:
-    """Run a cell until it says what is expected: on a busy machine a rank may be late."""
+    """Run a cell until it prints the expected text: on a busy machine a rank may be late."""
     deadline = time.monotonic() + PATIENCE_S
     while not re.fullmatch(expected, text := kernel.run(cell).text()):
         assert time.monotonic() < deadline, text

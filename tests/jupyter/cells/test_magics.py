@@ -219,7 +219,7 @@ def test_local_option_runs_the_cell_in_the_notebook_too(kernel: Kernel) -> None:
 
 
 def number(outcome: Outcome) -> int:
-    """What the notebook writes in front of a cell."""
+    """Return the prompt number that the notebook shows for a cell."""
     found: int = outcome.reply["execution_count"]
     return found
 

@@ -22,7 +22,7 @@ TRAIN += "print('trained')\nhvd.size()"
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """How one asks: what stands in its requests, and what it asks beside the cells."""
+    """The behaviour of a front end: contents of its requests, and its further requests beside the cells."""
 
     execute: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def asked(kernel: Kernel, kind: str, content: dict[str, Any], metadata: dict[str
 
 
 def ran(kernel: Kernel, front_end: FrontEnd, code: str) -> Outcome:
-    """A cell, with what the front end asks before it and while it runs."""
+    """Run a cell, with the requests that the front end sends before it and during it."""
     for kind, content in front_end.beside:
         identity = asked(kernel, kind, content)
         if kind.endswith("_request"):
@@ -140,7 +140,7 @@ def test_read_only_home_and_hub_limits_do_not_break_anything(tmp_path: Path) -> 
 
 
 def shared_by(told: str) -> int:
-    """How many ranks of other notebooks a sentence tells of."""
+    """Return the number of ranks of other notebooks in a sentence."""
     cores, others = len(os.sched_getaffinity(0)), int(told.split(maxsplit=1)[0])
     assert told.endswith(f"on this host too: {others + 2} ranks share {cores} core{'s' * (cores != 1)}")
     return others

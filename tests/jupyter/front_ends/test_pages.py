@@ -48,7 +48,7 @@ def send(kernel: Kernel, kind: str, **content: Any) -> str:
 
 
 def heard(kernel: Kernel, asked: str, kind: str) -> dict[str, Any]:
-    """Return what is published for a request, when it has been dealt with and the kernel is at its cell again."""
+    """Return the messages published for a request, once it is handled and the kernel runs its cell again."""
     found: dict[str, Any] = {}
     states: list[str] = []
     while states != ["busy", "idle", "busy"]:

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
 
 def written(home: Path, text: str) -> Path:
-    """The configuration file of the profile that the kernel takes."""
+    """Write the configuration file of the kernel's profile; return its path."""
     file = home / "ipython" / "profile_default" / "ipython_kernel_config.py"
     file.parent.mkdir(parents=True)
     file.write_text(text)

@@ -180,7 +180,7 @@ def test_running_cell_becomes_a_job_of_the_restarted_kernel(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def orphaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Home of a detached cluster of two ranks whose kernel was killed; every test leaves it without a kernel again."""
+    """Return the home of a detached cluster of two ranks whose kernel was killed; every test leaves it without a kernel again."""
     home = tmp_path_factory.mktemp("orphaned")
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
     with alone(home):

@@ -112,7 +112,7 @@ def test_syntax_error_is_a_failure_of_every_rank(session: Session) -> None:
 
 
 def answered(session: Session, code: str, typed: dict[str, Any]) -> Outcome:
-    """Run a cell on rank 1 that asks once."""
+    """Run a cell on rank 1 that prompts once."""
     run = session.run(code, [1])
     prompt = next(event for event in iter(lambda: run.next(PATIENCE_S), None) if isinstance(event, Prompt))
     assert (prompt.rank, prompt.text, prompt.password) == (1, "name? ", False)

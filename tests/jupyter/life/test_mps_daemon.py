@@ -21,7 +21,7 @@ SEEN = "%%hvdrun\nimport os\nstr(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'))"
 
 
 def device(tmp_path: Path, **more: str) -> dict[str, str]:
-    """Variables of a host with one device, where the fake daemon is installed."""
+    """Return the variables of a host with one device, where the fake daemon is installed."""
     return {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5", **more}
 
 

@@ -203,7 +203,7 @@ def test_renumbered_ranks_are_interrupted_and_explained(own: Session) -> None:
 
 
 def at(session: Session, kind: type[events.Action], act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have something happen when a resize comes to its first action of a kind."""
+    """Call a function at the first action of a kind during a resize."""
     left, plain = [act], session.executor._carry_out[kind]
 
     def carry_out(action: events.Action) -> None:

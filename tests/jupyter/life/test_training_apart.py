@@ -37,7 +37,7 @@ def cell(steps: int = 20, *, before: str = "", wrap: str = "", sync: str = "", a
 
 
 def warning(session: Session, code: str) -> str:
-    """Return what the guard says of a run."""
+    """Return the guard's warning about a run."""
     guard = TrainingApart(RANKS)
     outcome = execute(session, code)
     assert not outcome.failures

@@ -38,7 +38,7 @@ class Pool:
         return Kernel(self.home, env={**self.env, **env})
 
     def ready(self, number: int = 1) -> list[WarmCluster]:
-        """Those that wait, when there are as many; they are given their share of a busy machine."""
+        """Return the waiting ranks once there are this many; they get their share of a busy machine."""
         until(lambda: self._ready(number), f"{number} sets of warm ranks", 240)
         return warm.clusters()
 

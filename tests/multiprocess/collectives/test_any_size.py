@@ -33,7 +33,7 @@ layout = layouts(
 
 
 class Ranks:
-    """One rank's view: the frontend under test, in whose arrays everything comes and goes."""
+    """One rank's view: the frontend under test, whose arrays are inputs and results."""
 
     def __init__(self, frontend: str) -> None:
         self.hvd = importlib.import_module(frontend)
@@ -62,7 +62,7 @@ class Ranks:
 
 
 def rows(step: int, rank: int, count: int = 3) -> np.ndarray:
-    """What a rank has in a step: small whole numbers, exact in every data type also when they are multiplied."""
+    """Return a rank's rows in a step: small integers, exact in every data type also when multiplied."""
     numbers = (np.arange(count * 2) + step + 3 * rank) % 4 + 1
     return numbers.reshape(count, 2).astype(DTYPES[step % len(DTYPES)])
 
@@ -123,7 +123,7 @@ def exchanged(on: Ranks, step: int, team: list[int], **how: Any) -> None:
 
 
 def scattered(on: Ranks, step: int, team: list[int], **how: Any) -> None:
-    """The first ranks get one row more where the rows do not divide."""
+    """Return the scattered rows: the first ranks get one row more if the number does not divide."""
     count = len(team) + step % (len(team) + 1)
     got = on.hvd.reducescatter(on.array(rows(step, on.rank, count)), name="scattered", op=on.hvd.Sum, **how)
     shares = np.array_split(summed([rows(step, rank, count) for rank in team]), len(team))
@@ -153,7 +153,7 @@ def joined(on: Ranks, step: int, team: list[int]) -> None:
 
 
 def another_set(on: Ranks, step: int, team: list[int]) -> None:
-    """A set goes, and comes again."""
+    """Remove a set, and add it again."""
     if on.sets:
         old = on.sets.pop(0)
         ranks = old.ranks
@@ -163,7 +163,7 @@ def another_set(on: Ranks, step: int, team: list[int]) -> None:
 
 
 def mismatch(on: Ranks, step: int, team: list[int]) -> None:
-    """One rank sends something else, and every rank hears it; the same name is right in the next moment."""
+    """One rank sends something else, and every rank gets the error; the same name works right after."""
     from hvd_kernel.errors import Mismatch
 
     odd, mine = on.rank == step % on.size, rows(step, on.rank)

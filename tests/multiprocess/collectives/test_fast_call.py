@@ -69,7 +69,7 @@ def one_function_each(frontend: str) -> None:
 
 
 def a_group_is_one_call(frontend: str) -> None:
-    """However many tensors: as the same one by one, in one function; what is not usual the ordinary way."""
+    """A group of any number of tensors equals single calls, in one function; unusual calls use the general path."""
     hvd, _ = usual(frontend)
     size = hvd.size()
     array: Any = np.asarray if frontend.endswith("numpy") else importlib.import_module("torch").tensor
@@ -135,7 +135,7 @@ def kept_by(hvd: Any, body: Callable[[], Any]) -> None:
 
 
 def declined_all_the_same(frontend: str) -> None:
-    """What is not usual gives what it always gave."""
+    """Unusual calls give the results of the general path."""
     hvd, _ = usual(frontend)
     size = hvd.size()
     array: Any = np.arange(12.0).reshape(3, 4)
@@ -151,7 +151,7 @@ def declined_all_the_same(frontend: str) -> None:
 
 
 def begun_and_waited_for() -> None:
-    """Two functions of Python, two of the core; the tensor comes back, and nothing is kept of it."""
+    """Two Python functions, two of the core; the tensor is returned, and no reference is kept."""
     torch = importlib.import_module("torch")
     hvd, _ = usual("hvd_kernel.torch")
     live = importlib.import_module("hvd_kernel.core.handles")._live
@@ -174,7 +174,7 @@ def begun_and_waited_for() -> None:
 
 
 def begun_is_polled_and_told_once() -> None:
-    """Whatever is told of a handle of the ordinary way is told of this: poll, errors, and that the tensor is held."""
+    """A fast handle behaves like a general one: poll, errors, and that the tensor is held."""
     torch = importlib.import_module("torch")
     hvd, _ = usual("hvd_kernel.torch")
     errors = importlib.import_module("hvd_kernel.errors")
@@ -197,7 +197,7 @@ def begun_is_polled_and_told_once() -> None:
 
 
 def handles_of_the_engine_before_are_gone() -> None:
-    """Numbers come again after a new ``init``: what one of before meant is forgotten."""
+    """Handle numbers restart after a new ``init``: earlier handles are forgotten."""
     torch = importlib.import_module("torch")
     hvd, _ = usual("hvd_kernel.torch")
     live = importlib.import_module("hvd_kernel.core.handles")._live
@@ -211,7 +211,7 @@ def handles_of_the_engine_before_are_gone() -> None:
 
 
 def negative_is_seen() -> None:
-    """torch's views whose elements are not what lies in memory."""
+    """torch's views with a negative bit, whose elements differ from the memory, are detected."""
     torch = importlib.import_module("torch")
     hvd: Any = importlib.import_module("hvd_kernel.torch")
     hvd.init()
@@ -235,7 +235,7 @@ def autograd_sees_it() -> None:
 
 
 def two_threads(frontend: str) -> None:
-    """Both get the core's whole answer, whoever of them is first."""
+    """Both threads get the core's complete answer, whichever is first."""
     hvd, _ = usual(frontend)
     wrong: list[Any] = []
 
@@ -254,7 +254,7 @@ def two_threads(frontend: str) -> None:
 
 
 def it_is_seen_to_wait(frontend: str) -> None:
-    """Who waits in it is told apart from one in code of its own, in the first call as well."""
+    """A thread waiting in it is distinguished from one in its own code, in the first call as well."""
     importlib.import_module("hvd_kernel.torch.async_ops").fast.reset()
     importlib.import_module("hvd_kernel.numpy.ops")._fast.reset()
     pending: Any = importlib.import_module("hvd_kernel.core.call_stack")

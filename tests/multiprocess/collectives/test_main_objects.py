@@ -86,7 +86,7 @@ def python(script: str, *words: str, data: bytes = b"") -> bytes:
 
 
 def transferred(change: dict[str, int], before: str = "") -> tuple[set[str], str]:
-    """The values that the reader takes for other ones than its own, and what the copies compute."""
+    """Return the values that the reader does not identify with its own, and the results of the copies."""
     script = TRANSFER.format(values=VALUES)
     data = python(DEFINITIONS.format(**USUAL) + script, "write")
     equal, results = (

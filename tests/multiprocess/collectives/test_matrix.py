@@ -132,7 +132,7 @@ def test_random(ranks: RankPool) -> None:
 
 
 def adasums() -> dict[str, object]:
-    """Orthogonal vectors add up, equal ones stay what they are; any number of ranks."""
+    """Orthogonal vectors add up, equal ones are unchanged; for any number of ranks."""
     import torch
 
     import hvd_kernel.torch as hvd

@@ -120,7 +120,7 @@ def test_invalid_calls_are_refused(ranks: RankPool) -> None:
 
 
 def apart() -> None:
-    """A set goes on while another one of its ranks' sets waits; submission crosses over."""
+    """A set progresses while another set with a common rank waits; submission orders cross."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -187,7 +187,7 @@ def by_communicator() -> None:
 
 
 def twice_by_communicator() -> None:
-    """The lower half's communicator is [0] once more on rank 0 alone, which refuses it; the others have their sets."""
+    """The lower half's communicator is [0] again on rank 0 alone, which refuses it; the others have their sets."""
     from mpi4py import MPI
 
     import hvd_kernel.torch as hvd

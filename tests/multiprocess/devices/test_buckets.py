@@ -34,7 +34,7 @@ def batch(number: int) -> object:
 
 
 def trained(user: str, gradients_in_buckets: bool | None, **options: object) -> tuple[list[object], object]:
-    """Parameters after a few steps, with a user who does something between them."""
+    """Return the parameters after a few steps, with an action of the user between them."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -163,7 +163,7 @@ def test_nothing_is_copied(ranks: RankPool) -> None:
 
 
 def outlived() -> None:
-    """Gradients that the user still holds stay readable after shutdown; the next engine makes new homes."""
+    """Gradients that the user still holds stay readable after shutdown; the next engine allocates new memory."""
     import gc
 
     import torch
@@ -216,7 +216,7 @@ def test_after_shutdown(ranks: RankPool) -> None:
 
 
 def released() -> list[int]:
-    """Regions that nobody holds are given back at the next allocation, when no rank holds them."""
+    """Unused regions are freed at the next allocation, once no rank holds them."""
     import torch
 
     import hvd_kernel.torch as hvd

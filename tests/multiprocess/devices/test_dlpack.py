@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def collectives() -> dict[str, Any]:
-    """Every collective; what it gave, and what it was given where."""
+    """Run every collective; return the results and their memory."""
     import numpy as np
     from hvdtest import fake_array as xp
 

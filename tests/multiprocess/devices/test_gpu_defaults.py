@@ -13,7 +13,7 @@ REMEDY = "(give each rank a GPU of its own); use auto or slices"
 
 
 def summed(sets: list[list[int]], op: str) -> list[str]:
-    """Sum over this rank's set, or over all, twice; return the sum or the error, and what was written on stderr."""
+    """Sum over this rank's set, or over all, twice; return the sum or the error, and the text on stderr."""
     import os
     import tempfile
 

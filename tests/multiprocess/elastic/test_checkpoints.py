@@ -81,7 +81,7 @@ def _bits(value: object) -> object:
 
 
 def trains(where: str, until: int) -> list[list[object]]:
-    """What a rank begins with and what it ends with, and how many samples are left."""
+    """Return a rank's initial and final state, and the number of samples that are left."""
     import hvd_kernel.torch as hvd
 
     job = Job(where)

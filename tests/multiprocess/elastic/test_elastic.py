@@ -230,7 +230,7 @@ def test_a_limit_of_resets(ranks: RankPool) -> None:
 
 
 def somebody_leaves() -> None:
-    """A rank that leaves by another exception is not waited for, and every rank hears why.
+    """A rank that leaves by another exception is not awaited, and every rank gets the reason.
 
     While it does not say so the program may go on, as one does that all ranks leave by an exception of its own.
     """
@@ -267,7 +267,7 @@ def test_ranks_do_not_wait_for_a_rank_that_left(ranks: RankPool) -> None:
 
 
 def meets_again_late(slow: int, seconds: float) -> float:
-    """One rank is slow to come back: the start timeout would be over, that of elastic.run is not."""
+    """One rank is slow to return: the start timeout would have expired, that of elastic.run has not."""
     import os
     import time
 
@@ -308,7 +308,7 @@ def test_slow_rank_is_awaited_for_the_elastic_timeout(ranks: RankPool, slow: int
 
 
 def ends_while_the_others_meet(failing: int, later: bool, folder: str) -> None:
-    """A rank's process ends when its old engine is gone and its new one is not there: only its pid tells.
+    """A rank's process exits when its old engine is gone and its new one does not exist: only its pid shows it.
 
     ``later``: when the others wait for it already, with their old engines gone too.
     """
@@ -357,7 +357,7 @@ def test_rank_that_exited_is_not_awaited(failing: int, later: bool, tmp_path: Pa
 
 
 def hosts_change(rounds: int) -> None:
-    """Rank 0 hears of it; all meet again with what they have; nothing is restored."""
+    """Rank 0 is notified; all meet again with their state; nothing is restored."""
     import hvd_kernel.torch as hvd
     from hvd_kernel.core import session
 
@@ -394,7 +394,7 @@ def test_change_of_hosts(ranks: RankPool) -> None:
 
 
 def sets_and_samples() -> None:
-    """Process sets are there again after a recovery; samples that ranks recorded by themselves are not dealt out twice."""
+    """Process sets exist again after a recovery; samples that ranks recorded separately are not assigned twice."""
     import torch
 
     import hvd_kernel.torch as hvd

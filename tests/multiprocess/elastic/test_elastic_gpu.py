@@ -89,7 +89,7 @@ def test_devices_follow_ranks_over_resets(way: str) -> None:
 
 
 def resets_over_and_over(count: int) -> dict[str, Any]:
-    """What there is on this rank's device before and after; ranks change their numbers each time."""
+    """Return the usage of this rank's device before and after; ranks are renumbered each time."""
     import torch
     from hvdtest.gpu import here, there
 

@@ -31,7 +31,7 @@ def driver() -> Iterator[FakeDriver]:
 
 
 def meets_as_planned(plan: list[dict[str, int]]) -> int:
-    """In every generation each collective gives what these workers bring; nothing of an earlier one is left in it."""
+    """In every generation each collective gives the values of these workers; no value of an earlier one remains."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -138,7 +138,7 @@ def test_local_ranks_are_the_slots_in_every_api() -> None:
 
 
 def sets_follow() -> list[Any]:
-    """Sets all of whose members stay come back as the same objects, by other ranks; others say who has left."""
+    """Sets whose members all stay are restored as the same objects, with new ranks; others name the member that left."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -215,7 +215,7 @@ def test_timeline_continues_in_its_file_and_marks_the_resets(driver: FakeDriver,
 
 
 def resets_over_and_over(count: int) -> dict[str, Any]:
-    """What this process has of everything before and after; ranks change their numbers each time."""
+    """Return the resources of this process before and after; ranks are renumbered each time."""
     import torch
 
     import hvd_kernel.torch as hvd

@@ -29,7 +29,7 @@ def driver() -> Iterator[FakeDriver]:
 
 
 def play(driver: FakeDriver, pool: RankPool, script: Callable[[], Any], check: Any, *args: Any, **gone: Any) -> Any:
-    """Run the check on all workers while the driver plays its part; what that found and what they gave back."""
+    """Run the check on all workers while the driver plays its part; return the driver's result and theirs."""
     with pool, ThreadPoolExecutor(1) as executor:
         played = executor.submit(script)
         found = pool.run(check, *args, **gone)
@@ -41,7 +41,7 @@ def workers(driver: FakeDriver, count: int, **env: str) -> RankPool:
 
 
 class Training:
-    """A network with its optimizer; what it does at each step is up to the test."""
+    """A network with its optimizer; the test defines each step."""
 
     def __init__(self) -> None:
         import torch
@@ -89,7 +89,7 @@ class Training:
 
 
 def one_dies() -> Any:
-    """Worker 1 dies in step 10; worker 3 takes its place, and may not communicate before elastic.run."""
+    """Worker 1 dies in step 10; worker 3 replaces it, and may not communicate before elastic.run."""
     import torch
 
     import hvd_kernel.torch as hvd
@@ -133,7 +133,7 @@ def test_dead_rank_is_replaced_and_commits_are_kept(driver: FakeDriver) -> None:
 
 
 def hosts_change(folder: str) -> Any:
-    """In step 10 all wait until they have heard that hosts change; then they go on with what they have."""
+    """In step 10 all wait for the notice of changed hosts; then they continue with their state."""
     from hvd_kernel.elastic import notification_manager
 
     training = Training()

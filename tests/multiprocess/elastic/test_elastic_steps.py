@@ -83,7 +83,7 @@ def assert_after(got: dict[str, object], want: dict[str, object], *, but: str = 
 
 
 def killed(failing: int, step: int, place: str) -> list[int]:
-    """One rank is killed; what the others have then is what they had after as many steps without any failure."""
+    """One rank is killed; the others then have the state that they had after the same number of steps without a failure."""
     import os
 
     import hvd_kernel.torch as hvd
@@ -125,7 +125,7 @@ def test_a_killed_rank_costs_one_step(failing: int, place: str) -> None:
 
 
 def goes_on(place: str) -> list[int]:
-    """A failure on one rank: all go on from the last step, and end with what training without it ends with."""
+    """Fail on one rank: all continue from the last step, and end with the result of training without it."""
     import hvd_kernel.torch as hvd
 
     hvd.init()

@@ -17,7 +17,7 @@ def more(now: list[int], before: list[int]) -> bool:
 
 
 def cycles(count: int) -> dict[str, list[int]]:
-    """Threads and descriptors before the first cycle and after the last, and the memory that came in between."""
+    """Return threads and descriptors before the first cycle and after the last, and the memory added in between."""
     import time
 
     import torch

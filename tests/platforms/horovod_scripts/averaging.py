@@ -29,7 +29,7 @@ def train(optimizer: torch.optim.Optimizer, steps: Iterable[tuple[Loss, Loss]]) 
 
 
 def digits() -> dict[str, object]:
-    """What mnist.py saves."""
+    """Return what mnist.py saves."""
     args = mnist.parser.parse_args([])
     torch.manual_seed(args.seed)
     model = mnist.Net()
@@ -44,7 +44,7 @@ def digits() -> dict[str, object]:
 
 
 def benchmark() -> dict[str, object]:
-    """What synthetic_benchmark.py saves: rank 0's model, each rank's images, five steps."""
+    """Return what synthetic_benchmark.py saves: rank 0's model, each rank's images, five steps."""
     ranks = []
     for rank in range(RANKS):
         torch.manual_seed(rank)
@@ -56,7 +56,7 @@ def benchmark() -> dict[str, object]:
 
 
 def without_a_failure() -> dict[str, object]:
-    """What elastic.py saves; it starts anew once, which must not show."""
+    """Return what elastic.py saves; its one restart must have no effect."""
     torch.manual_seed(7)
     rows = torch.arange(48.0).reshape(16, 3) / 48
     model = torch.nn.Linear(3, 1)

@@ -28,7 +28,7 @@ resets = []
 
 
 def fail_once(epoch, batch):
-    """What the network of a cluster does now and then."""
+    """Fail once, as the network of a cluster may."""
     if (epoch, batch) == (1, 2) and hvd.rank() == hvd.size() - 1 and not resets:
         raise HorovodInternalError("a connection was lost")
 

@@ -6,7 +6,7 @@ import torch
 
 
 class _Digits(torch.utils.data.Dataset):
-    """Squares whose place says which of ten digits they are."""
+    """Squares whose position encodes one of ten digits."""
 
     def __init__(self, root, train=True, download=False, transform=None):
         self.count, self.transform = (96, transform) if train else (32, transform)

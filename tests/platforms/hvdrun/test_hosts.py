@@ -70,7 +70,7 @@ def test_transports(pool: HostPool, where: list[int]) -> None:
 
 
 def values(sizes: list[int]) -> list[str]:
-    """Everything against values that each rank computes by itself; gives back digests of the sums."""
+    """Check all values against those that each rank computes itself; return digests of the sums."""
     import hashlib
 
     import torch
@@ -169,7 +169,7 @@ def test_rank_with_another_secret_is_refused(hosts: Hosts) -> None:
 
 
 def meeting(door: str) -> float:
-    """Rank 1 comes when the file is there; gives back how long it took from then."""
+    """Delay rank 1 until the file exists; return the time from then."""
     import torch
 
     import hvd_kernel.torch as hvd

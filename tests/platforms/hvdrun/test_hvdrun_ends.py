@@ -46,7 +46,7 @@ def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks have all the time they need to end by themselves: after a traceback, and after the first failure."""
+    """Give the ranks all the time they need to end on their own: after a traceback, and after the first failure."""
     for module, name in ((monitor, "_SETTLE_S"), (monitor, "_SEARCH_S"), (line_output, "_HOLD_S")):
         monkeypatch.setattr(module, name, 60.0)
 
@@ -280,7 +280,7 @@ def test_an_agent_exits_although_its_output_is_not_read(monkeypatch: pytest.Monk
 
 
 def fills(pipe: int) -> bool:
-    """Half is enough to tell, and a full pipe need not have full pages."""
+    """Half of a pipe is enough to decide, since a full pipe need not have full pages."""
     waiting = bytearray(4)
     fcntl.ioctl(pipe, termios.FIONREAD, waiting)
     return int.from_bytes(waiting, sys.byteorder) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2

@@ -199,7 +199,7 @@ def test_output_of_mpiexec_itself_is_shown(mark: str) -> None:
 
 
 class Told(AgentHandle):
-    """An agent that notes what it is told; what it says is in the test's hands."""
+    """A fake agent that records its commands; the test chooses its messages."""
 
     def __init__(self, agents: Agents, *, holds_ranks: bool) -> None:
         ours, self.theirs = socket.socketpair()

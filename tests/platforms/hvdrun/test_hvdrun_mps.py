@@ -36,7 +36,7 @@ WAITS = "import os, time; print(os.environ['CUDA_MPS_PIPE_DIRECTORY'], os.getppi
 
 @pytest.fixture
 def device(tmp_path: Path) -> dict[str, str]:
-    """Variables of a host with one device, where the fake daemon is installed."""
+    """Return the variables of a host with one device, where the fake daemon is installed."""
     return {"PATH": fake_mps.installed(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": "5"}
 
 

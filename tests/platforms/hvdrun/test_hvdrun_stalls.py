@@ -67,7 +67,7 @@ class Job:
         return "".join(self.said[begin:])
 
     def goes_on(self) -> str:
-        """Return what ranks print when all has come to a good end."""
+        """Return the output of ranks that have all succeeded."""
         stdout, stderr = self.process.communicate(timeout=100)
         assert self.process.returncode == 0, stderr
         return stdout

@@ -62,7 +62,7 @@ def scale(value, factor):
 
 
 def script(tmp_path: Path, body: str, **env: str) -> tuple[object, str]:
-    """Run the body behind HEAD; return the JSON it says last on stdout, and all that is said."""
+    """Run the body after HEAD; return the last JSON line on stdout, and all output."""
     (tmp_path / "beside.py").write_text(BESIDE)
     (tmp_path / "script.py").write_text(f"{HEAD}\nsaid = {body}\nprint(json.dumps(said))\n")
     scratch = tmp_path / "scratch"

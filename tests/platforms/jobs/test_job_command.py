@@ -31,7 +31,7 @@ train:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A folder with what the fixtures run: train.py and main.py, which add the ranks up."""
+    """Return a folder with the programs of the fixtures: train.py and main.py, which sum over the ranks."""
     for name in ("train.py", "main.py"):
         (tmp_path / name).write_text(SUM)
     return tmp_path

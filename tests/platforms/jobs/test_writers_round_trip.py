@@ -30,7 +30,7 @@ def printable(text: str) -> bool:
 
 @st.composite
 def jobs(draw: st.DrawFn, kind: str) -> JobSpec:
-    """Return a job of which a kind can say everything."""
+    """Return a job that a kind can express completely."""
     script = kind in SCRIPTS
     texts = WRITTEN.filter(printable) if script else WRITTEN
     line = texts.filter(lambda text: "\n" not in text and text.strip() == text and len(text.splitlines()) < 2)
@@ -70,7 +70,7 @@ def alike(draw: st.DrawFn, kind: str) -> tuple[Replica, ...]:
 
 @st.composite
 def components(draw: st.DrawFn, kind: str) -> tuple[Replica, ...]:
-    """Return replicas that differ; all say the same kinds of resources, as a heterogeneous job wants it."""
+    """Return differing replicas; all have the same kinds of resources, as a heterogeneous job requires."""
     cpu, memory, gpus = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
     found: list[Replica] = []
     for _ in range(draw(st.integers(1, 3))):

@@ -100,7 +100,7 @@ def harm(world: VirtualCluster) -> None:
 
 
 def explore(seed: int) -> VirtualCluster:
-    """Live through a random minute; then have everything mended that can be, and stop."""
+    """Simulate a random minute; then repair all that can be repaired, and stop."""
     world = VirtualCluster(1 + seed % 7, seed)
     choose = world.random
     world.start()
@@ -132,7 +132,7 @@ def explore_all(seeds: range) -> list[VirtualCluster]:
 
 
 def assert_whole_or_explained(world: VirtualCluster) -> None:
-    """Replace who is dead: all ranks live and are in one communicator, or nobody is left, or the cluster is down."""
+    """Replace dead ranks: all ranks live in one communicator, or no rank is left, or the cluster is down."""
     assert [len(each) for each in world.answers.values()] == [1] * len(world.answers), "somebody waits for ever"
     if world.membership.state in {ClusterState.DOWN, ClusterState.STOPPING}:
         return
@@ -449,7 +449,7 @@ def test_refused_requests_change_nothing(n: int, drop: set[int], why: str) -> No
 
 
 def deaf_note(self: Membership, event: e.Event) -> Iterator[e.Action]:
-    """Have nobody watch who joins."""
+    """Drop all notices of joining ranks."""
     return (action for action in NOTE(self, event) if not isinstance(action, e.WatchRank))
 
 

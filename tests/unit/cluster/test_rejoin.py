@@ -68,7 +68,7 @@ class Session:
 
 
 class CellOutput:
-    """Remembers what is shown."""
+    """A fake output that records what is shown."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []

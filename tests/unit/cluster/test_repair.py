@@ -10,7 +10,7 @@ from hvd_kernel.cluster.session import Repair
 
 
 class Ranks:
-    """What the repair is asked of; ``busy`` while a cell runs or a rank is dead."""
+    """A fake of the ranks to repair; ``busy`` while a cell runs or a rank is dead."""
 
     def __init__(self) -> None:
         self.repair, self.busy, self.made = Repair(), False, 0
@@ -20,7 +20,7 @@ class Ranks:
         self.repair.request(lambda _seconds, function: self._timers.append(function), self._make)
 
     def pass_time(self) -> int:
-        """Let what is due happen; how many timers that were."""
+        """Fire the due timers; return their number."""
         due, self._timers = self._timers, []
         for each in due:
             each()

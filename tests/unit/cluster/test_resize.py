@@ -20,7 +20,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
 
 
 def table(*since: int, dead: set[int] = frozenset()) -> RankTable:  # type: ignore[assignment]
-    """Ranks that came in these generations."""
+    """Return a table of ranks that joined in these generations."""
     ranks = RankTable(len(since), "here")
     ranks.members = {r: RankStatus(r, 100 + r, "here", alive=True, device="", since=g) for r, g in enumerate(since)}
     ranks.here, ranks.registered, ranks.dead = ranks.all, ranks.all - dead, set(dead)
@@ -96,7 +96,7 @@ def test_messages_of_the_change(done: ResizeOutcome, text: str) -> None:
 
 
 class Interruptible:
-    """A stand-in for a session of four ranks, whose resize is interrupted and leaves ``n`` ranks."""
+    """A fake session of four ranks, whose resize is interrupted and leaves ``n`` ranks."""
 
     spec, dead = ClusterSpec(4), ()
 
@@ -167,7 +167,7 @@ LOGS = {"left-rank-0": 0, "rank-0": 1, "rank-1": 3, "rank-2": 2}
 
 @dataclass
 class Hub:
-    """What of ipyparallel's is touched."""
+    """A fake of the used parts of ipyparallel's hub."""
 
     engines: dict[int, Any] = field(default_factory=dict)
     ids: set[int] = field(default_factory=set)

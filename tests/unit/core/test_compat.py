@@ -29,7 +29,7 @@ def installed() -> Iterator[None]:
 
 
 def python(code: str, *options: str, cwd: Path | None = None, **env: str) -> str:
-    """What a fresh Python says; its failure is ours."""
+    """Return the output of a new Python; its failure fails the test."""
     clean = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "HVD_COMPAT"}}
     done = subprocess.run(
         [sys.executable, *options, *(["-c", code] if code else [])],

@@ -50,7 +50,7 @@ GONE = "HorovodInternalError: the driver of this elastic job cannot be reached"
 
 
 class Worker:
-    """A process that does with its channel what it is told to."""
+    """A process that runs commands on its channel."""
 
     def __init__(self, driver: FakeDriver, number: int, connected: str = "connected") -> None:
         self._process = subprocess.Popen(

@@ -29,7 +29,7 @@ def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, core: Core) -> Any:
-    """Enqueue; return what finishes it."""
+    """Enqueue; return the finish function."""
     monkeypatch.setattr(handles.session, "engine", lambda: core)
 
     def finish(_: Any) -> None:

@@ -11,7 +11,7 @@ from hvd_kernel.errors import ConfigError
 
 
 def among(*others: bytes) -> Peers:
-    """Rank 0 of a job whose other ranks say this."""
+    """Run as rank 0 of a job whose other ranks send these values."""
     return Peers(0, 1 + len(others), "test", lambda mine: [mine, *others])
 
 

@@ -13,7 +13,7 @@ from hvd_kernel.core import process_set_registry as registry
 
 
 class Core:
-    """An engine that gives back what it was sent; ``pressed``: the key is pressed while it still reads that."""
+    """An engine that returns its input; ``pressed``: the key is pressed while it still reads that."""
 
     def __init__(self, *, pressed: bool) -> None:
         self.pressed = pressed
@@ -33,7 +33,7 @@ class Core:
 
 @pytest.fixture
 def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Weak references to all memory whose address the core was given."""
+    """Return weak references to all memory whose address the core was passed."""
     seen: list[Any] = []
     address = ctypes.addressof
 

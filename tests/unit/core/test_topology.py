@@ -34,7 +34,7 @@ MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What would have been connected, instead of connecting."""
+    """Record the connections instead of making them."""
     calls: list[object] = []
 
     def over_tcp(rank: int, size: int, address: object, source: str, _env: object) -> topology.Peers:
@@ -139,7 +139,7 @@ def test_unusable_values_are_named(asked: list[object], env: dict[str, str], tex
 
 @pytest.fixture
 def stored() -> Iterator[tuple[dict[str, str], dict[str, bytes]]]:
-    """The variables of a launcher of Horovod's, and what is in its HTTP store."""
+    """Return the variables of a launcher of Horovod, and the contents of its HTTP store."""
     kept: dict[str, bytes] = {}
 
     class Store(BaseHTTPRequestHandler):

@@ -18,7 +18,7 @@ NBYTES = 1000
 
 
 class FakeSession:
-    """Two ranks, and what they have exchanged."""
+    """A fake session of two ranks with counters of their exchanges."""
 
     def __init__(self) -> None:
         self.bytes, self.generation = 0, 1
@@ -42,7 +42,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSession]:
 
 
 class Counter:
-    """An optimizer of a framework that nobody knows."""
+    """An optimizer of an unknown framework."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -157,7 +157,7 @@ def test_a_search_over_parameters_keeps_few_optimizers(ranks: FakeSession) -> No
 
 
 def keras_module(name: str) -> ModuleType:
-    """A Keras whose optimizers are built as those of Keras 3 are; each test has classes of its own."""
+    """Return a Keras whose optimizers are built as in Keras 3; each test has its own classes."""
 
     class BaseOptimizer:
         built = False

@@ -18,7 +18,7 @@ Owns = Callable[[int], Sequence[float]]
 
 
 def samples(owns: Owns, steps: int, *, stepping: bool = False) -> Iterator[MetricsSample]:
-    """Ranks that meet at the end of each step, looked at five times a second, each rank at a moment of its own."""
+    """Simulate ranks that meet at the end of each step, sampled five times a second, each rank at its own moment."""
     ranks = len(owns(0))
     looks = [0.01 + PERIOD_S * rank / ranks for rank in range(ranks)]
     now, waits = 0.0, [0.0] * ranks
@@ -36,13 +36,13 @@ def samples(owns: Owns, steps: int, *, stepping: bool = False) -> Iterator[Metri
 
 
 def steady(factors: Mapping[int, float], ranks: int, seconds: float = 0.5, noise: float = 0.02, seed: int = 1) -> Owns:
-    """Ranks that need so many seconds, some of them a multiple, with noise."""
+    """Return ranks with this step time in seconds, some of them a multiple, with noise."""
     chance = random.Random(seed)
     return lambda _step: [seconds * factors.get(r, 1.0) * math.exp(chance.gauss(0.0, noise)) for r in range(ranks)]
 
 
 def found(owns: Owns, steps: int, *, stepping: bool = False) -> tuple[dict[int, Slow], int]:
-    """Who is slow at the end, and at which step the first badge was there."""
+    """Return the ranks with a badge at the end, and the step of the first badge."""
     stragglers, first = Stragglers(range(len(owns(0)))), steps
     for sample in samples(owns, steps, stepping=stepping):
         stragglers.feed(sample)

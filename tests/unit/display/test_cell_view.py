@@ -218,7 +218,7 @@ def test_c5_why_ranks_waited_is_part_of_the_error(monkeypatch: pytest.MonkeyPatc
 
 
 class AlwaysWaiting:
-    """A stall monitor that has something to say after its first tick."""
+    """A stall monitor that reports after its first tick."""
 
     def __init__(self, *_: object) -> None:
         self.sentence, self.awaited = "", set[int]()

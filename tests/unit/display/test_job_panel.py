@@ -20,7 +20,7 @@ def sample(rank: int, step: int = 5) -> MetricsSample:
 
 
 class Kept:
-    """What would be in the history."""
+    """A fake of the history."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, str]] = []
@@ -33,7 +33,7 @@ class Kept:
 
 
 def stored(writer: FakeWriter) -> tuple[str, list[str]]:
-    """The text of what is stored, and each rank's state in the picture."""
+    """Return the stored text, and each rank's state in the picture."""
     [(kind, data)] = writer.written
     assert kind == "display"
     picture: Any = data["image/svg+xml"]

@@ -51,7 +51,7 @@ def test_every_dtype_with_a_size_has_a_code() -> None:
 
 
 def told(value: Any) -> Any:
-    """A value by what it is made of: 0.0 is not -0.0, nan is nan, and sets have no order."""
+    """Return a value by its parts: 0.0 is not -0.0, nan is nan, and sets have no order."""
     if isinstance(value, list | tuple):
         return type(value).__name__, [told(one) for one in value]
     if isinstance(value, set | frozenset):

@@ -173,7 +173,7 @@ def test_g3_checkpoint_before_a_damaged_one_is_loaded(tmp_path: Path, caplog: py
 
 
 def forged(where: Path, header: Any, data: bytes = b"", *, raw: bytes | None = None) -> Path:
-    """A file with all its digests right: only what it says is wrong."""
+    """Return a file with all its digests right: only its contents are wrong."""
     if raw is None:
         metadata = {"sha256": hashlib.sha256(data).hexdigest(), "hvd_kernel": "{}"}
         raw = json.dumps({"__metadata__": metadata, **header}).encode()

@@ -155,7 +155,7 @@ def test_change_of_hosts() -> None:
 def test_run_returns_and_passes_arguments_on() -> None:
     @elastic.run
     def work(state: Any, a: int, b: int = 0) -> tuple[int, int, int]:
-        """What it does."""
+        """Run the training function under test."""
         return state.x, a, b
 
     assert work(elastic.ObjectState(x=1), 2, b=3) == (1, 2, 3)

@@ -19,7 +19,7 @@ Ended = tuple[int, str, int]  # exit status, the last line of its traceback, its
 
 
 def job(*ended: Ended) -> tuple[Workers, list[bytes]]:
-    """Workers that have ended so, those of a generation in the order of their ranks, and what is written."""
+    """Return a job whose workers have ended with these results, those of a generation in rank order, and its output."""
     written: list[bytes] = []
     workers = Workers(Streams(written.append, written.append, prefix=False, timestamp=False, folder=None, digits=1))
     size = len(ended)

@@ -40,7 +40,7 @@ class Deadly(VirtualJob):
         return super()._enter(worker, phase) and not self._strike(worker, phase)
 
     def _strike(self, worker: VirtualWorker, phase: str) -> bool:
-        """Kill this one if it is the one, at its point; of the survivors it is the first, second or third to come."""
+        """Kill a chosen worker at its point: the first, second or third survivor to arrive."""
         of_those = "newcomer" if worker.number >= FOUR.np else "survivor"
         first = phase == "training" and worker.generation < 2
         if not self.is_armed or self.victim or (of_those, phase) != (self.who, self.point) or first:

@@ -22,7 +22,7 @@ from hvd_kernel.torch.elastic import sampler as samplers
 
 @dataclass
 class Played:
-    """The session of the rank whose turn it is."""
+    """A fake session of the rank whose turn it is."""
 
     now: tuple[int, int] = (0, 1)
 
@@ -44,7 +44,7 @@ PLAYED = Played()
 
 
 class Ranks:
-    """The samplers of ranks that train together; what a rank has done is counted when its values are kept."""
+    """Samplers of ranks that train together; processed samples count when the state is recorded."""
 
     def __init__(self, size: int, length: int, seed: int) -> None:
         self.length, self.seed = length, seed
@@ -69,7 +69,7 @@ class Ranks:
         return results
 
     def batch(self, rank: int, size: int, one_by_one: bool) -> None:
-        """One rank does a batch; the ranks need not do as many, nor of the same size."""
+        """Process a batch on one rank; batches of ranks may differ in number and size."""
         sampler, place = self.samplers[rank], self.places[rank]
         samples = sampler.indices[place : place + size]
         self.done.update(samples)
@@ -89,12 +89,12 @@ class Ranks:
         self.kept = self.each(ElasticSampler.progress), self.done.copy()
 
     def fail(self, survivors: list[int], newcomers: int) -> None:
-        """Some are killed; the others go back to the commit, and all take what the first has."""
+        """Kill some ranks; the others restore the commit, and all load the first one's state."""
         places, self.done = self.kept[0], self.kept[1].copy()
         self._meet(survivors, newcomers, lambda old, sampler: sampler.go_back(places[old]))
 
     def leave(self, survivors: list[int], newcomers: int) -> None:
-        """A planned change: what is done stays done."""
+        """Change the ranks as planned: processed samples remain processed."""
         self.agree()
         self._meet(survivors, newcomers, lambda _, sampler: sampler.reset())
 

@@ -51,12 +51,12 @@ def of_any_number(
 
 
 def from_rank_0(job: JobState, plan: Assignment) -> Iterator[Place]:
-    """The state of rank 0 is taken, whoever has a newer one."""
+    """Use the state of rank 0, whichever rank has a newer one."""
     return (structs.replace(place, root=0) for place in PLACES(job, plan))
 
 
 def into_full_slots(job: JobState, plan: Assignment) -> Iterator[e.Action]:
-    """Nobody waits until a process is gone."""
+    """Start workers without waiting for the exit of old ones."""
     ended = {number: each for number, each in job.workers.items() if each.dismissed}
     for number in ended:
         del job.workers[number]

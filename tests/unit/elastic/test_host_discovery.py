@@ -70,7 +70,7 @@ def test_the_order_of_an_objects_answer_counts() -> None:
 
 
 def events_of(asked: object, count: int, **more: float) -> list[Event]:
-    """What an object's answers become, as they come on a loop."""
+    """Return the events made of an object's answers, as they arrive on a loop."""
     loop = EventLoop()
     found: list[Event] = []
 
@@ -187,7 +187,7 @@ JOB = {
 
 
 class FakeSlurm:
-    """scontrol and sinfo of an allocation whose nodes come and go."""
+    """Fakes of scontrol and sinfo of an allocation whose nodes join and leave."""
 
     def __init__(self, nodes: str, **states: str) -> None:
         self.nodes, self.states = nodes, states

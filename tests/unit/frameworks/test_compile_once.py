@@ -14,7 +14,7 @@ from hvd_kernel.torch import compile_once
 
 
 class Inductor:
-    """As inductor: a cache of its own that is looked up before, and filled after, a graph is compiled."""
+    """A fake of inductor: its cache is read before, and filled after, a graph is compiled."""
 
     def __init__(self, folder: Path, saved: dict[str, str]) -> None:
         self.counts: Counter[str] = Counter()
@@ -49,7 +49,7 @@ class Inductor:
         return f"graph {key}"
 
     def run(self, key: str) -> str:
-        """What compile_fx_inner does."""
+        """Run a fake of compile_fx_inner."""
         found, _ = self.codecache.FxGraphCache._lookup_graph(key)
         if found is None:
             found = self.compile_fx.fx_codegen_and_compile(key)

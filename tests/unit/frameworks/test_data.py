@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 class Numbers(BaseDataLoader):
-    """0, 1, 2, ... with what the reading did: ``read`` batches, ``closed`` epochs."""
+    """0, 1, 2, ... with counters of reading: ``read`` batches, ``closed`` epochs."""
 
     def __init__(self, count: int = 5, fails_at: int | None = None) -> None:
         self.count, self.fails_at = count, fails_at

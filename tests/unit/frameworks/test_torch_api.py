@@ -158,7 +158,7 @@ def test_system_nccl_is_found_and_an_old_one_is_refused(
     """The core uses one that only the loader knows; the page looked only for its wheel."""
 
     class System:
-        """What the loader finds by name; there is no wheel."""
+        """A fake of the libraries that the loader finds by name; there is no wheel."""
 
         def __init__(self, name: str) -> None:
             if name != "libnccl.so.2":

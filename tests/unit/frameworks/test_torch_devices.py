@@ -22,7 +22,7 @@ FLOAT, INT64 = DTYPES["float32"], DTYPES["int64"]
 
 
 class FakeBuffer:
-    """Memory of the core on a device: what NumPy's array interface shows stands for CUDA's."""
+    """Memory of the core on a device: NumPy's array interface is used in place of CUDA's."""
 
     def __init__(self, array: Any) -> None:
         self._bytes = np.frombuffer(array.tobytes(), np.uint8).copy()

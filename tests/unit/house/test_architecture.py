@@ -155,7 +155,7 @@ def room_of(names: Sequence[str]) -> str:
 
 
 def native_place(file: str) -> tuple[str, str]:
-    """Room and folder of a file of native/: transport and shm of transport/shm/fast_path.h, "" where it lies in none."""
+    """Return room and folder of a file of native/: transport and shm of transport/shm/fast_path.h; "" without a folder."""
     room, *folders = file.split("/")[:-1] or [""]
     return room, "/".join(folders)
 

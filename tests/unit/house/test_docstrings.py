@@ -74,7 +74,7 @@ def bare(size: int) -> None:
 
 
 class Failed(Exception):
-    """What an error says.
+    """The text of an error.
 
     >>> Failed()
     Failed()

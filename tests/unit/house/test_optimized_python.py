@@ -29,7 +29,7 @@ print(sys.flags.optimize, sys.modules["hvd_kernel.numpy"].allreduce.__doc__)
 
 
 def _is_narrowing(test: ast.expr) -> bool:
-    """``x is not None`` and ``isinstance(x, ...)`` tell the type checker; a run may do without them."""
+    """Tell if an assert narrows a type: ``x is not None`` and ``isinstance(x, ...)`` may be removed at run time."""
     match test:
         case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
             return True
@@ -45,7 +45,7 @@ def _checks(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _docstring_uses(path: Path) -> Iterator[tuple[int, str]]:
-    """Expressions that fail where a docstring is None."""
+    """Yield expressions that fail if a docstring is None."""
     for node in ast.walk(tree(path)):
         of = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
         operands = [node.left, node.right] if isinstance(node, ast.BinOp) else [of]

@@ -18,7 +18,7 @@ FILES = sources(*PRODUCT)
 
 
 def loaders_beside_wires(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines at which a file that also reads from a wire imports what unpickles."""
+    """Return the lines at which a file that reads from a wire imports pickle or the like."""
     lines: dict[str, int] = {}
     for name, line in imports(path):
         for end in range(1, len(name) + 1):

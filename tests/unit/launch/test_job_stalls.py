@@ -17,7 +17,7 @@ WAITS = "allreduce 'g' waits for rank 1, which is in data.py:41 load(): time.sle
 
 @dataclass
 class Job:
-    """Ranks that answer at once, as they are; those that are mute answer only when they are looked at from outside."""
+    """Simulated ranks that answer at once; mute ones answer only when inspected from outside."""
 
     size: int = 3
     ours: Iterable[int] = ()

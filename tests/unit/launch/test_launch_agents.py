@@ -16,7 +16,7 @@ from hvd_kernel.processes.channel.control_channel import ControlChannel
 
 
 class Noted(AgentHandle):
-    """An agent that notes what becomes of it, and ends when ``last`` has been told to."""
+    """A fake agent that records its calls, and ends when ``last`` has been stopped."""
 
     def __init__(self, agents: Agents, name: str, noted: list[str]) -> None:
         ours, self.theirs = socket.socketpair()

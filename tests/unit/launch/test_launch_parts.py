@@ -207,7 +207,7 @@ def test_fragmented_messages_after_a_greeting() -> None:
 
 
 class Heard:
-    """An output stream and what was written of it."""
+    """An output stream and the text written to it."""
 
     def __init__(self, *, holds: bool = False, copy: Path | None = None) -> None:
         self.text = b""

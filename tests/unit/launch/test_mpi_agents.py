@@ -137,7 +137,7 @@ def test_rank_obeys_only_its_launcher() -> None:
 
 
 def unplugged(*_: object) -> bytes:
-    """What a connection gives to a host that cannot be reached any more."""
+    """Return the result of a read from an unreachable host."""
     raise OSError(errno.EHOSTUNREACH, "No route to host")
 
 

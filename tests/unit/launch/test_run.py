@@ -174,7 +174,7 @@ def test_a_notebooks_ranks_on_an_engine_are_reused() -> None:
 
 
 def answers(*kinds: str) -> dict[int, Answer]:
-    """One answer per rank: "ok", "late" and "early" raise by themselves, "because" because of another."""
+    """Return one answer per rank: "ok", "late" and "early" raise on their own, "because" because of another."""
     times = {"late": 2.0, "early": 1.0, "because": 0.5}
     made = [
         Answer(value=pickle.dumps(rank))
@@ -259,7 +259,7 @@ def test_files_are_private_and_whole(tmp_path: Path) -> None:
 
 
 class Stubborn(Exception):
-    """Cannot be made again from what pickle keeps."""
+    """An exception that cannot be rebuilt from its pickle."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")

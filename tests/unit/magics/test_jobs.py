@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class FakeWriter:
-    """Remembers what a job said of itself, and where."""
+    """A fake writer that records a job's output and its place."""
 
     def __init__(self, *, has_user: bool = False, broken: bool = False) -> None:
         self.has_user = has_user
@@ -41,7 +41,7 @@ class FakeWriter:
 
 
 class Gate:
-    """A job's work that begins and ends when it is told."""
+    """The work of a job that begins and ends on command."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def test_clear_cancels_all_and_returns_if_ranks_are_free() -> None:
 
 
 class EndsWhenLookedAt(threading.Event):
-    """An end that comes right after somebody has seen that there was none."""
+    """An event that is set right after it was observed as unset."""
 
     def is_set(self) -> bool:
         was = super().is_set()
@@ -171,7 +171,7 @@ class EndsWhenLookedAt(threading.Event):
 
 
 def obedient(one: BackgroundJob) -> None:
-    """A job's work that goes on until the interrupt key is pressed."""
+    """Work that continues until the interrupt key is pressed."""
     deadline = time.monotonic() + PATIENCE_S
     while not one.interrupts.count:
         assert time.monotonic() < deadline

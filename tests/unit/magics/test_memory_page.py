@@ -8,7 +8,7 @@ from hvd_kernel.magics.commands.inspection import LISTED, memory_table
 
 
 def rank(resident: int, tensors: int, *, state: int = 0, **names: tuple[str, int, int]) -> dict[str, Any]:
-    """What a rank answers."""
+    """Return the answer of a rank."""
     found = {
         name: {"type": kind, "size": size, "gradients": more, "made": f"cell 3:{i}"}
         for i, (name, (kind, size, more)) in enumerate(names.items(), 1)

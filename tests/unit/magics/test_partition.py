@@ -31,7 +31,7 @@ def test_joined_parts_equal_the_value_longer_parts_first(value: list[int], count
 
 
 class Table:
-    """A stand-in for a table whose own brackets choose columns, as those of pandas do."""
+    """A fake table whose brackets select columns, like those of pandas."""
 
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
@@ -100,7 +100,7 @@ KEPT: dict[str, Any] = {
 
 
 def content(value: Any) -> Any:
-    """Return what a value consists of, as plain lists, with its data type."""
+    """Return the contents of a value as plain lists, with its data type."""
     if isinstance(value, TensorDataset):
         return [content(tensor) for tensor in value.tensors]
     if isinstance(value, np.ma.MaskedArray):

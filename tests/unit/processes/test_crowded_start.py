@@ -59,7 +59,7 @@ BESIDE = f"this machine cannot hold 1000 ranks: {FREE} beside the 4 that run; as
 
 
 class Running:
-    """A stand-in for a session of four ranks; it refuses every request."""
+    """A fake session of four ranks that refuses every request."""
 
     spec, n, dead = ClusterSpec(4), 4, ()
     ranks = SimpleNamespace(all={0, 1, 2, 3}, here={0, 1, 2, 3})

@@ -57,7 +57,7 @@ def pair() -> tuple[ControlChannel, ControlChannel]:
 
 
 def until_it_has_its_environment(pid: int) -> None:
-    """A program has begun, as far as Popen can see, a moment before /proc shows what it was given."""
+    """Wait until /proc shows the program's environment, which is later than Popen's return."""
     deadline = time.monotonic() + PATIENCE_S
     while HOLDER not in environment_of(pid):
         assert time.monotonic() < deadline
@@ -118,7 +118,7 @@ def test_ages(seconds: float, text: str) -> None:
 
 
 def detachment(folder: Path, wish: Detach = WISH) -> tuple[Detachment, EventLoop]:
-    """A cluster that kernel 7 has detached; its loop ends when no kernel has come for too long."""
+    """Return a cluster that kernel 7 has detached; its loop ends when no kernel has attached for too long."""
     loop = EventLoop()
     return Detachment([folder], wish, 7, loop, loop.stop), loop
 

@@ -131,7 +131,7 @@ def test_note_removed_while_awaited_is_written_again(agents: Agents) -> None:
 
 
 def _waited_for() -> str:
-    """The files whose locks somebody waits for, by their numbers."""
+    """Return the files whose locks are waited for, by their numbers."""
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
     return "".join(f"{line[6].rpartition(':')[2]} " for line in lines)
 

@@ -110,7 +110,7 @@ def test_named_pipe_is_alive_while_it_has_a_reader(tmp_path: Path) -> None:
 
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of two ranks on one device, where the fake is installed."""
+    """Return the environment of two ranks on one device, where the fake is installed."""
     monkeypatch.setattr(decision, "_DEFAULT", tmp_path / "nvidia-mps")
     monkeypatch.setenv("PATH", fake_mps.installed(tmp_path / "bin"))
     return dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "5"}

@@ -21,7 +21,7 @@ HIDDEN = "-DCMAKE_IGNORE_PATH=/usr/local/cuda/bin;/usr/local/cuda/include;/usr/b
 
 
 def toolkit_in(folder: Path) -> Path:
-    """A toolkit that has what is looked for, and does nothing."""
+    """Return a toolkit with the files that are searched, which do nothing."""
     for name in ("bin/nvcc", "include/cuda.h"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).touch(mode=0o755)

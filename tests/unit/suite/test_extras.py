@@ -18,7 +18,7 @@ ROOT = TESTS.parent
 
 
 def wheel(folder: Path, name: str, version: str, *more: str) -> Path:
-    """A package of one module, which says its version; more: of its metadata."""
+    """Return a package of one module with its version; more: of its metadata."""
     info = f"{name}-{version}.dist-info"
     made = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(made, "w") as file:

@@ -68,7 +68,7 @@ def rows_of(nodeid: str) -> set[str]:
 
 
 def python_collected(answer: Path) -> dict[str, str]:
-    """Of the files that can have a row: those with such a name in them, and those named above."""
+    """Collect the files that can have a row: those with such a name in them, and those named above."""
     files = {str(path.relative_to(ROOT)) for path in sources("tests") if re.search(r"\btest_[a-i]\d+_", text(path))}
     files = {file for file in files if Path(file).name.startswith("test_")}
     files |= {nodeid.partition("::")[0] for nodeid in ELSEWHERE.values() if ".py::" in nodeid}

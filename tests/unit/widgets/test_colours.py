@@ -36,7 +36,7 @@ def linear(colours: Sequence[str]) -> Colours:
 
 
 def oklab(colours: Colours) -> Colours:
-    """Distances in it are about as large as the eye sees them."""
+    """Return colours in a space whose distances are about those that people perceive."""
     return np.asarray(np.cbrt(np.clip(colours, 0, 1) @ np.transpose(_LMS)) @ np.transpose(_LAB))
 
 

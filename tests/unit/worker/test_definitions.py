@@ -13,7 +13,7 @@ from hvd_kernel.worker.inspect.origins import Origins
 
 
 class Rank:
-    """A stand-in for a rank's control: it runs cells as the shell does."""
+    """A fake of a rank's control: it runs cells like the shell."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__", "rank": 0}

@@ -249,7 +249,7 @@ def test_table_shows_ranks_and_differences() -> None:
 
 
 class Trap:
-    """Every way to run this object's code fails the test."""
+    """An object whose code fails the test whenever it runs."""
 
     __slots__ = ("here", "never")
 

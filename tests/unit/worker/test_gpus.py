@@ -29,7 +29,7 @@ from hvd_kernel.worker import devices
 
 @pytest.fixture
 def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host with four GPUs, as far as its files tell."""
+    """Return a host with four GPUs, according to its files."""
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     monkeypatch.setattr(gpus, "_DEVICES", tmp_path)

@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 class Package:
-    """``first`` waits for the test while it is imported; ``second`` is imported after it, and tells."""
+    """``first`` waits for the test while it is imported; ``second`` is imported after it, and records that."""
 
     def __init__(self, folder: Path) -> None:
         self.name = f"prefetch_{uuid.uuid4().hex}"
@@ -143,7 +143,7 @@ def test_prefetched_modules_are_unchanged(package: Package) -> None:
 
 
 class Noting:
-    """A lock that notes who was ready to wait for it."""
+    """A lock that records the threads about to wait for it."""
 
     def __init__(self) -> None:
         self._lock, self.waited = threading.Lock(), []
@@ -180,7 +180,7 @@ def test_first_importer_finishes_without_delay(package: Package) -> None:
 
 @pytest.fixture
 def companion(package: Package, tmp_path: Path) -> Iterator[str]:
-    """A package that imports the other one, which imports it when it goes on: as Keras and TensorFlow do."""
+    """A package that imports the other one, which imports it when it continues: as Keras and TensorFlow do."""
     name = f"companion_of_{package.name}"
     (tmp_path / name).mkdir()
     for module, code in {"__init__": "from . import part\n", "part": f"import {package.name}\nruns = True\n"}.items():

@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 
 class FakeFrontEnd:
-    """Answers from a list; remembers what was asked, and what was written between."""
+    """A front end that answers from a list, and records prompts and the text between them."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
@@ -46,7 +46,7 @@ class FakeFrontEnd:
 
 
 class FakeSession:
-    """Remembers what was typed for whom; a ``slow`` one leaves it to the test to say whether that was taken."""
+    """A session that records typed lines by rank; if ``slow``, the test reports whether a line was read."""
 
     n = 4
 
@@ -335,7 +335,7 @@ def test_the_line_of_hvdpdb_is_sent_as_it_is(line: str, ranks: str, text: str) -
 
 
 def asked(prompts: OfRank, **how: Any) -> tuple[threading.Thread, list[Any]]:
-    """Ask in a thread; what comes back, or is raised, is in the list."""
+    """Prompt in a thread; the list gets the result or the error."""
     answers: list[Any] = []
 
     def run() -> None:

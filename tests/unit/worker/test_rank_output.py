@@ -21,7 +21,7 @@ from hvd_kernel.worker.output import Forward, Index, LogFile, Room, encoded
 
 
 def stored(data: bytes, ends: list[int], room: Room, limits: TextLimits) -> list[str]:
-    """What is stored of text that had grown to each of ``ends`` when it was looked at."""
+    """Return what is stored of text that had grown to each of ``ends`` when it was read."""
     way = Forward(lambda begin, end: data[begin:end], 0, room)
     pieces = [piece for end in sorted(ends) for piece in way.pump(end)] + list(way.finish(len(data)))
     shown = OutputBuffer(limits)

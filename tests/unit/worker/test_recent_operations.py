@@ -19,7 +19,7 @@ US = 1000
 
 
 def records(name: str, *times: int, nbytes: int = 8) -> list[tuple[int, int, str, str, int, int]]:
-    """What the core writes of one tensor; asked, agreed, begun, end in microseconds."""
+    """Return the core's records of one tensor; requested, agreed, begun, end in microseconds."""
     asked, agreed, begun, end = times
     return [
         (asked * US, (agreed - asked) * US, "NEGOTIATE_ALLREDUCE", name, nbytes, 0),

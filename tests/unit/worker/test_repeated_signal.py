@@ -14,7 +14,7 @@ from hvd_kernel.worker.shell.repeated_signal import RepeatedSignal
 
 
 class Handler:
-    """Notices the signals that come after ``deaf`` ones, and keeps which may raise."""
+    """A handler that notices the signals after ``deaf`` ones, and records which may raise."""
 
     def __init__(self, deaf: int) -> None:
         self.interrupt = RepeatedSignal()

@@ -28,7 +28,7 @@ model = Model()
 
 
 def arrived(*wanted: str) -> dict[str, Any]:
-    """What rank 0's cell has defined, as it comes to a rank."""
+    """Return the definitions of rank 0's cell as a rank receives them."""
     names: dict[str, Any] = {"__name__": "__main__", "rank": 0, "device": "cuda:0", "kept": "its own"}
     exec(CELL, names)
     packed = cloudpickle.dumps({name: names[name] for name in wanted})
@@ -56,7 +56,7 @@ def test_a_module_that_has_such_a_name_keeps_its_own() -> None:
 
 
 class Together:
-    """The collectives of so many ranks, each a thread."""
+    """Collectives of this many ranks, each a thread."""
 
     def __init__(self, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -90,7 +90,7 @@ class Control:
 
 
 class Fussy:
-    """Is not made again where it arrives."""
+    """A class that cannot be unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse, ("no such device",)

@@ -63,7 +63,7 @@ def test_rank_reports_the_options_it_used(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Met:
-    """A session of a process that has this rank; none: it has not met others yet."""
+    """A session of a process with this rank; None: it has not been initialised."""
 
     def __init__(self, *ranks: int) -> None:
         self.ranks = ranks

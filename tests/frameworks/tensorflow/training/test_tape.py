@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
 
 def modes(step: Any) -> list[Any]:
-    """What a step gives in eager mode, and twice in a function: traced, and again."""
+    """Return a step's results in eager mode, and twice in a function: traced, and again."""
     import tensorflow as tf
 
     function = tf.function(step)

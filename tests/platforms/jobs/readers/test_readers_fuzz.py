@@ -61,7 +61,7 @@ TOKENS = [
 
 
 def end(text: str, kind: str) -> None:
-    """Read a text; a JobSpec can be planned, and a JobError says something."""
+    """Read a text; a JobSpec can be planned, and a JobError has a message."""
     try:
         spec = formats.read(text, "file", kind, FILES.get)
     except JobError as wrong:
@@ -190,7 +190,7 @@ def test_hostile_texts(title: str) -> None:
 
 
 def _cpu_s(text: str, kind: str) -> float:
-    """Return the CPU time of one reading: whoever else computes adds nothing to it."""
+    """Return the CPU time of one reading, which other processes do not affect."""
     before = time.process_time()
     end(text, kind)
     return time.process_time() - before
