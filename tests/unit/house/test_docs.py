@@ -198,7 +198,7 @@ def test_files_named_in_comments_exist() -> None:
     [
         (missing_paths, "see `tools/nothing.py`"),
         (missing_paths, "tests/native/nothing*"),
-        (missing_paths, "`tests/unit/house/test_docs.py::test_no_launcher_is_one_rank`"),
+        (missing_paths, "`tests/unit/house/test_docs.py::test_nothing`"),
         (missing_paths, "cluster/nothing ── here"),
         (broken_links, "[a page](nothing.md)"),
         (broken_links, "[a heading](#nothing)"),
