@@ -14,7 +14,7 @@ from hvd_kernel.ray.adapter import NOT_STARTED
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
-SCRIPT = text_of(PROGRAMS / "executor.py")
+SCRIPT = text_of("failing_function", PROGRAMS / "executor.py")
 
 
 def test_ranks_are_numbered_node_by_node(results: Mapping[str, Any]) -> None:

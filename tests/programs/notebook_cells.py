@@ -1,7 +1,8 @@
-"""Cells of a notebook in the driver's process."""
+"""Cells of a notebook in the driver's process, and the cases that Ray and Spark share."""
 
 import contextlib
 import io
+import signal
 import threading
 import time
 
@@ -39,3 +40,24 @@ def until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def second():
+    return cell("%%hvdrun", "hvd.allgather_object(x)")
+
+
+def interrupted():
+    def press(said):
+        until(lambda: "here" in said.getvalue())
+        signal.raise_signal(signal.SIGINT)
+
+    waits = "import time\nif rank == 0:\n    print('here', flush=True)\n    hvd.barrier()\ntime.sleep(1000)"
+    return [cell("%%hvdrun", waits, press), cell("%%hvdrun", "hvd.allgather_object(x)")]
+
+
+def died():
+    return [
+        cell("%%hvdrun", "import os\nos._exit(3) if rank == 1 else hvd.barrier()"),
+        cell("%hvd respawn"),
+        cell("%%hvdrun", "hvd.allgather_object(globals().get('x'))"),
+    ]

@@ -17,7 +17,7 @@ from hvdtest.spark_driver import outcomes, started
 pytestmark = [pytest.mark.mp, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAMS = Path(__file__).parent / "programs"
-LOCAL = text_of(PROGRAMS / "run_functions.py", PROGRAMS / "run_local.py")
+LOCAL = text_of("failing_function", PROGRAMS / "run_functions.py", PROGRAMS / "run_local.py")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from hvd_kernel.ray import RayExecutor, ray_logger
 
 if TYPE_CHECKING:
     from driver_cases import report_cases
+    from failing_function import Bad, fails
     from ray_cluster import connected, node
 
 made, others = connected(node(2, 2), node(2, 2))
@@ -38,19 +39,6 @@ class Counter:
         hvd.init()
         self.value += int(hvd.allreduce(np.array([self.step]), op=hvd.Sum)[0])
         return self.value
-
-
-class Bad(Exception):
-    pass
-
-
-def fails():
-    import hvd_kernel.numpy as hvd
-
-    hvd.init()
-    if hvd.rank() == 1:
-        raise Bad("shard", 1)
-    hvd.barrier()
 
 
 def logs(rows):

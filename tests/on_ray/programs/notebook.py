@@ -1,7 +1,6 @@
 """Cells whose ranks are actors of Ray."""
 
 import os
-import signal
 from typing import TYPE_CHECKING
 
 import psutil
@@ -9,7 +8,7 @@ import ray
 
 if TYPE_CHECKING:
     from driver_cases import report_cases
-    from notebook_cells import cell, living, shell, until
+    from notebook_cells import cell, died, interrupted, living, second, shell, until
     from ray_cluster import connected, node
 
 
@@ -52,29 +51,8 @@ def places():
     ]
 
 
-def second():
-    return cell("%%hvdrun", "hvd.allgather_object(x)")
-
-
 def elsewhere():
     return [cell("%%hvdrun --on here -np 2", "1"), cell("%hvd resize 3"), cell("%%hvdrun --keep", "1")]
-
-
-def interrupted():
-    def press(said):
-        until(lambda: "here" in said.getvalue())
-        signal.raise_signal(signal.SIGINT)
-
-    waits = "import time\nif rank == 0:\n    print('here', flush=True)\n    hvd.barrier()\ntime.sleep(1000)"
-    return [cell("%%hvdrun", waits, press), cell("%%hvdrun", "hvd.allgather_object(x)")]
-
-
-def died():
-    return [
-        cell("%%hvdrun", "import os\nos._exit(3) if rank == 1 else hvd.barrier()"),
-        cell("%hvd respawn"),
-        cell("%%hvdrun", "hvd.allgather_object(globals().get('x'))"),
-    ]
 
 
 def actor_died():

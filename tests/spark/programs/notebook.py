@@ -1,13 +1,12 @@
 """Cells whose ranks are tasks of Spark."""
 
-import signal
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
     from driver_cases import report_cases
-    from notebook_cells import cell, living, shell, until
+    from notebook_cells import cell, died, interrupted, living, second, shell, until
     from spark_session import session
 
 
@@ -34,29 +33,8 @@ def first():
     return [cell("%%hvdrun --on spark -np 2 -o found", code)[1], list(shell.user_ns["found"])]
 
 
-def second():
-    return cell("%%hvdrun", "hvd.allgather_object(x)")
-
-
 def elsewhere():
     return [cell("%%hvdrun --on ray -np 2", "1"), cell("%hvd resize 3")]
-
-
-def interrupted():
-    def press(said):
-        until(lambda: "here" in said.getvalue())
-        signal.raise_signal(signal.SIGINT)
-
-    waits = "import time\nif rank == 0:\n    print('here', flush=True)\n    hvd.barrier()\ntime.sleep(1000)"
-    return [cell("%%hvdrun", waits, press), cell("%%hvdrun", "hvd.allgather_object(x)")]
-
-
-def died():
-    return [
-        cell("%%hvdrun", "import os\nos._exit(3) if rank == 1 else hvd.barrier()"),
-        cell("%hvd respawn"),
-        cell("%%hvdrun", "hvd.allgather_object(globals().get('x'))"),
-    ]
 
 
 def executor_lost():

@@ -10,16 +10,3 @@ def place(offset, factor=1):
     print("here is", hvd.rank())
     total = hvd.allreduce(np.array([hvd.rank() + offset]), op=hvd.Sum)
     return [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), factor * int(total[0])]
-
-
-class Bad(Exception):
-    pass
-
-
-def fails():
-    import hvd_kernel.numpy as hvd
-
-    hvd.init()
-    if hvd.rank() == 1:
-        raise Bad("shard", 1)
-    hvd.barrier()

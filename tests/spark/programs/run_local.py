@@ -9,7 +9,8 @@ from hvd_kernel.spark.task import get_available_devices
 
 if TYPE_CHECKING:
     from driver_cases import report_cases
-    from run_functions import fails, place
+    from failing_function import fails
+    from run_functions import place
     from spark_session import session
 
 spark = session("local[2]")
