@@ -1,4 +1,4 @@
-"""Exceptions of the project. A shared leaf: imports none of our modules, no torch, no MPI, no extension.
+"""Exceptions of the project. This module imports none of our modules, no torch, no MPI and no extension.
 
 The split is Horovod's (horovod/common/exceptions.py): an invalid call of one rank raises ``ValueError`` there; an error
 that the ranks detect together raises ``HorovodInternalError`` on every rank.

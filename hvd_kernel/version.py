@@ -1,3 +1,3 @@
-"""The version of this package. A shared leaf: comparing versions does not import the package's root."""
+"""The version of this package, in its own module: comparing versions does not import the package's root."""
 
 __version__ = "0.1.0"

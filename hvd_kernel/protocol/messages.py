@@ -1,6 +1,6 @@
 """The messages between the notebook's kernel and its ranks, complete.
 
-A shared leaf. Messages are frozen Structs; as the content of a Jupyter message they are JSON-able dicts
+Both sides import this module. Messages are frozen Structs; as the content of a Jupyter message they are JSON-able dicts
 (``to_content``, ``from_content``), never pickles.
 
 Terms.

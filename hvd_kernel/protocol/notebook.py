@@ -1,4 +1,4 @@
-"""Registries of a notebook: its cluster, the membership of its cells, and the variables to keep. A shared leaf.
+"""Registries of a notebook: its cluster, the membership of its cells, and the variables to keep.
 
 The magics register the cluster, ``run()`` looks it up. A rank registers the factory of a cell's membership for
 ``elastic.run``. A cell names, with ``hvd_kernel.keep("model", "opt")``, the variables that a replacement of its rank

@@ -1,6 +1,6 @@
 """A GPU that fails on one rank, or a rank that dies with memory of others mapped, over a fake driver.
 
-Every rank gets the same error, which names the rank; nobody waits for ever, devices of others work on, nothing is left there.
+Every rank gets the same error, which names the rank; nobody waits forever, devices of others work on, nothing is left there.
 """
 
 from __future__ import annotations

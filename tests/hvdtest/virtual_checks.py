@@ -78,7 +78,7 @@ class Checks:
                 case e.EndJob():
                     self.has_ended = True
         limit = 2 * (self.settings.elastic_timeout_s + self.settings.start_timeout_s + self.settings.patience_s)
-        assert self.has_ended or all(now - self.since[each] < limit for each in self.ready), "somebody waits for ever"
+        assert self.has_ended or all(now - self.since[each] < limit for each in self.ready), "somebody waits forever"
 
     def _begins(self, places: dict[int, p.Place]) -> None:
         settings, first = self.settings, self.generation == 0

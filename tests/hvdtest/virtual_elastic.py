@@ -1,7 +1,7 @@
 """Virtual elastic job in virtual time, on which the actions of a driver work: hosts, discovery, workers that train and fail.
 
 Everything that takes time takes a random one; everything that can fail fails at random, by one seed. What must hold
-always is asserted with every action: see ``virtual_checks.py``. Nothing recurs for ever: training has an end, so a job
+always is asserted with every action: see ``virtual_checks.py``. Nothing recurs forever: training has an end, so a job
 in which nothing more is to come and that has no EndJob is stuck.
 """
 

@@ -1,4 +1,4 @@
-// Runs n ranks as threads of this process, under a watchdog: a rank that waits for ever ends the
+// Runs n ranks as threads of this process, under a watchdog: a rank that waits forever ends the
 // run with its name.
 #pragma once
 

@@ -112,7 +112,7 @@ FLAGS = (
         ("--blacklist-cooldown-range",),
         whole(0),
         "S",
-        "shortest and longest time in seconds for which a failed host or slot is not used (default: for ever)",
+        "shortest and longest time in seconds for which a failed host or slot is not used (default: forever)",
         nargs=2,
     ),
     ElasticFlag(

@@ -22,7 +22,7 @@ from hvd_kernel.launch.placement import Host, parse
 from hvd_kernel.processes.event_loop import EventLoop, Timer
 
 LIMIT_S = 60.0
-"""Longest time for an answer; Horovod's driver waits for ever."""
+"""Longest time for an answer; Horovod's driver waits forever."""
 _NO_SLOTS = ":0"
 
 Feed = Callable[[Event], None]

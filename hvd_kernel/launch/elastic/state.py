@@ -43,7 +43,7 @@ class DriverSettings:
     max_restarts: int | None = None
     """Number of failed workers; one more ends the job."""
     cooldown_s: tuple[float, float] | None = None
-    """Shortest and longest time for which a slot or host is left out after a failure; None: for ever."""
+    """Shortest and longest time for which a slot or host is left out after a failure; None: forever."""
     slot_failures: int | None = None
     """Failures after which a slot is left out; None: 1 with a cooldown, else 3."""
     host_failures: int = 2

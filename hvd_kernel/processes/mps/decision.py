@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service (MPS): whether ranks that share a device get a private daemon, or why not (HVD_MPS).
 
 Without MPS, processes that share a device take turns, in time slices; as clients of its server their kernels run
-concurrently. A shared leaf of the standard library: processes/mps/daemon.py starts and stops daemons.
+concurrently. This module uses the standard library alone; processes/mps/daemon.py starts and stops daemons.
 
 Terms.
   private  a daemon for these ranks only, started before them and stopped with them

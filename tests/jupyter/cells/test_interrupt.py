@@ -43,7 +43,7 @@ import ctypes
 def deadlock(library):
     lock = ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(lock)
-    library.pthread_mutex_lock(lock)  # for ever, whatever signals come
+    library.pthread_mutex_lock(lock)  # forever, whatever signals come
 """
 
 

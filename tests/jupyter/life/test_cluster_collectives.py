@@ -18,7 +18,7 @@ from hvd_kernel.protocol.messages import MetricsSample
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.cluster(3)]
 
 RELEASED_S = 30.0
-"""Milliseconds on a machine that is not busy, see faults/figures.py; without a release ranks would wait for ever."""
+"""Milliseconds on a machine that is not busy, see faults/figures.py; without a release ranks would wait forever."""
 REDUCE = "import torch\nhvd.allreduce(torch.full((3,), float(rank + 1)), name='x', op=hvd.Sum).tolist()"
 
 

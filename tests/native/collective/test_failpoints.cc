@@ -1,5 +1,5 @@
 // An operation that fails in its middle on one rank: the others end with the abort that it raises,
-// none waits for ever.
+// none waits forever.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -141,7 +141,7 @@ TEST_CASE("self-test: what does nothing does not pass with the results of what w
 
 // Who is let go reads and writes without waiting for others: a race, as meant.
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("self-test: a rank whose part never begins holds nobody for ever") {
+TEST_CASE("self-test: a rank whose part never begins holds nobody forever") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(
         rank, 0.3, [&](const Call& call) { return rank.number() == 2 ? Status::ok() : call.go(); });

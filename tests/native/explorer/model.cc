@@ -157,7 +157,7 @@ class Explorer {
     ++outcome_.ends;
     for (std::size_t i = 0; i < state.actors.size(); ++i)
       if (state.actors[i].life == Life::kSleeps && !scenario_.actors[i].optional)
-        outcome_.wrong = "actor " + std::to_string(i) + " sleeps for ever";
+        outcome_.wrong = "actor " + std::to_string(i) + " sleeps forever";
   }
 
   void step(State state, std::size_t i) {

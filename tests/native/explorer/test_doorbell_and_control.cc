@@ -206,7 +206,7 @@ TEST_CASE("explorer: finds the ring that is lost when the doorbell is heard afte
       doorbell.awake();
     }
   };
-  CHECK(run_waiting(late).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run_waiting(late).wrong.find("sleeps forever") != std::string::npos);
 }
 
 TEST_CASE("explorer: finds the ring that is lost without the announcement") {
@@ -218,7 +218,7 @@ TEST_CASE("explorer: finds the ring that is lost without the announcement") {
       doorbell.wait(seen, kLong);
     }
   };
-  CHECK(run_waiting(silent).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run_waiting(silent).wrong.find("sleeps forever") != std::string::npos);
 }
 
 TEST_CASE("explorer: control bytes arrive in order through a ring smaller than the message") {
@@ -250,5 +250,5 @@ TEST_CASE("explorer: finds the room that is missed when nobody says that it is w
     }
     return part.size();
   };
-  CHECK(run_office(-1, 0, silent).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run_office(-1, 0, silent).wrong.find("sleeps forever") != std::string::npos);
 }

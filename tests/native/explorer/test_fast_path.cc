@@ -5,7 +5,7 @@
 //                  out without waiting for anybody, as the root of a broadcast does
 //   data           which operation a rank's half of the memory beside the word is for
 // Wrong is: one rank takes an operation as agreed on in short and another asks for it the long way
-// (then that one would sleep for ever), different things are taken for the same, ranks carry things
+// (then that one would sleep forever), different things are taken for the same, ranks carry things
 // out in different orders, or read the data of another operation.
 #include <doctest/doctest.h>
 
@@ -235,7 +235,7 @@ TEST_CASE("explorer: finds the rank that leaves though all were counted") {
   const auto careless = [](auto& fast_path) {
     return std::decay_t<decltype(fast_path)>::Stand::kElsewhere;
   };
-  CHECK(run_hall<ModelFastPathMemory>({"ab", "ab"}, 2, 1, careless).wrong.find("sleeps for ever") !=
+  CHECK(run_hall<ModelFastPathMemory>({"ab", "ab"}, 2, 1, careless).wrong.find("sleeps forever") !=
         std::string::npos);
 }
 

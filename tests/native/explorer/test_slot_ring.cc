@@ -180,7 +180,7 @@ TEST_CASE("explorer: finds the wake-up that is lost without the look after the a
     counter.sleeps.store(0);
     return Status::ok();
   };
-  CHECK(run(told).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run(told).wrong.find("sleeps forever") != std::string::npos);
 }
 
 TEST_CASE("explorer: finds the wake-up that is lost without the announcement") {
@@ -189,7 +189,7 @@ TEST_CASE("explorer: finds the wake-up that is lost without the announcement") {
     futex_wait(counter.value, seen, std::chrono::seconds(1));
     return Status::ok();
   };
-  CHECK(run(told).wrong.find("sleeps for ever") != std::string::npos);
+  CHECK(run(told).wrong.find("sleeps forever") != std::string::npos);
 }
 
 TEST_CASE("explorer: finds the slot that is shown before it is filled") {

@@ -133,7 +133,7 @@ def explore_all(seeds: range) -> list[VirtualCluster]:
 
 def assert_whole_or_explained(world: VirtualCluster) -> None:
     """Replace dead ranks: all ranks live in one communicator, or no rank is left, or the cluster is down."""
-    assert [len(each) for each in world.answers.values()] == [1] * len(world.answers), "somebody waits for ever"
+    assert [len(each) for each in world.answers.values()] == [1] * len(world.answers), "somebody waits forever"
     if world.membership.state in {ClusterState.DOWN, ClusterState.STOPPING}:
         return
     mended = world.request(e.ReplaceRequested, None)

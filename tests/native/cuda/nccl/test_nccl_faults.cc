@@ -1,4 +1,4 @@
-// What goes wrong with NCCL, and that nobody waits for ever: the same error on all ranks where
+// What goes wrong with NCCL, and that nobody waits forever: the same error on all ranks where
 // there is no communicator, an abort of all where there was one.
 #include <doctest/doctest.h>
 
@@ -217,7 +217,7 @@ TEST_CASE("nccl: on trial an error while the device works is known, and ends not
   });
 }
 
-TEST_CASE("nccl: on trial nobody waits for ever for a member that does not come") {
+TEST_CASE("nccl: on trial nobody waits forever for a member that does not come") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto backend = nccl(rank, group);

@@ -73,7 +73,7 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
           if (second != nullptr)
             REQUIRE(second->allreduce(pair, {{tensor.data(), tensor.data(), 2250}}, kSum).is_ok());
         }
-        CHECK(!idle(rank));  // it waits for the failing one, for ever
+        CHECK(!idle(rank));  // it waits for the failing one, forever
       }
       std::vector<DeviceBackend*> backends{ring.get()};
       if (second != nullptr) backends.push_back(second.get());

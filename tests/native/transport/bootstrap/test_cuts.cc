@@ -1,5 +1,5 @@
 // Row F5: whatever passes between two ranks over TCP is cut after every byte, by a reset and by an
-// orderly end in turn. Each of the two gets its answer or one error; none waits for ever.
+// orderly end in turn. Each of the two gets its answer or one error; none waits forever.
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
