@@ -14,8 +14,8 @@
 namespace hvd::test {
 namespace {
 
-// A request that starts the next one within its own `done`, under the same name, up to a limit; failing
-// requests have no limit.
+// A request that starts the next one within its own `done`, under the same name, up to a limit;
+// failing requests have no limit.
 struct Chain {
   hvd_engine* engine = nullptr;
   int left = 0;
