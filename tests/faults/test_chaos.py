@@ -33,7 +33,7 @@ def without_faults(kernel: Kernel) -> str:
     chaos = Chaos(kernel, RANKS)
     chaos.lap(STEPS * len(SENTENCES))
     digest = chaos.digest()
-    kernel.run("%%hvdrun\ndel model, optimizer, saved, done")  # it begins anew
+    kernel.run("%%hvdrun\ndel model, optimizer, saved, done")  # it starts from scratch
     return digest
 
 

@@ -67,7 +67,7 @@ SIGNALLED = {
 
 @pytest.mark.parametrize(("call", "name"), SIGNALLED.values(), ids=SIGNALLED.keys())
 def test_a7_crash_in_c_is_named_with_its_python_line(kernel: Kernel, call: str, name: str) -> None:
-    if call == "ctypes.string_at(0)":  # Open MPI's handler tells the C functions
+    if call == "ctypes.string_at(0)":  # Open MPI's handler prints the C functions
         with_mpi(kernel)
     outcome = dies(kernel, f"import ctypes, os, signal\ndef down():\n    {call}\nif rank == 1: down()")
     assert why(outcome) == f"{name} in a cell, line 3, in down()"

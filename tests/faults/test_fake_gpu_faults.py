@@ -15,7 +15,7 @@ from hvdtest.launch import RankPool
 pytestmark = [pytest.mark.mp, pytest.mark.skipif(bool(fake_cuda_driver.why_not()), reason=fake_cuda_driver.why_not())]
 NP, VICTIM = 3, 1
 ILLEGAL_ADDRESS, LAUNCH_FAILED = 700, 719  # CUresult
-# The way, when the device fails, and the call that says so.
+# The path, when the device fails, and the call that reports it.
 FAULTS = {
     ("ring", "at a launch"): ("cuLaunchKernel", 1, LAUNCH_FAILED),
     ("core", "at a copy"): ("cuMemcpyAsync", 1, LAUNCH_FAILED),
@@ -100,7 +100,7 @@ def test_lost_device_does_not_block_other_operations(way: str) -> None:
     told, _, also_told = found
     assert told == also_told
     kind, rank, text, kept = told
-    # The exception tells, or the core, which looks at the device by itself: whichever comes first.
+    # The exception reports it, or the core, which polls the device: whichever is first.
     assert kind in {"RankFailed", "HorovodInternalError"}
     assert (rank, kept) == (VICTIM, 100_000.0)
     assert "illegal memory access" in text
@@ -165,7 +165,7 @@ def ended_in_peace(rounds: int) -> list[int]:
         assert total.unique().tolist() == [hvd.size()]
         if hvd.rank() < 2:
             here(hvd.allreduce(there(torch.ones(1000)), name="pair", op=hvd.Sum, process_set=pair))
-        hvd.barrier()  # who leaves before the others does not wait for them for long
+        hvd.barrier()  # a rank that leaves early waits for the others only briefly
         hvd.shutdown()
         del kept
     return [fake_gpu.turn("fake_cuda_freed_under_others"), fake_gpu.counts()["mappings"]]

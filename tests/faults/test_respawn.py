@@ -395,7 +395,7 @@ def test_cell_may_shut_down_and_initialise_again(session: Session) -> None:
 def test_missing_spare_is_replaced_by_a_new_process(session: Session) -> None:
     wait_for_spares(session, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_max_spares", 0)  # nobody starts another one meanwhile
+        patch.setattr(session, "_max_spares", 0)  # no spare is started meanwhile
         for pid in spares_of(session):
             os.kill(pid, signal.SIGKILL)
         until(lambda: session.spares == 0)

@@ -104,7 +104,7 @@ def killed_with_handles_open(victim: int) -> list[object]:
     mine = [i for i in range(6) if rank != victim or i < 3]  # the last three never meet
     handles = [hvd.allreduce_async(x, name=f"k{i}", op=hvd.Average) for i in mine]
     if rank == victim:
-        hvd.synchronize(handles[0])  # all have asked for that: nobody is in the barrier any more
+        hvd.synchronize(handles[0])  # requested by all ranks: none is in the barrier any more
         os.kill(os.getpid(), signal.SIGKILL)
     heard = []
     for handle in handles:

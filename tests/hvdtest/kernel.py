@@ -35,7 +35,7 @@ import hvd_kernel.kernel
 
 START_S = 100.0
 RUN_S = 100.0
-"""Generous: what ends a wait early on a busy machine is a failure that says nothing."""
+"""Generous: a wait that ends early on a busy machine is a failure without meaning."""
 
 SHAPE: dict[str, set[str]] = {  # required fields of each message
     "status": {"execution_state"},

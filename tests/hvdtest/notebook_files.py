@@ -21,7 +21,7 @@ while hvd.allreduce(torch.tensor(float(os.path.exists("SEEN"))), name="seen by",
     optimizer.step()
     hvd.log(loss=loss)
 print("trained")"""
-"""A training that ends when there is a file SEEN: somebody has looked at its panel."""
+"""A training that ends when a file SEEN exists: the test has seen its panel."""
 
 
 def written(file: Path, *cells: str) -> Path:

@@ -54,5 +54,5 @@ def sums(rounds: int) -> list[str]:
 
 
 def test_sums_are_exact_for_every_kind_of_call(hosts: RankPool) -> None:
-    for _ in range(2):  # and anew after a shutdown
+    for _ in range(2):  # and again after a shutdown
         assert hosts.run(sums, 30) == [[]] * hosts.np

@@ -66,7 +66,7 @@ import torch
 import hvd_kernel.torch as hvd
 hvd.init()
 try:
-    hvd.barrier()  # who has not left it yet when rank 1 dies hears of that here
+    hvd.barrier()  # a rank inside it when rank 1 dies gets the error here
     if hvd.rank() == 1:
         while not all(os.path.exists(sys.argv[1] + f"{other}waits") for other in (0, 2)):
             time.sleep(0.001)

@@ -45,7 +45,7 @@ def test_papermill_runs_to_the_end_and_stores_the_same(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_nbconvert_executes_and_stores_the_same(tmp_path: Path) -> None:
     where = ["--output-dir", str(tmp_path), "--output", "out"]
-    # After a cell's reply it would go on without what is slower on its way than 4 s.
+    # After a cell's reply it would continue without output that is later than 4 s.
     patient = ["--ExecutePreprocessor.iopub_timeout=200", "--ExecutePreprocessor.startup_timeout=200"]
     run("nbconvert", "--to", "notebook", "--execute", *patient, *where, str(NOTEBOOK))
     assert outputs(tmp_path / "out.ipynb") == outputs(NOTEBOOK)

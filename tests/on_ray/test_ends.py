@@ -76,7 +76,7 @@ def rank_killed():
     processes = meanwhile(here, 2, lambda processes: os.kill(processes[1][0], signal.SIGKILL))
     said = came_of(executor.run, stays, [here])
     executor.shutdown()
-    os.kill(processes[1][1], signal.SIGKILL)  # what a rank has put into a session of its own is nobody's when it is killed
+    os.kill(processes[1][1], signal.SIGKILL)  # a rank's processes in other sessions have no owner once it is killed
     return [said, left(processes)]
 
 def driver_killed():

@@ -122,7 +122,7 @@ import os, signal, subprocess, sys
 from hvd_kernel.ray.worker import end_below_at_sigterm
 end_below_at_sigterm()
 below = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as if this thread were in C code: others hear of it
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as if this thread were in C code: another one gets the signal
 os.kill(os.getpid(), signal.SIGTERM)
 below.wait()
 """
@@ -130,7 +130,7 @@ below.wait()
 
 @pytest.mark.nightly
 def test_sigterm_ends_processes_in_sessions_of_their_own() -> None:
-    # Until all who have its stdout have ended.
+    # Until all processes with its stdout have exited.
     done = subprocess.run([sys.executable, "-P", "-c", TERMINATED], stdout=subprocess.PIPE, timeout=60, check=False)
     assert done.returncode == 1
 

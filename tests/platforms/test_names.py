@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("mount") is None, reason="the program mount is missing"),
 ]
 
-# No interface but the loopback, a name that nobody knows, nobody to ask for it.
+# No interface but the loopback, an unknown name, no resolver.
 _HIDE = "mount --bind /dev/null /etc/hosts && mount --bind /dev/null /etc/resolv.conf"
 _SETUP = f'ip link set lo up && hostname nobody.invalid && {_HIDE} && exec "$@"'
 NAMELESS = ["unshare", "--net", "--uts", "--mount", "--propagation", "private", "sh", "-c", _SETUP, "sh"]

@@ -23,7 +23,7 @@ from hvd_kernel.spark.torch import TorchEstimator
 
 def minibatch(model, optimizer, transform_outputs, loss_fn, inputs, labels, weights):
     import hvd_kernel.torch as hvd
-    while True:  # until somebody has seen it
+    while True:  # until the test has seen it
         optimizer.zero_grad()
         outputs, fitted = transform_outputs(model(*inputs), labels)
         loss = loss_fn(outputs, fitted, weights)

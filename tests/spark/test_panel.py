@@ -26,7 +26,7 @@ spark = build.config("spark.driver.host", "127.0.0.1").config("spark.driver.bind
 frame = spark.createDataFrame([([n / 16.0], n / 8.0) for n in range(16)], ["x", "y"])
 
 def steps_until(seen):
-    # Each batch is trained on again and again until somebody has seen that.
+    # Each batch is repeated until the test has seen it.
     def minibatch(model, optimizer, transform_outputs, loss_fn, inputs, labels, weights):
         import hvd_kernel.torch as hvd
         while True:

@@ -55,7 +55,7 @@ class Adapter:
     operations: ClassVar[frozenset[str]] = OPERATIONS | IN_PLACE
     options: ClassVar[frozenset[str]] = frozenset()  # beyond those of every frontend: average, compression
     sweeps = True  # also sizes and shapes that differ in the core alone
-    own_shapes = True  # results whose shape only the call itself tells
+    own_shapes = True  # results whose shape only the call returns
     empty_arrays = True  # also of no dimension
     strides = True
     differentiates = False

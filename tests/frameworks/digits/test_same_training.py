@@ -14,7 +14,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 KERAS = {"keras on torch": "torch", "keras on jax": "jax", "keras on tensorflow": "tensorflow"}
-# Units in the last place of float32 at 1. Each step rounds anew and later ones build on it; losses begin at 2.3.
+# Units in the last place of float32 at 1. Each step rounds and later ones build on it; losses begin at 2.3.
 LOSSES, WEIGHTS = 16, 32
 UNIT = float(np.finfo(np.float32).eps)
 

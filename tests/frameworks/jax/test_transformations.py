@@ -231,7 +231,7 @@ def twice_at_a_time() -> str:
         told = "" if got == 190.0 else f"wrong: {got}"
     with suppress(hvd.HorovodInternalError):
         hvd.allreduce(jnp.ones(1), name="what comes next")
-    hvd.shutdown()  # the other one may be alone with that question: it was asked after both had been told
+    hvd.shutdown()  # the other rank may request alone: it did so after both had got the error
     return told
 
 

@@ -42,7 +42,7 @@ def schedules() -> dict[str, Any]:
             act()
         return str(caught.value)
 
-    def batches() -> Any:  # of which nobody knows how many
+    def batches() -> Any:  # of unknown number
         for _ in range(20):
             yield x[:8], y[:8]
 
@@ -167,7 +167,7 @@ def check_metrics() -> list[Any]:
     x = np.full((4, 4), 1.0 + rank, np.float32)
     y = np.eye(2, dtype=np.float32)[[0, 1, 1, 1] if rank else [0, 0, 0, 1]]
     model = k.Sequential([k.layers.Input((4,)), k.layers.Dense(2, activation="softmax", kernel_initializer="zeros")])
-    # All rows are taken for class 0: F1 is 6/7 and 2/5 for class 0 on the ranks, 0 for class 1.
+    # All rows are classified as class 0: F1 is 6/7 and 2/5 for class 0 on the ranks, 0 for class 1.
     model.layers[0].set_weights([np.zeros((4, 2), np.float32), np.array([1.0, -1.0], np.float32)])
     model.compile(
         hvd.DistributedOptimizer(k.optimizers.SGD(0.0)),

@@ -156,7 +156,7 @@ def failed_before() -> list[Any]:
 
     hvd.init()
     before = counters()
-    bad = mx.nd.random.normal(0, -1, shape=(2, 2))  # MXNet says so when it is computed
+    bad = mx.nd.random.normal(0, -1, shape=(2, 2))  # MXNet raises when it is computed
     result = hvd.allreduce(bad, name="bad")
     try:
         result.wait_to_read()

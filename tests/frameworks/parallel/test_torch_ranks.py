@@ -20,7 +20,7 @@ def init() -> tuple[int, int]:
     return hvd.rank(), hvd.size()
 
 
-# Who is who.
+# Numbers of the ranks.
 
 
 def test_size_is_the_number_of_started_ranks(started: int) -> None:

@@ -1,5 +1,5 @@
-"""What TensorFlow's graphs do as torch does: reduce while the backward pass goes on, agree on small operations without a
-message, and tell of a death as soon (F5).
+"""Behaviour of TensorFlow's graphs that equals torch's: reduce during the backward pass, agree on small operations without a
+message, and report a death as soon (F5).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def names() -> list[int]:
         hvd.shutdown()
         hvd.init()
         numbers.append(hvd.allreduce_async(torch.ones(1), name="abandoned"))
-    hvd.shutdown()  # does not wait for an answer that nobody asks for
+    hvd.shutdown()  # does not wait for an answer without a request
     hvd.init()
     return numbers
 

@@ -37,5 +37,5 @@ def _exec_module(self: SourceFileLoader, module: ModuleType, run: Any = SourceFi
         _patched(module)
 
 
-SourceFileLoader.exec_module = _exec_module  # type: ignore[method-assign,assignment]  # not a finder: whoever imports torch in advance has one of its own
+SourceFileLoader.exec_module = _exec_module  # type: ignore[method-assign,assignment]  # not a finder: the prefetch of torch has its own
 runpy.run_path(str(Path(__file__).parents[1] / "inside" / "sitecustomize.py"))

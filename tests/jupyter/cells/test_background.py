@@ -165,7 +165,7 @@ def test_cancel_interrupts_ranks_in_every_call(kernel: Kernel, where: str) -> No
     kernel.run("%%hvdrun --bg behind\nnever = True")
     assert kernel.run("%hvdcancel behind").text() == "job behind: cancelled\n"
     assert kernel.run("%hvdcancel endless").text() == "job endless: cancelled\n"
-    why = refused(kernel, "%hvdjobs --wait endless").splitlines()  # where they waited long enough, for whom
+    why = refused(kernel, "%hvdjobs --wait endless").splitlines()  # with the ranks that they waited for, if long enough
     assert why[0] == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"
     assert refused(kernel, "%hvdjobs --wait behind") == (
         "KeyboardInterrupt: job behind was cancelled before its turn came"
@@ -295,7 +295,7 @@ def test_user_sees_dashboard_and_output_in_the_starting_cell(kernel: Kernel, tmp
     assert outcome.shown == ["job shown: running"]
     awaits = f"import asyncio, os\nwhile not os.path.exists({str(seen)!r}): await asyncio.sleep(0.02)\n'answered'"
     local = kernel.start(awaits)
-    # The dashboard goes on while the notebook's own cell awaits.
+    # The dashboard updates while the notebook's own cell awaits.
     messages = late(kernel, started[0], lambda found: sum(m["msg_type"] == "comm_msg" for m in found) >= 4)
     kinds = [m["msg_type"] for m in messages]
     assert "application/vnd.jupyter.widget-view+json" in messages[kinds.index("update_display_data")]["content"]["data"]

@@ -29,7 +29,9 @@ pytestmark = [
     pytest.mark.cluster(
         4,
         env={"HVD_STOP_ABORT": "0"},
-        figures={"cell_output_SHOW_AFTER_S": 0.0},  # a dashboard tells who is inside the cell: it opens at once
+        figures={
+            "cell_output_SHOW_AFTER_S": 0.0
+        },  # a dashboard shows which ranks are inside the cell: it opens at once
         setup=(
             "%%hvdrun\nimport asyncio, time, torch\nkept = [rank, 'kept']",
             # On a busy machine an interrupt may come to one rank much later than to another.

@@ -47,7 +47,7 @@ def test_cells_are_tracked(kernel: Kernel, tmp_path: Path) -> None:
     )
     kernel.run(LOG)
     assert kernel.run("%hvd track off").text() == "nothing is tracked\n"
-    kernel.run("%%hvdrun\nif rank == 0: hvd.log(loss=7)")  # and nobody waits
+    kernel.run("%%hvdrun\nif rank == 0: hvd.log(loss=7)")  # and no rank waits
     after = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line).get("status") for line in after] == [*[None] * 8, "succeeded"]
 

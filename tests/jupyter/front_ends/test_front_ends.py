@@ -118,7 +118,7 @@ def test_silent_cell_runs_on_the_ranks_and_is_not_counted(one: Kernel) -> None:
 
 
 NOWHERE = {"HOME": "/sys", "IPYTHONDIR": "/sys/ipython", "XDG_CACHE_HOME": "", "MPLCONFIGDIR": "/sys/matplotlib"}
-"""A home in which nobody can make anything, root not either."""
+"""A home in which no user can create files, not even root."""
 
 
 def test_read_only_home_and_hub_limits_do_not_break_anything(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.timeout(240)]
 WAIT_S = 60.0
-UNTRACKED = MappingKernelManager.untracked_message_types.default_args[0]  # JupyterLab is told of them by the server
+UNTRACKED = MappingKernelManager.untracked_message_types.default_args[0]  # the server announces them to JupyterLab
 CELL = """
 import ipywidgets
 from hvd_kernel.widgets.dashboard import Dashboard

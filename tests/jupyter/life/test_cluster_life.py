@@ -251,7 +251,7 @@ def test_idle_cluster_uses_no_cpu(session: Session) -> None:
     execute(session, "1")
     wait_for_spares(session, 1)
     pids = processes_below(session.supervisor) | {session.supervisor}
-    # It has ended a cell and made a spare, and may have something to do still; who polls is never quiet.
+    # It has ended a cell and made a spare, and may still be busy; a polling process is never idle.
     until(lambda: cpu_share(pids, 2.0) < 0.05, "it is quiet")
 
 

@@ -261,7 +261,7 @@ def it_is_seen_to_wait(frontend: str) -> None:
     engine = importlib.import_module("hvd_kernel.core.session").engine
     hvd, bodies = usual(frontend)
     if hvd.size() == 1:
-        return  # nobody to wait for
+        return  # no rank to wait for
     hvd.barrier()
     if hvd.rank() == 0:
         seen: list[str] = []

@@ -182,7 +182,7 @@ def by_communicator() -> None:
     assert half.process_set_id == world.rank % 2 + 1
     assert (hvd.mpi_enabled(), hvd.mpi_threads_supported()) == (True, MPI.Query_thread() == MPI.THREAD_MULTIPLE)
     assert hvd.allgather_object(world.rank, process_set=half) == half.ranks
-    hvd.barrier()  # who shuts down ends everybody's, also the other half's
+    hvd.barrier()  # a shutdown ends all sets, also those of the other half
     hvd.shutdown()
 
 

@@ -243,7 +243,7 @@ def resets_over_and_over(count: int) -> dict[str, Any]:
     for number in range(count + 20):
         if number == 20:
             before, rss = load(), resident()
-            hvd.barrier()  # a peer that leaves first is watched no more: nobody leaves before all have looked
+            hvd.barrier()  # a peer that leaves first is not watched any more: no rank leaves before all have checked
         process_sets.reset_communicator()
         work()
     deadline = time.monotonic() + SETTLED_WITHIN_S

@@ -283,7 +283,7 @@ def meets_whom_it_can() -> list[int]:
 def test_new_place_ends_the_wait_of_ranks(driver: FakeDriver) -> None:
     def script() -> bool:
         driver.until_ready(0, 1, 2)
-        driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))  # one does not hear of it
+        driver.place(1, {0: 0, 1: 1, 2: 2}, {}, only=(0, 1))  # rank 2 is not notified
         driver.place(2, {1: 0, 0: 1}, {0: 0, 1: 1})
         driver.tell(2, Place(3, 0, 1, 0, 1, 0, 1, "localhost", "127.0.0.1", 1, ""))
         return not driver.ready

@@ -100,7 +100,7 @@ def killed(failing: int, step: int, place: str) -> list[int]:
     with pytest.raises(hvd.HorovodInternalError):
         training.train(training.state, kill)
     hvd.shutdown()
-    os.environ["HVD_BOOTSTRAP"] = "none"  # alone: nobody replaces the one that is gone
+    os.environ["HVD_BOOTSTRAP"] = "none"  # alone: no process replaces the killed one
     hvd.init()
     training.state.recover()
     done = training.state.batch

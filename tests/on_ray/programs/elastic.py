@@ -55,7 +55,7 @@ def train(folder):
             state.runs[-1][1] += 1
             if both[1] == both[0]:
                 state.phase += 1
-            time.sleep(0.02)  # leave the cores to who comes
+            time.sleep(0.02)  # leave the cores to new ranks
             ray_logger.log({"size": hvd.size(), "phase": state.phase, "step": state.step})
             state.commit()
 

@@ -130,7 +130,7 @@ def tell_that_it_waits(file: Path) -> None:
 
 @pytest.mark.parametrize("failing", [0, 3])
 def test_a1_a_killed_rank_is_named_on_every_host(hosts: Hosts, tmp_path: Path, failing: int) -> None:
-    with HostPool(hosts, [0, 0, 1, 1], **SECRET, HVD_NET_TIMEOUT="600") as mortal:  # so that no silence tells of it
+    with HostPool(hosts, [0, 0, 1, 1], **SECRET, HVD_NET_TIMEOUT="600") as mortal:  # so that no timeout reports it
         found = mortal.run(killed, failing, str(tmp_path), gone={failing: -9})
     assert found == [None if rank == failing else ["RankDied", failing] for rank in range(4)]
 

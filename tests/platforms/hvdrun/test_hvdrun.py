@@ -116,7 +116,7 @@ def test_unread_stdin_does_not_block(mark: str, how: str) -> None:
     assert lines_of(good(hvdrun("-np", "1", how, script="print('done')", given=bytes(5_000_000))), 0) == ["done"]
 
 
-# What is heard.
+# Output.
 
 
 @EITHER

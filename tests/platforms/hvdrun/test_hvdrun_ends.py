@@ -286,7 +286,7 @@ def fills(pipe: int) -> bool:
     return int.from_bytes(waiting, sys.byteorder) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2
 
 
-# A caller that tells of failures itself.
+# A caller that reports failures itself.
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -70,7 +70,7 @@ def test_a_signal_without_ranks_does_not_end_hvdrun(tmp_path: Path) -> None:
                 process.send_signal(number)
             written.write("localhost slots=1\n")
         hostfile.unlink()
-        hostfile.write_text("localhost slots=1\n")  # for whoever reads it again
+        hostfile.write_text("localhost slots=1\n")  # for later readers
         assert process.communicate()[0] == "[0]<stdout>:ran\n"
         assert process.returncode == 0
 

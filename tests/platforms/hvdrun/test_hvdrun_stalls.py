@@ -37,7 +37,7 @@ if rank == 1:
 hvd.allreduce(np.ones(3), name="grad/conv1")
 print("went on")
 """
-# C code that keeps Python's lock, whatever signals come, until somebody writes to the pipe.
+# C code that keeps Python's lock through all signals, until the test writes to the pipe.
 IN_C = "import ctypes, os; ctypes.PyDLL(None).read(os.open({pipe!r}, os.O_RDWR), ctypes.create_string_buffer(1), 1)"
 LINE = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "{hold}" in line)
 

@@ -23,7 +23,7 @@ environment = os.environ | {"SPARK_HOME": str(home), "SPARK_NO_DAEMONIZE": "1"}
 
 
 def daemon(name, *args):
-    # Master and Worker say on stderr where they are and whom they serve.
+    # Master and Worker print their addresses on stderr.
     log = Path(f"{name}.{time.monotonic_ns()}.log")
     command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *args]
     with log.open("w") as file:

@@ -111,7 +111,7 @@ def test_newest_pushed_answer_is_used_without_a_request(driver: FakeDriver, work
     driver.place(3, {7: 0}, {})
     assert worker.do("see", 60)[1] == 1
     driver.place(4, {7: 0}, {})
-    driver.tell(7, HostsUpdated(1.5, 2))  # messages keep their order: who has this one has the other two
+    driver.tell(7, HostsUpdated(1.5, 2))  # messages keep their order: this one implies the other two
     while not worker.do("updates"):
         pass
     assert worker.do("see", 60) == [True, 1]
@@ -129,7 +129,7 @@ def test_worker_leaves_a_generation_that_lost_a_worker(driver: FakeDriver, worke
     driver.tell(7, Lost(0, "of another generation"))
     driver.tell(7, Lost(1, "exit status 3"))
     assert worker.do("see", 60) == [True, 1]
-    while not (reasons := worker.do("reasons")):  # told by another thread, beside the descriptor
+    while not (reasons := worker.do("reasons")):  # set by another thread, beside the descriptor
         pass
     assert reasons == ["a rank has failed: exit status 3"]
     worker.begin("ask", 1, 60)

@@ -53,7 +53,7 @@ def test_communication_is_compared_with_the_possible_bandwidth() -> None:
 @pytest.mark.parametrize(
     ("more", "possible"),
     [
-        ({}, None),  # nobody has measured what the bus can do: the bytes may not be what takes the time
+        ({}, None),  # without a measured bandwidth the bytes may not be the limit
         ({"operations": 50_000}, 2.0 * GB),  # small ones: their bytes are not what takes the time
         ({}, 9.0 * GB),  # the bus could do much more: something else takes the time
         ({"waited": 0.5}, 2.0 * GB),  # there is little to save

@@ -218,7 +218,7 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path: Path, monkey
     with torch.no_grad():
         state.model.weight += 1
     state.history.append("later")
-    state.commit()  # nobody has waited
+    state.commit()  # without a wait
     assert [one.complete for one in stored(tmp_path)] == [False]
     may_write.set()
     checkpoint.wait()

@@ -122,7 +122,7 @@ def test_order_of_hosts() -> None:
         ({"a": 2, "b": 1}, [2]),
         ({"a": 3}, [2]),
         ({"a": 1}, [1]),
-        ({"b": 1, "a": 1}, [3, 2]),  # who stays goes on without the new one, until it is ready
+        ({"b": 1, "a": 1}, [3, 2]),  # members continue without the new one, until it is ready
         ({"a": 2}, []),
     ],
 )

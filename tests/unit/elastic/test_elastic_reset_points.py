@@ -14,7 +14,7 @@ POINTS = [
     *(("survivor", point) for point in ("leaving", "asking", "placed", "meeting", "training")),
     *(("newcomer", point) for point in ("importing", "asking", "placed", "meeting", "training")),
 ]
-"""Before it tells why, before it asks, with its place, where it waits for the others, and as soon as all have met."""
+"""Before it reports why, before its request, with its place, while it waits for the others, and once all have met."""
 
 
 class Deadly(VirtualJob):

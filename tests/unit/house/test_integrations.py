@@ -40,7 +40,7 @@ def test_other_modules_do_not_import_the_libraries() -> None:
     nobody("only the adapters import these libraries", others, imported)
 
 
-# What runs on Linux only says so elsewhere, before anything fails for a reason that nobody understands.
+# Modules for Linux alone report it elsewhere, before an unrelated error is raised.
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

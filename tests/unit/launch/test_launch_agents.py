@@ -44,7 +44,7 @@ def test_all_agents_are_notified_before_one_is_awaited() -> None:
     assert noted == ["hang up a", "hang up b", "reap a", "reap b"]
 
 
-# A shell with job control, whose job reads the terminal in the background, and in the foreground when it is told to.
+# A shell with job control, whose job reads the terminal in the background, and in the foreground on command.
 SHELL = """
 import os, signal
 from hvd_kernel.launch import forwarding

@@ -275,7 +275,7 @@ def raises_unpicklable() -> None:
 
 def performed(func: object) -> Answer:
     task = Task(pack_call(func, (), {}, ()))  # type: ignore[arg-type]
-    with pytest.raises(BaseException):  # noqa: B017, PT011 - whatever it is, it goes on
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - any exception is passed on
         task.perform()
     assert task.answer is not None
     return task.answer

@@ -43,7 +43,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("near:1,fast:1", {}),  # no network of all three
         ("near:1,routed:1", {}),
         ("near:1,unknown:1", {}),
-        ("docker:1", {}),  # an address of our own: nobody else's network
+        ("docker:1", {}),  # an address of this host: no network of other hosts
     ],
 )
 def test_the_network_that_all_hosts_share(hosts: str, found: dict[str, str], tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_ranks_that_get_a_daemon(  # noqa: PLR0917 - a row
     ("shown", "given"),
     [
         (None, None),
-        ("0,2", None),  # it would number them anew, and its clients' own 0,2 would be wrong
+        ("0,2", None),  # it would renumber them, and its clients' 0,2 would be wrong
         ("GPU-8a,GPU-9b", "GPU-8a,GPU-9b"),
         ("MIG-5c", "MIG-5c"),
         ("GPU-8a,1", None),

@@ -51,7 +51,9 @@ def test_a_run_changes_nothing_of_others(tree: Path, tmp_path: Path) -> None:
     with calm.copies() as written:
         with log.open("w") as out:
             status = calm.run_apart((sys.executable, "-c", WRITES, name, orphan), written, out, tree)
-        if status == MOUNT_REFUSED:  # the file system of /var/tmp cannot be below an overlay: told, and nothing has run
+        if (
+            status == MOUNT_REFUSED
+        ):  # the file system of /var/tmp cannot be below an overlay: reported, and nothing has run
             assert "overlay" in log.read_text()
             assert [each.name for each in tree.iterdir()] == ["kept"]
             return

@@ -101,7 +101,7 @@ def test_non_numbers_are_a_dash(value: float) -> None:
     assert units.number(value) == units.NONE
 
 
-# What our own scripts may do in a page (row S10): they make no markup of text, and ask nobody.
+# What our own scripts may do in a page (row S10): they make no markup of text, and send no requests.
 
 SCRIPTS = sorted((Path(__file__).parents[3] / "widgets" / "js").rglob("*.js"))
 MARKUP = (
@@ -109,7 +109,7 @@ MARKUP = (
 )
 REACHES = r"\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon|importScripts|https?://|\.src\b|\.href\b"
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
-"""Of a picture that a person saves: a name, which nobody is asked for."""
+"""The XML namespace of a saved picture: a name that is never requested."""
 
 ATTRIBUTES = {"name", '"aria-pressed"', '"aria-label"'}
 

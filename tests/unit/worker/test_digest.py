@@ -342,7 +342,7 @@ def test_arrays_and_tensors_travel_beside_the_pickle(way) -> None:
     back = serialization.unpack(way(parts))
     assert of({name: back[name] for name in "atpbg"}) == of({name: sent[name] for name in "atpbg"})
     assert of(back["model"]) == of(sent["model"])
-    back["a"][0] = back["t"][0] = 7  # writable, and nobody else's
+    back["a"][0] = back["t"][0] = 7  # writable, and private
     assert (sent["a"][0], float(sent["t"][0])) == (0, 0.0)
     assert (back["p"].requires_grad, back["g"].requires_grad, back["t"].requires_grad) == (True, True, False)
 

@@ -436,7 +436,7 @@ def debugged(
     debugger = RankPdb(FakeShell())
     names: dict[str, Any] = {"__name__": "__main__"}
     names["stop"] = lambda: debugger.stop_in(sys_frame())
-    gc.disable()  # what it calls between two statements would be stepped into: here nobody hides it
+    gc.disable()  # its calls between two statements would be stepped into: here they are not hidden
     try:
         for statement in statements:
             exec(compile(statement, "cell", "exec"), names)

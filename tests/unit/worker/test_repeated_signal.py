@@ -47,7 +47,7 @@ def test_signal_in_flight_is_the_same_interrupt() -> None:
 
 def test_signal_of_another_sender_raises() -> None:
     with handling(deaf=0) as handler:
-        os.kill(os.getpid(), signal.SIGINT)  # nobody has asked for an interrupt
+        os.kill(os.getpid(), signal.SIGINT)  # no interrupt was requested
         assert handler.raising == [True]
         handler.interrupt = RepeatedSignal()
         assert handler.interrupt.insist(lambda: True)
