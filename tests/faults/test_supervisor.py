@@ -107,9 +107,7 @@ def kill_and_wait(pid: int) -> None:
 
 
 @pytest.mark.parametrize("beside", [[], [m.Detach("train", "/", RANKS, 1.0)]])
-def test_a4_a_replacement_is_replaced_before_its_death_was_seen(
-    supervised: Supervised, beside: list[m.Message]
-) -> None:
+def test_a4_replacement_is_replaced_before_its_death_is_seen(supervised: Supervised, beside: list[m.Message]) -> None:
     """A descriptor opened meanwhile reuses the number that was ready: its callback would wait for a living process to exit."""
     first = supervised.replace(0)
     supervised.stopped()

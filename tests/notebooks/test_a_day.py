@@ -17,7 +17,7 @@ NOTEBOOK = ROOT / "notebooks" / "03_a_day.ipynb"
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(600)]
 
 
-def test_there_are_thirty_cells_of_every_kind() -> None:
+def test_thirty_cells_cover_every_kind() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(cell.source.startswith("%%hvdrun") for cell in code) >= 30

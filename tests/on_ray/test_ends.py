@@ -131,14 +131,14 @@ def test_results_logged_values_and_causes_reach_the_caller(results: Mapping[str,
     assert references == [[0, 2], [1, 2]]
 
 
-def test_interrupted_ranks_stay_for_the_next_call(results: Mapping[str, Any]) -> None:
+def test_interrupted_ranks_serve_the_next_call(results: Mapping[str, Any]) -> None:
     interrupt, after, left = results["interrupted"]
     assert interrupt == ["KeyboardInterrupt", "NoneType", None]
     assert after == [[[0, 2], [1, 2]]]
     assert left == []
 
 
-def test_an_elastic_job_that_is_interrupted_leaves_nothing(results: Mapping[str, Any]) -> None:
+def test_interrupted_elastic_job_leaves_no_process(results: Mapping[str, Any]) -> None:
     assert results["interrupted_elastic"] == [["KeyboardInterrupt", "NoneType", None], []]
 
 

@@ -65,7 +65,7 @@ def test_exception_of_a_callback_is_raised(results: Mapping[str, Any]) -> None:
     assert results["refusing"]["text"] == "('value', 5)"
 
 
-def test_a_rank_that_dies_is_named_with_rays_error(results: Mapping[str, Any]) -> None:
+def test_dead_rank_is_named_with_rays_error(results: Mapping[str, Any]) -> None:
     assert (results["death"]["raised"], results["death"]["cause"]) == ("RankDied", "ActorDiedError")
     assert results["death"]["text"].startswith("rank 1 of 3 ended before its function returned: The actor died")
 

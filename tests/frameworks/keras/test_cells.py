@@ -83,9 +83,7 @@ model.fit(x, x[:, :3], batch_size=4, epochs=1, verbose=0);"""
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_cell_that_never_mentions_hvd_is_warned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_cell_without_hvd_is_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(kernels_of(environment("keras_torch_jax"), tmp_path)))
     env = quiet() | {"KERAS_BACKEND": backend, "HVD_GUARD": "on"}
     with Kernel(tmp_path, env=env) as kernel:

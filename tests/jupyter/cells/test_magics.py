@@ -106,7 +106,7 @@ def test_user_gets_a_live_dashboard_that_ends_as_a_picture(kernel: Kernel, tmp_p
     assert "0.25" in outcome.contents("update_display_data")[-1]["data"]["image/svg+xml"]
 
 
-def test_a_cell_that_logs_shows_a_board_and_the_next_does_not(kernel: Kernel) -> None:
+def test_cell_that_logs_shows_a_board_and_the_next_does_not(kernel: Kernel) -> None:
     for loss in (2.5, 2.25):
         assert kernel.run(f"%%hvdrun\nhvd.log(loss={loss})").shown == ["hvd dashboard: 4 ranks"]
     assert kernel.run("%%hvdrun\n1").shown == ["[0-3] 1"]
@@ -175,7 +175,7 @@ def test_wrong_calls_give_a_one_sentence_error(kernel: Kernel, cell: str, messag
     assert kernel.run(cell, allow_error=True).error == message
 
 
-def test_help_lists_every_word(kernel: Kernel) -> None:
+def test_help_lists_every_subcommand(kernel: Kernel) -> None:
     page = kernel.run("%hvd?").reply["payload"][0]["data"]["text/plain"]
     for word in ("start -np 4", "restart", "stop", "status", "doctor"):
         assert f"    %hvd {word} " in page, page

@@ -52,7 +52,7 @@ def test_three_results_are_kept_and_gc_releases_them(kernel: Kernel) -> None:
     assert cell(kernel, "_, __").shown == ["[0-1] (7, '')"]
 
 
-def test_users_own_underscore_stays(kernel: Kernel) -> None:
+def test_underscore_of_the_user_is_kept(kernel: Kernel) -> None:
     cell(kernel, "_ = 'mine'")
     cell(kernel, "5")
     assert cell(kernel, "_").shown == ["[0-1] 'mine'"]

@@ -59,7 +59,7 @@ def test_views_and_maps_beside_cells(session: Session, rc: Any) -> None:
 
 
 @pytest.mark.nightly
-def test_the_magic_gives_a_client_and_px(kernel: Kernel) -> None:
+def test_client_magic_returns_a_client_and_enables_px(kernel: Kernel) -> None:
     kernel.run("%hvd start -np 3")
     assert kernel.run("%hvd client").text() == "rc is an ipyparallel.Client of ranks [0, 1, 2]; %px and %%px use it\n"
     assert kernel.run("rc[:].apply_sync(lambda: rank)").shown == ["[0, 1, 2]"]

@@ -99,6 +99,6 @@ def test_cell_and_hvdrun_agree_on_the_final_loss(kernel: Kernel, which: str) -> 
 
 
 @pytest.mark.cluster(2)
-def test_variables_of_a_script_stay(kernel: Kernel) -> None:
+def test_variables_of_a_script_persist(kernel: Kernel) -> None:
     kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL['chars']}", timeout=120)
     assert kernel.run("%%hvdrun\nlen(model.write(5))").shown == ["[0-1] 9"]

@@ -47,5 +47,5 @@ def test_pools_in_a_cell_end(kernel: Kernel, number: int) -> None:
     assert kernel.run(POOLS.format(number=number), timeout=250).shown == [f"[0-1] {number}"]
 
 
-def test_a_child_takes_signals_as_any_python_process(kernel: Kernel) -> None:
+def test_child_handles_signals_like_any_python_process(kernel: Kernel) -> None:
     assert kernel.run(SIGNALS).shown == ["[0-1] (([True, True], []), -15)"]

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.mp, pytest.mark.usefixtures("mark")]
         pytest.param("raise ValueError('my bug 7')", 1, "rank 1 failed (exit status 1)", marks=NIGHTLY),
     ],
 )
-def test_a_rank_that_fails_ends_the_others(mark: str, how: str, end: str, status: int, said: str) -> None:
+def test_failed_rank_ends_the_others(mark: str, how: str, end: str, status: int, said: str) -> None:
     script = f"{RANK}import sys, time\nif rank == 1: {end}\ntime.sleep(300)"
     done = hvdrun("-np", "3", how, script=script)  # which waits for less than the others sleep
     assert done.returncode == status, done.stderr

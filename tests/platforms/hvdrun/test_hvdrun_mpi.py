@@ -143,7 +143,7 @@ def test_a_rank_on_another_machine(mark: str, tmp_path: Path) -> None:
 @NIGHTLY
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
-def test_hosts_that_have_an_address_in_common_reach_each_other(mark: str, tmp_path: Path, transport: str) -> None:
+def test_hosts_with_a_common_address_reach_each_other(mark: str, tmp_path: Path, transport: str) -> None:
     """At Docker's address, the first one of each host, a rank reached itself: MPI and init() waited forever."""
     script = (
         SUM

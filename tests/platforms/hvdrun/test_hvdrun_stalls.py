@@ -155,7 +155,7 @@ def test_stopped_rank_is_reported_as_stopped(mark: str, tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_a_rank_that_has_not_called_init_is_in_the_report(mark: str, tmp_path: Path) -> None:
+def test_report_includes_ranks_before_init(mark: str, tmp_path: Path) -> None:
     with Gate(tmp_path) as gate:
         early = "import os\nrank = int(os.environ['HOROVOD_RANK'])\nif rank == 1:\n"
         script = tmp_path / "early.py"

@@ -33,7 +33,7 @@ TREE = {1: [2, 3], 2: [4], 3: [], 4: []}
         (1, 3, range(4), {3, 0, 1}),
     ],
 )
-def test_ranks_take_their_cores_one_after_another(number: int, cores: float | None, there, wanted) -> None:
+def test_ranks_get_their_cores_one_after_another(number: int, cores: float | None, there, wanted) -> None:
     assert cores_of(number, Limits(cores), list(there)) == wanted
 
 

@@ -49,7 +49,7 @@ def test_ordinary_program_remains_the_command(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["mpirun -np 4 python t.py", "-np 2 /usr/bin/mpirun x", "-np 2 mpirun", "mpirun"])
-def test_without_the_dashes_each_rank_would_start_a_job(line: str) -> None:
+def test_launcher_command_without_dashes_is_refused(line: str) -> None:
     with pytest.raises(UsageError) as error:
         handed(line)
     assert str(error.value) == (

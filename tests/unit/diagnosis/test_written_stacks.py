@@ -86,7 +86,7 @@ def test_truncated_stack_gives_its_complete_frames() -> None:
 
 
 @pytest.mark.parametrize("pieces", [WRITTEN, WRITTEN[:1]], ids=["to its end", "until the rank ends"])
-def test_a12_a_stack_is_read_however_slowly_it_is_written(
+def test_a12_slowly_written_stack_is_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[str]
 ) -> None:
     monkeypatch.setattr(inquiry, "_WRITTEN_S", 60.0)

@@ -41,7 +41,7 @@ def result(rank: int, text: str, **data: str) -> RichOutput:
     return RichOutput(rank, {"text/plain": text, **data}, {}, is_result=True)
 
 
-def test_the_order_of_what_is_stored() -> None:
+def test_order_of_stored_output() -> None:
     events: list[Event] = [
         result(1, "7"),
         RichOutput(1, PNG, {}),
@@ -119,7 +119,7 @@ def test_text_results_beside_rich_ones_keep_their_place() -> None:
     ]
 
 
-def test_a_result_that_all_agree_on_stays_rich() -> None:
+def test_result_equal_on_all_ranks_stays_rich() -> None:
     html = {"text/html": "<table>"}
     assert output([result(0, "t", **html), result(1, "t", **html)]) == [("display", {"text/plain": "[0-1] t", **html})]
 

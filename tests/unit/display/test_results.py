@@ -59,7 +59,7 @@ def test_without_a_cluster() -> None:
         manager.current()
 
 
-def test_a_start_that_is_interrupted_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_ranks_of_an_interrupted_start_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare %%hvdrun after an interrupted %%hvdrun -np 4 started two ranks."""
 
     def pressed(*_: object, **__: object) -> None:

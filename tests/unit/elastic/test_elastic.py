@@ -298,9 +298,7 @@ def test_no_memory_is_both_kinds_of_error() -> None:
     ("told", "seconds"),
     [({}, 600), ({"HOROVOD_ELASTIC_TIMEOUT": "70"}, 70), ({"HVD_START_TIMEOUT": "7"}, 600)],
 )
-def test_how_long_the_ranks_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], seconds: float
-) -> None:
+def test_timeouts_of_the_rendezvous(monkeypatch: pytest.MonkeyPatch, told: dict[str, str], seconds: float) -> None:
     """The start timeout applies first, then the elastic one; the program's environment is unchanged."""
     waited: list[float] = []
     options_of = lookup.engine_options

@@ -38,7 +38,7 @@ def test_every_usable_slot_has_one_rank_up_to_the_limit(given_: dict) -> None:
 
 
 @given(situations())
-def test_workers_keep_their_slots_or_leave_and_older_ones_stay(given_: dict) -> None:
+def test_workers_keep_their_slots_and_older_ones_are_preferred(given_: dict) -> None:
     found, living = assign(**given_), given_["living"]
     where = {each.worker: (each.host, each.slot) for each in living}
     assert all(where[each.worker] == (each.host, each.slot) for each in found.ranks if each.worker is not None)
@@ -186,7 +186,7 @@ def test_limit_of_one_failure_equals_horovods_rule() -> None:
     assert fails(blacklist, ("a", 1)) == [f"a is left out {PERMANENTLY}"]
 
 
-def test_each_exclusion_lasts_longer() -> None:
+def test_each_exclusion_is_longer() -> None:
     blacklist = Blacklist((10.0, 100.0), None, 9, lambda: 0.5)
     ends = []
     now = 0.0
@@ -201,7 +201,7 @@ def test_each_exclusion_lasts_longer() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(1, 100), st.floats(0, 3500), st.floats(0, 1))
-def test_a_cooldown_is_in_its_range_and_longer_each_time(times: int, least: float, more: float, chance: float) -> None:
+def test_cooldown_is_in_its_range_and_longer_each_time(times: int, least: float, more: float, chance: float) -> None:
     most = least + more
     found = cooldown(times, least, most, chance)
     assert least <= found <= most

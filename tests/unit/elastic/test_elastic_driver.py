@@ -183,7 +183,7 @@ def test_slots_of_a_host_are_removed_and_added() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_all_hosts_of_the_last_generation_vanish_at_once(checkpoint: bool) -> None:
+def test_all_hosts_of_the_last_generation_disappear_at_once(checkpoint: bool) -> None:
     job = trains(replace(FOUR, checkpoint=checkpoint))
     job.discover({"c": 4})
     job.run(20.0)

@@ -16,7 +16,7 @@ SHRINKING = replace(FOUR, np=2, min_np=1, cooldown_s=(50.0, 60.0), last_call_s=1
 """A slot whose worker has failed stays empty for a while."""
 
 
-def test_members_train_on_while_newcomers_start() -> None:
+def test_members_continue_training_while_new_workers_start() -> None:
     job = trains(replace(FOUR, np=2), {A: 2})
     job.discover(BOTH)
     assert [number for number in job.workers if job.workers[number].host == B] == [2, 3]
@@ -25,7 +25,7 @@ def test_members_train_on_while_newcomers_start() -> None:
     assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
 
 
-def test_newcomers_of_a_removed_host_are_dismissed() -> None:
+def test_new_workers_of_a_removed_host_are_dismissed() -> None:
     job = trains(replace(FOUR, np=2), {A: 2})
     job.discover(BOTH)
     job.discover({A: 2})
@@ -36,7 +36,7 @@ def test_newcomers_of_a_removed_host_are_dismissed() -> None:
 
 
 @pytest.mark.parametrize("phase", ["asking", "placed", "meeting", "training"])
-def test_a_newcomer_that_fails_in_the_reset_is_replaced_too(phase: str) -> None:
+def test_new_worker_that_fails_in_the_reset_is_replaced(phase: str) -> None:
     job = trains()
     enter = job._enter
 
@@ -53,7 +53,7 @@ def test_a_newcomer_that_fails_in_the_reset_is_replaced_too(phase: str) -> None:
 
 
 @pytest.mark.parametrize("seconds_between", [0.5, 3.0])
-def test_a_failure_while_a_newcomer_starts_does_not_wait_for_it(seconds_between: float) -> None:
+def test_failure_does_not_wait_for_a_starting_worker(seconds_between: float) -> None:
     job = trains(SHRINKING, {A: 2})
     job.importing_s = (30.0, 30.0)
     job.discover({A: 2, B: 1})
@@ -75,7 +75,7 @@ def test_a_failure_waits_for_the_process_in_its_own_slot() -> None:
     assert (job.driver.generation, len(job.ranks())) == (2, 4)
 
 
-def test_a_failure_that_leaves_too_few_waits_for_a_newcomer() -> None:
+def test_failure_that_leaves_too_few_waits_for_a_new_worker() -> None:
     job = trains(replace(SHRINKING, min_np=2), {A: 2})
     job.importing_s = (10.0, 10.0)
     job.discover({A: 2, B: 1})

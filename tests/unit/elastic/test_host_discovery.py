@@ -214,7 +214,7 @@ class FakeSlurm:
         (FakeSlurm("(null)"), None, {}),
     ],
 )
-def test_nodes_of_an_allocation_that_are_up(slurm: FakeSlurm, slots: int | None, found: dict[str, int]) -> None:
+def test_available_nodes_of_an_allocation(slurm: FakeSlurm, slots: int | None, found: dict[str, int]) -> None:
     assert SlurmHosts(slots, JOB, slurm).find_available_hosts_and_slots() == found
 
 

@@ -92,7 +92,7 @@ def test_arguments_equal_horovods() -> None:
         NumbersAhead(-1)
 
 
-def test_none_is_a_batch_too() -> None:
+def test_none_is_a_valid_batch() -> None:
     class Nothings(AsyncDataLoaderMixin, BaseDataLoader):
         def _iterate(self) -> list[None]:
             return [None, None]

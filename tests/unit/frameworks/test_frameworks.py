@@ -80,7 +80,7 @@ def test_framework_without_a_working_backend_does_not_work(versions: dict[str, s
     assert (found.works, found.summary) == (False, "on torch: PyTorch is not installed: pip install torch")
 
 
-def test_a_framework_without_its_compiled_part_says_which_one(versions: dict[str, str]) -> None:
+def test_framework_without_its_plugin_names_the_missing_one(versions: dict[str, str]) -> None:
     versions["some"] = "3"
     lacking = Framework("Some", "numpy", ("some",), plugin="libhvd_none.so")
     assert state_of(lacking) == Installed("Some", "3", works=False, summary="libhvd_none.so was not built")

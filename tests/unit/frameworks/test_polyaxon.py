@@ -200,7 +200,7 @@ def packages(folder: Path, *names: str) -> None:
         (("traceml",), 0, True),  # whose tracking needs polyaxon
     ],
 )
-def test_whose_tracking_a_rank_imports(
+def test_polyaxon_module_that_a_rank_imports(
     imported: Path, monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], rank: int, *, ours: bool
 ) -> None:
     packages(imported, *installed)

@@ -142,7 +142,7 @@ def test_build_info() -> None:
         hvd.mpi_threads_supported()
 
 
-def test_build_info_says_what_check_build_prints() -> None:
+def test_build_info_equals_check_build() -> None:
     """They reported no MPI where --check-build had a cross."""
     page = check_build.report()
     operations = page.partition("Available Tensor Operations:\n")[2].partition("\n\n")[0]

@@ -35,7 +35,7 @@ def wall_clocks(path: Path) -> Iterator[tuple[int, str]]:
         yield from ((number, f"reads {match[0]}") for match in WALL.finditer(line))
 
 
-def test_f7_nothing_that_waits_reads_the_wall_clock() -> None:
+def test_f7_waiting_code_never_reads_the_wall_clock() -> None:
     nobody("waits read the monotonic clock", (p for p in FILES if name(p) not in FOR_PEOPLE), wall_clocks)
 
 

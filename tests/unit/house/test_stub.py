@@ -20,7 +20,7 @@ def public(names: object) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def test_the_module_holds_what_the_stub_says() -> None:
+def test_module_has_the_names_of_the_stub() -> None:
     constants = {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
     free = {node.name for node in STUB.body if isinstance(node, ast.FunctionDef)}
     assert public(dir(_native)) == set(CLASSES) | free | (public(constants) - ALIASES)
@@ -30,7 +30,7 @@ def functions(name: str) -> list[ast.FunctionDef]:
     return [node for node in CLASSES[name].body if isinstance(node, ast.FunctionDef)]
 
 
-def test_classes_have_the_members_that_the_stub_says() -> None:
+def test_classes_have_the_members_of_the_stub() -> None:
     assert {name: public(vars(getattr(_native, name))) for name in CLASSES} == {
         name: public(node.name for node in functions(name)) for name in CLASSES
     }
@@ -42,7 +42,7 @@ def taken(method: str) -> list[str]:
     return [name for name in re.findall(r"[(,] (\w+): ", signature.replace("(", "( ")) if name != "self"]
 
 
-def test_methods_take_the_arguments_that_the_stub_says() -> None:
+def test_methods_have_the_signatures_of_the_stub() -> None:
     stubbed = {
         node.name: [arg.arg for arg in node.args.args if arg.arg != "self"]
         for node in functions("Engine")

@@ -382,7 +382,7 @@ def test_first_existing_interface_is_used(monkeypatch: pytest.MonkeyPatch, capsy
         main._interface(("ib0", "ib1"))
 
 
-def test_the_network_in_which_ranks_of_open_mpi_call_each_other(tmp_path: Path) -> None:
+def test_network_in_which_ranks_of_open_mpi_connect(tmp_path: Path) -> None:
     env, found = {"HOME": str(tmp_path)}, {"OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24"}
     assert open_mpi.common_network([HERE, HERE, FAR], env, []) == found
     assert open_mpi.common_network([HERE, HERE], env, []) == {}, "one machine"

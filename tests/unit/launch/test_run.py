@@ -197,7 +197,7 @@ def test_the_first_cause_is_raised() -> None:
     assert type(caught.value.__cause__).__name__ == "early"
 
 
-def test_a_rank_that_ended_wins_over_what_it_caused() -> None:
+def test_rank_that_exited_precedes_the_errors_it_caused() -> None:
     ended = answers("because", "ok", "because")
     del ended[1]
     with pytest.raises(RankDied) as caught:
@@ -252,7 +252,7 @@ def test_only_a_private_folder_is_unpickled(tmp_path: Path, monkeypatch: pytest.
         task.main(tmp_path)
 
 
-def test_files_are_private_and_whole(tmp_path: Path) -> None:
+def test_files_are_private_and_complete(tmp_path: Path) -> None:
     write_private(tmp_path / "x", b"content")
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
@@ -282,7 +282,7 @@ def performed(func: object) -> Answer:
 
 
 @pytest.mark.parametrize(("func", "kind"), [(raises_stubborn, "Stubborn"), (raises_unpicklable, "ValueError")])
-def test_an_exception_that_cannot_travel_keeps_name_and_text(func: object, kind: str) -> None:
+def test_unpicklable_exception_keeps_name_and_text(func: object, kind: str) -> None:
     answer = performed(func)
     error = answer.exception()
     assert type(error).__name__ == kind

@@ -82,7 +82,7 @@ def test_file_is_bounded_and_numbers_continue(tmp_path: Path, monkeypatch: pytes
     assert kept.records()[-1].number == 40
 
 
-def test_runs_in_a_read_only_folder_last_as_long_as_the_kernel(tmp_path: Path) -> None:
+def test_runs_in_a_read_only_folder_are_kept_by_the_kernel(tmp_path: Path) -> None:
     kept = history(tmp_path / "not there")
     assert [kept.add(RUN).number, kept.add(RUN).number] == [1, 2]
     assert [record.number for record in kept.records()] == [1, 2]
@@ -120,7 +120,7 @@ def test_the_table_has_a_line_for_each_run() -> None:
     assert second[3:5] == ["[5]", "failed"]
 
 
-def test_two_runs_beside_each_other_and_their_ratio() -> None:
+def test_comparison_of_two_runs_with_their_ratio() -> None:
     other = replace(RUN, number=2, seconds=25.0, steps=160, source="else", logged={"train_loss": "nan"})
     assert beside([replace(RUN, number=1), other]).splitlines() == [
         "                 run 1   run 2  ratio",

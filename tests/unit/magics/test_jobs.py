@@ -178,7 +178,7 @@ def obedient(one: BackgroundJob) -> None:
         time.sleep(0.01)
 
 
-def test_a_job_that_ends_while_all_are_cancelled_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_ends_during_cancel_all_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "STUCK_S", PATIENCE_S)
     jobs, _, (_, second) = begun(obedient, nothing)
     second.ended = EndsWhenLookedAt()

@@ -24,7 +24,7 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_press_in_the_users_code_raises_there(interrupts: Interrupts) -> None:
+def test_press_in_user_code_raises_there(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt), interrupts.users_code():
         press()
 
@@ -55,7 +55,7 @@ def nested(interrupts: Interrupts) -> None:
         press()
 
 
-def test_code_that_runs_a_cell_is_still_the_users_afterwards(interrupts: Interrupts) -> None:
+def test_code_after_a_nested_cell_is_still_user_code(interrupts: Interrupts) -> None:
     with pytest.raises(KeyboardInterrupt):
         nested(interrupts)
 

@@ -58,7 +58,7 @@ def test_unknown_subcommand_names_the_nearest_one(line: str, said: str) -> None:
     assert str(error.value) == said
 
 
-def test_help_lists_every_word() -> None:
+def test_help_lists_every_subcommand() -> None:
     assert all(f"    {word.usage} " in usage() for word in SUBCOMMANDS.values())
 
 
@@ -131,7 +131,7 @@ def test_every_magic_shows_its_help_and_does_nothing(shell: InteractiveShell, na
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_word_shows_its_help_and_does_nothing(shell: InteractiveShell, name: str) -> None:
+def test_every_subcommand_shows_its_help_and_does_nothing(shell: InteractiveShell, name: str) -> None:
     with capture_output() as shown:
         shell.run_line_magic("hvd", f"{name} --help")
     assert shown.stdout == SUBCOMMANDS[name].help()

@@ -41,7 +41,7 @@ def test_largest_values_come_first_and_differences_are_shown() -> None:
     ]
 
 
-def test_of_many_variables_the_largest_are_listed() -> None:
+def test_largest_of_many_variables_are_listed() -> None:
     names = {f"x{i}": ("Tensor", 1000 * (i + 1), 0) for i in range(LISTED + 3)}
     lines = memory_table({0: rank(1, 1, **names)}).splitlines()
     assert len(lines) == 3 + LISTED + 1

@@ -149,7 +149,7 @@ def test_parts_are_joined_in_the_order_of_the_ranks() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_scatter_refuses_by_name_what_it_cannot_keep(value: Any, reason: str) -> None:
+def test_scatter_names_values_that_it_cannot_split(value: Any, reason: str) -> None:
     with pytest.raises(UsageError) as raised:
         split("x", value, 2)
     remedy = "--push x sends all of it to every rank"
@@ -180,13 +180,13 @@ class Subclass(np.ndarray[Any, Any]):
     ],
     ids=["two kinds", "numbers", "dicts", "ranges", "types of arrays", "types of tensors", "recarray", "subclass"],
 )
-def test_gather_refuses_by_name_what_it_cannot_keep(parts: list[Any], reason: str) -> None:
+def test_gather_names_values_that_it_cannot_join(parts: list[Any], reason: str) -> None:
     with pytest.raises(UsageError) as raised:
         joined("y", dict(enumerate(parts)))
     remedy = "the ranks still have their values: `%hvdpull y` copies them here"
     assert str(raised.value) == f"`y` cannot be gathered: {reason}; {remedy}"
 
 
-def test_shapes_that_do_not_fit_are_named_as_by_the_library() -> None:
+def test_mismatched_shapes_raise_the_error_of_the_library() -> None:
     with pytest.raises(UsageError, match=r"`y` cannot be gathered: .*dimension.*`%hvdpull y` copies them here"):
         joined("y", {0: np.zeros((2, 2)), 1: np.zeros((2, 3))})

@@ -41,7 +41,7 @@ def test_a_hostfile_without_np_offers_its_slots(tmp_path: Path, text: str, slots
         ("# nobody\n", "the hostfile names no host: write lines like `host slots=4`"),
     ],
 )
-def test_a_hostfile_that_cannot_be_read_names_the_line(tmp_path: Path, text: str, said: str) -> None:
+def test_unparsable_hostfile_names_the_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         slots_of_file(file_of(tmp_path, text))
 

@@ -53,7 +53,7 @@ def test_nearest_size_gives_the_possible_bandwidth() -> None:
     assert found.bus(100.0) == 150.0
 
 
-def test_another_machine_or_version_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bandwidth_is_stored_per_machine_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(2, RESULTS)
     with monkeypatch.context() as patch:
         patch.setattr(bandwidth, "__version__", "0.0.0")
@@ -62,7 +62,7 @@ def test_another_machine_or_version_has_its_own(monkeypatch: pytest.MonkeyPatch)
     assert kept(2) is None
 
 
-def test_a_machine_is_its_cpu_and_its_cores() -> None:
+def test_machine_is_identified_by_cpu_and_cores() -> None:
     one = "processor\t: 0\nmodel name\t: Fast 9\nprocessor\t: 1\nmodel name\t: Fast 9\n"
     assert machine(one, 2) == machine(one.replace("processor\t: 0", "cpu MHz\t: 2999"), 2)
     assert len({machine(one, 2), machine(one, 4), machine(one.replace("9", "8"), 2), machine("", 2)}) == 4

@@ -50,7 +50,7 @@ def test_the_network_that_all_hosts_share(hosts: str, found: dict[str, str], tmp
     assert between(ClusterSpec(2, hosts=hosts), {"HOME": str(tmp_path)}) == found
 
 
-def test_hosts_may_come_from_a_file_and_the_users_choice_counts(tmp_path: Path) -> None:
+def test_hosts_are_read_from_a_file_and_users_choice_wins(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# ours\nlocalhost slots=2\n\nnear slots=2  # rack 4\n")
     spec, env = ClusterSpec(4, hostfile=str(file)), {"HOME": str(tmp_path)}

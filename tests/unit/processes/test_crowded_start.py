@@ -30,7 +30,7 @@ from hvd_kernel.processes.cluster_spec import ClusterSpec
         (ClusterSpec(40, hostfile="hosts"), 2, ""),
     ],
 )
-def test_ranks_that_outnumber_the_cores_tenfold(spec: ClusterSpec, cores: int, said: str) -> None:
+def test_ten_times_more_ranks_than_cores(spec: ClusterSpec, cores: int, said: str) -> None:
     assert crowd_warning(spec, cores) == said
 
 
@@ -66,7 +66,7 @@ class Running:
 
 
 @pytest.mark.parametrize("change", ["start", "restart", "resize", "resize in a cell"])
-def test_more_ranks_than_the_memory_holds_are_refused(change: str) -> None:
+def test_more_ranks_than_fit_into_memory_are_refused(change: str) -> None:
     manager, many = ClusterManager(), ClusterSpec(1000)
     if change != "start":
         manager.session = cast("Any", Running())

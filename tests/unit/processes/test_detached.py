@@ -105,7 +105,7 @@ def test_attach_without_a_cluster_names_the_remedy(found: list[DetachedCluster],
     assert str(raised.value) == said
 
 
-def test_a_name_that_is_free() -> None:
+def test_first_free_name() -> None:
     assert detached.free_name([]) == "ranks"
     assert detached.free_name([cluster("ranks"), cluster("ranks3"), cluster("train")]) == "ranks2"
 

@@ -19,7 +19,7 @@ from hvd_kernel.processes.warm import WarmNote
 NOTE = WarmNote("a" * 64, 4, time.time(), 30.0, ready=True)
 
 
-def test_a_spec_that_needs_more_than_this_host_is_not_plain() -> None:
+def test_spec_with_other_hosts_cannot_use_warm_ranks() -> None:
     assert warm_ranks.is_plain(ClusterSpec(4))
     assert warm_ranks.is_plain(ClusterSpec(4, gpus="none", start_timeout_s=5))
     others = (

@@ -47,7 +47,7 @@ LIMITS = [
 @pytest.mark.parametrize(
     "row", [row for row in CORE_SETTINGS if row.check.type in {"Int", "Float"}], ids=lambda row: row.key
 )
-def test_a_number_that_the_core_refuses_is_refused_by_variable(row: Setting) -> None:
+def test_number_refused_by_the_core_is_named_by_its_variable(row: Setting) -> None:
     """The core names its own key, which no user has set."""
     variable, refused = row.variables[-1], 0
     for text in LIMITS:

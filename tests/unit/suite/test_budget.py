@@ -171,7 +171,7 @@ def test_every_folder_has_a_budget_and_one_shard() -> None:
     assert set(own.default) >= rooms
 
 
-def test_goals_of_the_whole() -> None:
+def test_goals_of_the_whole_suite() -> None:
     own = budget.read()
     assert own.whole <= 25 * 60
     assert own.default["setup"] <= 4 * 60

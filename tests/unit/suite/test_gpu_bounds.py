@@ -27,7 +27,7 @@ RINGS = [
 ]
 
 
-def test_the_rows_that_are_known_to_miss() -> None:
+def test_rows_known_to_miss_their_bound() -> None:
     assert misses([*RINGS, *ROWS]) == [
         "allreduce 256 MiB, 4 ranks, with MPS: ring reaches 48 % of the limit, not 80 %",
         "GPT-2 small, bf16, 2 ranks, without MPS: a step takes 2.12 times as long as without reduction, not 1.50",

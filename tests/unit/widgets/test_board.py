@@ -113,7 +113,7 @@ def test_snapshot_plus_increments_is_the_next_snapshot() -> None:
 
 
 @needs_node
-def test_page_merges_curves_of_many_ranks_rows_take_turns() -> None:
+def test_page_merges_curves_and_refreshes_rows_in_turn() -> None:
     board = Board(range(MOST_ROWS + 6), "t", clock := Clock())
     board.grid = Grid(MOST_ROWS + 6, limit=60)
     messages = []

@@ -38,7 +38,7 @@ def test_one_sample_gives_no_rate_and_stale_ones_are_ignored() -> None:
     assert track.last.samples == 100
 
 
-def test_counters_that_fell_belong_to_a_new_engine() -> None:
+def test_reduced_counters_belong_to_a_new_engine() -> None:
     track = Track()
     for time, count in ((0, 500), (1, 600), (2, 30), (3, 80)):
         track.add(sample(time, samples=count))

@@ -134,7 +134,7 @@ def test_a_sparse_tensor_has_a_size(layout: torch.layout) -> None:
     assert digest.weigh([eye, eye]) == 2 * (indices + 3 * 8)
 
 
-def test_a_thing_inside_itself_and_a_deep_one_end() -> None:
+def test_recursive_and_deep_values_terminate() -> None:
     ring: list[object] = [1]
     ring.append(ring)
     assert digest.leaves(ring)[-1] == digest.Leaf(("1",), "", "too deep, or a part of itself")
@@ -371,7 +371,7 @@ def test_wrong_shared_buffer_is_not_opened(tmp_path: Path) -> None:
             assert right is not None
 
 
-def test_a_push_that_is_too_large_is_refused_before_it_moves() -> None:
+def test_too_large_push_is_refused_before_the_transfer() -> None:
     sent = {"big": np.zeros(1 << 17), "small": 1}
     asked: list[list[int]] = []
 

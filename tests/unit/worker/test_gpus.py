@@ -275,7 +275,7 @@ def test_rank_without_its_device_exits_with_one_line() -> None:
     assert done.stderr == said
 
 
-def test_named_devices_that_torch_does_not_see_are_no_silent_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_devices_invisible_to_torch_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(devices, "_requested", (0, 1))
     words = r"^--gpus 0,1: torch \S+ sees 0 of these 2 devices: install a torch with CUDA that fits the driver"

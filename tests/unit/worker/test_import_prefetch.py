@@ -118,7 +118,7 @@ def test_forked_child_finds_the_module_complete(package: Package) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_it_begins_when_no_cell_has_run_for_a_while(package: Package) -> None:
+def test_prefetch_begins_after_a_pause_without_cells(package: Package) -> None:
     """The rest is counted from the end of the last cell: one that runs for longer than it is no rest."""
     prefetch = ImportPrefetch({package.name: 0.05})
     with prefetch.during_cell():
@@ -295,7 +295,7 @@ def test_garbage_collection_is_off_while_a_rank_imports() -> None:
     assert not any(each is imported for each in gc.get_objects())
 
 
-def test_an_import_that_fails_leaves_the_collector_at_work() -> None:
+def test_failed_import_leaves_the_collector_enabled() -> None:
     with pytest.raises(ImportError), without_collection():
         raise ImportError
     assert gc.isenabled()

@@ -71,6 +71,6 @@ def test_the_sentence_names_the_largest_and_their_lines(error: BaseException) ->
     assert said.endswith("; largest: bigger 5 MB (cell 3:3), big 3 MB (cell 3:2)"), said
 
 
-def test_another_error_has_no_such_sentence() -> None:
+def test_other_errors_have_no_such_sentence() -> None:
     assert variables.explanation(control(), RuntimeError("size mismatch")) == ""
     assert variables.explanation(control(), ValueError("DefaultCPUAllocator")) == ""

@@ -109,7 +109,7 @@ def test_lowest_rank_is_prompted_first(clock: Callable[[float], None]) -> None:
     assert session.typed == [(0, 1, "zero"), (2, 1, "two")]
 
 
-def test_the_user_stays_with_a_rank_that_is_stepped(clock: Callable[[float], None]) -> None:
+def test_prompts_stay_with_the_rank_being_stepped(clock: Callable[[float], None]) -> None:
     front_end = FakeFrontEnd("n")
     prompts, _, _ = made(front_end)
     ask(prompts, 0, 2)

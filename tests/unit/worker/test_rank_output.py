@@ -53,7 +53,7 @@ def test_a_flood_counts_every_line() -> None:
     assert kept == [*(f"{i:06}" for i in range(5)), "… 99,990 lines more", *(f"{i:06}" for i in range(99_995, 100_000))]
 
 
-def test_what_a_flood_sends_is_bounded() -> None:
+def test_sent_part_of_a_flood_is_bounded() -> None:
     data = os.urandom(100_000).hex().encode() * 10
     room = Room(65536, 32768)
     way = Forward(lambda begin, end: data[begin:end], 0, room)

@@ -77,7 +77,7 @@ def recent(*found: Operation, host: str = "here", now: int = 1_000_000, **more: 
     return Recent(host, now, (1, 7), found, **more)
 
 
-def test_an_operation_waited_for_the_rank_that_asked_last() -> None:
+def test_operation_waited_for_its_last_rank() -> None:
     window = Window("here", 0)
     window.update(
         {0: recent(op("x", 100, 900, 950)), 1: recent(op("x", 400, 905, 950)), 2: recent(op("x", 880, 901, 950))},

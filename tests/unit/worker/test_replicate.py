@@ -45,7 +45,7 @@ def test_methods_of_an_object_see_the_rank_they_are_on() -> None:
     assert replicate.rebind(arrived("model"), {"device": "cuda:1"})["model"].place() == "cuda:1"
 
 
-def test_a_module_that_has_such_a_name_keeps_its_own() -> None:
+def test_module_with_such_a_name_keeps_its_own() -> None:
     function = replicate.rebind
     function.__globals__["device"] = "of the module"
     try:

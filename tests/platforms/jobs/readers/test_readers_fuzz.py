@@ -127,7 +127,7 @@ def test_any_text(text: str, kind: str) -> None:
     words=st.lists(st.sampled_from([*TOKENS, *(word for seed in SEEDS for word in seed.split())])),
     kind=st.sampled_from(KINDS),
 )
-def test_any_words_of_the_formats(words: list[str], kind: str) -> None:
+def test_any_tokens_of_the_formats(words: list[str], kind: str) -> None:
     end(" ".join(words), kind)
     end("\n".join(words), kind)
 
@@ -199,5 +199,5 @@ def _cpu_s(text: str, kind: str) -> float:
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("title", HURTFUL)
-def test_hostile_texts_take_no_longer_than_others(title: str, kind: str) -> None:
+def test_hostile_texts_are_parsed_as_fast_as_others(title: str, kind: str) -> None:
     assert _cpu_s(HURTFUL[title], kind) < 0.5
