@@ -1,4 +1,4 @@
-"""What cells know of Keras: digests, and copies that fresh ranks get, whose optimizers still reduce."""
+"""The Keras adapter of cells: digests, memory, and copies for new ranks, whose optimizers still reduce; values of collectives."""
 
 from __future__ import annotations
 

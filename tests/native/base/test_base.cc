@@ -49,7 +49,7 @@ std::string logged(const char* hides, const char* level, const char* our_level =
 
 }  // namespace
 
-TEST_CASE("log: the time is before a line where HOROVOD_LOG_HIDE_TIME says so") {
+TEST_CASE("log: HOROVOD_LOG_HIDE_TIME switches the time of a line") {
   const std::string plain = "hvd_kernel info: room: text\n";
   const std::regex timed(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} hvd_kernel info: room: text\n)");
   for (const char* const shows : {"0", "no", "false", "OFF", "00", "maybe"}) {
@@ -101,7 +101,7 @@ TEST_CASE("fd: closes itself, moves, and errors carry the system's sentence") {
   CHECK(a.value() != b.value());
 }
 
-TEST_CASE("abort: the first cause wins, whoever raises") {
+TEST_CASE("abort: the first cause is kept") {
   Abort abort;
   CHECK_FALSE(abort.raised());
   test::run_ranks(4,
@@ -112,7 +112,7 @@ TEST_CASE("abort: the first cause wins, whoever raises") {
   CHECK(abort.cause().rank == first);
 }
 
-TEST_CASE("trace: records come back whole, in order, once") {
+TEST_CASE("trace: records are read completely, in order, once") {
   Trace trace(8);
   std::uint64_t cursor = 0;
   CHECK(trace.read(cursor).empty());
@@ -172,7 +172,7 @@ TEST_CASE("trace: several writers and a reader never show a torn record") {
   CHECK(seen <= 3 * kRecords);
 }
 
-TEST_CASE("spin: so many looks, or so long, and then no more until it starts anew") {
+TEST_CASE("spin: polls up to a count or a time, then not again until a restart") {
   const auto looks = [](Spin& spin) {
     int count = 0;
     while (spin.again()) ++count;
@@ -203,7 +203,7 @@ TEST_CASE("polling: naps once the spin is over") {
   CHECK(now_ns() - begin >= 3'000'000);
 }
 
-TEST_CASE("pack: what goes in comes out, little-endian") {
+TEST_CASE("pack: values round-trip, little-endian") {
   std::string bytes = Packer()
                           .number(std::uint32_t{0x01020304})
                           .number(std::int64_t{-5})
@@ -220,7 +220,7 @@ TEST_CASE("pack: what goes in comes out, little-endian") {
   CHECK(reader.complete());
 }
 
-TEST_CASE("pack: lists, enums and flags, behind what is there") {
+TEST_CASE("pack: lists, enums and flags are appended") {
   enum class Colour : std::uint8_t { kRed, kGreen };
   std::string bytes = "head";
   Packer(bytes)

@@ -47,7 +47,7 @@ TEST_CASE("C stack: one line for each function, and then the end") {
   CHECK(handle(SIG_DFL));
 }
 
-TEST_CASE("C stack: asked for once more it goes to the new descriptor") {
+TEST_CASE("C stack: a second request writes to the new descriptor") {
   const Pipe first;
   const Pipe second;
   REQUIRE(write_stack_at(SIGURG, first.in.get()));
@@ -58,7 +58,7 @@ TEST_CASE("C stack: asked for once more it goes to the new descriptor") {
   CHECK(handle(SIG_DFL));
 }
 
-TEST_CASE("C stack: a handler that is there already runs before") {
+TEST_CASE("C stack: an existing handler runs first") {
   static volatile std::sig_atomic_t runs = 0;
   REQUIRE(handle([](int) { runs = runs + 1; }));
   const Pipe pipe;

@@ -28,19 +28,19 @@ int quota_of(const std::string& cpu_max) {
 
 }  // namespace
 
-TEST_CASE("cores: there is at least one, and at most what the machine has") {
+TEST_CASE("cores: at least one, at most those of the machine") {
   CHECK(usable_cores() >= 1);
   CHECK(usable_cores() <= static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-TEST_CASE("cores: a quota in whole cores, of which there is at least one") {
+TEST_CASE("cores: a quota in whole cores, at least one") {
   CHECK(quota_of("200000 100000\n") == 2);
   CHECK(quota_of("250000 100000\n") == 2);  // a third thread that spins would stop them all
   CHECK(quota_of("50000 100000\n") == 1);
   CHECK(quota_of("75000 25000\n") == 3);
 }
 
-TEST_CASE("cores: no quota, or nothing that could be one") {
+TEST_CASE("cores: no quota, or an invalid one") {
   for (const char* text : {"", "max 100000\n", "max", "-1 100000", "0 100000", "100000", "100000 0",
                            "x y", "99999999999999999999 1"})
     CHECK(quota_of(text) == 0);
@@ -59,7 +59,7 @@ TEST_CASE("cores: the smallest quota from the own cgroup up counts") {
   CHECK(quota_of(nested) == 3);
 }
 
-TEST_CASE("cores: version 1, with company, in a container that sees its own as the whole") {
+TEST_CASE("cores: version 1, with other controllers, in a container with its own root") {
   const Files container{{"/proc/self/cgroup",
                          "9:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n2:cpuset:/docker/abc\n"},
                         {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n"},

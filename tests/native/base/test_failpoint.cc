@@ -64,7 +64,7 @@ TEST_CASE("failpoint: throw and delay") {
   CHECK_FALSE(failpoint("base.waits"));
 }
 
-TEST_CASE("failpoint: what is not understood is left out, the rest is armed") {
+TEST_CASE("failpoint: invalid entries are skipped, the rest is armed") {
   const Disarm disarm;
   arm_failpoints("base.a:explode;base.b;:fail;base.c:fail@0;base.d:delay=x;;base.e:fail");
   for (const char* const name : {"base.a", "base.b", "base.c", "base.d"})

@@ -13,7 +13,7 @@ using Cosine = double (*)(double);
 
 }  // namespace
 
-TEST_CASE("library: gives functions, and says which it has not") {
+TEST_CASE("library: returns functions, and names missing ones") {
   const Library math = Library::open("libm.so.6");
   REQUIRE(bool(math));
   Cosine cosine = nullptr, none = nullptr;
@@ -29,7 +29,7 @@ TEST_CASE("library: gives functions, and says which it has not") {
   CHECK_FALSE(math.has("no_such_function"));
 }
 
-TEST_CASE("library: what nobody has loaded is not loaded") {
+TEST_CASE("library: an unloaded library is not loaded") {
   CHECK(bool(Library::loaded("libc.so.6")));
   const Library none = Library::loaded("libhvd_no_such.so.1");
   CHECK_FALSE(bool(none));
@@ -40,7 +40,7 @@ TEST_CASE("library: what nobody has loaded is not loaded") {
         std::string::npos);
 }
 
-TEST_CASE("library: the process has what all of it sees") {
+TEST_CASE("library: the process has its global symbols") {
   CHECK(Library::of_process().has("malloc"));
   CHECK_FALSE(Library::of_process().has("hvd_no_such_function"));
 }

@@ -60,7 +60,7 @@ void ask_on_device(hvd_engine* engine, int kind, const FakeTensor<float>& values
 
 }  // namespace
 
-TEST_CASE("table: an operation on a device is told with its event") {
+TEST_CASE("table: an operation on a device reports its event") {
   FakeMachine machine(2);
   Engines owners = engines_on(machine, 2);
   std::vector<std::unique_ptr<hvd_engine>> engines;

@@ -66,7 +66,7 @@ hvd_engine* kept(hvd_engine* engine) {
 
 }  // namespace
 
-TEST_CASE("table: ranks that disagree are all told, and go on") {
+TEST_CASE("table: a mismatch is reported to all ranks, which continue") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     std::vector<float> values(static_cast<std::size_t>(rank + 1));
     Told told;
@@ -80,7 +80,7 @@ TEST_CASE("table: ranks that disagree are all told, and go on") {
   });
 }
 
-TEST_CASE("table: an abort ends what waits, here and there, and all that comes later") {
+TEST_CASE("table: an abort ends waiting operations on both ranks, and all later ones") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     check_usable(engine, "first");
     std::vector<float> values(2);
@@ -99,7 +99,7 @@ TEST_CASE("table: an abort ends what waits, here and there, and all that comes l
   });
 }
 
-TEST_CASE("table: a shutdown ends what waits, and what is asked for after it") {
+TEST_CASE("table: a shutdown ends waiting and later requests") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     std::vector<float> values(2);
     std::deque<Told> told(3);
@@ -119,7 +119,7 @@ TEST_CASE("table: a shutdown ends what waits, and what is asked for after it") {
   });
 }
 
-TEST_CASE("table: done may ask again for the same name, two thousand times, and is never nested") {
+TEST_CASE("table: done may request the same name again 2000 times, and is never nested") {
   on_ranks(2, [](hvd_engine* engine, int) {
     Chain chain;
     chain.engine = engine;
@@ -133,7 +133,7 @@ TEST_CASE("table: done may ask again for the same name, two thousand times, and 
   });
 }
 
-TEST_CASE("table: done that asks again and again of an engine that has ended does not pile up") {
+TEST_CASE("table: done that repeats requests to an ended engine does not recurse") {
   on_ranks(1, [](hvd_engine* engine, int) {
     core().shutdown(engine);
     Chain chain;
@@ -145,7 +145,7 @@ TEST_CASE("table: done that asks again and again of an engine that has ended doe
   });
 }
 
-TEST_CASE("table: a result stays after done as long as it is kept, and counts") {
+TEST_CASE("table: a result lives after done until it is released, and is counted") {
   on_ranks(2, [](hvd_engine* engine, int) {
     Told told;
     std::vector<float> values(5, 2.0F);
@@ -188,7 +188,7 @@ TEST_CASE("table: the last reference may be given back within done") {
   while (!alive[0].expired() || !alive[1].expired()) std::this_thread::yield();
 }
 
-TEST_CASE("table: threads that ask while it shuts down are told once, or refused") {
+TEST_CASE("table: requests during a shutdown complete once, or are refused") {
   for (int round = 0; round < 20; ++round) {
     on_ranks(2, [](hvd_engine* engine, int) {
       std::array<std::deque<Told>, 2> told;
@@ -218,7 +218,7 @@ TEST_CASE("table: threads that ask while it shuts down are told once, or refused
   }
 }
 
-TEST_CASE("table: without memory a request is refused, or taken and told once; never both") {
+TEST_CASE("table: without memory a request is refused, or completes once; never both") {
   for (int passage = 1; passage <= 12; ++passage) {
     CAPTURE(passage);
     on_ranks(1, [&](hvd_engine* engine, int) {

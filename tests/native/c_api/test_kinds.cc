@@ -88,7 +88,7 @@ TEST_CASE("table: sums of every type that has numbers") {
   });
 }
 
-TEST_CASE("table: every type is gathered as it is, and its results say of which type they are") {
+TEST_CASE("table: every type is gathered unchanged, and results have their type") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     for (const TypeRow& row : kTypes) {
       CAPTURE(row.type.code);
@@ -173,7 +173,7 @@ TEST_CASE("table: a group of several types is one operation") {
   });
 }
 
-TEST_CASE("table: a tensor begins at its byte offset, and strides of what has no gaps are taken") {
+TEST_CASE("table: byte offsets and strides without gaps are accepted") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     std::vector<float> values{-1, -1, 1, 2, 3, 4, 5, 6};
     std::vector<std::int64_t> shape{2, 1, 3}, strides{3, 77, 1};
@@ -210,7 +210,7 @@ TEST_CASE("table: a gather of uneven rows, also none; the result outlives its en
   }
 }
 
-TEST_CASE("table: alltoall by splits and in equal shares, with the rows that came") {
+TEST_CASE("table: alltoall by splits and in equal shares, with the received rows") {
   on_ranks(kRanks, [](hvd_engine* engine, int rank) {
     // Rank r gives r + p rows to rank p.
     std::vector<std::int64_t> splits;
@@ -277,7 +277,7 @@ TEST_CASE("table: reducescatter into given memory, into the core's, and where a 
   });
 }
 
-TEST_CASE("table: a rank that joins stands in, and everybody learns who came last") {
+TEST_CASE("table: a joined rank takes part, and all ranks get the last rank to join") {
   on_ranks(kRanks, [](hvd_engine* engine, int rank) {
     Told joined;
     if (rank == 0) REQUIRE(asked(engine, request_of(HVD_JOIN, nullptr, joined)) == "");
@@ -303,7 +303,7 @@ TEST_CASE("table: a rank that joins stands in, and everybody learns who came las
   });
 }
 
-TEST_CASE("table: local and cross ranks are those of the places that the engines were given") {
+TEST_CASE("table: local and cross ranks are those of the engines' places") {
   Engines engines = connected_engines(
       2, [](int rank) { return Table{{"place", rank == 0 ? "1,0,1" : "0,1,2"}}; });
   run_ranks(2, [&](int rank) {

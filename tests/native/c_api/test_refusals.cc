@@ -39,7 +39,7 @@ void alone(const std::function<void(hvd_engine*)>& body) {
 
 }  // namespace
 
-TEST_CASE("table: tensors that the core cannot take are named, with the remedy") {
+TEST_CASE("table: unsupported tensors are named, with the remedy") {
   alone([](hvd_engine* engine) {
     const auto sentence = [&](const std::function<void(Sum&)>& change) {
       Sum sum;

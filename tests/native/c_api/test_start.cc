@@ -56,7 +56,7 @@ TEST_CASE("table: programs without Python start engines, use them and end them")
   });
 }
 
-TEST_CASE("table: a start that fails says why") {
+TEST_CASE("table: a failed start reports the reason") {
   char text[256] = "";
   CHECK((core().start(0, 2, &fail, nullptr, nullptr, nullptr, 0, text, sizeof(text)) == nullptr));
   CHECK(std::string(text).find("the line is down") != std::string::npos);

@@ -8,7 +8,7 @@
 
 namespace hvd::test {
 
-TEST_CASE("table: C and C++ see the same structs, and every function is there") {
+TEST_CASE("table: C and C++ have the same structs, and every function exists") {
   std::size_t sizes[4] = {};
   plain_sizes(sizes);
   CHECK(sizes[0] == sizeof(hvd_request));
@@ -37,7 +37,7 @@ TEST_CASE("table: a program in C sums over ranks") {
   });
 }
 
-TEST_CASE("table: there is no engine until one is made current, and none afterwards") {
+TEST_CASE("table: an engine exists only while it is current") {
   CHECK((core().current() == nullptr));
   Told told;
   int code = 0;

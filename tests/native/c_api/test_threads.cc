@@ -60,7 +60,7 @@ TEST_CASE("table: plugins on several threads beside a caller that waits") {
   });
 }
 
-TEST_CASE("table: a small operation is carried out by the thread that asks for it") {
+TEST_CASE("table: a small operation runs on the requesting thread") {
   on_ranks(2, [](hvd_engine* engine, int rank) {
     const auto here = std::this_thread::get_id();
     bool inline_once = false;  // a rank may rightly be late for some
@@ -83,7 +83,7 @@ TEST_CASE("table: a small operation is carried out by the thread that asks for i
   });
 }
 
-TEST_CASE("table: a thread that asks is let go though other ranks are late") {
+TEST_CASE("table: a requesting thread returns though other ranks are late") {
   const EngineOptions options = options_of({});
   std::vector<hvd_engine*> engines;
   for (auto& mesh : make_local_meshes(2, options.mesh)) {
@@ -108,7 +108,7 @@ TEST_CASE("table: a thread that asks is let go though other ranks are late") {
   });
 }
 
-TEST_CASE("table: the current engine is changed while others ask for it") {
+TEST_CASE("table: the current engine changes while threads query it") {
   on_ranks(1, [](hvd_engine* engine, int) {
     std::atomic<bool> over{false};
     std::vector<std::thread> threads;

@@ -21,7 +21,7 @@ Accelerator* open_none(std::uint32_t /*version*/, Mesh& /*mesh*/, Backend& /*cpu
 
 }  // namespace
 
-TEST_CASE("accelerators: nobody is asked before, one is asked once, and everybody is told why") {
+TEST_CASE("accelerators: started once on first use, with the reason on all ranks") {
   const auto meshes = make_local_meshes(1, {});
   AcceleratorOptions options;
   options.driver = "x.so";

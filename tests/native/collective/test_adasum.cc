@@ -226,7 +226,7 @@ TEST_CASE("adasum: parallel vectors give the average") {
     CHECK(result[0] == std::vector<double>{2, 4, -8});
 }
 
-TEST_CASE("adasum: every operand is a vector of its own") {
+TEST_CASE("adasum: every operand is a separate vector") {
   // Alone, the first operands are parallel and the second ones orthogonal.
   const std::vector<std::vector<std::vector<float>>> inputs{{{2, 4}, {1, 0, 0}},
                                                             {{2, 4}, {0, 3, 1}}};
@@ -254,7 +254,7 @@ TEST_CASE("adasum D4: a NaN reaches every rank") {
   for (const auto& result : results_of(inputs, {0, 1, 2}, true)) CHECK(std::isnan(result[0][7]));
 }
 
-TEST_CASE("adasum: prescale is rounded to the dtype before, postscale comes once, at the end") {
+TEST_CASE("adasum: prescale is rounded to the dtype first, postscale is applied once, last") {
   const Float16 a = to_float16(2050.0F);
   const double before = 0.49975586;
   const std::vector<std::vector<std::vector<Float16>>> inputs{{{a, to_float16(0)}},

@@ -43,7 +43,7 @@ Status reduce_and_tell(Mesh& mesh, const Failing& failing, int size, int rank) {
 
 }  // namespace
 
-TEST_CASE("failpoints: every step of an allreduce may fail; nobody is left waiting") {
+TEST_CASE("failpoints: every step of an allreduce may fail; no rank is left waiting") {
   for (const Failing& failing : kFailing) {
     CAPTURE(failing.point);
     Cluster cluster = cluster_of(static_cast<int>(std::strlen(failing.hosts)), 256);

@@ -132,7 +132,7 @@ TEST_CASE("hosts: allgather, broadcast and alltoall") {
   }
 }
 
-TEST_CASE("hosts: the name says so") {
+TEST_CASE("hosts: the name decides") {
   const auto name = [](const std::string& letters, std::size_t count) {
     std::string said;
     on_meshes(hosts(letters), [&](int rank, Mesh& mesh) {

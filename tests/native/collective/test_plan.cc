@@ -51,7 +51,7 @@ TEST_CASE("plan: slices cover every element once and segments are never too long
   }
 }
 
-TEST_CASE("plan: a list goes on in the segment where the operand before it ended") {
+TEST_CASE("plan: a list continues in the segment of the previous operand") {
   Touched memory(100);
   const auto piece = [&](std::size_t begin, std::size_t count) {
     return Operand{memory.data() + begin, memory.data() + begin, count};

@@ -31,7 +31,7 @@ Algorithm chosen(const std::vector<int>& hosts, std::int64_t bytes, Algorithm to
 
 }  // namespace
 
-TEST_CASE("select: names there and back; an unknown one is told the names") {
+TEST_CASE("select: names round-trip; an unknown one lists the names") {
   for (int number = 0; number < kAlgorithmCount; ++number) {
     const auto algorithm = static_cast<Algorithm>(number);
     const Result<Algorithm> back = algorithm_of(name_of(algorithm));
@@ -72,7 +72,7 @@ TEST_CASE("select: hosts of one member each have nothing to fold within a host")
   CHECK(chosen({0, 1, 1}, 16 << 20, Algorithm::kAuto) == Algorithm::kHierarchical);
 }
 
-TEST_CASE("select: a link between hosts is not to carry everything for everybody") {
+TEST_CASE("select: a link between hosts does not carry all data of all ranks") {
   const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
   CHECK(chosen(eight, 8192, Algorithm::kAuto) == Algorithm::kDirect);
   CHECK(chosen(eight, 8196, Algorithm::kAuto) == Algorithm::kSlices);
@@ -80,7 +80,7 @@ TEST_CASE("select: a link between hosts is not to carry everything for everybody
   CHECK(chosen({0, 1}, 65536, Algorithm::kAuto) == Algorithm::kDirect);
 }
 
-TEST_CASE("groups: what is kept is found by the whole group, and stays where it is") {
+TEST_CASE("groups: kept values are found by the whole group, and are not moved") {
   GroupRegistry<std::string> registry;
   const Group pair{1, {0, 2}, 0};
   CHECK(registry.find(pair) == nullptr);

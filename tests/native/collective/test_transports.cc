@@ -58,7 +58,7 @@ void check_shared(Mesh& mesh, const Group& group, int rank, const Places& group_
 
 }  // namespace
 
-TEST_CASE("allreduce over shared memory and TCP: every algorithm, as the oracle says") {
+TEST_CASE("allreduce over shared memory and TCP: every algorithm equals the oracle") {
   for (const char* transport : {"shm", "tcp"}) {
     for (const int size : {1, 2, 3, 5}) {
       std::vector<ReduceCase> cases;
@@ -119,7 +119,7 @@ TEST_CASE("an abort ends every rank that waits inside an operation, with the abo
   }
 }
 
-TEST_CASE("a slot of the wrong length is somebody's bug: named, not read") {
+TEST_CASE("a slot of the wrong length is reported as a bug, not read") {
   on_meshes(cluster_of(2), [](int rank, Mesh& mesh) {
     AlgorithmOptions options;
     options.allreduce = Algorithm::kDirect;

@@ -158,7 +158,7 @@ TEST_CASE("an operation between a ready event and a done event, with every backe
   }
 }
 
-TEST_CASE("teams meet each for itself, once") {
+TEST_CASE("each team connects separately, once") {
   with_engines(3, 1, [](EngineRank& engine) {
     const int rank = engine.rank();
     const Tensor tensor(engine, 0, numbers_of(rank));
@@ -171,7 +171,7 @@ TEST_CASE("teams meet each for itself, once") {
   });
 }
 
-TEST_CASE("the host does not wait: the operation comes behind the ready event") {
+TEST_CASE("the host does not wait: the operation runs after the ready event") {
   with_engines(2, 1, [](EngineRank& engine) {
     const Tensor tensor(engine, 0, numbers_of(engine.rank()));
     allreduce(engine, 0, everybody(2, engine.rank()), tensor);  // they have met
@@ -193,7 +193,7 @@ TEST_CASE("the host does not wait: the operation comes behind the ready event") 
   });
 }
 
-TEST_CASE("how long operations take, and are waited for") {
+TEST_CASE("durations of operations and of waits") {
   constexpr auto kLate = std::chrono::milliseconds(5);
   with_engines(2, 2, [&](EngineRank& engine) {
     const Tensor tensor(engine, 0, numbers_of(engine.rank()));
@@ -258,7 +258,7 @@ TEST_CASE("devices in turn: one rank uses another than its team's home") {
   });
 }
 
-TEST_CASE("every operation away from home") {
+TEST_CASE("every operation on another device than home") {
   with_engines(2, 2, [](EngineRank& engine) {
     const int rank = engine.rank();
     const Group group = everybody(2, rank);
@@ -311,7 +311,7 @@ TEST_CASE("a rank that has joined stands in on any device") {
   });
 }
 
-TEST_CASE("memory that the ranks share: where they have met, and drained before it goes") {
+TEST_CASE("shared memory of ranks: after the team has connected, drained before release") {
   with_engines(2, 2, [](EngineRank& engine) {
     CudaAccelerator& accelerator = engine.accelerator();
     const Group group = everybody(2, engine.rank());
@@ -336,7 +336,7 @@ TEST_CASE("memory that the ranks share: where they have met, and drained before 
   });
 }
 
-TEST_CASE("memory that the ranks share stays as long as a queue uses it, then nothing is left") {
+TEST_CASE("shared memory of ranks lives while a queue uses it, then nothing is left") {
   with_engines(2, 1, [](EngineRank& engine) {
     CudaAccelerator& accelerator = engine.accelerator();
     const Group group = everybody(2, engine.rank());
@@ -372,7 +372,7 @@ TEST_CASE("no memory is shared where the backend is not the ring") {
       "staged");
 }
 
-TEST_CASE("a device that is not there is named by whatever asks for it") {
+TEST_CASE("a missing device is named by every request") {
   with_engines(1, 1, [](EngineRank& engine) {
     CHECK(engine.accelerator().record(3, nullptr).status().code == Code::kInvalidArgument);
     CHECK(engine.accelerator().allocate(3, 1).status().code == Code::kInvalidArgument);
@@ -413,11 +413,11 @@ void wait_for_one_that_never_comes() {
   });
 }
 
-TEST_CASE("a rank that never comes: the device is let go, and the engine's end takes no call") {
+TEST_CASE("a missing rank: the device is released, and the engine ends without a call") {
   wait_for_one_that_never_comes();
 }
 
-TEST_CASE("A20 an exception on the way lets the device go all the same") {
+TEST_CASE("A20 an exception in flight still releases the device") {
   arm_failpoints("cuda.end:throw@1");
   wait_for_one_that_never_comes();
   CHECK(failpoint_passages("cuda.end") > 1);
@@ -456,7 +456,7 @@ OpenAccelerator plugins() {
   return open;
 }
 
-TEST_CASE("the plugin says why there is no accelerator") {
+TEST_CASE("the plugin reports why there is no accelerator") {
   const auto meshes = make_local_meshes(1, {});
   CpuBackend cpu(*meshes[0]);
   AcceleratorOptions options;

@@ -147,14 +147,14 @@ Calls with(std::size_t launches, std::size_t batches) {
 
 }  // namespace
 
-TEST_CASE("calls: a fused sum is packed, folded and unpacked, and between them words") {
+TEST_CASE("calls: a fused sum is packed, folded and unpacked, with words between") {
   for (const int size : {2, 4}) {
     CAPTURE(size);
     CHECK(calls_of_one(size, false) == with(3, 4));
   }
 }
 
-TEST_CASE("calls: a sum of memory that the ranks share is one launch between words") {
+TEST_CASE("calls: a sum in shared memory of ranks is one launch between words") {
   for (const int size : {2, 4}) {
     CAPTURE(size);
     CHECK(calls_of_one(size, true) == with(1, 2));

@@ -50,7 +50,7 @@ TEST_CASE("chunk plan: chunks hold every element once, whatever the lengths and 
   }
 }
 
-TEST_CASE("chunk plan: a strip of slices is cut where its rows meet") {
+TEST_CASE("chunk plan: a strip of slices is cut at row boundaries") {
   for (const std::size_t group_ranks : {1, 2, 3, 5, 8}) {
     for (const std::size_t count : {1, 2, 7, 64, 1001}) {
       const RowLengths rows = slices_of(count, group_ranks);

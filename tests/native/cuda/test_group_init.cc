@@ -75,7 +75,7 @@ Host all_want(int size, const std::string& operations) {
   return host;
 }
 
-TEST_CASE("ranks of one host take the ring, also on one device") {
+TEST_CASE("ranks of one host use the ring, also on one device") {
   for (const int size : {1, 2, 3, 5}) {
     CAPTURE(size);
     fake_cuda_reset();
@@ -99,12 +99,12 @@ TEST_CASE("ranks on devices of their own, and ranks that are processes' like") {
                            "rank 2 are on different hosts; NCCL: rank 0 ") == 0);
 }
 
-TEST_CASE("what is told may be longer than a slot") {
+TEST_CASE("messages may be longer than a slot") {
   fake_cuda_reset();
   CHECK(met(cluster_of(3, 64, 2)).text == "ring");
 }
 
-TEST_CASE("without word operations tensors go over the host") {
+TEST_CASE("without word operations tensors use the host") {
   fake_cuda_reset();
   fake_cuda_set_word_operations(0);
   const Outcome outcome = met(cluster_of(2));
@@ -113,13 +113,13 @@ TEST_CASE("without word operations tensors go over the host") {
         std::string::npos);
 }
 
-TEST_CASE("a rank without memory for its arena: all take the next candidate") {
+TEST_CASE("a rank without memory for its arena: all use the next candidate") {
   fake_cuda_reset();
   fake_cuda_fail("cuMemAlloc", 5, CUDA_ERROR_OUT_OF_MEMORY);  // three probes, and an arena before
   CHECK(met(cluster_of(3)).text == "staged");
 }
 
-TEST_CASE("where only the ring is wished, all fail for the one that cannot") {
+TEST_CASE("if only the ring is allowed, all fail for the rank that cannot") {
   fake_cuda_reset();
   fake_cuda_fail("cuMemAlloc", 5, CUDA_ERROR_OUT_OF_MEMORY);
   const Outcome outcome = met(cluster_of(3), all_want(3, "ring"));
@@ -129,7 +129,7 @@ TEST_CASE("where only the ring is wished, all fail for the one that cannot") {
   CHECK(outcome.text.find("CUDA_ERROR_OUT_OF_MEMORY (out of memory)") != std::string::npos);
 }
 
-TEST_CASE("a ring whose trial goes wrong on a rank is not taken") {
+TEST_CASE("a ring whose trial fails on a rank is not used") {
   fake_cuda_reset();
   Host host;
   host.self_test_seconds = 0.5;  // which the other rank waits in vain
@@ -176,7 +176,7 @@ TEST_CASE("a wish for a form of the ring") {
         "multiprocessors for all; use auto or slices");
 }
 
-TEST_CASE("a rank without a device: all are told which, and why") {
+TEST_CASE("a rank without a device: reported to all, with the reason") {
   fake_cuda_reset();
   Host host;
   host.devices = {{1, 7}};
@@ -186,7 +186,7 @@ TEST_CASE("a rank without a device: all are told which, and why") {
   CHECK(outcome.text == "rank 1: there is no device 7, this process sees 1 (CUDA_VISIBLE_DEVICES)");
 }
 
-TEST_CASE("wishes: staged, nccl where there is none, and ranks that wish differently") {
+TEST_CASE("requests: staged, nccl without the library, and differing ranks") {
   fake_cuda_reset();
   const Outcome staged = met(cluster_of(2), all_want(2, "staged"));
   CHECK(staged.text == "staged");
@@ -204,7 +204,7 @@ TEST_CASE("wishes: staged, nccl where there is none, and ranks that wish differe
         "HOROVOD_GPU_OPERATIONS is ring on rank 0 and staged on rank 1: set it alike on all ranks");
 }
 
-TEST_CASE("an abort ends a meeting that waits for somebody") {
+TEST_CASE("an abort ends a rendezvous with a missing rank") {
   fake_cuda_reset();
   const auto meshes = make_local_meshes(2, {});
   hvd::test::run_ranks(2, [&](int rank) {

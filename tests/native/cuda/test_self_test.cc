@@ -89,7 +89,7 @@ void spoil(Rank& rank, void* out) {
 
 }  // namespace
 
-TEST_CASE("self-test: a ring that works passes, and has been asked for every collective") {
+TEST_CASE("self-test: a working ring passes, after every collective") {
   on_rings(kSetup, [&](Rank& rank) {
     std::vector<std::string> asked;
     const Status status = tried(rank, 20, [&](const Call& call) {
@@ -119,7 +119,7 @@ TEST_CASE("self-test: a result that is wrong on one rank is named on all") {
   }
 }
 
-TEST_CASE("self-test: what does nothing does not pass with the results of what went before") {
+TEST_CASE("self-test: an idle ring does not pass with earlier results") {
   for (const std::string idle : {"broadcast", "gather", "exchange", "reducescatter"}) {
     CAPTURE(idle);
     on_rings(kSetup, [&](Rank& rank) {
@@ -141,7 +141,7 @@ TEST_CASE("self-test: what does nothing does not pass with the results of what w
 
 // Who is let go reads and writes without waiting for others: a race, as meant.
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("self-test: a rank whose part never begins holds nobody forever") {
+TEST_CASE("self-test: a rank that never begins blocks no other") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(
         rank, 0.3, [&](const Call& call) { return rank.number() == 2 ? Status::ok() : call.go(); });
@@ -150,7 +150,7 @@ TEST_CASE("self-test: a rank whose part never begins holds nobody forever") {
   });
 }
 
-TEST_CASE("self-test: an error on one rank is everybody's, with its reason") {
+TEST_CASE("self-test: an error on one rank is reported on all, with its reason") {
   on_rings(kSetup, [&](Rank& rank) {
     const Status status = tried(rank, 5, [&](const Call& call) {  // others wait for it in vain
       return rank.number() == 1
@@ -163,7 +163,7 @@ TEST_CASE("self-test: an error on one rank is everybody's, with its reason") {
 }
 #endif
 
-TEST_CASE("self-test: the form whose slowest rank was fastest is taken, by all") {
+TEST_CASE("self-test: all use the form with the fastest slowest rank") {
   struct Case {
     std::array<std::array<double, 2>, 3> seconds;  // by rank and algorithm, of the fastest lap
     std::size_t taken;
@@ -196,7 +196,7 @@ TEST_CASE("self-test: the form whose slowest rank was fastest is taken, by all")
   }
 }
 
-TEST_CASE("self-test: a lap's time is what the device measured") {
+TEST_CASE("self-test: a lap's time is measured by the device") {
   on_rings({1, 1, 4096}, [&](Rank& rank) {
     Device& device = rank.device();
     const auto begun = device.recorded(device.stream(), Device::Timing::kOn);

@@ -170,7 +170,7 @@ TEST_CASE("staged: no pinned memory on one rank is its error, which names rank a
   });
 }
 
-TEST_CASE("staged: whoever waits for the device ends with the abort") {
+TEST_CASE("staged: a wait for the device ends with the abort") {
   on_rings({2, 1}, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto backend = staged(rank, group, kStagedChunk);

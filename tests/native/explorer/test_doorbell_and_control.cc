@@ -196,7 +196,7 @@ TEST_CASE("explorer: a caller that dies at any step leaves no sleeper, once the 
   MESSAGE(outcome.states << " states, " << outcome.deaths << " deaths");
 }
 
-TEST_CASE("explorer: finds the ring that is lost when the doorbell is heard after the look") {
+TEST_CASE("explorer: finds the ring lost if the doorbell is read after the check") {
   const auto late = [](Waiting& waiting) {
     ModelDoorbell doorbell(waiting.memory);
     while (waiting.news[0].load() == 0 || waiting.news[1].load() == 0) {
@@ -241,7 +241,7 @@ TEST_CASE("explorer: after a death at any step the other side of the control rin
   }
 }
 
-TEST_CASE("explorer: finds the room that is missed when nobody says that it is wanted") {
+TEST_CASE("explorer: finds the space missed if it is not requested") {
   const Write silent = [](Writer& writer, std::string_view rest) {
     const std::string_view part = rest.substr(0, writer.room(rest.size()));
     if (!part.empty()) {

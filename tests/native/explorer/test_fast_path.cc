@@ -198,7 +198,7 @@ Outcome run_hall(const Plan& plan, std::size_t hasty, Value first, const Leave& 
 
 }  // namespace
 
-TEST_CASE("explorer: ranks agree in short, or all go the long way") {
+TEST_CASE("explorer: ranks agree on the fast path, or all use the slow one") {
   struct Row {
     Plan plan;
     std::size_t hasty;
@@ -239,7 +239,7 @@ TEST_CASE("explorer: finds the rank that leaves though all were counted") {
         std::string::npos);
 }
 
-TEST_CASE("explorer: finds the rank that takes others' being further on for its own agreement") {
+TEST_CASE("explorer: finds the rank that mistakes the progress of others for its agreement") {
   CHECK(run_hall<GuessingMemory>({"*a", "*a"}, 1, 1, as_it_is).wrong != "");
   CHECK(run_hall<GuessingMemory>({"ab", "ab"}, 2, 1, as_it_is).wrong == "");
 }

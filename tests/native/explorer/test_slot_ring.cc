@@ -159,7 +159,7 @@ TEST_CASE("explorer: the same where the counters wrap around") {
   CHECK(outcome.ends > 0);
 }
 
-TEST_CASE("explorer: after a death at any step the survivor of a slot ring comes to its end") {
+TEST_CASE("explorer: after a death at any step the survivor of a slot ring terminates") {
   for (const int mortal : {0, 1}) {
     Case told;
     told.mortal = mortal;
@@ -172,7 +172,7 @@ TEST_CASE("explorer: after a death at any step the survivor of a slot ring comes
   }
 }
 
-TEST_CASE("explorer: finds the wake-up that is lost without the look after the announcement") {
+TEST_CASE("explorer: finds the wake-up lost without the check after the announcement") {
   Case told;
   told.wait = [](BasicCounter<ModelWord>& counter, Value seen, const ModelAbort&, const Rules&) {
     counter.sleeps.store(1);

@@ -253,7 +253,7 @@ static void check_blame(Processes& ranks, const std::vector<int>& survivors, int
   }
 }
 
-TEST_CASE("A1: who sees a death and ends for it has told the others whose it was") {
+TEST_CASE("A1: a rank that ends because of a death has reported it to the others") {
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     Processes ranks(kRanks, summing(transport, 1U << 18U, [](int rank) {
@@ -263,7 +263,7 @@ TEST_CASE("A1: who sees a death and ends for it has told the others whose it was
   }
 }
 
-TEST_CASE("A1: who is told of an abort and ends for it has told the others whose it was") {
+TEST_CASE("A1: a rank that ends because of an abort has forwarded it to the others") {
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     Processes ranks(kRanks, [&](int rank, Bootstrap& bootstrap, Line& line) {
@@ -398,7 +398,7 @@ static void pause_ranks(int pauses) {
   for (int rank = 0; rank < kRanks; ++rank) ranks.signal(rank, SIGKILL);
 }
 
-TEST_CASE("A11: pauses shorter than the policy are no faults, and the sums stay right") {
+TEST_CASE("A11: pauses shorter than the policy are no faults, and sums are exact") {
   pause_ranks(kRanks);
 }
 

@@ -124,7 +124,7 @@ void feed_text(const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("fuzz: the corpus holds what the encoder makes") {
+TEST_CASE("fuzz: the corpus holds the output of the encoder") {
   const std::vector<std::string> seeds = make_corpus();
   for (std::size_t i = 0; i < seeds.size(); ++i) {
     const fs::path path = fs::path(HVD_CORPUS) / ("seed" + std::to_string(100 + i));

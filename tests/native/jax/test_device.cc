@@ -73,7 +73,7 @@ TEST_CASE("the handler waits until all ranks have agreed") {
   CHECK_FALSE(any_under_way());
 }
 
-TEST_CASE("a failure on a GPU is told, and nothing follows it") {
+TEST_CASE("a failure on a GPU is reported, and nothing follows it") {
   const FakeXla xla;
   FakeCore core;
   core.is_quick = true;

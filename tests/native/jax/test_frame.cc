@@ -27,7 +27,7 @@ TEST_CASE("the functions of futures are found where this XLA has them, by trying
   CHECK((found->fail == xla.api.after_schedule[3]));
 }
 
-TEST_CASE("other stages than execution are none of the core's business") {
+TEST_CASE("other stages than execution are ignored") {
   const FakeXla xla;
   FakeCore core;
   Floats in{1}, out{0};
@@ -37,7 +37,7 @@ TEST_CASE("other stages than execution are none of the core's business") {
   CHECK(core.requests.empty());
 }
 
-TEST_CASE("what ends within enqueue needs no future") {
+TEST_CASE("an operation that ends within enqueue needs no future") {
   const FakeXla xla;
   FakeCore core;
   core.is_quick = true;
@@ -50,7 +50,7 @@ TEST_CASE("what ends within enqueue needs no future") {
   CHECK_FALSE(any_under_way());
 }
 
-TEST_CASE("what ends later sets its future, on a thread that is not the core's") {
+TEST_CASE("a later end sets its future, on a thread outside the core") {
   const FakeXla xla;
   FakeCore core;
   Floats in{1, 2}, out{0, 0};
@@ -63,7 +63,7 @@ TEST_CASE("what ends later sets its future, on a thread that is not the core's")
   CHECK(call.frame.future->wait() == nullptr);
 }
 
-TEST_CASE("a failure is told with the class and the rank that it has in Python") {
+TEST_CASE("a failure has the class and the rank that it has in Python") {
   const FakeXla xla;
   FakeCore core;
   Floats in{1}, out{0};
@@ -76,7 +76,7 @@ TEST_CASE("a failure is told with the class and the rank that it has in Python")
   CHECK(why->text == "rank 1 has died [hvd_kernel.errors.RankDied, rank 1]");
 }
 
-TEST_CASE("what is refused at once is an error of the call") {
+TEST_CASE("an immediate refusal is an error of the call") {
   const FakeXla xla;
   FakeCore core;
   Floats in{1}, out{0};
@@ -116,7 +116,7 @@ TEST_CASE("what is refused at once is an error of the call") {
   CHECK_FALSE(any_under_way());
 }
 
-TEST_CASE("a name that is under way is refused: ranks could take one for the other") {
+TEST_CASE("a name in flight is refused: ranks could mix up the operations") {
   const FakeXla xla;
   FakeCore core;
   Floats in{1}, out{0}, in2{1}, out2{0};
@@ -173,7 +173,7 @@ TEST_CASE("a result for one rank only is zero on the others") {
   CHECK(out == Floats{0});
 }
 
-TEST_CASE("a program that computes long behind one result holds up no other") {
+TEST_CASE("a program that computes long after one result blocks no other") {
   const FakeXla xla;
   FakeCore core;
   std::deque<Floats> memory(8, Floats{1});

@@ -17,7 +17,7 @@ void check_ended(std::size_t number) {
 
 }  // namespace
 
-TEST_CASE("mxnet: a call waits for MXNet, then the core gets what was asked for") {
+TEST_CASE("mxnet: a call waits for MXNet, then the core gets the request") {
   begin();
   FakeCore core;
   Held held;
@@ -106,7 +106,7 @@ TEST_CASE("mxnet: elements are put row by row before they are read, where there 
   fake_mxnet::run(0);
 }
 
-TEST_CASE("mxnet: a failure of the core's is told as its class, with the rank") {
+TEST_CASE("mxnet: a failure of the core has its class, with the rank") {
   begin();
   FakeCore core;
   struct Row {
@@ -133,7 +133,7 @@ TEST_CASE("mxnet: a failure of the core's is told as its class, with the rank") 
   CHECK(fake_mxnet::arrays() == 0);
 }
 
-TEST_CASE("mxnet: what the core refuses, or cannot take without an engine, ends with why") {
+TEST_CASE("mxnet: requests that are refused, or have no engine, end with the reason") {
   begin();
   FakeCore core;
   core.refuses = {HVD_INVALID_ARGUMENT, "no such set"};
@@ -155,7 +155,7 @@ TEST_CASE("mxnet: what the core refuses, or cannot take without an engine, ends 
   CHECK(fake_mxnet::arrays() == 0);
 }
 
-TEST_CASE("mxnet: what MXNet refuses is told at once, and nothing is left of the call") {
+TEST_CASE("mxnet: a refusal of MXNet is reported at once, and nothing is left of the call") {
   begin();
   FakeCore core;
   Held held;

@@ -22,7 +22,7 @@ void check_all_ended(const std::string& error) {
 
 }  // namespace
 
-TEST_CASE("mxnet: calls of one name are handed over as they were pushed, one at a time") {
+TEST_CASE("mxnet: calls of one name are passed on in push order, one at a time") {
   begin();
   FakeCore core;
   for (int set = 0; set < 2; ++set) {
@@ -52,7 +52,7 @@ TEST_CASE("mxnet: calls of one name are handed over as they were pushed, one at 
   check_all_ended("");
 }
 
-TEST_CASE("mxnet: one that MXNet forgets without a run lets the next one go") {
+TEST_CASE("mxnet: a call that MXNet drops without a run releases the next one") {
   begin();
   FakeCore core;
   for (int i = 0; i < 4; ++i) ask_in_place("x");
@@ -77,7 +77,7 @@ TEST_CASE("mxnet: one that MXNet forgets without a run lets the next one go") {
   CHECK(fake_mxnet::arrays() == 0);
 }
 
-TEST_CASE("mxnet: a queue whose operations end while they are taken empties by itself") {
+TEST_CASE("mxnet: a queue whose operations end immediately empties automatically") {
   begin();
   FakeCore core;
   constexpr std::size_t kCalls = 500;
@@ -90,7 +90,7 @@ TEST_CASE("mxnet: a queue whose operations end while they are taken empties by i
   check_all_ended("");
 }
 
-TEST_CASE("mxnet: an abort ends what is under way, what waits for its turn and what comes later") {
+TEST_CASE("mxnet: an abort ends running, queued and later operations") {
   begin();
   FakeCore core;
   for (int i = 0; i < 3; ++i) ask_in_place("x");
@@ -106,7 +106,7 @@ TEST_CASE("mxnet: an abort ends what is under way, what waits for its turn and w
   check_all_ended("hvd_kernel.errors.RankFailed: [rank 1] why");
 }
 
-TEST_CASE("mxnet: after a shutdown what waits for its turn is told that there is no engine") {
+TEST_CASE("mxnet: after a shutdown queued operations fail with no engine") {
   begin();
   FakeCore core;
   for (int i = 0; i < 3; ++i) ask_in_place("x");

@@ -5,12 +5,12 @@
 
 namespace hvd::mxnet::test {
 
-TEST_CASE("mxnet: one that this process has not loaded is told by its path") {
+TEST_CASE("mxnet: a library that is not loaded is reported by its path") {
   CHECK(find_mxnet("/nowhere/libmxnet.so") ==
         "no MXNet is loaded in this process (/nowhere/libmxnet.so): import mxnet first");
 }
 
-TEST_CASE("mxnet: functions that it lacks are told by name, and what was found before stays") {
+TEST_CASE("mxnet: missing functions are named, and an earlier library is kept") {
   begin();
   const auto before = mxnet()->EnginePushAsyncND;
   void* const old = ::dlopen(HVD_FAKE_OLD_MXNET, RTLD_LAZY | RTLD_LOCAL);
@@ -26,7 +26,7 @@ TEST_CASE("mxnet: functions that it lacks are told by name, and what was found b
   ::dlclose(old);
 }
 
-TEST_CASE("mxnet: arrays of one memory are known by it") {
+TEST_CASE("mxnet: arrays that share memory are recognised") {
   begin();
   Held held;
   void* const one = held.array({4});

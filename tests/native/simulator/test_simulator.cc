@@ -56,7 +56,7 @@ TEST_CASE("simulator: with equal beginnings an operation takes exactly its bound
   }
 }
 
-TEST_CASE("simulator: few hosts exchange in two messages' way, many form a torus") {
+TEST_CASE("simulator: few hosts exchange in two messages, many form a torus") {
   Costs costs;
   costs.alpha = 1000;
   costs.beta = 1;
@@ -77,7 +77,7 @@ TEST_CASE("simulator: few hosts exchange in two messages' way, many form a torus
   CHECK(bound(Algorithm::kHierarchical, costs, 40, 40000) == doctest::Approx(2 * each));
 }
 
-TEST_CASE("simulator: blocking calls come one after the other") {
+TEST_CASE("simulator: blocking calls run one after another") {
   Setting setting = of(8, 64);
   setting.costs.ranks_per_host = 1;
   setting.jitter = 0;
@@ -91,7 +91,7 @@ TEST_CASE("simulator: blocking calls come one after the other") {
   CHECK(step.time >= 10 * bound(setting.algorithm, setting.costs, 8, 1 << 20));
 }
 
-TEST_CASE("simulator: small calls among hosts take one message's way, whoever begins first") {
+TEST_CASE("simulator: small calls among hosts take one message, for every order of starts") {
   Setting setting = of(8, 64);
   setting.algorithm = Algorithm::kDirect;
   setting.costs = {};
@@ -165,7 +165,7 @@ TEST_CASE("simulator: 4,096 ranks compute for nine tenths of a step" *
   CHECK(cluster.step().time < setting.backward / 0.9);
 }
 
-TEST_CASE("simulator: when a rank is lost, nobody waits for it") {
+TEST_CASE("simulator: no rank waits for a lost one") {
   for (const int fanout : {100, 4}) {
     for (const int lost : {37, 3}) {
       Setting setting = of(40, fanout, 5e6);

@@ -144,7 +144,7 @@ TEST_CASE_TEMPLATE("fold D4: every instruction set gives the same bits, NaN payl
   });
 }
 
-TEST_CASE("fold D4: Min and Max keep a NaN wherever it comes, and the first of two zeros") {
+TEST_CASE("fold D4: Min and Max keep a NaN at any position, and the first of two zeros") {
   const float nan = float_of(0x7FC12345U);
   const std::vector<std::vector<float>> inputs{{nan, 1, 2, -0.0F, 0.0F, INFINITY},
                                                {1, nan, 3, 0.0F, -0.0F, 4},

@@ -161,7 +161,7 @@ void add_pairs(ReduceOp op, Pairs& pairs) {
 
 }  // namespace
 
-TEST_CASE("half D4: all 65,536 values of float16 widen exactly and come back") {
+TEST_CASE("half D4: all 65,536 values of float16 widen exactly and round-trip") {
   const auto all = all_values<Float16>();
   on_every_kernel([&](const char* name) {
     CAPTURE(name);
@@ -180,7 +180,7 @@ TEST_CASE("half D4: all 65,536 values of float16 widen exactly and come back") {
   });
 }
 
-TEST_CASE("half D4: all 65,536 values of bfloat16 widen exactly and come back") {
+TEST_CASE("half D4: all 65,536 values of bfloat16 widen exactly and round-trip") {
   const auto all = all_values<Bfloat16>();
   on_every_kernel([&](const char* name) {
     CAPTURE(name);

@@ -58,7 +58,7 @@ TEST_CASE("tf: a failure has the class and the rank that it has in Python") {
   }
 }
 
-TEST_CASE("tf: what is refused at once") {
+TEST_CASE("tf: immediate refusals") {
   FakeCore core;
   const Node node("HvdAllreduce", "x");
   Run run(with_ticket(floats({1})));
@@ -120,7 +120,7 @@ TEST_CASE("tf: a second call of a name begins when the first has ended; of anoth
   CHECK(elsewhere.ended() == 1);
 }
 
-TEST_CASE("tf: what has begun in the runs that wait") {
+TEST_CASE("tf: operations begun in waiting runs") {
   FakeCore core;
   const Node a("HvdAllreduce", "a"), b("HvdAllreduce", "b"), c("HvdAllreduce", "c");
   Run old(with_ticket(floats({1})), 7), of_a(with_ticket(floats({1})), 8),
@@ -172,7 +172,7 @@ TEST_CASE("tf: calls of several threads, ended by others") {
   CHECK(counters.calls - before == 2 * kThreads * kCalls);
 }
 
-TEST_CASE("tf: facts are asked of the engine when the graph runs") {
+TEST_CASE("tf: facts are queried from the engine when the graph runs") {
   FakeCore core;
   CHECK(number("HvdSize", 0) == 2);
   CHECK(number("HvdRank", 0) == 1);

@@ -29,7 +29,7 @@ void doubled(const Taken& taken) {
 
 }  // namespace
 
-TEST_CASE("tf: an allreduce in the memory of an input that nobody else reads") {
+TEST_CASE("tf: an allreduce in the memory of an input without other readers") {
   FakeCore core;
   const Counted counted;
   const Node node("HvdAllreduce", "loss", {{"reduce_op", HVD_MAX}, {"process_set_id", 1}});
@@ -52,7 +52,7 @@ TEST_CASE("tf: an allreduce in the memory of an input that nobody else reads") {
   CHECK(counted.since() == std::vector<std::int64_t>{1, 0, 0});
 }
 
-TEST_CASE("tf: an input that somebody else reads is left as it is, and held until the end") {
+TEST_CASE("tf: an input with other readers is unchanged, and held until the end") {
   FakeCore core;
   const Counted counted;
   const Node node("HvdAllreduce", "loss");
@@ -105,7 +105,7 @@ TEST_CASE("tf: a group is one request") {
   CHECK(run.output(1).as<std::int32_t>()[1] == 3);
 }
 
-TEST_CASE("tf: gathered rows are the core's memory, until TensorFlow lets go of them") {
+TEST_CASE("tf: gathered rows are the core's memory, until TensorFlow releases them") {
   FakeCore core;
   const Counted counted;
   const Node node("HvdGroupedAllgather", "rows");
@@ -125,7 +125,7 @@ TEST_CASE("tf: gathered rows are the core's memory, until TensorFlow lets go of 
   CHECK(counted.since() == std::vector<std::int64_t>{0, 1, 1});
 }
 
-TEST_CASE("tf: an exchange has its splits, and tells what came from whom") {
+TEST_CASE("tf: an exchange has its splits, and returns the received ones") {
   FakeCore core;
   const Node node("HvdAlltoall", "rows");
   Run run({floats({1, 2, 3}), int32s({1, 2}), ticket()});
@@ -148,7 +148,7 @@ TEST_CASE("tf: a rank's rows of a sum") {
   CHECK(run.output(0).shape == Shape{1, 2});
 }
 
-TEST_CASE("tf: barrier and join meet those outside of TensorFlow, also in a loop") {
+TEST_CASE("tf: barrier and join match those outside of TensorFlow, also in a loop") {
   FakeCore core;
   const Node barrier("HvdBarrier", "scope/HvdBarrier"), join("HvdJoin", "scope/HvdJoin");
   Run met({}, 1, 3), joined({}, 1, 3);
@@ -161,7 +161,7 @@ TEST_CASE("tf: barrier and join meet those outside of TensorFlow, also in a loop
   CHECK(joined.output(0).as<std::int32_t>()[0] == 1);
 }
 
-TEST_CASE("tf: what a rank's own call lacks is told, and nothing is sent") {
+TEST_CASE("tf: an invalid call is reported, and nothing is sent") {
   FakeCore core;
   struct Case {
     const char* op;
@@ -190,7 +190,7 @@ TEST_CASE("tf: what a rank's own call lacks is told, and nothing is sent") {
   CHECK(core.all.empty());
 }
 
-TEST_CASE("tf: memory that TensorFlow does not have is its own failure") {
+TEST_CASE("tf: out of memory in TensorFlow is its own failure") {
   FakeCore core;
   const Node node("HvdReducescatter", "x");
   Run run({Tensor{kFloat, {1LL << 40}, std::make_shared<Memory>(8)}, ticket()});

@@ -19,7 +19,7 @@ Shapes shapes(const std::string& op, const Shapes& inputs, std::size_t results,
 
 }  // namespace
 
-TEST_CASE("tf: every op is there for the CPU and for GPUs, there in the memory of the host") {
+TEST_CASE("tf: every op exists for the CPU and for GPUs, there in host memory") {
   const FakeCore core;
   std::vector<std::string> names;
   for (const auto& [name, op] : ops()) {
@@ -43,12 +43,12 @@ TEST_CASE("tf: collectives have a ticket instead of a state: TensorFlow begins t
   }
 }
 
-TEST_CASE("tf: what is registered twice is told") {
+TEST_CASE("tf: a second registration is reported") {
   const FakeCore core;
   CHECK(register_all().rfind("HvdAllreduce: registered already; HvdGroupedAllreduce: ", 0) == 0);
 }
 
-TEST_CASE("tf: one whose callbacks are of another C++ library is refused") {
+TEST_CASE("tf: callbacks of another C++ library are refused") {
   const FakeCore core;
   be_deaf(true);
   const std::string why = find_tensorflow();

@@ -89,7 +89,7 @@ TEST_CASE("control: messages of 0 bytes to 10 MB, both ways at once, in order, a
   }
 }
 
-TEST_CASE("control: what waits for room goes out while its sender waits in a link") {
+TEST_CASE("control: pending messages are sent while their sender waits in a link") {
   const std::string large(1U << 20U, 'x');
   for (const std::string kind : {"local", "shm", "tcp"}) {
     CAPTURE(kind);
@@ -108,7 +108,7 @@ TEST_CASE("control: what waits for room goes out while its sender waits in a lin
   }
 }
 
-TEST_CASE("control: a tree of fanout 2 connects parents and children, and nobody else") {
+TEST_CASE("control: a tree of fanout 2 connects only parents and children") {
   for (const std::string kind : {"local", "shm"}) {
     MeshOptions options = options_of(kind);
     options.fanout = 2;
@@ -156,7 +156,7 @@ TEST_CASE("control: lengths that lie are refused, and never lead out of the ring
   }
 }
 
-TEST_CASE("control: a line that broke is told to the watch, and its sender waits for nothing") {
+TEST_CASE("control: a broken connection is reported to the watch, and its sender does not wait") {
   class Broken final : public ControlLine {
    public:
     Broken() : ControlLine(7) {}
@@ -183,7 +183,7 @@ TEST_CASE("control: a line that broke is told to the watch, and its sender waits
   CHECK(control.send(7, "x").message == "gone");
 }
 
-TEST_CASE("control: who leaves with something kept sleeps until the doorbell says that it is out") {
+TEST_CASE("control: a leaving rank with pending data sleeps until it is sent") {
   class Kept final : public ControlLine {
    public:
     explicit Kept(const std::atomic<bool>& room) : ControlLine(7), room_(room) {}
@@ -215,7 +215,7 @@ TEST_CASE("control: who leaves with something kept sleeps until the doorbell say
   CHECK(doorbells.sleeps.load() == 0);
 }
 
-TEST_CASE("control: F6 a message that comes twice, late or before its turn is refused") {
+TEST_CASE("control: F6 a duplicate, late or early message is refused") {
   struct Arrival {
     std::vector<std::uint32_t> numbers;  // of the frames, in the order in which they come
     std::size_t good;                    // of these, how many are taken
@@ -251,7 +251,7 @@ TEST_CASE("control: F6 a message that comes twice, late or before its turn is re
   }
 }
 
-TEST_CASE("control: a reader that lies about what it has read gets wrong bytes, and harms nobody") {
+TEST_CASE("control: a reader with a wrong position gets wrong bytes, and harms no peer") {
   const HeapControlRing up, down;
   MemoryLine line(7, up.memory(), down.memory(), MemoryLine::Calls{[] {}, [] {}, {}});
   for (const std::uint32_t read : {0x7FFFFFFFU, 0xFFFFFFFFU, 1U, 0U}) {
@@ -261,7 +261,7 @@ TEST_CASE("control: a reader that lies about what it has read gets wrong bytes, 
   }
 }
 
-TEST_CASE("doorbell: no ring is lost, whoever rings and however often the sleeper sleeps") {
+TEST_CASE("doorbell: no ring is lost, for every sender and every number of sleeps") {
   constexpr int kRings = 5000;
   DoorbellMemory memory;
   std::atomic<int> sent{0};

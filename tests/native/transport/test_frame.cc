@@ -36,7 +36,7 @@ TEST_CASE("frames: their bytes") {
   CHECK(announced_bytes(frame_of("hvd")) == 3);
 }
 
-TEST_CASE("frames: come out whole, in whatever pieces they come") {
+TEST_CASE("frames: are complete for every division of the bytes") {
   const std::vector<std::string> sent{"first", "", std::string(300, 'x'), "last"};
   std::string plain, numbered;
   for (std::uint32_t i = 0; i < sent.size(); ++i) {
@@ -54,7 +54,7 @@ TEST_CASE("frames: come out whole, in whatever pieces they come") {
   }
 }
 
-TEST_CASE("frames: too long or out of turn is refused, behind those that are right") {
+TEST_CASE("frames: too long or out of turn is refused, after the valid ones") {
   for (const std::string& wrong : {frame_of(1, std::string(301, 'x')), frame_of(0, "x"),
                                    frame_of(2, "x"), std::string("\xFE\xFF\xFF\xFF")}) {
     for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}}) {

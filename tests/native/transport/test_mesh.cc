@@ -182,7 +182,7 @@ TEST_CASE("mesh: the topology counts hosts and the ranks on them") {
   });
 }
 
-TEST_CASE("mesh: local and cross ranks are as each rank was told, sizes and hosts as they are") {
+TEST_CASE("mesh: local and cross ranks are those configured, sizes and hosts the real ones") {
   MeshOptions first = with("auto"), second = with("auto");
   first.place = Place{1, 0, 3};
   second.place = Place{0, 2, 4};
@@ -290,7 +290,7 @@ TEST_CASE("mesh: raise_everywhere ends every kind of wait on every rank with the
   }
 }
 
-TEST_CASE("mesh: a goodbye is not a death, and what was sent before it still arrives") {
+TEST_CASE("mesh: a goodbye is not a death, and data sent before it arrives") {
   for (const std::string transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     run_mesh(3, {with(transport)}, [&](Mesh& mesh) {
@@ -318,7 +318,7 @@ TEST_CASE("mesh: a goodbye is not a death, and what was sent before it still arr
   }
 }
 
-TEST_CASE("mesh: a goodbye that came while the watch got no core is not a death either") {
+TEST_CASE("mesh: a goodbye that arrives while the watch is starved is not a death") {
   std::atomic<bool> armed{false};
   run_mesh(2, {with("tcp")}, [&](Mesh& mesh) {
     meet_over_control(mesh);
@@ -393,7 +393,7 @@ TEST_CASE("mesh: different settings are refused on every rank, naming both") {
   });
 }
 
-TEST_CASE("mesh: wrong options are refused before anybody is asked") {
+TEST_CASE("mesh: wrong options are refused before any message") {
   test::Meeting meeting(1);
   test::ThreadBootstrap bootstrap(meeting, 0);
   const auto refused = [&](const std::function<void(MeshOptions&)>& spoil, int rank = 0,

@@ -175,7 +175,7 @@ TEST_CASE("faults: SIGKILL in the middle of a transfer is known to every survivo
   }
 }
 
-TEST_CASE("faults: a rank that goes while the mesh is made is waited for by nobody") {
+TEST_CASE("faults: no rank waits for one that leaves during the start of the mesh") {
   constexpr double kAlways = 600;  // longer than any test may take
 
   // Rank 2 takes part in some exchanges, and then no more.

@@ -107,7 +107,7 @@ bool networks() {
 
 }  // namespace
 
-TEST_CASE("ports: E4 ranks meet on the last free ports, and are told of the range without any") {
+TEST_CASE("ports: E4 ranks connect on the last free ports, and report a range without any") {
   if (!networks()) {
     MESSAGE("skipped: no network of our own");
     return;
@@ -126,7 +126,7 @@ TEST_CASE("ports: E4 ranks meet on the last free ports, and are told of the rang
   for (const pid_t child : some) CHECK(end_of(child) <= kRefused);
 }
 
-TEST_CASE("ports: E4 a port that another process has is named, with what to do") {
+TEST_CASE("ports: E4 an occupied port is named, with the remedy") {
   Result<Fd> other = listen_tcp("127.0.0.1", 0, 1);
   REQUIRE(other.is_ok());
   const std::uint16_t port = bound_port(other.value());

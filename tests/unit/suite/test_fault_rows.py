@@ -43,7 +43,7 @@ ELSEWHERE = {  # rows whose tests have other names -> one that must be in the de
     "D7": "tests/frameworks/conformance/test_conformance.py::test_host",
     "D8": "tests/native/transport/link/test_link.cc::the counters may wrap around",
     "I2": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
-    "F10": "tests/native/transport/link/test_mpi_links.cc::mpi links: an error of MPI ends the wait though nobody has died",
+    "F10": "tests/native/transport/link/test_mpi_links.cc::mpi links: an error of MPI ends the wait without a death",
     "I11": "tests/native/engine/parts/test_sizes.cc::sizes: that do not fit are an error that names rank 0 and the operation",
     "I3": "tests/native/fuzz/test_corpus.cc::fuzz: nothing in the corpus crashes, nor anything near it",
 }

@@ -52,7 +52,7 @@ TEST_CASE("ranks that share a device: NCCL is not tried") {
   CHECK(candidates(members) == "ring staged");
 }
 
-TEST_CASE("auto without what the ring needs") {
+TEST_CASE("auto without the requirements of the ring") {
   auto far = ranks(2);
   far[1].host = 1;
   CHECK(candidates(far) == "nccl staged");
@@ -67,7 +67,7 @@ TEST_CASE("auto without what the ring needs") {
   CHECK(candidates(ranks(65)).find("ring") == std::string::npos);
 }
 
-TEST_CASE("NCCL preferred: first where each rank has a device of its own, else as auto") {
+TEST_CASE("NCCL preferred: first if each rank has its own device, else as auto") {
   CHECK(candidates(ranks(4, "prefer-nccl")) == "nccl ring staged");
   auto shared = ranks(2, "prefer-nccl");
   shared[1].uuid = card(0);
@@ -77,7 +77,7 @@ TEST_CASE("NCCL preferred: first where each rank has a device of its own, else a
   CHECK(candidates(far) == "nccl staged");
 }
 
-TEST_CASE("why tensors go over host memory, where nobody has asked for it") {
+TEST_CASE("reason for host memory that was not requested") {
   CHECK(why_staged(ranks(2)).empty());
   auto far = ranks(2);
   far[1].host = 1;
@@ -97,7 +97,7 @@ TEST_CASE("a wish is that candidate alone") {
   CHECK(candidates(ranks(3, "staged")) == "staged");
 }
 
-TEST_CASE("a wish that cannot be: which ranks, why, and what else") {
+TEST_CASE("an impossible request: ranks, reason, alternative") {
   auto far = ranks(3, "ring");
   far[2].host = 1;
   CHECK(candidates(far) ==
@@ -133,7 +133,7 @@ TEST_CASE("a wish that cannot be: which ranks, why, and what else") {
         "NCCL_COMM_BLOCKING); use auto or staged");
 }
 
-TEST_CASE("wishes that differ or are none") {
+TEST_CASE("requests that differ or are invalid") {
   auto members = ranks(3, "ring");
   std::strncpy(members[2].operations.data(), "nccl", members[2].operations.size() - 1);
   const auto chosen = choose(members);

@@ -89,7 +89,7 @@ TEST_CASE("the fake driver's time slices: a stream stands still until its proces
   check_nothing_left();
 }
 
-TEST_CASE("a device that is not there is named, with how many there are") {
+TEST_CASE("a missing device is named, with the number of devices") {
   fake_cuda_reset();
   for (const int number : {-1, 1}) {
     const auto device = Device::open(fake_driver(), number, 5);
@@ -119,7 +119,7 @@ TEST_CASE("whatever fails while a device is opened: the device is named and noth
   }
 }
 
-TEST_CASE("a device that the kernels are not for: which ones are, and what else there is") {
+TEST_CASE("an unsupported device: the supported ones, and the alternative") {
   for (const CUresult error : {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION}) {
     fake_cuda_reset();
     fake_cuda_fail("cuModuleLoadData", 1, error);
@@ -174,7 +174,7 @@ TEST_CASE("what other devices it reaches, and whether word operations work") {
   CHECK(!device->has_word_operations());
 }
 
-TEST_CASE("the current context nests, and is what it was afterwards") {
+TEST_CASE("the current context nests, and is restored") {
   fake_cuda_reset();
   fake_cuda_set_devices(2);
   const auto first = opened(0), second = opened(1);
@@ -193,7 +193,7 @@ TEST_CASE("the current context nests, and is what it was afterwards") {
   CHECK(current_site() == nullptr);
 }
 
-TEST_CASE("what follows an event comes behind it, and the host does not wait") {
+TEST_CASE("work that follows an event runs after it, and the host does not wait") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -225,7 +225,7 @@ TEST_CASE("what follows an event comes behind it, and the host does not wait") {
   check_nothing_left();
 }
 
-TEST_CASE("events are used again, and outlive who had the device") {
+TEST_CASE("events are reused, and outlive the owner of the device") {
   fake_cuda_reset();
   {
     auto device = opened();
@@ -239,7 +239,7 @@ TEST_CASE("events are used again, and outlive who had the device") {
   check_nothing_left();
 }
 
-TEST_CASE("memory goes back behind the streams that have followed") {
+TEST_CASE("memory is freed after the streams that used it") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -333,7 +333,7 @@ TEST_CASE("a step that is captured: its events have nothing to wait for, memory 
   check_nothing_left();
 }
 
-TEST_CASE("a device that is lost says so, and waits for nothing") {
+TEST_CASE("a lost device is reported, without waiting") {
   fake_cuda_reset();
   {
     const auto device = opened(0, 4);

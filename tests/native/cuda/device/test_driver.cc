@@ -37,7 +37,7 @@ TEST_CASE("the driver has every function, and the same file is the same driver")
   CHECK(load_driver(HVD_FAKE_CUDA).value() == driver.value());
 }
 
-TEST_CASE("no driver: the file, the system's reason, and what to do") {
+TEST_CASE("no driver: the file, the system's reason, and the remedy") {
   const Status status = refused("/nowhere/libcuda.so.1");
   CHECK(status.code == Code::kUnavailable);
   CHECK(status.message ==
@@ -45,7 +45,7 @@ TEST_CASE("no driver: the file, the system's reason, and what to do") {
         "such file or directory): install NVIDIA's driver on this machine");
 }
 
-TEST_CASE("the system's driver is there, or its absence is said") {
+TEST_CASE("the system's driver is found, or reported missing") {
   const auto driver = load_driver("");
   if (!driver.is_ok()) CHECK(driver.status().code == Code::kUnavailable);
 }
@@ -70,7 +70,7 @@ TEST_CASE("a driver that shows no device, and one that does not start") {
   CHECK(load_driver(another_name()).is_ok());
 }
 
-TEST_CASE("a driver that is older than the kernels can be: both versions, and what to do") {
+TEST_CASE("a driver that is too old for the kernels: both versions, and the remedy") {
   fake_cuda_set_version(12'020);
   const Status status = refused(another_name());
   CHECK(status.code == Code::kUnavailable);
@@ -81,7 +81,7 @@ TEST_CASE("a driver that is older than the kernels can be: both versions, and wh
   CHECK(load_driver(another_name()).is_ok());
 }
 
-TEST_CASE("errors have the driver's words, and name rank and device") {
+TEST_CASE("errors have the driver's message, and name rank and device") {
   const Driver& driver = *load_driver(HVD_FAKE_CUDA).value();
   CHECK(driver.check(CUDA_SUCCESS, "to fly").is_ok());
   const Status nowhere = driver.check(CUDA_ERROR_INVALID_HANDLE, "to fly");

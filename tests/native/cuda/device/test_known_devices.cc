@@ -40,7 +40,7 @@ TEST_CASE("known devices: of all ranks together nothing is left to know") {
   CHECK(told({}, process(0, 0), {0, 1, 2, 3}) == Told{-1, -1});
 }
 
-TEST_CASE("known devices: a rank of the host that has told nothing is silent, others are not") {
+TEST_CASE("known devices: a rank of the host without a report is unknown, others are known") {
   CHECK(told({}, process(0, 0), {0, 1}) == Told{-1, 2});
   CHECK(told({}, process(0, 0), {0, 1}, {0, 0, 1, 1}) == Told{-1, -1});
   KnownDevices known;
@@ -55,7 +55,7 @@ TEST_CASE("known devices: sets of two where ranks 0 and 2, and 1 and 3, share a 
   CHECK(told(known, process(3, 1), {2, 3}) == Told{1, -1});
 }
 
-TEST_CASE("known devices: each with its own, threads of one process, and ranks of another host") {
+TEST_CASE("known devices: separate devices, threads of one process, and ranks of another host") {
   KnownDevices known;
   known.record({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
   CHECK(told(known, process(0, 0), {0, 1}) == Told{-1, -1});
@@ -78,7 +78,7 @@ TEST_CASE("known devices: which rank shares its device with another process") {
   for (const int rank : {1, 3}) CHECK(!known.shares(rank));
 }
 
-TEST_CASE("known devices: a rank that uses another device later has told both") {
+TEST_CASE("known devices: a rank that uses another device later has reported both") {
   KnownDevices known;
   known.record({process(0, 0), process(1, 1), process(2, 2), process(3, 3)});
   known.record({process(0, 0), process(2, 1)});

@@ -43,7 +43,7 @@ Device::Event behind_a_while(Device& device) {
 
 }  // namespace
 
-TEST_CASE("stopwatch: what is under way counts when it has been done") {
+TEST_CASE("stopwatch: running operations count once they are done") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -67,7 +67,7 @@ TEST_CASE("stopwatch: what is under way counts when it has been done") {
   check_nothing_left();
 }
 
-TEST_CASE("stopwatch: a stream that waits is exposed, one that comes later is not") {
+TEST_CASE("stopwatch: a waiting stream is exposed, a later one is not") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -89,7 +89,7 @@ TEST_CASE("stopwatch: a stream that waits is exposed, one that comes later is no
   check_nothing_left();
 }
 
-TEST_CASE("stopwatch: nobody asks: it keeps the newest") {
+TEST_CASE("stopwatch: without queries it keeps the newest") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -105,7 +105,7 @@ TEST_CASE("stopwatch: nobody asks: it keeps the newest") {
   check_nothing_left();
 }
 
-TEST_CASE("stopwatch: what is captured is not timed") {
+TEST_CASE("stopwatch: captured operations are not timed") {
   fake_cuda_reset();
   {
     const auto device = opened();
@@ -123,7 +123,7 @@ TEST_CASE("stopwatch: what is captured is not timed") {
   check_nothing_left();
 }
 
-TEST_CASE("measured: a device's times by the host's clock, also where the anchor came late") {
+TEST_CASE("measured: a device's times by the host's clock, also with a late anchor") {
   fake_cuda_reset();
   for (const bool late : {false, true}) {
     CAPTURE(late);

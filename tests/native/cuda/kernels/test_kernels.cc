@@ -146,7 +146,7 @@ TEST_CASE("kernels: nothing to do launches nothing") {
   CHECK(launches.empty());
 }
 
-TEST_CASE("kernels: what cannot be done is refused by name") {
+TEST_CASE("kernels: unsupported operations are refused by name") {
   const Card card(fake_driver());
   const auto fold = [&](Dtype dtype, ReduceOp op, std::size_t inputs) {
     return card.kernels->fold(card.stream, {dtype, op, {}}, address(64),

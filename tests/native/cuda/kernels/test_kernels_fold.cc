@@ -77,7 +77,7 @@ TEST_CASE_TEMPLATE("kernels fold: exact for any bits, any number of inputs, ever
   });
 }
 
-TEST_CASE_TEMPLATE("kernels fold: as many inputs as there may be", T, std::int8_t, Bfloat16, float,
+TEST_CASE_TEMPLATE("kernels fold: the maximum number of inputs", T, std::int8_t, Bfloat16, float,
                    std::complex<double>) {
   on_every_card([](const Card& card) {
     const auto inputs = inputs_of<T>(cuda::kMostFolded, 777, true);

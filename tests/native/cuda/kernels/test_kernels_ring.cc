@@ -127,7 +127,7 @@ TEST_CASE_TEMPLATE("kernels ring: the bytes of the fixed order, for any length a
   });
 }
 
-TEST_CASE("kernels ring: the abort word ends a rank whose neighbour never comes") {
+TEST_CASE("kernels ring: the abort word ends a rank whose neighbour is missing") {
   on_every_card([](const Card& card) {
     const RingOfRanks ring(card, 2);
     const Placed<float> values(card, std::vector<float>(5000, 1.0F), 0);
@@ -140,7 +140,7 @@ TEST_CASE("kernels ring: the abort word ends a rank whose neighbour never comes"
   });
 }
 
-TEST_CASE("kernels ring: what it does not reduce is refused by name") {
+TEST_CASE("kernels ring: unsupported reductions are refused by name") {
   const Card card(fake_driver());
   const Status maximum = card.kernels->ring_allreduce(
       card.stream, {Dtype::kFloat32, ReduceOp::kMax, {}}, kShape, RingPart{});

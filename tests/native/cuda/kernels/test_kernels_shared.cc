@@ -110,7 +110,7 @@ TEST_CASE_TEMPLATE("kernels shared: wherever the members' memories lie", T, Floa
   });
 }
 
-TEST_CASE("kernels shared: more stretches than one launch takes") {
+TEST_CASE("kernels shared: more ranges than fit into one launch") {
   on_every_card([](const Card& card) {
     Members<float> members(card, 5000, {0, 0});
     std::vector<std::pair<std::size_t, std::size_t>> cuts;
@@ -119,7 +119,7 @@ TEST_CASE("kernels shared: more stretches than one launch takes") {
   });
 }
 
-TEST_CASE("kernels shared: what is no sum of floats is refused") {
+TEST_CASE("kernels shared: everything but sums of floats is refused") {
   on_every_card([](const Card& card) {
     const Reduction most{Dtype::kFloat32, ReduceOp::kMax, {}};
     const Reduction whole{Dtype::kInt32, ReduceOp::kSum, {}};

@@ -62,13 +62,13 @@ std::size_t sums() { return FakeNccl::get().calls("ncclAllReduce"); }
 
 }  // namespace
 
-TEST_CASE("candidates: what NCCL has to be worth") {
+TEST_CASE("candidates: the advantage that NCCL needs") {
   CHECK(is_worth_it(0.7, 1.0));
   CHECK(!is_worth_it(0.9, 1.0));
   CHECK(!is_worth_it(1.1, 1.0));
 }
 
-TEST_CASE("candidates: the faster one is taken") {
+TEST_CASE("candidates: the faster one is selected") {
   begin();
   fake_cuda_slow("fake_cuda_enqueue", kLongMs);  // NCCL's kernels
   CHECK(met().kind == "ring");
@@ -79,7 +79,7 @@ TEST_CASE("candidates: the faster one is taken") {
   check_end();
 }
 
-TEST_CASE("candidates: who wants the ring does not wait for NCCL") {
+TEST_CASE("candidates: a request for the ring does not wait for NCCL") {
   begin();
   const std::size_t before = sums();
   CHECK(met("ring").kind == "ring");

@@ -30,7 +30,7 @@ std::vector<std::size_t> shares_of(int size, std::size_t unit, bool even) {
 
 }  // namespace
 
-TEST_CASE("nccl: the one that the process has loaded is found, an old one is refused") {
+TEST_CASE("nccl: a loaded library is found, an old one is refused") {
   // A spelling of its own: what was found to be new enough is not asked again.
   std::string file = HVD_FAKE_NCCL;
   file.insert(file.find_last_of('/'), "/.");
@@ -50,7 +50,7 @@ TEST_CASE("nccl: the one that the process has loaded is found, an old one is ref
   CHECK(load_nccl("").value() == nccl.value());
 }
 
-TEST_CASE("nccl: a file that is none, and one that is something else, say so") {
+TEST_CASE("nccl: a missing file and an unrelated library are reported") {
   const Status none = load_nccl("/nowhere/libnccl.so.2").status();
   CHECK(none.code == Code::kUnavailable);
   CHECK(none.message.find("/nowhere/libnccl.so.2") != std::string::npos);
@@ -59,7 +59,7 @@ TEST_CASE("nccl: a file that is none, and one that is something else, say so") {
   CHECK(other.message.find("has no ncclGetVersion") != std::string::npos);
 }
 
-TEST_CASE("nccl: what it can reduce, and as what") {
+TEST_CASE("nccl: supported reductions, and their types") {
   const auto kind = [](Dtype dtype, ReduceOp op) { return nccl_kind(dtype, op); };
   CHECK(kind(Dtype::kFloat16, ReduceOp::kAverage)->op == NcclOp::kSum);
   CHECK(kind(Dtype::kBool, ReduceOp::kSum)->op == NcclOp::kMax);
@@ -72,7 +72,7 @@ TEST_CASE("nccl: what it can reduce, and as what") {
   CHECK_FALSE(kind(Dtype::kFloat8E4m3, ReduceOp::kSum).has_value());
 }
 
-TEST_CASE("nccl: allreduce of every type and operation; what it cannot do goes over the host") {
+TEST_CASE("nccl: allreduce of every type and operation; unsupported ones use the host") {
   for (const int size : {1, 2, 3, 4}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {
@@ -106,7 +106,7 @@ TEST_CASE("nccl: Adasum goes over the host") {
   });
 }
 
-TEST_CASE("nccl: factors before and behind; a rank that has joined scales nothing") {
+TEST_CASE("nccl: factors before and after; a joined rank scales nothing") {
   for (const int size : {2, 3}) {
     CAPTURE(size);
     on_nccl(size, [&](Rank& rank) {

@@ -57,7 +57,7 @@ TEST_CASE("nccl: two ranks on one device are refused on both") {
   CHECK(FakeNccl::get().communicators() == 0);
 }
 
-TEST_CASE("nccl: who cannot begin is named on all ranks, and nobody waits for it") {
+TEST_CASE("nccl: a rank that cannot start is named on all ranks, and none waits for it") {
   FakeNccl::get().reset();
   FakeNccl::get().refuse_start(1, NcclResult::kSystemError);
   on_rings({3, 3}, [&](Rank& rank) {
@@ -70,7 +70,7 @@ TEST_CASE("nccl: who cannot begin is named on all ranks, and nobody waits for it
   CHECK(FakeNccl::get().communicators() == 0);
 }
 
-TEST_CASE("nccl: a member that never comes ends in a timeout on all ranks") {
+TEST_CASE("nccl: a missing member is a timeout on all ranks") {
   FakeNccl::get().reset();
   FakeNccl::get().hold_start(true);
   on_rings({2, 2}, [&](Rank& rank) {
@@ -125,7 +125,7 @@ TEST_CASE("nccl: A20 the watch of a communicator that ends in an exception is th
   arm_failpoints("");
 }
 
-TEST_CASE("nccl: letting go frees a device that waits for a rank which never comes") {
+TEST_CASE("nccl: an abort frees a device that waits for a missing rank") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto backend = nccl(rank, group);
@@ -139,7 +139,7 @@ TEST_CASE("nccl: letting go frees a device that waits for a rank which never com
   });
 }
 
-TEST_CASE("nccl: after a reset as many ranks as there are then meet, whatever the last ones left") {
+TEST_CASE("nccl: after a reset the current ranks connect, regardless of earlier state") {
   for (const int size : {3, 2, 4}) {
     on_nccl(size, [&](Rank& rank) {
       const Group group = everybody(size, rank.number());
@@ -175,7 +175,7 @@ TEST_CASE("nccl: letting go returns at once, even where NCCL's abort does not") 
   });
 }
 
-TEST_CASE("nccl: an error while the device works is told to all ranks, with the name of the rank") {
+TEST_CASE("nccl: an error during device work is reported to all ranks, naming the rank") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const BootstrapGroup bootstrap = rank.bootstrap(group);
@@ -217,7 +217,7 @@ TEST_CASE("nccl: on trial an error while the device works is known, and ends not
   });
 }
 
-TEST_CASE("nccl: on trial nobody waits forever for a member that does not come") {
+TEST_CASE("nccl: a trial with a missing member times out") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto backend = nccl(rank, group);
@@ -231,7 +231,7 @@ TEST_CASE("nccl: on trial nobody waits forever for a member that does not come")
   });
 }
 
-TEST_CASE("nccl: a peer's death is the mesh's to tell, and goes before NCCL's remote error") {
+TEST_CASE("nccl: the mesh reports a peer's death, before NCCL's remote error") {
   constexpr std::int64_t kGraceNs = 400'000'000;  // a little less than the mesh is given for it
   std::atomic<std::int64_t> broken_ns{0}, told_ns{0};
   on_nccl(2, [&](Rank& rank) {
@@ -256,7 +256,7 @@ TEST_CASE("nccl: a peer's death is the mesh's to tell, and goes before NCCL's re
   });
 }
 
-TEST_CASE("nccl: an operation after a broken one fails with NCCL's words") {
+TEST_CASE("nccl: an operation after a broken one fails with NCCL's message") {
   on_nccl(2, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto backend = nccl(rank, group);

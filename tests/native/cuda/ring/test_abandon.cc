@@ -54,7 +54,7 @@ constexpr bool kRacesAreErrors = false;
 
 }  // namespace
 
-TEST_CASE("abandon: one rank never comes, the others had queued operations of all kinds" *
+TEST_CASE("abandon: one rank is missing, the others have queued operations of all kinds" *
           doctest::skip(kRacesAreErrors)) {
   for (const int failing : {0, 1, 2}) {
     CAPTURE(failing);
@@ -82,7 +82,7 @@ TEST_CASE("abandon: one rank never comes, the others had queued operations of al
   }
 }
 
-TEST_CASE("abandon: a rank whose kernel does not start says so; the others are let go" *
+TEST_CASE("abandon: a rank whose kernel does not start reports it; the others are released" *
           doctest::skip(kRacesAreErrors)) {
   std::atomic<int> failed{0};
   on_rings({3, 1, 2048}, [&](Rank& rank) {
@@ -130,7 +130,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("finalize: a rank whose part is done waits until the others have read it") {
+TEST_CASE("finalize: a finished rank waits until the others have read its part") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto ring = rank.ring(group);
@@ -152,7 +152,7 @@ TEST_CASE("finalize: a rank whose part is done waits until the others have read 
   });
 }
 
-TEST_CASE("arena: no memory on one rank is everybody's error, and nothing is left") {
+TEST_CASE("arena: no memory on one rank is an error on all, and nothing is left") {
   on_rings({3, 1, 4096}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     char word = 0;
@@ -164,7 +164,7 @@ TEST_CASE("arena: no memory on one rank is everybody's error, and nothing is lef
   });
 }
 
-TEST_CASE("arena: too small for its ranks is an error that says what to do") {
+TEST_CASE("arena: too small for its ranks is an error with the remedy") {
   on_rings({3, 1, 200}, [&](Rank& rank) {
     const auto made = make_ring_backend(rank.bootstrap(everybody(3, rank.number())));
     CHECK(made.status().code == Code::kInvalidArgument);

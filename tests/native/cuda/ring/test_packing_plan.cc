@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(layout.shares(0, 0)[1].out == nullptr);
 }
 
-TEST_CASE("packing plan: whatever is added, every element has one place") {
+TEST_CASE("packing plan: every element has one place") {
   std::mt19937_64 random(7);
   for (int turn = 0; turn < 200; ++turn) {
     const std::size_t width = std::size_t{1} << random() % 5;

@@ -72,7 +72,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("persistent ring: without memory for it on one rank all go in slices, or fail alike") {
+TEST_CASE("persistent ring: without memory on one rank all use slices, or fail alike") {
   for (const char* const algorithm : {"auto", "persistent"}) {
     CAPTURE(algorithm);
     on_rings({3, 3, 8192, false, nullptr, 4, algorithm}, [&](Rank& rank) {

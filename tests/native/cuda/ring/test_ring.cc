@@ -149,7 +149,7 @@ TEST_CASE("ring: Adasum goes over host memory") {
   });
 }
 
-TEST_CASE("ring: teams of some ranks, overlapping, one after the other without a pause") {
+TEST_CASE("ring: overlapping teams, one after another without a pause") {
   const std::vector<std::vector<int>> groups{{1, 3}, {0, 1, 2, 3, 4}, {0, 2, 4}, {3}, {1, 2, 3}};
   on_rings({5, 2, 2048}, [&](Rank& rank) {
     std::vector<std::unique_ptr<DeviceBackend>> rings(groups.size());

@@ -53,7 +53,7 @@ TEST_CASE("ring algorithms: processes that share a device go in slices") {
   CHECK(algorithms(processes({0, 1, 2, 1})) == "slices");
 }
 
-TEST_CASE("ring algorithms: a process that is none of them shares a device, or might") {
+TEST_CASE("ring algorithms: another process shares a device, or might") {
   auto pair = processes({0, 1});
   pair[1].sharer = 3;
   CHECK(algorithms(pair) == "slices");
@@ -72,7 +72,7 @@ TEST_CASE("ring algorithms: a process that is none of them shares a device, or m
         "device yet (the first operation of all ranks on their devices does); use auto or slices");
 }
 
-TEST_CASE("ring algorithms: threads that share a device have the persistent one if they ask") {
+TEST_CASE("ring algorithms: threads that share a device get the persistent one on request") {
   CHECK(algorithms(threads({0, 0, 0, 0})) == "slices");
   CHECK(algorithms(threads({0, 1, 1})) == "slices");
   CHECK(algorithms(threads({0, 1, 2})) == "slices persistent 32");
@@ -80,7 +80,7 @@ TEST_CASE("ring algorithms: threads that share a device have the persistent one 
   CHECK(algorithms(threads({0, 0, 0, 0, 0}, "persistent")) == "persistent 26");
 }
 
-TEST_CASE("ring algorithms: where a driver ends long kernels, none stays") {
+TEST_CASE("ring algorithms: no persistent kernel if a driver ends long ones") {
   auto shown = processes({0, 1});
   shown[1].time_limit = 1;
   CHECK(algorithms(shown) == "slices");

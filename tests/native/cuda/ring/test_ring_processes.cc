@@ -198,7 +198,7 @@ TEST_CASE("ring: two processes, every kind of operation, nothing left in either"
   CHECK(ends[1] == 0);
 }
 
-TEST_CASE("ring: a process is killed in the middle; its peer's device is let go, nothing is left") {
+TEST_CASE("ring: a process is killed; its peer's device is released, nothing is left") {
   const std::array<int, kSize> ends =
       run_pair("ring in a process: killed with the peer's arena open");
   CHECK(ends[0] == 0);

@@ -100,7 +100,7 @@ TEST_CASE("ring shared: floats, with and without factors, at any place") {
   }
 }
 
-TEST_CASE("ring shared: more tensors than one launch takes, by chance") {
+TEST_CASE("ring shared: more tensors than fit into one launch, randomly") {
   on_rings({3, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     const auto ring = rank.ring(group);
@@ -114,7 +114,7 @@ TEST_CASE("ring shared: more tensors than one launch takes, by chance") {
   });
 }
 
-TEST_CASE("ring shared: between other operations, whose signals it leaves as they were") {
+TEST_CASE("ring shared: between other operations, whose signals are unchanged") {
   on_rings({3, 2, 2048}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     const auto ring = rank.ring(group);
@@ -131,7 +131,7 @@ TEST_CASE("ring shared: between other operations, whose signals it leaves as the
   });
 }
 
-TEST_CASE("ring shared: what no kernel folds in place goes as private memory does") {
+TEST_CASE("ring shared: unsupported folds use the path of private memory") {
   on_rings({2, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(2, rank.number());
     const auto ring = rank.ring(group);
@@ -145,7 +145,7 @@ TEST_CASE("ring shared: what no kernel folds in place goes as private memory doe
   });
 }
 
-TEST_CASE("ring shared: a rank without memory is named on all, and the ring goes on") {
+TEST_CASE("ring shared: a rank without memory is named on all, and the ring continues") {
   on_rings({3, 1, 2048}, [&](Rank& rank) {
     const Group group = everybody(3, rank.number());
     const auto ring = rank.ring(group);

@@ -45,7 +45,7 @@ using State = Handshake::State;
 
 }  // namespace
 
-TEST_CASE("auth: SHA-256 gives what FIPS 180-4 and hashlib give") {
+TEST_CASE("auth: SHA-256 equals FIPS 180-4 and hashlib") {
   CHECK(hex(sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
@@ -57,7 +57,7 @@ TEST_CASE("auth: SHA-256 gives what FIPS 180-4 and hashlib give") {
   CHECK(hex(sha256(digests)) == "6f979b0f53f1f6efc88ce8829b3e9c0d7711e102a3cfe31394c5d6c3232047ad");
 }
 
-TEST_CASE("auth: HMAC gives what RFC 4231 says") {
+TEST_CASE("auth: HMAC equals RFC 4231") {
   CHECK(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")) ==
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK(hex(hmac_sha256("Jefe", "what do ya want for nothing?")) ==
@@ -86,7 +86,7 @@ TEST_CASE("auth: bytes are compared whole") {
   CHECK_FALSE(same_bytes("abc", "abcd"));
 }
 
-TEST_CASE("auth: two that know the key know each other, whatever pieces the bytes come in") {
+TEST_CASE("auth: peers with the key accept each other, for every division of the bytes") {
   for (const std::size_t piece : {1U, 7U, 64U}) {
     Handshake caller = Handshake::caller(kClaim, "key").take();
     Handshake listener = listener_with("key");
@@ -139,7 +139,7 @@ TEST_CASE("auth: every changed bit of every message ends in a refusal") {
   }
 }
 
-TEST_CASE("auth: what one conversation said is worth nothing in another, nor sent back") {
+TEST_CASE("auth: a proof is invalid in another conversation, and when reflected") {
   Handshake caller = Handshake::caller(kClaim, "key").take();
   Handshake listener = listener_with("key");
   std::vector<std::string> said;
@@ -155,7 +155,7 @@ TEST_CASE("auth: what one conversation said is worth nothing in another, nor sen
   CHECK(third.state() == State::kRefused);
 }
 
-TEST_CASE("auth: a stranger is read 64 bytes of, and hears no proof") {
+TEST_CASE("auth: only 64 bytes of a stranger are read, and no proof is sent") {
   Handshake listener = listener_with("key");
   std::size_t read = 0, heard = 0;
   while (listener.wanted() > 0) {
@@ -212,7 +212,7 @@ TEST_CASE("auth: a hundred silent strangers do not keep a rank out") {
   CHECK(data.value() == "data");
 }
 
-TEST_CASE("auth: an acceptor says so when the other side has another key, or hangs up") {
+TEST_CASE("auth: an acceptor reports another key, or a closed connection") {
   Result<Fd> listener = listen_tcp("127.0.0.1", 0, 8);
   REQUIRE(listener.is_ok());
   const Deadline deadline = Deadline::after_seconds(20);

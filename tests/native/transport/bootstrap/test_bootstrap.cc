@@ -85,7 +85,7 @@ TEST_CASE("bootstrap: a rank that is known is not waited for when its process ha
   ::waitpid(known, nullptr, 0);
 }
 
-TEST_CASE("bootstrap: whoever waits alone comes back as soon as there is news") {
+TEST_CASE("bootstrap: a lone waiter returns on the first message") {
   for (const int rank : {0, 1}) {
     CAPTURE(rank);
     const Fd news(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -98,7 +98,7 @@ TEST_CASE("bootstrap: whoever waits alone comes back as soon as there is news") 
   }
 }
 
-TEST_CASE("bootstrap: news are told as what they are also just after a look at the time") {
+TEST_CASE("bootstrap: messages right after a clock check are reported correctly") {
   constexpr const char* kSeen = "bootstrap.deadline_seen";
   for (const int rank : {0, 1}) {
     CAPTURE(rank);
@@ -118,7 +118,7 @@ TEST_CASE("bootstrap: news are told as what they are also just after a look at t
   }
 }
 
-TEST_CASE("bootstrap: a rank that comes and goes again is named, and nobody is waited for") {
+TEST_CASE("bootstrap: a rank that connects and leaves is named, without waiting") {
   const std::uint16_t port = free_port();
   std::atomic<int> ended{0};
   test::run_ranks(3, [&](int rank) {  // of four
@@ -133,7 +133,7 @@ TEST_CASE("bootstrap: a rank that comes and goes again is named, and nobody is w
   });
 }
 
-TEST_CASE("bootstrap: the ranks that are missing are named on those that came") {
+TEST_CASE("bootstrap: missing ranks are named on the others") {
   const std::uint16_t port = free_port();
   test::run_ranks(2, [&](int rank) {
     Status status;
@@ -176,7 +176,7 @@ TEST_CASE("bootstrap: two processes with the same rank are refused") {
   });
 }
 
-TEST_CASE("bootstrap: strangers do not disturb, and a rank that goes away is named") {
+TEST_CASE("bootstrap: strangers do not disturb, and a rank that leaves is named") {
   const std::uint16_t port = free_port();
   test::run_ranks(4, [&](int thread) {
     if (thread == 3) {
@@ -223,7 +223,8 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("bootstrap: another secret is refused at once, and rank 0 says why somebody is missing") {
+TEST_CASE(
+    "bootstrap: another secret is refused at once, and rank 0 reports why a rank is missing") {
   const std::uint16_t port = free_port();
   std::atomic<bool> over{false};
   std::atomic<int> refusals{0};

@@ -64,7 +64,7 @@ class SeenBootstrap : public test::ThreadBootstrap {
 
 }  // namespace
 
-TEST_CASE("rendezvous: every pair gets every socket it wants, each for what it is") {
+TEST_CASE("rendezvous: every pair gets every requested socket, with its purpose") {
   for (const bool same_host : {true, false}) {
     for (const std::size_t streams : {1U, 3U}) {
       for (const int size : {2, 5}) {
@@ -132,7 +132,7 @@ TEST_CASE("rendezvous: strangers at the listening port do not disturb") {
   });
 }
 
-TEST_CASE("rendezvous: who does not come is named") {
+TEST_CASE("rendezvous: a missing rank is named") {
   test::Meeting meeting(3);
   test::run_ranks(3, [&](int rank) {
     test::ThreadBootstrap bootstrap(meeting, rank);

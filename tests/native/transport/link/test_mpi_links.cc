@@ -205,7 +205,7 @@ TEST_CASE("mpi links: a ring of ranks, both directions at once, start after star
   }
 }
 
-TEST_CASE("mpi links: the end sends what is left, and after it the link is shut") {
+TEST_CASE("mpi links: the end flushes pending data, and then the link is shut") {
   World world(2);
   test::Meeting meeting(2);
   test::run_ranks(2, [&](int rank) {
@@ -244,7 +244,7 @@ TEST_CASE("mpi links: an abort ends both kinds of wait, and the end does not wai
   });
 }
 
-TEST_CASE("mpi links: an error of MPI ends the wait though nobody has died") {
+TEST_CASE("mpi links: an error of MPI ends the wait without a death") {
   World world(2);
   for (World::Rank& rank : world.ranks)
     rank.verbs.test = [](void*, MpiRequest*, int*) { return -1; };
@@ -293,7 +293,7 @@ TEST_CASE("mpi links: a part of MPI's world is refused") {
   });
 }
 
-TEST_CASE("mpi links: a communicator that does not come ends at the deadline") {
+TEST_CASE("mpi links: a missing communicator is an error at the deadline") {
   World world(2);
   for (World::Rank& rank : world.ranks) rank.verbs.prepare = [](void*) { return 0; };
   test::Meeting meeting(2);

@@ -75,7 +75,7 @@ TEST_CASE(
   CHECK(heap_bytes_or_all(4096) == 4096);
 }
 
-TEST_CASE("heap: what is claimed is there, zeroed, and gone when it is released") {
+TEST_CASE("heap: claimed memory is zeroed, and unmapped when it is released") {
   const auto made = MemfdHeap::create(64 * kMiB);
   REQUIRE_MESSAGE(made.is_ok(), made.status().message);
   MemfdHeap& heap = *made.value();
@@ -107,7 +107,7 @@ TEST_CASE("heap: beyond its end, or without memory, a claim is an error that lea
   CHECK(heap.claim(0, kMiB).is_ok());
 }
 
-TEST_CASE("heap: ranks of one host see the same bytes; it outlives the mesh") {
+TEST_CASE("heap: ranks of one host share the bytes; it outlives the mesh") {
   test::Processes ranks(2, [](int) { return options_of("auto"); }, share_bytes);
   for (int i = 0; i < 2; ++i) {
     const test::Report report = ranks.next();
@@ -124,7 +124,7 @@ TEST_CASE("heap: ranks of one host see the same bytes; it outlives the mesh") {
   std::memset(kept->base(), 1, 4096);
 }
 
-TEST_CASE("heap: a rank without address space for it means that no rank of the host has one" *
+TEST_CASE("heap: one rank without address space means no heap on its host" *
           doctest::skip(test::kSanitized)) {
   test::Processes ranks(
       3,
@@ -147,7 +147,7 @@ TEST_CASE("heap: a rank without address space for it means that no rank of the h
   ranks.expect_logged("no shared heap");
 }
 
-TEST_CASE("heap: E1 without shared memory auto takes TCP on every rank of the host, shm refuses") {
+TEST_CASE("heap: E1 without shared memory auto uses TCP on every rank of the host, shm refuses") {
   const Disarm disarm;
   for (const std::string transport : {"auto", "shm"}) {
     arm_failpoints("arena.create:fail@1");

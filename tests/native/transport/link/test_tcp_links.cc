@@ -121,7 +121,7 @@ void run_both(Pair& pair, const std::function<void(Side&)>& body, int line = __b
 
 }  // namespace
 
-TEST_CASE("tcp links: slots arrive whole and in order, over one stream and over several") {
+TEST_CASE("tcp links: slots arrive complete and in order, over one stream and over several") {
   for (const std::size_t streams : {1U, 2U, 5U}) {
     for (const std::size_t slot_bytes : {64U, 4096U, 262144U}) {
       CAPTURE(streams);
@@ -158,13 +158,13 @@ TEST_CASE("tcp links: a sender and a receiver thread on one side") {
   });
 }
 
-TEST_CASE("tcp links: what the socket does not take goes out while nobody waits") {
+TEST_CASE("tcp links: data that the socket rejects is sent without a waiter") {
   Pair pair({8U << 20U, 4, 1});  // more than the sockets hold
   send_slots(pair.a, 0, 3);      // returns, and this side does nothing more
   test::run_ranks(1, [&](int) { expect_slots(pair.b, 0, 3); });
 }
 
-TEST_CASE("tcp links: the end sends what is left") {
+TEST_CASE("tcp links: the end flushes pending data") {
   Pair pair({8U << 20U, 4, 2});
   std::vector<std::vector<std::byte>> sent;
   for (std::size_t n = 0; n < 3; ++n) sent.push_back(content_of(n, 8U << 20U));
@@ -191,7 +191,7 @@ TEST_CASE("tcp links: an abort ends both kinds of wait at once") {
   });
 }
 
-TEST_CASE("tcp links: what was sent before a goodbye arrives, then the link is shut") {
+TEST_CASE("tcp links: data sent before a goodbye arrives, then the link is shut") {
   Pair pair;
   test::run_ranks(2, [&](int rank) {
     if (rank == 0) {
@@ -208,7 +208,7 @@ TEST_CASE("tcp links: what was sent before a goodbye arrives, then the link is s
   });
 }
 
-TEST_CASE("tcp links: a sender learns that the one who left will not read any more") {
+TEST_CASE("tcp links: a sender is notified that the peer will not read any more") {
   Pair pair({1U << 20U, 2, 1});
   pair.a.left.store(true);
   test::run_ranks(2, [&](int rank) {
@@ -219,7 +219,7 @@ TEST_CASE("tcp links: a sender learns that the one who left will not read any mo
   });
 }
 
-TEST_CASE("tcp links: a connection that ends without a goodbye is told, once, to the watch") {
+TEST_CASE("tcp links: a connection that ends without a goodbye is reported once to the watch") {
   for (const std::size_t words : {0U, 5U}) {
     auto streams = Pair::tcp_pairs(1);
     Side side(0);

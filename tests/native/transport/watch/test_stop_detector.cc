@@ -101,7 +101,7 @@ TEST_CASE("stops, virtual time: A11 stops shorter than the policy do not add up"
   }
 }
 
-TEST_CASE("stops, virtual time: F8 who stood still as well counts anew") {
+TEST_CASE("stops, virtual time: F8 a rank that was stopped itself restarts its count") {
   Idler idler;
   Looker looker(kRules, idler);
   idler.stop();
@@ -110,7 +110,7 @@ TEST_CASE("stops, virtual time: F8 who stood still as well counts anew") {
   CHECK(looker.look_for(milliseconds(20'000)) == milliseconds(5'200));
 }
 
-TEST_CASE("stops, virtual time: only who waits all along looks at the others") {
+TEST_CASE("stops, virtual time: only a continuously waiting rank checks the others") {
   Idler idler;
   Looker looker(kRules, idler);
   idler.stop();
@@ -121,7 +121,7 @@ TEST_CASE("stops, virtual time: only who waits all along looks at the others") {
   CHECK(looker.look_for(milliseconds(20'000)) == milliseconds(5'200));
 }
 
-TEST_CASE("stops, virtual time: never, where the policy says so, and of one that is gone") {
+TEST_CASE("stops, virtual time: never if disabled, nor for a rank that has left") {
   Idler idler;
   Looker patient({0.5, 0}, idler), looker(kRules, idler);
   idler.stop();
