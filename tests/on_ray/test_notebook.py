@@ -56,7 +56,7 @@ def test_options_for_local_ranks_are_refused(results: Mapping[str, Any]) -> None
     here, resized, kept = (error for _, error in results["elsewhere"])
     assert here.startswith("UsageError: the ranks run on Ray: `%hvd stop` ends them, with their variables, and then")
     assert resized.startswith("ClusterError: Ray was asked for all ranks at once, and none can be added or taken away")
-    assert kept.startswith("UsageError: --keep: Ray ends its ranks with this kernel")
+    assert kept.startswith("UsageError: --keep: ranks of Ray end with this kernel and cannot be kept")
 
 
 def test_the_interrupt_key_ends_the_cell_and_variables_are_kept(results: Mapping[str, Any]) -> None:
