@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hvdtest.environments import environment
-from hvdtest.notebook_files import written
+from hvdtest.lab import write_notebook
 
 if TYPE_CHECKING:  # a browser's driver takes seconds to import, and the default tier only collects these tests
     from hvdtest.lab import Browser, Lab, Notebook
@@ -36,7 +36,7 @@ def notebook_of(
         patch.setenv(variable, value)
     (place := folder / "notebooks").mkdir()
     with chromium() as browsers, Lab(place, browsers) as lab, lab.browser(height=1250) as page:
-        yield lab, page, page.open(written(place / "engine.ipynb", *cells))
+        yield lab, page, page.open(write_notebook(place / "engine.ipynb", *cells))
 
 
 def run(notebook: Notebook, cell: int) -> None:

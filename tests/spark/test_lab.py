@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest import engine_lab
 from hvdtest.environments import environment
-from hvdtest.notebook_files import TRAIN
+from hvdtest.lab import TRAIN
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.nightly, pytest.mark.timeout(600)]
 

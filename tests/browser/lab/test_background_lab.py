@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "background.png"
@@ -38,7 +37,7 @@ SHOWN = """() => ({
 
 def test_background_job_shows_its_panel_in_the_starting_cell(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as page:
-        notebook = page.open(written(place / "back.ipynb", *CELLS))
+        notebook = page.open(write_notebook(place / "back.ipynb", *CELLS))
         notebook.run_all()
         notebook.wait(f"({TURNS})().length === 2 && ({TURNS})().every(turn => turn > 0)", 120)
         first = notebook.page.evaluate(TURNS)

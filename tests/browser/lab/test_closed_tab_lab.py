@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from hvdtest.cluster import until
-from hvdtest.lab import Lab, Notebook, panel
-from hvdtest.notebook_files import written
+from hvdtest.lab import Lab, Notebook, panel, write_notebook
 
 pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 STORY = """%%hvdrun
@@ -73,7 +72,7 @@ def both_said(folder: Path, name: str) -> None:
 
 
 def test_page_opened_during_or_after_a_cell_shows_all_of_it(lab: Lab, place: Path) -> None:
-    name = written(place / "tab.ipynb", *CELLS)
+    name = write_notebook(place / "tab.ipynb", *CELLS)
     with lab.browser() as page:
         notebook = page.open(name)
         notebook.run(0)

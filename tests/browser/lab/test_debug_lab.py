@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab, Notebook, panel
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, Notebook, panel, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
 SHOT = ROOT / "build" / "lab" / "debug.png"
@@ -34,7 +33,7 @@ def answer(notebook: Notebook, line: str) -> None:
 
 def test_a_breakpoint_opens_an_input_box_under_the_cell(lab: Lab, place: Path) -> None:
     with lab.browser(height=900) as page:
-        notebook = page.open(written(place / "debug.ipynb", CELL))
+        notebook = page.open(write_notebook(place / "debug.ipynb", CELL))
         notebook.run_all()
         notebook.page.wait_for_selector(NEW_BOX, timeout=120_000)
         assert notebook.text(".jp-Stdin-prompt").startswith("[1] (Pdb)")
@@ -67,7 +66,7 @@ EXPLANATION = (
 
 def test_b1_c5_button_interrupts_an_explained_collective(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
-        notebook = page.open(written(place / "hang.ipynb", *INTERRUPTED, AFTERWARDS))
+        notebook = page.open(write_notebook(place / "hang.ipynb", *INTERRUPTED, AFTERWARDS))
         notebook.page.click(".jp-Cell >> nth=0")
         notebook.page.keyboard.press("Shift+Enter")
         notebook.wait("document.querySelectorAll('.jp-InputPrompt')[0].textContent.includes('[1]')", 120)

@@ -7,8 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hvdtest.lab import ROOT, Lab, Notebook, panel
-from hvdtest.notebook_files import TRAIN, written
+from hvdtest.lab import ROOT, TRAIN, Lab, Notebook, panel, write_notebook
 from playwright.sync_api import Browser as Chromium
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
@@ -30,7 +29,7 @@ def steps(notebook: Notebook) -> list[int]:
 
 def test_panel_updates_while_a_cell_trains(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as page:
-        notebook = page.open(written(place / "train.ipynb", *CELLS))
+        notebook = page.open(write_notebook(place / "train.ipynb", *CELLS))
         notebook.run_all()
         notebook.wait(f"{PANEL}?.querySelectorAll('tbody tr').length === 4")
         notebook.wait(f"{PANEL}.textContent.includes('running')")
@@ -54,7 +53,7 @@ def test_panel_updates_while_a_cell_trains(lab: Lab, place: Path) -> None:
 @pytest.mark.nightly
 def test_ranks_exit_when_jupyterlab_exits(chromium: Chromium, tmp_path: Path) -> None:
     with Lab(tmp_path, chromium) as lab, lab.browser() as page:
-        notebook = page.open(written(tmp_path / "train.ipynb", *CELLS))
+        notebook = page.open(write_notebook(tmp_path / "train.ipynb", *CELLS))
         notebook.run(0)
         notebook.wait("document.querySelectorAll('.jp-InputPrompt')[0].textContent.includes('[1]')")
         family = lab.family()

@@ -8,8 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from hvdtest.lab import ROOT, Lab
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
 SHOTS = ROOT / "build" / "lab"
@@ -48,7 +47,7 @@ FIT = """() => [3, 4, 5].flatMap(at => [...document.querySelectorAll('.jp-Cell')
 
 def test_two_overlaid_runs_and_the_memory_table(lab: Lab, place: Path) -> None:
     with lab.browser(height=2200) as browser:
-        notebook = browser.open(written(place / "runs.ipynb", *CELLS))
+        notebook = browser.open(write_notebook(place / "runs.ipynb", *CELLS))
         notebook.run_all()
         notebook.wait(f"{OUTPUT.format(5)}.includes('(parameters)')", 300)
         listed, both = (_rows(notebook.page.evaluate(OUTPUT.format(at))) for at in (3, 4))

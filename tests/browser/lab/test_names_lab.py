@@ -6,8 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, write_notebook
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400)]
@@ -25,7 +24,7 @@ STATUS = "document.querySelector('.jp-Notebook-ExecutionIndicator').getAttribute
 
 def test_tab_offers_rank_names_during_a_collective(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
-        notebook = page.open(written(place / "names.ipynb", *CELLS))
+        notebook = page.open(write_notebook(place / "names.ipynb", *CELLS))
         notebook.page.click(".jp-Cell >> nth=0")
         for number in range(2):
             notebook.page.keyboard.press("Shift+Enter")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab, panel
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, panel, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
 SHOTS = ROOT / "build" / "lab"
@@ -33,7 +32,7 @@ CONTROL = ".hvd-size"
 
 def test_b8_panel_resizes_a_running_cell(lab: Lab, place: Path) -> None:
     with lab.browser() as page:
-        notebook = page.open(written(place / "train.ipynb", TRAIN))
+        notebook = page.open(write_notebook(place / "train.ipynb", TRAIN))
         notebook.page.click(".jp-Cell >> nth=0")
         notebook.page.keyboard.press("Shift+Enter")
         notebook.wait(f"{SIZE} && !{SIZE}.hidden && {SIZE}.querySelector('output').textContent === '2'", 180)

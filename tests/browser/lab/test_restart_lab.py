@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hvdtest.cluster import until
-from hvdtest.lab import Lab, Notebook
-from hvdtest.notebook_files import written
+from hvdtest.lab import Lab, Notebook, write_notebook
 
 from hvd_kernel.processes import detached
 
@@ -58,7 +57,7 @@ def restart(lab: Lab, notebook: Notebook) -> None:
 
 def test_a17_restart_by_menu_keeps_detached_ranks_alone(lab: Lab, home: Path) -> None:
     with lab.browser(height=1250) as page:
-        notebook = page.open(written(home / "restart.ipynb", *CELLS))
+        notebook = page.open(write_notebook(home / "restart.ipynb", *CELLS))
         run(notebook, 0, 1, "kept as ranks: after a restart of this kernel `%hvd attach` has them")
         restart(lab, notebook)
         run(notebook, 1, 1, "ranks: ranks 0-1 ready, with all variables")

@@ -10,8 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hvdtest.lab import ROOT, Lab, panel
-from hvdtest.notebook_files import written
+from hvdtest.lab import ROOT, Lab, panel, write_notebook
 from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.jupyter, pytest.mark.timeout(400), pytest.mark.nightly]
@@ -28,7 +27,7 @@ OPEN = ".hvd-lanes:not([hidden])"  # cell 1 has a panel too where it took its ti
 
 def test_lanes_update_live_pan_and_remain(lab: Lab, place: Path) -> None:
     with lab.browser(height=1250) as browser:
-        notebook = browser.open(written(place / "train.ipynb", "%%hvdrun -np 3\nimport torch\nrank", TRAIN))
+        notebook = browser.open(write_notebook(place / "train.ipynb", "%%hvdrun -np 3\nimport torch\nrank", TRAIN))
         notebook.run_all()
         notebook.wait(f"{PANEL}?.querySelector('.hvd-lanes')?.hidden === false")
         page = notebook.page
