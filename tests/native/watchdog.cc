@@ -30,7 +30,7 @@ void say(const char* text) {
   if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
-// The process is lost: what may not be called in a signal handler can do no more harm.
+// The process is lost: calls that are unsafe in a signal handler do no further harm.
 void tell_own_stack(int /*number*/) {
   std::array<void*, kMostFrames> frames{};
   const int count = ::backtrace(frames.data(), kMostFrames);

@@ -14,7 +14,7 @@
 
 namespace {
 
-// Where a stack tells it apart.
+// Where a stack distinguishes it.
 [[gnu::noinline]] void wait_in_vain() {
   for (;;) ::pause();
 }

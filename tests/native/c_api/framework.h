@@ -1,5 +1,5 @@
 // A framework bound to the core by hand: ranks as threads, each with its reference to an engine,
-// tensors of any type, and what `done` was told.
+// tensors of any type, and the result of `done`.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -20,13 +20,13 @@ namespace hvd::test {
 
 inline const hvd_core& core() { return *hvd_core_table(); }
 
-// What one request was told, and how often.
+// The results of one request, and their number.
 class Told {
  public:
   static void done(void* context, const hvd_outcome* outcome) {
     static_cast<Told*>(context)->tell(*outcome);
   }
-  // Until it has been told, which is well.
+  // Waits for the result, which must be a success.
   void check() {
     wait();
     CHECK(text == "");

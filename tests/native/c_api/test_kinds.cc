@@ -1,4 +1,4 @@
-// Every kind and every type through the C table: exact values on every rank, told once.
+// Every kind and every type through the C table: exact values on every rank, reported once.
 #include <doctest/doctest.h>
 
 #include <algorithm>

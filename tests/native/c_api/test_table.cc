@@ -1,4 +1,4 @@
-// The C table as plugins meet it: versions, plain C, who is current.
+// The C table as plugins use it: versions, plain C, the current engine.
 #include <doctest/doctest.h>
 
 #include <cstddef>

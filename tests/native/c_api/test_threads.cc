@@ -1,4 +1,4 @@
-// Many threads at once: plugins that are told, callers that wait, chains within done.
+// Many threads at once: plugins with callbacks, callers that wait, chains within done.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -34,7 +34,7 @@ inline std::vector<const Bytes*> pointers(const std::vector<Bytes>& parts) {
 }
 
 // Element `element`, owned by group rank `owner`; hosts: a number per group rank (all 0: one host),
-// in rows of so many (0: they form no grid).
+// in rows of this length (0: they form no grid).
 inline Bytes reduced_element(const Reduction& reduction, const std::vector<Bytes>& inputs,
                              const std::vector<int>& hosts, int columns, int owner,
                              std::size_t element) {

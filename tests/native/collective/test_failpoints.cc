@@ -29,7 +29,7 @@ constexpr Failing kFailing[] = {
     {"collective.host_spread", Algorithm::kHierarchical, "aabb", 5000},
 };
 
-// What the engine does: an operation that fails is told to everybody.
+// Like the engine: a failed operation is reported to all ranks.
 Status reduce_and_tell(Mesh& mesh, const Failing& failing, int size, int rank) {
   AlgorithmOptions options;
   options.allreduce = failing.algorithm;

@@ -78,7 +78,7 @@ class Frontend {
     region_ = region.take();
   }
 
-  // A barrier: each rank has sent before any goes on.
+  // A barrier: each rank has sent before any continues.
   void meet() {
     char word = 0;
     for (int root = 0; root < all_.size(); ++root)

@@ -139,7 +139,7 @@ TEST_CASE("self-test: an idle ring does not pass with earlier results") {
   });
 }
 
-// Who is let go reads and writes without waiting for others: a race, as meant.
+// A released rank reads and writes without waiting for others: an intended race.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE("self-test: a rank that never begins blocks no other") {
   on_rings(kSetup, [&](Rank& rank) {

@@ -16,7 +16,7 @@ std::vector<Value>& words_so_far() {
   return words;
 }
 
-// The old answers again; beyond them one new step, and no more.
+// The old answers again, and then one new step.
 bool Run::replayed(Value& answer) {
   if (place_ < self().history.size()) {
     answer = self().history[place_++];

@@ -80,7 +80,7 @@ class Run {
   bool stepped_ = false;
 };
 
-// The local variables of an actor that goes on where it kept them; else as `begin` makes them.
+// The local variables of an actor, restored from its last step; else made by `begin`.
 template <class Local, class Begin>
 Local resume(const Begin& begin) {
   static_assert(std::is_trivially_copyable_v<Local>);
@@ -157,7 +157,7 @@ struct Actor {
 
 struct Scenario {
   std::vector<Actor> actors;
-  // A sleeper may wake up by itself, when nothing else can happen any more: the slices of wait_for.
+  // A sleeper may wake up without a signal once nothing else can happen: the slices of wait_for.
   bool slices = false;
 };
 

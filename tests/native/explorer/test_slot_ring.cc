@@ -37,7 +37,7 @@ using Producer = BasicRingProducer<ModelMemory>;
 using Consumer = BasicRingConsumer<ModelMemory>;
 using Rules = BasicWaitRules<ModelFlag>;
 
-// How somebody waits for a counter: the shipped way, or a spoilt one.
+// The wait for a counter: the shipped one, or a broken one.
 using Waiting =
     std::function<Status(BasicCounter<ModelWord>&, Value seen, const ModelAbort&, const Rules&)>;
 

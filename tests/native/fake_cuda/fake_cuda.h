@@ -62,10 +62,10 @@ void fake_cuda_set_word_operations(int supported);
 void fake_cuda_time_slices(int turn, int of);
 // MPS makes one context of those of all processes: there are no time slices. Default: no.
 void fake_cuda_set_mps(int on);
-// A stream is being captured: cuStreamIsCapturing says so, and events recorded there are captured.
-// What is given to it is done at once all the same.
+// A stream is being captured: cuStreamIsCapturing returns it, and its events are captured.
+// Its work is still executed at once.
 void fake_cuda_set_capturing(void* stream, int capturing);
-// The stream's queue stops before its next piece of work until it is let go.
+// The stream's queue stops before its next piece of work until it is released.
 void fake_cuda_hold(void* stream);
 void fake_cuda_release(void* stream);
 // Work of another fake on the stream, in its order; it may wait there for other streams' work.

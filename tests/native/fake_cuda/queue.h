@@ -22,7 +22,7 @@ namespace fake {
 
 // The world's mutex is not held in any of these.
 CUstream make_stream(CUcontext context);
-// No handle any more. What was given to it is done all the same.
+// The handle is gone. Its queued work is still executed.
 void end_stream(CUstream stream);
 // Null is the default one of the context. CUDA_ERROR_INVALID_HANDLE: there is no such stream.
 CUresult find_stream(CUstream given, CUcontext context, CUstream& stream);

@@ -42,7 +42,7 @@ void* array(int type, const std::vector<std::int64_t>& shape, void* other = null
 inline const mxnet::NDArray& of(void* handle) { return *static_cast<mxnet::NDArray*>(handle); }
 std::size_t arrays();  // that there are
 
-// What MXNet was told of an operation, and what it was told of its end.
+// What MXNet was passed for an operation, and for its end.
 struct Operation {
   std::string name;
   int priority, property, device;
@@ -55,7 +55,7 @@ std::size_t pushed();
 
 void run(std::size_t number);     // its arrays are ready
 void forget(std::size_t number);  // the computation of one of its arrays had failed
-// The next call of the function says so, once.
+// The next call of the function fails, once.
 void fail(const std::string& function, const std::string& why);
 void clear();  // forgets operations that have ended
 

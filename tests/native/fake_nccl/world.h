@@ -4,7 +4,7 @@
 //   gate      where the members' streams come together for one collective operation
 //   lane      messages from one member to another, in order
 //   launch    a group of operations on its way to a stream, and on it
-// One mutex guards everything; whoever completes an operation does so while holding it.
+// One mutex guards everything; operations are completed while it is held.
 #pragma once
 
 #include <condition_variable>

@@ -36,7 +36,7 @@ struct Carrier {
   }
 };
 
-// What the requests of a rank were told.
+// The results of a rank's requests.
 struct Endings {
   Word calls{0};
   std::array<std::int32_t, kRequests> codes{}, ranks{};

@@ -1,5 +1,5 @@
 // Calls of programs on a GPU: the core gets XLA's stream and the arrays' device, and the stream
-// goes on behind the result. XLA, core and driver are the test's.
+// continues after the result. XLA, core and driver are the test's.
 #include <thread>
 
 #include "jax/call.h"

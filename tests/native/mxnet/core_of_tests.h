@@ -28,7 +28,7 @@ inline void begin() {
   REQUIRE(why == "");
 }
 
-// Arrays that the test holds as Python does, and lets go of at its end.
+// Arrays that the test holds like Python, and releases at its end.
 class Held {
  public:
   ~Held() { release_all(); }
@@ -67,7 +67,7 @@ inline std::string ask(const Asked& asked, std::vector<void*> inputs, std::vecto
   return push(request);
 }
 
-// An allreduce in place, whose memory nobody but MXNet and the plugin holds.
+// An allreduce in place, whose memory only MXNet and the plugin hold.
 inline void ask_in_place(const std::string& name, std::int32_t set = 0) {
   Held held;
   void* const array = held.array({2});

@@ -1,4 +1,4 @@
-// One call: what MXNet is told, what the core is told, and how it ends.
+// One call: what MXNet and the core are passed, and how it ends.
 #include "mxnet/core_of_tests.h"
 
 namespace hvd::mxnet::test {

@@ -189,7 +189,7 @@ void Cluster::look_at_data(int number) {
   }
 }
 
-// What follows from what the rank has heard.
+// The actions of a rank on its received messages.
 void Cluster::deliver(int number) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   News news = rank.controller->poll(ns(rank.free_at));

@@ -33,7 +33,7 @@ struct Setting {
   int leaves = -1;  // this rank leaves in the last step, half way through it
   std::vector<std::int64_t> tensors = resnet50();  // bytes
   // Of blocking calls, one after the other, each for the first tensor; 0: every tensor is asked for
-  // once, and nobody waits.
+  // once, and no rank waits.
   int calls = 0;
   // Calls whose data may agree on them (engine/eager): where the core would send them so.
   bool eager() const {

@@ -11,7 +11,7 @@ int hosts_of(const Costs& costs, int ranks) {
   return (ranks + costs.ranks_per_host - 1) / costs.ranks_per_host;
 }
 
-// In each step everybody hands a chunk to the next.
+// In each step every rank sends a chunk to the next one.
 void ring(std::vector<double>& at, std::size_t steps, double step) {
   const std::size_t n = at.size();
   std::vector<double> next(n);
@@ -60,7 +60,7 @@ double phase(const Costs& costs, double messages, double bytes) {
   return std::max(costs.beta * bytes, 2 * costs.o * messages);
 }
 
-// Everybody goes on when it has something of everybody.
+// Every rank continues once it has a message of every rank.
 void exchange(const Costs& costs, std::vector<double>& at, double taken) {
   const auto last = std::max_element(at.begin(), at.end());
   const double first = *last, who = static_cast<double>(last - at.begin());

@@ -34,7 +34,7 @@ constexpr bool kSanitized = false;
 // What is seen at once and not by a timer, of which the shortest lasts twice as long.
 constexpr double kAtOnceMs = 250, kNotAtOnceMs = 1e9;
 
-// What a process tells the test. As one write of fewer than 4,096 bytes, so reports do not mix.
+// The report of a process to the test. One write below 4,096 bytes, so reports do not mix.
 struct Report {
   std::int64_t at_ns = 0;
   int rank = -1;
@@ -50,7 +50,7 @@ class Processes {
  public:
   using Body = std::function<Status(Mesh&)>;
 
-  // Every process connects, says so, runs the body and reports what it returns; then it leaves.
+  // Every process connects, reports it, runs the body and reports its result; then it leaves.
   Processes(int size, const std::function<MeshOptions(int rank)>& options, const Body& body) {
     std::array<int, 2> ends{}, logs{};
     REQUIRE(::pipe(ends.data()) == 0);
@@ -88,7 +88,7 @@ class Processes {
     REQUIRE(::read(reports_.get(), &report, sizeof report) == sizeof report);
     return report;
   }
-  // The process has ended by itself, with status 0.
+  // The process has exited on its own, with status 0.
   void expect_good_end(int rank) {
     int status = 0;
     REQUIRE(::waitpid(at(rank), &status, 0) == at(rank));

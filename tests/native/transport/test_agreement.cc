@@ -1,4 +1,4 @@
-// Row C8: what ranks must have been told alike is compared before anything else happens.
+// Row C8: settings that must be equal on all ranks are compared before anything else happens.
 #include <doctest/doctest.h>
 
 #include "ranks.h"

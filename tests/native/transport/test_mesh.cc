@@ -222,7 +222,7 @@ TEST_CASE("mesh: sending control does not wait for a peer that is busy in a coll
     run_mesh(2, {with(transport)}, [&](Mesh& mesh) {
       const int rank = mesh.topology().rank;
       const std::string message(1000, static_cast<char>('a' + rank));
-      // Far more than a socket takes, and nobody reads: then data, which needs both.
+      // Far more than a socket buffers, and no rank reads: then data, which needs both.
       for (int i = 0; i < kMessages; ++i)
         REQUIRE(mesh.send_control(1 - rank, message + std::to_string(i)).is_ok());
       send_numbers(mesh, 1 - rank, 3, 1024);
@@ -249,7 +249,7 @@ TEST_CASE("mesh: a ring of the doorbell ends a wait for control, and so does its
         CHECK(Clock::now() - start >= std::chrono::milliseconds(20));
         CHECK(test::wait_control(mesh, std::chrono::nanoseconds(0)).from == -1);
         CHECK(test::wait_control(mesh, std::chrono::nanoseconds(-1)).from == -1);
-        // What was heard before counts: a ring that comes before the wait ends it too.
+        // Earlier messages count: a ring before the wait ends it too.
         const std::uint32_t seen = mesh.doorbell().heard();
         std::thread waker([&] { mesh.doorbell().ring(); });
         mesh.doorbell().announce();

@@ -24,7 +24,7 @@ using namespace hvd;
 
 namespace {
 
-// What a surviving process tells the test through a pipe.
+// The report of a surviving process to the test through a pipe.
 struct Report {
   std::int64_t ended_ns = 0;
   int code = 0;
@@ -178,7 +178,7 @@ TEST_CASE("faults: SIGKILL in the middle of a transfer is known to every survivo
 TEST_CASE("faults: no rank waits for one that leaves during the start of the mesh") {
   constexpr double kAlways = 600;  // longer than any test may take
 
-  // Rank 2 takes part in some exchanges, and then no more.
+  // Rank 2 takes part in some exchanges, and then stops.
   class Leaver : public Bootstrap {
    public:
     Leaver(TcpBootstrap& inner, int exchanges) : inner_(inner), left_(exchanges) {}

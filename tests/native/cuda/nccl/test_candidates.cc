@@ -113,7 +113,7 @@ TEST_CASE("candidates: an NCCL that cannot begin leaves the ring") {
   check_end();
 }
 
-// Who is let go reads and writes without waiting for others: a race, as meant.
+// A released rank reads and writes without waiting for others: an intended race.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE("candidates: an NCCL that breaks while it is tried leaves the ring, and ends no engine") {
   begin();

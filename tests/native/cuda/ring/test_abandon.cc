@@ -45,7 +45,7 @@ std::size_t given() {
 
 const Reduction kSum{Dtype::kFloat32, ReduceOp::kSum, {}};
 
-// Streams that are let go read and write without waiting for each other: races, as meant.
+// Released streams read and write without waiting for each other: intended races.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kRacesAreErrors = true;
 #else

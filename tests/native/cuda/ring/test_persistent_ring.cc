@@ -96,7 +96,7 @@ TEST_CASE("persistent ring: without memory on one rank all use slices, or fail a
   }
 }
 
-// As in test_abandon.cc: what the device does then is nobody's result, and a race.
+// As in test_abandon.cc: the device's later writes are no result, and a race.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE(
     "persistent ring: kernels that wait for a rank that never comes end when they are let go") {

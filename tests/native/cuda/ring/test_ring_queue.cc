@@ -31,7 +31,7 @@ Bytes summed(int number) {
   });
 }
 
-// Opens and closes a stream's proxy at odd moments, until it is told to leave it open.
+// Opens and closes a stream's proxy at odd moments, until it must leave it open.
 class Stutter {
  public:
   Stutter(CUstream stream, unsigned seed) : stream_(stream) {

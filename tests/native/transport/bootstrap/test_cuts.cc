@@ -78,7 +78,7 @@ void cut_everywhere(const Scene& scene, Counts& counts) {
   CHECK(counts.cuts == static_cast<int>(all));
 }
 
-// Bound and not listening, so that rank 0 can listen there and nobody else gets the port.
+// Bound and not listening, so that rank 0 can listen there and no other process gets the port.
 Fd reserved_port() {
   Fd held(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;

@@ -48,7 +48,7 @@ void check_sockets(int rank, std::vector<PeerSockets>& sockets,
         }
 }
 
-// Hands on the cards, and lets somebody look at them first.
+// Forwards the cards, and passes them to a callback first.
 class SeenBootstrap : public test::ThreadBootstrap {
  public:
   SeenBootstrap(test::Meeting& meeting, int rank, std::function<void(const std::string&)> look)
