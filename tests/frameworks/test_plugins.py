@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hvdtest.environments import environment, said
+from hvdtest.environments import environment, output_of
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
@@ -41,4 +41,4 @@ print(len(loaded))
 @pytest.mark.parametrize(("name", "script", "count"), [("jaxnew", JAX, "1 1"), ("tf221", TENSORFLOW, "1")])
 def test_a_plugin_is_loaded_once_if_counters_are_read_meanwhile(name: str, script: str, count: str) -> None:
     """The panel showed 120 steps instead of 60, and two threads reported the same deadlock."""
-    assert said(environment(name), ASKED + script) == f"{count}\n"
+    assert output_of(environment(name), ASKED + script) == f"{count}\n"

@@ -73,7 +73,7 @@ def run(python: Path, check: Callable[..., Any], *args: Any, np: int = 2, intero
         return ranks.run(check, *args, timeout=300)
 
 
-def said(python: Path, script: str, *args: str, **env: str) -> str:
+def output_of(python: Path, script: str, *args: str, **env: str) -> str:
     """Return the output of a script in one process without a launcher."""
     command = [str(python), "-P", "-c", script, *args]
     done = subprocess.run(

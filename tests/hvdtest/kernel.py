@@ -147,7 +147,7 @@ class Kernel:
     def hung(self, error: BaseException) -> None:
         """Add the stacks of all processes to an error, and kill them."""
         self.ended = True
-        where.told_with(error, self.tag, self._stacks)
+        where.add_stacks(error, self.tag, self._stacks)
 
     @contextmanager
     def figures(self, **values: object) -> Iterator[None]:

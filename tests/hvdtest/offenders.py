@@ -74,7 +74,7 @@ def includes(path: Path) -> Iterator[tuple[str, int]]:
         yield match[1], text(path).count("\n", 0, match.start(1)) + 1
 
 
-def nobody(rule: str, paths: Iterable[Path], broken: Callable[[Path], Iterable[tuple[int, str]]]) -> None:
+def assert_kept(rule: str, paths: Iterable[Path], broken: Callable[[Path], Iterable[tuple[int, str]]]) -> None:
     """Fail with every file and line at which the rule is broken, and how."""
     checked = list(paths)
     assert checked, f"{rule}: no file was looked at"

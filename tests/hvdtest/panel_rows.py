@@ -67,6 +67,6 @@ def waits(messages: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def who_said(messages: list[dict[str, Any]], line: str) -> set[int]:
+def ranks_with_line(messages: list[dict[str, Any]], line: str) -> set[int]:
     """Return the ranks whose output line a dashboard received."""
     return {rank for part in panel(messages) for rank, _stream, text in part.get("log", []) if text == line}

@@ -28,7 +28,7 @@ def final_loss(text: str) -> float:
     return float.fromhex(found[0])
 
 
-def said(launcher: list[str], np: int, line: str) -> str:
+def output_of(launcher: list[str], np: int, line: str) -> str:
     """Return the output of the ranks; plain mpirun needs Horovod's name installed."""
     python = [sys.executable, *(["-m", "hvd_kernel.compat"] if launcher is MPIRUN else [])]
     return good(ran([*launcher, "-np", str(np), *python, *line.split()], FOLDER, seconds=240))

@@ -121,7 +121,7 @@ def abandon(error: BaseException | None) -> None:
     while _open:
         one = _open.pop()
         if error is not None and where.hangs(error):
-            where.told_with(error, one.tag, one.home / "stacks")
+            where.add_stacks(error, one.tag, one.home / "stacks")
         where.end_all(one.tag)
         if one.kernel is not None:
             one.kernel.client.stop_channels()

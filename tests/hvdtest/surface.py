@@ -65,7 +65,7 @@ def rooms(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def told(pid: int, name: str) -> bytes:
+def proc_file(pid: int, name: str) -> bytes:
     """Return a file of a process below /proc; empty if the process has exited."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()

@@ -24,7 +24,7 @@ def site_packages(python: Path) -> Path:
     return found
 
 
-def said(*command: str | Path, cwd: Path = Path("/"), status: int = 0, **env: str) -> str:
+def output_of(*command: str | Path, cwd: Path = Path("/"), status: int = 0, **env: str) -> str:
     """Return the output of a command, or its errors if it must fail. It runs outside our folder, which Python would import from."""
     clean = {name: value for name, value in clean_environment().items() if name not in {"PYTHONPATH", "HVD_COMPAT"}}
     done = subprocess.run(command, env=clean | env, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)

@@ -44,5 +44,5 @@ def let_finish(job: VirtualJob) -> e.EndJob:
     return job.end
 
 
-def told(job: VirtualJob, kind: type[p.ElasticMessage]) -> list[tuple[int, p.ElasticMessage]]:
+def messages_of(job: VirtualJob, kind: type[p.ElasticMessage]) -> list[tuple[int, p.ElasticMessage]]:
     return [(number, message) for number, message in job.sent if isinstance(message, kind)]

@@ -59,7 +59,7 @@ def hangs(error: BaseException) -> bool:
     return isinstance(error, Silence) or (isinstance(error, pytest.fail.Exception) and "Timeout" in str(error.msg))
 
 
-def told_with(error: BaseException, tag: str, folder: Path) -> None:
+def add_stacks(error: BaseException, tag: str, folder: Path) -> None:
     """Add the stacks of all processes with the tag to a timeout, and kill them."""
     if isinstance(error, pytest.fail.Exception):
         if HEADING not in str(error.msg):

@@ -19,7 +19,6 @@ import pytest
 from hvdtest import fake_mps
 from hvdtest.hvdrun import gone, lines_of, processes_with
 from hvdtest.pretend_engine import Processes
-from hvdtest.recipes import module
 
 from hvd_kernel.errors import ClusterError, RankDied, RankFailed
 from hvd_kernel.launch.elastic.options import ElasticOptions
@@ -367,16 +366,3 @@ def test_no_process_outlives_the_driver(number: signal.Signals, mark: str, tmp_p
     driver.send_signal(number)
     driver.wait()
     assert gone(mark), processes_with(mark)
-
-
-def gathered() -> list[int]:
-    from hvd_kernel.core import session
-    from hvd_kernel.torch import allgather_object
-
-    session.init()
-    return allgather_object(session.rank())
-
-
-def test_ranks_of_the_documented_engine_form_a_communicator() -> None:
-    job = Job(command=[""], np=2, engine=module("engine").Multiprocessing(2), start_timeout_s=60)
-    assert in_processes(pack_call(gathered, (), {}, ()), job, stdout=StringIO(), stderr=StringIO()) == [[0, 1]] * 2

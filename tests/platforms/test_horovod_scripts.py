@@ -15,7 +15,7 @@ from hvdtest.hvdrun import NIGHTLY, good, ran
 from hvdtest.launch import free_port
 from hvdtest.scripts import MPIRUN
 from hvdtest.slurm import Slurm, why_not
-from hvdtest.venvs import said, site_packages, venv_with_ours
+from hvdtest.venvs import output_of, site_packages, venv_with_ours
 
 from hvd_kernel import compat
 from hvd_kernel.launch.cli import horovodrun
@@ -43,7 +43,7 @@ def by_hvdrun(python: Path, np: int) -> list[str]:
 
 
 def by_horovodrun(python: Path, np: int) -> list[str]:
-    command = said(python, "-m", "hvd_kernel.launch", "--install-horovodrun")
+    command = output_of(python, "-m", "hvd_kernel.launch", "--install-horovodrun")
     return [command, "-np", str(np), str(python)]
 
 

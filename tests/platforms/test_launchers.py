@@ -1,4 +1,4 @@
-"""The ranks find each other however they are started: mpirun, srun, torchrun, Horovod's variables, torch's."""
+"""The ranks find each other however they are started: mpirun, srun, torchrun, Horovod's variables, torch's, the engine of docs/extending.md."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from hvdtest.hvdrun import HVDRUN, NIGHTLY, SUM, good, lines_of, ran
 from hvdtest.launch import RankPool, free_port, torch_variables
+from hvdtest.recipes import module
 from hvdtest.slurm import Slurm, why_not
 
+from hvd_kernel.launch.job_run import Job
+from hvd_kernel.launch.run.call import pack_call
+from hvd_kernel.launch.run.execution import in_processes
+
 pytestmark = pytest.mark.mp
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks do not see this file
 
 SCRIPT = """
 import json, sys
@@ -368,3 +376,16 @@ def test_communicator_of_an_mpi_that_did_not_start_the_ranks() -> None:
     with RankPool(2) as pool:
         for text in pool.run(a_communicator):
             assert "HOROVOD_SIZE=2: MPI did not start these ranks" in text
+
+
+def gathered() -> list[int]:
+    from hvd_kernel.core import session
+    from hvd_kernel.torch import allgather_object
+
+    session.init()
+    return allgather_object(session.rank())
+
+
+def test_ranks_of_the_documented_engine_form_a_communicator() -> None:
+    job = Job(command=[""], np=2, engine=module("engine").Multiprocessing(2), start_timeout_s=60)
+    assert in_processes(pack_call(gathered, (), {}, ()), job, stdout=StringIO(), stderr=StringIO()) == [[0, 1]] * 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hvdtest.place import Place, text_of
-from hvdtest.surface import descriptors, told
+from hvdtest.surface import descriptors, proc_file
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -69,7 +69,7 @@ def test_s6_files_open_for_writing_are_in_private_folders(place: Place) -> None:
         for entry, target in descriptors(pid).items():
             if room == "kernel" and int(entry.name) < 3:
                 continue  # what started it gave it those
-            info = told(pid, f"fdinfo/{entry.name}").decode()
+            info = proc_file(pid, f"fdinfo/{entry.name}").decode()
             if not info:
                 continue  # closed meanwhile
             flags = int(info.split("flags:")[1].split()[0], 8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from hvdtest.place import Place, text_of
-from hvdtest.surface import told
+from hvdtest.surface import proc_file
 from nbconvert import HTMLExporter
 
 from hvd_kernel.magics.commands.table import SUBCOMMANDS
@@ -88,7 +88,7 @@ def test_i9_history_and_logs_hold_no_key(place: Place, book: nbformat.NotebookNo
 def test_s7_argv_and_environments_hold_no_key(place: Place) -> None:
     for pid, room in place.family().items():
         for name in ("cmdline", "environ"):
-            assert place.seen_in(told(pid, name)) == [], (room, name)
+            assert place.seen_in(proc_file(pid, name)) == [], (room, name)
 
 
 def test_s7_rank_leaves_no_key_in_its_environment(place: Place) -> None:

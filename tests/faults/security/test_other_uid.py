@@ -19,7 +19,7 @@ import pytest
 from hvdtest.cluster import Traces, living
 from hvdtest.kernel import Kernel
 from hvdtest.place import Place
-from hvdtest.surface import descriptors, family, listeners, told
+from hvdtest.surface import descriptors, family, listeners, proc_file
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 # ruff: noqa: PTH123, PTH208, SIM115 - a probe after fork() uses what needs no import
@@ -104,7 +104,7 @@ def test_i7_other_users_cannot_read_our_processes(place: Place) -> None:
 def test_i7_no_command_line_shows_a_key(place: Place) -> None:
     """Every user may read command lines."""
     for pid in place.family():
-        assert place.seen_in(told(pid, "cmdline")) == []
+        assert place.seen_in(proc_file(pid, "cmdline")) == []
 
 
 def test_i7_s1_no_port_answers_another_user(place: Place) -> None:

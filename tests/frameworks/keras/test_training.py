@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from frameworks.conftest import KERAS, KERAS_3
-from hvdtest.environments import environment, said
+from hvdtest.environments import environment, output_of
 from hvdtest.launch import RankPool
 
 pytestmark = pytest.mark.nightly
@@ -99,7 +99,7 @@ print(json.dumps([type(optimizer).__name__, int(optimizer.iterations), "hvd_kern
 def test_saved_models_load_with_and_without_hvd_kernel(keras_ranks: RankPool, flavour: str, tmp_path: Path) -> None:
     assert keras_ranks.run(check_saves, str(tmp_path)) == [[True, 4, True]] * 2
     name, variables = KERAS[flavour]
-    answer = said(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
+    answer = output_of(environment(name), LOAD, str(tmp_path / "0.keras"), **variables)
     assert json.loads(answer.splitlines()[-1]) == ["Adam", 4, False]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hvdtest.environments import environment, quiet
 from hvdtest.hvdrun import HVDRUN, good, lines_of, ran
 from hvdtest.launch import RankPool
-from hvdtest.venvs import said, venv_with_ours
+from hvdtest.venvs import output_of, venv_with_ours
 
 from hvd_kernel.formatting.install_command import install_command
 
@@ -319,4 +319,4 @@ def test_without_a_usable_tensorflow_the_error_names_the_install(
         )
     else:
         (tmp_path / "tensorflow.py").write_text(f"__version__ = {version!r}\n")
-    assert said(python, "-c", ASKED, PYTHONPATH=str(tmp_path)).splitlines() == [told] * 3
+    assert output_of(python, "-c", ASKED, PYTHONPATH=str(tmp_path)).splitlines() == [told] * 3

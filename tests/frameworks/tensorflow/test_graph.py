@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdtest.environments import Ranks, environment, said
+from hvdtest.environments import Ranks, environment, output_of
 from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
@@ -451,7 +451,7 @@ def save(folder: str) -> None:
 
 def test_saved_graphs_run_in_another_process(tf_ranks: RankPool, tmp_path: Path) -> None:
     tf_ranks.run(save, str(tmp_path))
-    said(environment("tf221"), SAVED, str(tmp_path))
+    output_of(environment("tf221"), SAVED, str(tmp_path))
 
 
 def dies_within() -> list[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdtest.environments import environment, run, said
+from hvdtest.environments import environment, output_of, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
@@ -36,7 +36,7 @@ def test_a_tensorflow_with_other_callbacks_is_refused_at_import(tmp_path: Path) 
     source, library = tmp_path / "deaf.c", tmp_path / "deaf.so"
     source.write_text(DEAF)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    refusal, *rest = said(environment("tf221"), REFUSED, LD_PRELOAD=str(library)).splitlines()
+    refusal, *rest = output_of(environment("tf221"), REFUSED, LD_PRELOAD=str(library)).splitlines()
     assert "libhvd_tf.so cannot be used with TensorFlow 2.21.0: " in refusal
     assert refusal.endswith(
         "this TensorFlow was built with another C++ library (its std::function differs from libstdc++'s): use the wheels "

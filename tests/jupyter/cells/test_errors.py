@@ -12,7 +12,7 @@ import pytest
 from hvdtest.cluster import until
 from hvdtest.gate import Gate
 from hvdtest.kernel import Kernel, Outcome
-from hvdtest.panel_rows import waits, who_said
+from hvdtest.panel_rows import ranks_with_line, waits
 
 pytestmark = [
     pytest.mark.jupyter,
@@ -210,7 +210,7 @@ def test_no_traceback_is_formatted_for_an_interrupt(kernel: Kernel, code: str) -
     cell(kernel, UNSEEN)
     with kernel.figures(cell_output_SHOW_AFTER_S=0.0):
         started = kernel.start(f"%%hvdrun\nhvd.barrier()\nprint('in', flush=True)\n{code}", prompts=True)
-        until_seen(kernel, started[0], lambda messages: len(who_said(messages, "in")) == 2)
+        until_seen(kernel, started[0], lambda messages: len(ranks_with_line(messages, "in")) == 2)
         kernel.press()
         outcome = kernel.finish_rest(started, allow_error=True)
     assert outcome.error == "KeyboardInterrupt: ranks 0-1 interrupted, variables are kept"

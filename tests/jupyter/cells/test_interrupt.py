@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hvdtest.cluster import living, until
 from hvdtest.kernel import Kernel, Outcome, await_tagged
-from hvdtest.panel_rows import waits, who_said
+from hvdtest.panel_rows import ranks_with_line, waits
 
 from hvd_kernel.magics.messages import all_replaced, start_interrupted
 
@@ -61,7 +61,7 @@ def pids(kernel: Kernel) -> list[int]:
 
 def wait_until_inside(kernel: Kernel, started: tuple[str, float], ranks: int = 4) -> None:
     """Wait until a dashboard shows the output of every rank."""
-    gather(kernel, started[0], lambda seen: len(who_said(seen, "in")) == ranks)
+    gather(kernel, started[0], lambda seen: len(ranks_with_line(seen, "in")) == ranks)
 
 
 def interrupted(kernel: Kernel, code: str, presses: int = 1) -> Outcome:
@@ -434,7 +434,7 @@ def test_b3_third_press_replaces_all_unresponsive_ranks(kernel: Kernel, turn: in
         started = kernel.start(f"%%hvdrun\n{DISOBEYS}", prompts=True)
         wait_until_inside(kernel, started, 2)
         kernel.press()  # one by one: signals that the kernel has not come to yet are one signal
-        gather(kernel, started[0], lambda seen: len(who_said(seen, "again")) == 2)  # both ranks have disobeyed
+        gather(kernel, started[0], lambda seen: len(ranks_with_line(seen, "again")) == 2)  # both ranks have disobeyed
         kernel.press()
         assert "not responding yet" in kernel.wait_for("stream")["text"]
         kernel.press()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hvdtest.hvdrun import HVDRUN
 from hvdtest.kernel import Kernel
-from hvdtest.scripts import FOLDER, SMALL, final_loss, said
+from hvdtest.scripts import FOLDER, SMALL, final_loss, output_of
 
 pytestmark = [pytest.mark.jupyter, pytest.mark.mp, pytest.mark.timeout(400)]
 
@@ -95,7 +95,7 @@ def test_horovods_names_and_recovery_in_a_cell(kernel: Kernel) -> None:
 )
 def test_cell_and_hvdrun_agree_on_the_final_loss(kernel: Kernel, which: str) -> None:
     outcome = kernel.run(f"%%hvdrun\n%run {FOLDER}/{SMALL[which]}", timeout=120)
-    assert final_loss(outcome.text()) == final_loss(said(HVDRUN, 2, SMALL[which]))
+    assert final_loss(outcome.text()) == final_loss(output_of(HVDRUN, 2, SMALL[which]))
 
 
 @pytest.mark.cluster(2)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hvdtest.cluster import Traces, cpu_share, execute, living, processes_below, spares_of, until, wait_for_spares
 from hvdtest.kernel import Kernel
-from hvdtest.surface import family, listeners, told
+from hvdtest.surface import family, listeners, proc_file
 from hvdtest.where import tagged
 
 from hvd_kernel.cluster import Session, launcher
@@ -232,7 +232,7 @@ def test_private_files(session: Session) -> None:
         assert server.encode() not in text
     for pid in processes_below(os.getpid()):
         for name in ("cmdline", "environ"):
-            text = told(pid, name)
+            text = proc_file(pid, name)
             assert key.encode() not in text
             assert server.encode() not in text
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from hvdtest.hvdrun import HVDRUN
-from hvdtest.scripts import FOLDER, MPIRUN, SMALL, final_loss, said
+from hvdtest.scripts import FOLDER, MPIRUN, SMALL, final_loss, output_of
 
 pytestmark = pytest.mark.mp
 
@@ -14,15 +14,15 @@ pytestmark = pytest.mark.mp
 @pytest.mark.nightly  # by day a cell and hvdrun agree (tests/jupyter/front_ends/test_compat.py), and mpirun starts ranks (test_launchers.py)
 @pytest.mark.parametrize("which", SMALL)
 def test_hvdrun_and_mpirun_agree(which: str) -> None:
-    by_us = said(HVDRUN, 2, SMALL[which])
+    by_us = output_of(HVDRUN, 2, SMALL[which])
     loss = final_loss(by_us)
     assert 0.0 < loss < 10.0
-    assert final_loss(said(MPIRUN, 2, SMALL[which])) == loss
+    assert final_loss(output_of(MPIRUN, 2, SMALL[which])) == loss
 
 
 @pytest.mark.nightly
 def test_digits_are_learnt() -> None:
-    text = said(HVDRUN, 2, "digits.py --epochs 8")
+    text = output_of(HVDRUN, 2, "digits.py --epochs 8")
     accuracies = [float(found) for found in re.findall(r"test accuracy ([\d.]+)%", text)]
     assert len(accuracies) == 8
     assert accuracies[-1] > 95
@@ -31,7 +31,7 @@ def test_digits_are_learnt() -> None:
 
 @pytest.mark.nightly
 def test_characters_are_learnt() -> None:
-    text = said(HVDRUN, 2, "chars.py --steps 60 --batch-size 8 --length 32 --layers 1 --width 32")
+    text = output_of(HVDRUN, 2, "chars.py --steps 60 --batch-size 8 --length 32 --layers 1 --width 32")
     bits = [float(found) for found in re.findall(r"([\d.]+) bits per character", text)]
     assert len(bits) == 10
     assert bits[0] > 5.0
@@ -40,7 +40,7 @@ def test_characters_are_learnt() -> None:
 
 @pytest.mark.nightly
 def test_total_throughput_is_the_sum_over_ranks() -> None:
-    text = said(HVDRUN, 2, SMALL["resnet"])
+    text = output_of(HVDRUN, 2, SMALL["resnet"])
     slowest, fastest, total = (
         float(re.search(pattern, text)[1])  # type: ignore[index]
         for pattern in (r"slowest ([\d.]+)", r"fastest ([\d.]+)", r"in total on 2 rank\(s\): ([\d.]+)")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hvdtest.venvs import said, site_packages, venv_with_ours
+from hvdtest.venvs import output_of, site_packages, venv_with_ours
 
 import hvd_kernel
 from hvd_kernel import compat
@@ -60,21 +60,21 @@ def test_opted_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert main(["--install-horovod"]) == 0
     assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert main(["--install-horovod"]) == 0, "again"
-    assert said(python, "-c", VERSION) == "0.28.1"
+    assert output_of(python, "-c", VERSION) == "0.28.1"
     assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert main(["--uninstall-horovod"]) == 0
     assert capsys.readouterr().out == f"{folder / shim.PTH_FOR_ALL}\n"
     assert sorted(folder.iterdir()) == before
-    assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
+    assert output_of(python, "-c", VERSION, status=1).endswith(NOT_THERE)
     assert main(["--uninstall-horovod"]) == 0
     assert "not installed here: there is nothing to do" in capsys.readouterr().err
 
 
 def test_start_imports_no_further_modules(plain: Path) -> None:
     code = "import sys; print(sorted(sys.modules), 'Later' in [getattr(f, '__name__', '') for f in sys.meta_path])"
-    without = said(plain, "-c", code)
+    without = output_of(plain, "-c", code)
     horovodrun.install_import([site_packages(plain)])
-    with_it = said(plain, "-c", code)
+    with_it = output_of(plain, "-c", code)
     horovodrun.uninstall_import([site_packages(plain)])
     assert without.endswith(" False")
     assert with_it == without.replace(" False", " True")
@@ -92,12 +92,12 @@ def test_start_imports_no_further_modules(plain: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_python_of_the_environment_has_it(opted: Path, words: tuple[str, ...]) -> None:
-    assert said(opted, *words) == "0.28.1"
+    assert output_of(opted, *words) == "0.28.1"
 
 
 @pytest.mark.nightly
 def test_a_module_of_horovods_runs_by_its_name(opted: Path) -> None:
-    assert said(opted, "-m", "horovod.runner.launch", "--version") == hvd_kernel.__version__
+    assert output_of(opted, "-m", "horovod.runner.launch", "--version") == hvd_kernel.__version__
 
 
 def test_folder_named_horovod_hides_no_module(opted: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_folder_named_horovod_hides_no_module(opted: Path, tmp_path: Path) -> No
         "import horovod.common.util as util, horovod; print(horovod.__version__, util.__name__)",
         "from horovod.common import util; import horovod; print(horovod.__version__, util.__name__)",
     ):
-        assert said(opted, "-c", code, cwd=tmp_path) == "0.28.1 hvd_kernel.compat.tree.util"
+        assert output_of(opted, "-c", code, cwd=tmp_path) == "0.28.1 hvd_kernel.compat.tree.util"
 
 
 @pytest.mark.parametrize(
@@ -124,22 +124,22 @@ def test_real_horovod_installed_later_is_preferred(
     opted: Path, real: Path, told: dict[str, str], with_real: bool, version: str
 ) -> None:
     path = {"PYTHONPATH": str(real)} if with_real else {}
-    assert said(opted, "-c", VERSION, **told, **path) == version
+    assert output_of(opted, "-c", VERSION, **told, **path) == version
 
 
 @pytest.mark.nightly
 def test_names_missing_in_real_horovod_stay_missing(opted: Path, real: Path) -> None:
     code = "import horovod, sys\ntry: import horovod.torch\nexcept ImportError as e: print(e, [f for f in sys.meta_path if 'Horovod' in str(f)])"
-    assert said(opted, "-c", code, PYTHONPATH=str(real)) == "No module named 'horovod.torch' []"
+    assert output_of(opted, "-c", code, PYTHONPATH=str(real)) == "No module named 'horovod.torch' []"
 
 
 def test_switched_off_in_a_process(opted: Path) -> None:
-    assert said(opted, "-c", VERSION, status=1, HVD_COMPAT="0").endswith(NOT_THERE)
+    assert output_of(opted, "-c", VERSION, status=1, HVD_COMPAT="0").endswith(NOT_THERE)
 
 
 def test_ranks_of_such_an_environment_are_ranks(opted: Path) -> None:
     """Both finders are installed; neither calls the other in a circle."""
-    assert said(opted, "-c", VERSION, **compat.rank_environment({})) == "0.28.1"
+    assert output_of(opted, "-c", VERSION, **compat.rank_environment({})) == "0.28.1"
 
 
 @pytest.mark.parametrize("left", ["nothing", pytest.param("an empty folder", marks=pytest.mark.nightly)])
@@ -152,7 +152,7 @@ def test_python_without_hvd_kernel_starts_silently(tmp_path: Path, left: str) ->
     if left != "nothing":
         (folder / "hvd_kernel").mkdir()
     code = f"import sys; print('up', file=sys.stderr)\n{VERSION}"
-    lines = said(python, "-c", code, status=1).splitlines()
+    lines = output_of(python, "-c", code, status=1).splitlines()
     assert (lines[0], lines[-1]) == ("up", NOT_THERE)
 
 
@@ -164,7 +164,7 @@ def test_broken_hvd_kernel_names_what_is_missing(tmp_path: Path) -> None:
     horovodrun.install_import([folder])
     (folder / "hvd_kernel").mkdir()
     (folder / "hvd_kernel" / "__init__.py").write_text("import msgspec_that_is_gone\n")
-    assert said(python, "-c", VERSION, status=1).endswith("No module named 'msgspec_that_is_gone'")
+    assert output_of(python, "-c", VERSION, status=1).endswith("No module named 'msgspec_that_is_gone'")
 
 
 def test_opt_in_is_refused_beside_real_horovod(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +216,10 @@ def test_foreign_horovodrun_is_kept(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_pth_file_and_wheel_may_be_combined(opted: Path) -> None:
     """``import horovod`` then finds the opted-in package, which is not a real one."""
-    path = said(opted, "-m", "hvd_kernel.launch", "--install-horovodrun")
+    path = output_of(opted, "-m", "hvd_kernel.launch", "--install-horovodrun")
     assert path == str(opted.parent / "horovodrun")
-    assert said(path, "--version") == hvd_kernel.__version__
-    assert said(opted, "-m", "hvd_kernel.launch", "--uninstall-horovodrun") == path
+    assert output_of(path, "--version") == hvd_kernel.__version__
+    assert output_of(opted, "-m", "hvd_kernel.launch", "--uninstall-horovodrun") == path
 
 
 # The wheel.
@@ -268,7 +268,7 @@ def test_distribution_is_named_horovod(tmp_path: Path) -> None:
     (command,) = found.entry_points
     assert (command.group, command.name, command.load()) == ("console_scripts", "horovodrun", main)
     code = f"import site, sys; site.addsitedir({str(tmp_path / 'site')!r})\n{VERSION}"
-    assert said(sys.executable, "-c", code) == "0.28.1"
+    assert output_of(sys.executable, "-c", code) == "0.28.1"
 
 
 def test_uncreatable_folder_is_named(tmp_path: Path) -> None:
@@ -282,22 +282,22 @@ def test_pip_installs_checks_and_uninstalls_the_wheel(tmp_path: Path) -> None:
     python = venv_with_ours(tmp_path / "venv")
     pip = (python, "-m", "pip", "--disable-pip-version-check")
     before = sorted(path for path in (tmp_path / "venv").rglob("*") if path.suffix != ".pyc")
-    said(*pip, "install", "--no-index", f"{shim.build(tmp_path)}[torch]")
-    assert said(*pip, "check") == "No broken requirements found."
-    assert said(python, "-c", VERSION) == "0.28.1"
-    assert said(python, "-c", "import importlib.metadata as m; print(m.version('horovod'))") == "0.28.1+hvd"
-    assert said(python.parent / "horovodrun", "--version") == hvd_kernel.__version__
+    output_of(*pip, "install", "--no-index", f"{shim.build(tmp_path)}[torch]")
+    assert output_of(*pip, "check") == "No broken requirements found."
+    assert output_of(python, "-c", VERSION) == "0.28.1"
+    assert output_of(python, "-c", "import importlib.metadata as m; print(m.version('horovod'))") == "0.28.1+hvd"
+    assert output_of(python.parent / "horovodrun", "--version") == hvd_kernel.__version__
     for wanted in ("horovod", "horovod==0.28.1", "horovod[pytorch]>=0.27,<0.29", "horovod[pytorch,torch]"):
-        assert "Would install" not in said(*pip, "install", "--no-index", "--dry-run", wanted)
+        assert "Would install" not in output_of(*pip, "install", "--no-index", "--dry-run", wanted)
     file = str(site_packages(python) / shim.PTH)
     hvdrun = (python, "-m", "hvd_kernel.launch")
-    assert said(*hvdrun, "--install-horovod") == file, "it is there already"
-    assert said(*hvdrun, "--install-horovodrun") == str(python.parent / "horovodrun")
+    assert output_of(*hvdrun, "--install-horovod") == file, "it is there already"
+    assert output_of(*hvdrun, "--install-horovodrun") == str(python.parent / "horovodrun")
     for flag in ("--uninstall-horovod", "--uninstall-horovodrun"):
-        assert "-m pip uninstall horovod` takes away" in said(*hvdrun, flag, status=2)
-    said(*pip, "uninstall", "--yes", "horovod")
+        assert "-m pip uninstall horovod` takes away" in output_of(*hvdrun, flag, status=2)
+    output_of(*pip, "uninstall", "--yes", "horovod")
     assert sorted(path for path in (tmp_path / "venv").rglob("*") if path.suffix != ".pyc") == before
-    assert said(python, "-c", VERSION, status=1).endswith(NOT_THERE)
+    assert output_of(python, "-c", VERSION, status=1).endswith(NOT_THERE)
 
 
 def test_our_own_environment_has_not_opted_in() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hvdtest.virtual_elastic import Chances, VirtualJob, VirtualWorker
-from hvdtest.virtual_training import BOTH, FOUR, LONG, A, B, let_finish, sizes, told, trains, worker
+from hvdtest.virtual_training import BOTH, FOUR, LONG, A, B, let_finish, messages_of, sizes, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.state import DriverSettings
@@ -18,13 +18,13 @@ def test_job_without_events_has_one_generation() -> None:
     assert sizes(job) == [(A, 0), (A, 1), (B, 0), (B, 1)]
     assert let_finish(job) == e.EndJob("done")
     assert job.driver.generation == 1
-    assert not told(job, p.HostsUpdated)
+    assert not messages_of(job, p.HostsUpdated)
 
 
 def test_workers_start_with_the_ranks_of_the_first_generation() -> None:
     job = trains()
     planned = {start.worker: (start.assigned.rank, start.assigned.local_rank, start.size) for start in job.starts}
-    places = {number: (place.rank, place.local_rank, place.size) for number, place in told(job, p.Place)}
+    places = {number: (place.rank, place.local_rank, place.size) for number, place in messages_of(job, p.Place)}
     assert planned == places
     assert sorted(planned) == [0, 1, 2, 3]
 
@@ -38,7 +38,7 @@ def test_hosts_are_added_and_those_of_the_start_are_removed() -> None:
     job.discover({B: 2})
     job.run(20.0)
     assert (job.driver.generation, sizes(job)) == (3, [(B, 0), (B, 1)])
-    assert sorted(number for number, _ in told(job, p.Removed)) == [0, 1]
+    assert sorted(number for number, _ in messages_of(job, p.Removed)) == [0, 1]
     assert let_finish(job) == e.EndJob("done")
 
 
@@ -50,7 +50,7 @@ def test_a_failed_rank_is_replaced_and_the_oldest_is_rank_0() -> None:
     assert job.ranks() == [(A, 1, 1), (A, 0, 4), (B, 0, 2), (B, 1, 3)]
     place = job.checks.places[1]
     assert (place.fresh, place.before, place.root) == ((1,), (1, -1, 2, 3), 0)
-    assert not told(job, p.HostsUpdated), "who has lost a peer comes without being told"
+    assert not messages_of(job, p.HostsUpdated), "who has lost a peer comes without being told"
 
 
 def test_newest_state_of_the_oldest_process_is_used() -> None:
@@ -176,7 +176,7 @@ def test_slots_of_a_host_are_removed_and_added() -> None:
     job.discover({A: 2})
     job.run(20.0)
     assert [number for *_, number in job.ranks()] == [0, 1]
-    assert sorted(number for number, _ in told(job, p.Removed)) == [2, 3]
+    assert sorted(number for number, _ in messages_of(job, p.Removed)) == [2, 3]
     job.discover({A: 4})
     job.run(20.0)
     assert job.ranks() == [(A, 0, 0), (A, 1, 1), (A, 2, 4), (A, 3, 5)]
@@ -191,7 +191,7 @@ def test_all_hosts_of_the_last_generation_disappear_at_once(checkpoint: bool) ->
         assert job.end == e.EndJob("failed", "No hosts from previous set remaining, unable to broadcast state.")
         return
     assert (job.driver.generation, sizes(job)) == (2, [("c", slot) for slot in range(4)])
-    assert sorted(number for number, _ in told(job, p.Removed)) == [0, 1, 2, 3]
+    assert sorted(number for number, _ in messages_of(job, p.Removed)) == [0, 1, 2, 3]
 
 
 def test_checkpoint_lets_a_job_survive_the_loss_of_all_workers() -> None:
@@ -243,7 +243,7 @@ def test_early_exit_ends_a_job_with_too_few_workers() -> None:
     job.kill(worker(job, 0), 0)
     job.run(20.0)
     assert job.end == e.EndJob("done")
-    assert [message.reason for _, message in told(job, p.Removed)] == [  # type: ignore[attr-defined]
+    assert [message.reason for _, message in messages_of(job, p.Removed)] == [  # type: ignore[attr-defined]
         "another rank has ended already, and fewer than 4 are left"
     ] * 3
 
@@ -284,7 +284,7 @@ def test_worker_waiting_for_a_failed_one_is_notified() -> None:
         job.run(0.1)
     assert job.now < begun + 20.0, "nobody has waited until the others were too late"
     lost = p.Lost(2, "exit status 3")
-    assert told(job, p.Lost) == [(0, lost), (1, lost), (2, lost)]
+    assert messages_of(job, p.Lost) == [(0, lost), (1, lost), (2, lost)]
 
 
 def test_briefly_missing_hosts_cause_no_reset() -> None:
@@ -293,7 +293,7 @@ def test_briefly_missing_hosts_cause_no_reset() -> None:
     job.run(0.9)
     job.discover(BOTH)
     job.run(10.0)
-    assert (job.driver.generation, told(job, p.HostsUpdated)) == (1, [])
+    assert (job.driver.generation, messages_of(job, p.HostsUpdated)) == (1, [])
 
 
 def lose(job: VirtualJob, host: str, *, silent: bool) -> None:
@@ -346,10 +346,10 @@ def test_worker_asked_to_leave_is_not_replaced() -> None:
     job._say(worker(job, 1), p.Leaving())
     job.run(20.0)
     assert (job.driver.generation, sizes(job)) == (2, [(A, 0), (B, 0), (B, 1)])
-    assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [  # type: ignore[attr-defined]
+    assert [(number, message.change) for number, message in messages_of(job, p.HostsUpdated)] == [  # type: ignore[attr-defined]
         (number, 1) for number in range(4)
     ]
-    assert [number for number, _ in told(job, p.Removed)] == [1]
+    assert [number for number, _ in messages_of(job, p.Removed)] == [1]
     assert let_finish(job) == e.EndJob("done")
 
 
@@ -382,10 +382,10 @@ def test_worker_entering_elastic_run_later_gets_the_changes() -> None:
     late = worker(job, 2)
     job.driver._job.workers[late.number].registered = False
     job.discover({A: 2, B: 1})
-    assert [number for number, _ in told(job, p.HostsUpdated)] == [0, 1, 3]
+    assert [number for number, _ in messages_of(job, p.HostsUpdated)] == [0, 1, 3]
     job._say(late, p.Registered())
     job.run(0.05)
-    assert [number for number, _ in told(job, p.HostsUpdated)] == [0, 1, 3, 2]
+    assert [number for number, _ in messages_of(job, p.HostsUpdated)] == [0, 1, 3, 2]
 
 
 def test_a_failure_after_training_fails_without_a_reset() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hvdtest.virtual_elastic import VirtualWorker
-from hvdtest.virtual_training import BOTH, FOUR, A, B, let_finish, sizes, told, trains, worker
+from hvdtest.virtual_training import BOTH, FOUR, A, B, let_finish, messages_of, sizes, trains, worker
 
 from hvd_kernel.launch.elastic import events as e
 from hvd_kernel.launch.elastic.state import DriverSettings
@@ -20,9 +20,9 @@ def test_members_continue_training_while_new_workers_start() -> None:
     job = trains(replace(FOUR, np=2), {A: 2})
     job.discover(BOTH)
     assert [number for number in job.workers if job.workers[number].host == B] == [2, 3]
-    assert not told(job, p.HostsUpdated), "nobody is interrupted before there is somebody to meet"
+    assert not messages_of(job, p.HostsUpdated), "nobody is interrupted before there is somebody to meet"
     job.run(20.0)
-    assert [(number, message.change) for number, message in told(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
+    assert [(number, message.change) for number, message in messages_of(job, p.HostsUpdated)] == [(0, 2), (1, 2)]  # type: ignore[attr-defined]
 
 
 def test_new_workers_of_a_removed_host_are_dismissed() -> None:
@@ -32,7 +32,7 @@ def test_new_workers_of_a_removed_host_are_dismissed() -> None:
     job.run(20.0)
     assert (job.driver.generation, sizes(job)) == (1, [(A, 0), (A, 1)])
     assert [each.number for each in job.living()] == [0, 1], "nobody waits for a place that there is not"
-    assert not told(job, p.HostsUpdated)
+    assert not messages_of(job, p.HostsUpdated)
 
 
 @pytest.mark.parametrize("phase", ["asking", "placed", "meeting", "training"])
@@ -63,7 +63,7 @@ def test_failure_does_not_wait_for_a_starting_worker(seconds_between: float) -> 
     assert (job.driver.generation, job.ranks()) == (2, [(A, 0, 0)]), "the one that is left goes on alone"
     job.run(40.0)
     assert (job.driver.generation, job.ranks()) == (3, [(A, 0, 0), (B, 0, 2)]), "the newcomer has the next reset"
-    assert [number for number, _ in told(job, p.HostsUpdated)] == [0]
+    assert [number for number, _ in messages_of(job, p.HostsUpdated)] == [0]
     assert let_finish(job) == e.EndJob("done")
 
 
