@@ -222,7 +222,7 @@ class Engine:
         """Announce whether this rank waits for the user at a prompt: ranks that wait for it then are not stalled."""
 
     def blocked(
-        self, at: float, waits: Sequence[tuple[int, str]], may_ask: Sequence[str], run: int = 0, place: str = ""
+        self, at: float, waits: Sequence[tuple[int, str]], may_request: Sequence[str], run: int = 0, place: str = ""
     ) -> None:
         """Report that this rank requests nothing else before the operations that it waits for have ended.
 
@@ -230,7 +230,7 @@ class Engine:
         has ended the notebook's cell ``run``, and requests nothing until ``resumed``.
 
         at: time.monotonic() before the call of ``pending`` that returned waits: (process set, name) of all operations
-        that this rank has requested. If they have changed since, the report is dropped. may_ask: last parts of names
+        that this rank has requested. If they have changed since, the report is dropped. may_request: last parts of names
         that the rank may still request, "b" of "a/b". place: line at which it waits, as in "cell 3:2".
         """
     def resumed(self) -> None:

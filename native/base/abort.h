@@ -1,5 +1,5 @@
 // The abort of one engine: raised once (the first cause wins), checked by every wait loop. It
-// ensures liveness: no native call blocks for ever after a failure.
+// ensures liveness: no native call blocks forever after a failure.
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,7 @@ inline std::int64_t now_ns() {
 
 class Deadline {
  public:
-  // Practically for ever, but arithmetic on it cannot overflow.
+  // Practically forever, but arithmetic on it cannot overflow.
   static Deadline never() { return Deadline(std::chrono::hours(24 * 365)); }
   static Deadline after_seconds(double seconds) {
     if (seconds > 24.0 * 3600 * 365) return never();

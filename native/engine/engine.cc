@@ -73,7 +73,7 @@ std::string name_for(const Request& request, std::int64_t handle, int rank) {
   return moves ? name + "." + std::to_string(handle) : name;
 }
 
-// True if a waiting thread may execute it. Not a join, which may take for ever, and nothing on a
+// True if a waiting thread may execute it. Not a join, which may take forever, and nothing on a
 // device: a single thread calls the device's driver.
 bool is_small(const Request& request, std::int64_t limit) {
   return request.kind != Kind::kJoin && !request.on_device() && request.bytes() <= limit;

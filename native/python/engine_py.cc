@@ -238,11 +238,11 @@ void start_timeline(Engine& self, const std::string& path, bool mark_cycles, boo
 }
 
 // seconds: of time.monotonic(), which uses the core's clock.
-void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_ask,
+void blocked(Engine& self, double seconds, NamesInSets waits, std::vector<std::string> may_request,
              std::int64_t run, std::string place) {
   const py::gil_scoped_release unlocked;
-  self.blocked({static_cast<std::int64_t>(seconds * 1e9), std::move(waits), std::move(may_ask), run,
-                std::move(place)});
+  self.blocked({static_cast<std::int64_t>(seconds * 1e9), std::move(waits), std::move(may_request),
+                run, std::move(place)});
 }
 
 void resumed(Engine& self) {
@@ -348,7 +348,7 @@ void define_engine(py::module_& module) {
       .def("wait", &wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("abort", &Engine::abort, "message"_a, unlocked)
       .def("park", &Engine::park, "parked"_a, unlocked)
-      .def("blocked", &blocked, "at"_a, "waits"_a, "may_ask"_a, "run"_a = 0, "place"_a = "")
+      .def("blocked", &blocked, "at"_a, "waits"_a, "may_request"_a, "run"_a = 0, "place"_a = "")
       .def("resumed", &resumed, unlocked)
       .def("aborted", &aborted)
       .def("pending", &pending)

@@ -58,7 +58,7 @@ class Controller {
   bool holds_on_devices() const { return role_->holds_on_devices(); }
 
   News poll(std::int64_t now_ns);
-  // Time until poll() must be called even if nothing happens; negative: for ever.
+  // Time until poll() must be called even if nothing happens; negative: forever.
   std::int64_t due_in(std::int64_t now_ns) const;
   // No rank of this rank's subtree waits for another rank, as far as this rank knows.
   bool idle() const;

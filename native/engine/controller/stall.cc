@@ -94,9 +94,8 @@ constexpr std::int64_t kResumed = -1;  // instead of a number of names
 
 constexpr std::size_t kMostPlaces = 4;
 constexpr const char* kDiffer =
-    "Ranks wait for each other for ever, because they request different operations:";
-constexpr const char* kEnded =
-    "Ranks wait for ever for operations that no other rank will request:";
+    "Ranks wait for each other forever, because they request different operations:";
+constexpr const char* kEnded = "Ranks wait forever for operations that no other rank will request:";
 constexpr const char* kOfCalls =
     ". Call each operation on all ranks of its process set, outside of conditions such as `if rank "
     "== 0:`, with the same name, or in the same order where it has none.";

@@ -1,4 +1,4 @@
-// Ranks that wait: too long for late ones (a stall), or for ever for each other (a deadlock).
+// Ranks that wait: too long for late ones (a stall), or forever for each other (a deadlock).
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class StallTimer {
   std::int64_t at_ns_ = -1;
 };
 
-// The shorter of two waiting times; negative means for ever.
+// The shorter of two waiting times; negative means forever.
 inline std::int64_t sooner(std::int64_t a, std::int64_t b) {
   if (a < 0 || b < 0) return std::max(a, b);
   return std::min(a, b);

@@ -17,7 +17,7 @@ namespace hvd {
 
 class TreeNode final : public Role {
  public:
-  // patience_ns: how long an incomplete request is held back; negative: for ever.
+  // patience_ns: how long an incomplete request is held back; negative: forever.
   TreeNode(RankState& state, std::int64_t patience_ns) : state_(state), patience_ns_(patience_ns) {}
 
   void on_request(Entry& entry, std::int64_t now_ns) override;

@@ -71,7 +71,7 @@ class DoneEvent final : public DeviceEvent {
 struct DeviceRules {
   int rank = 0;
   std::int64_t warning_ns = 0;   // 0: no warning
-  std::int64_t deadline_ns = 0;  // 0: for ever
+  std::int64_t deadline_ns = 0;  // 0: forever
   std::string setting;           // name of the setting of the deadline
 };
 
@@ -123,7 +123,7 @@ class Outstanding {
   Report check(std::int64_t now_ns);
   // Time between two checks; negative: never.
   std::int64_t check_interval() const;
-  // The engine has ended: events that were not reached return the cause for ever.
+  // The engine has ended: events that were not reached return the cause forever.
   void lose(const Ending& cause) noexcept;
 
  private:

@@ -165,7 +165,7 @@ std::uint16_t bound_port(const Fd& listener) {
 Result<Fd> accept_one(const Fd& listener) {
   Fd socket = own(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) send_at_once(socket);  // has no effect on a unix socket
-  // Without a free descriptor or memory a pending connection could wait for ever.
+  // Without a free descriptor or memory a pending connection could wait forever.
   const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
   if (!socket && no_room) return errno_status("cannot accept a connection", kRoom, errno);
   return socket;

@@ -10,7 +10,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
-DIFFER = "Ranks wait for each other for ever, because they request different operations"
+DIFFER = "Ranks wait for each other forever, because they request different operations"
 
 
 def in_control_flow() -> dict[str, Any]:
@@ -202,7 +202,7 @@ def once_more_on_one_rank() -> str:
 def test_reused_name_is_reported_with_its_number(jax_ranks: RankPool) -> None:
     for told in jax_ranks.run(once_more_on_one_rank):
         assert told.startswith(
-            "Mismatch: Ranks wait for each other for ever, because they request different operations: "
+            "Mismatch: Ranks wait for each other forever, because they request different operations: "
         )
         assert "rank 0 for ALLREDUCE after" in told or "rank 0 for ALLREDUCE allreduce.after" in told
         assert "rank 1 for ALLREDUCE allreduce.x~1" in told

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 SOON_S = 10.0
 """It takes about half a second; on a machine that is busy, still long before the stall check, which warns after 60 s."""
 
-SAID = "Ranks wait for each other for ever, because they request different operations: "
+SAID = "Ranks wait for each other forever, because they request different operations: "
 
 
 def told(step: Any) -> tuple[str, float]:

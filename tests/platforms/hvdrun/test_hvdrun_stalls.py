@@ -219,7 +219,7 @@ def test_c4_ranks_that_wait_for_each_other_fail(tmp_path: Path) -> None:
     script.write_text(APART)
     done = hvdrun("-np", "2", sys.executable, "-P", str(script), cwd=tmp_path)
     assert done.returncode == 1
-    error = "Mismatch: Ranks wait for each other for ever, because they request different operations: "
+    error = "Mismatch: Ranks wait for each other forever, because they request different operations: "
     assert error in done.stderr
     assert "rank 0 for ALLREDUCE allreduce.a at apart.py:7" in done.stderr
     assert "rank 1 for BROADCAST broadcast.b at apart.py:9" in done.stderr
