@@ -12,7 +12,7 @@ from hvdtest.launch import RankPool
 
 pytestmark = [pytest.mark.nightly, pytest.mark.mp]
 
-SAID = "Ranks wait for each other for ever, because they request different operations: "
+SAID = "Ranks wait for each other forever, because they request different operations: "
 
 
 def death() -> list[Any]:
